@@ -346,7 +346,7 @@ KEPT = 5000
 """Calls; about 400 bytes each."""
 
 
-class Watch:
+class CallLog:
     """Remembers calls by number; for one thread."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from llmproxy.errors import Exit
 from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
-    from llmproxy.core.store.checks import AuditedPair, Uncounted
+    from llmproxy.core.store.checks import AuditedPair, UncountedCall
 
 _SHOWN = 20
 """Pairs that are listed one by one."""
@@ -73,7 +73,7 @@ def audit(
         raise typer.Exit(int(Exit.FAILED))
 
 
-def _print_uncounted(service: Uncounted) -> None:
+def _print_uncounted(service: UncountedCall) -> None:
     """Say what of another service's requests did not count, and which recordings differ in nothing else."""
     if service.fields:
         print_line(f"{line(service.provider)}: these fields of its requests did not count:")

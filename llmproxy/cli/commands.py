@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 
-class Listed(NamedTuple):
+class LazyCommand(NamedTuple):
     """A command that is not imported yet."""
 
     module: str
@@ -26,51 +26,51 @@ class Listed(NamedTuple):
 
 GROUPS = {
     "Record and replay": {
-        "start": Listed("start", "Start the proxy; then point your agent's base URL at it."),
-        "run": Listed("run", "Run a command with the proxy: its calls are replayed, or recorded."),
-        "mcp": Listed("mcp", "Stand before an MCP server over stdio: recorded, or replayed."),
-        "replay": Listed("replay", "Run an agent on its recording, with results or answers overridden."),
-        "status": Listed("status_stop", "Say whether a proxy runs, in which mode, and what came so far."),
-        "stop": Listed("status_stop", "End a running proxy in order: what is open may finish."),
-        "faults": Listed("faults", "List the kinds of injected faults and the presets, or print one."),
-        "demo": Listed("demo", "See a recording replayed to a real SDK client: no key, no network."),
+        "start": LazyCommand("start", "Start the proxy; then point your agent's base URL at it."),
+        "run": LazyCommand("run", "Run a command with the proxy: its calls are replayed, or recorded."),
+        "mcp": LazyCommand("mcp", "Stand before an MCP server over stdio: recorded, or replayed."),
+        "replay": LazyCommand("replay", "Run an agent on its recording, with results or answers overridden."),
+        "status": LazyCommand("status_stop", "Say whether a proxy runs, in which mode, and what came so far."),
+        "stop": LazyCommand("status_stop", "End a running proxy in order: what is open may finish."),
+        "faults": LazyCommand("faults", "List the kinds of injected faults and the presets, or print one."),
+        "demo": LazyCommand("demo", "See a recording replayed to a real SDK client: no key, no network."),
     },
     "Look": {
-        "ls": Listed("ls", "List cassettes and the interactions recorded in them."),
-        "show": Listed("show", "Show an interaction, or a whole cassette as a conversation."),
-        "ui": Listed("ui", "Look at recordings and live calls in the browser."),
-        "diff": Listed("diff", "Show where two interactions or two cassettes differ."),
-        "why": Listed("ls", "Say why the last requests were refused, and what to type."),
-        "audit": Listed("audit", "Say which recordings count as one request, and why that is sound."),
-        "verify": Listed("maintenance", "Check every recording: the file, each body's hash, and each key."),
-        "scan": Listed("scan", "Find secrets in stores, cassettes and reports that exist."),
+        "ls": LazyCommand("ls", "List cassettes and the interactions recorded in them."),
+        "show": LazyCommand("show", "Show an interaction, or a whole cassette as a conversation."),
+        "ui": LazyCommand("ui", "Look at recordings and live calls in the browser."),
+        "diff": LazyCommand("diff", "Show where two interactions or two cassettes differ."),
+        "why": LazyCommand("ls", "Say why the last requests were refused, and what to type."),
+        "audit": LazyCommand("audit", "Say which recordings count as one request, and why that is sound."),
+        "verify": LazyCommand("maintenance", "Check every recording: the file, each body's hash, and each key."),
+        "scan": LazyCommand("scan", "Find secrets in stores, cassettes and reports that exist."),
     },
     "Change": {
-        "fork": Listed("replay", "Make a new cassette that begins as another one does."),
-        "learn": Listed("learn", "Learn which values of tools vary from run to run."),
-        "rerecord": Listed("rerecord", "Ask one recorded question again, and keep the new answer."),
-        "rm": Listed("maintenance", "Delete cassettes or single interactions, after asking."),
-        "rename": Listed("maintenance", "Give a cassette another name."),
-        "prune": Listed("maintenance", "Delete recordings that are not wanted any more, after asking."),
-        "merge": Listed("merge", "Put the parts of a test together: reports and recordings."),
-        "import": Listed("import_export", "Import recordings: vcrpy, HAR, mitmproxy, aimock and more."),
-        "push": Listed("push_pull", "Bring cassettes of a file to the team's server."),
-        "pull": Listed("push_pull", "Bring cassettes of the team's server into a file."),
-        "export": Listed("import_export", "Export a cassette: YAML, HAR, JSON lines, spans, a page."),
-        "textconv": Listed("import_export", "Print a store as text for review, for `git diff`."),
+        "fork": LazyCommand("replay", "Make a new cassette that begins as another one does."),
+        "learn": LazyCommand("learn", "Learn which values of tools vary from run to run."),
+        "rerecord": LazyCommand("rerecord", "Ask one recorded question again, and keep the new answer."),
+        "rm": LazyCommand("maintenance", "Delete cassettes or single interactions, after asking."),
+        "rename": LazyCommand("maintenance", "Give a cassette another name."),
+        "prune": LazyCommand("maintenance", "Delete recordings that are not wanted any more, after asking."),
+        "merge": LazyCommand("merge", "Put the parts of a test together: reports and recordings."),
+        "import": LazyCommand("import_export", "Import recordings: vcrpy, HAR, mitmproxy, aimock and more."),
+        "push": LazyCommand("push_pull", "Bring cassettes of a file to the team's server."),
+        "pull": LazyCommand("push_pull", "Bring cassettes of the team's server into a file."),
+        "export": LazyCommand("import_export", "Export a cassette: YAML, HAR, JSON lines, spans, a page."),
+        "textconv": LazyCommand("import_export", "Print a store as text for review, for `git diff`."),
     },
     "Test": {
-        "test": Listed("test", "Test an agent by YAML suites; LLM calls are replayed, or recorded."),
-        "suite": Listed("suite", "Look at YAML suites without running them, and make new ones."),
-        "judge": Listed("judge", "Compare a judge with people and with itself."),
-        "label": Listed("label", "Label recorded conversations at the terminal, for judge calibrate."),
-        "cache": Listed("cache", "What @scenario.cache keeps (SCENARIO_CACHE_DIR says where)."),
+        "test": LazyCommand("test", "Test an agent by YAML suites; LLM calls are replayed, or recorded."),
+        "suite": LazyCommand("suite", "Look at YAML suites without running them, and make new ones."),
+        "judge": LazyCommand("judge", "Compare a judge with people and with itself."),
+        "label": LazyCommand("label", "Label recorded conversations at the terminal, for judge calibrate."),
+        "cache": LazyCommand("cache", "What @scenario.cache keeps (SCENARIO_CACHE_DIR says where)."),
     },
     "Set up": {
-        "env": Listed("env", "Print the variables that send SDKs to a running proxy."),
-        "doctor": Listed("doctor", "Find out why an agent does not use the proxy, and what to do."),
-        "settings": Listed("settings", "Show every option: its value, and where it came from."),
-        "addon": Listed("addon", "Print the path of the mitmproxy addon."),
+        "env": LazyCommand("env", "Print the variables that send SDKs to a running proxy."),
+        "doctor": LazyCommand("doctor", "Find out why an agent does not use the proxy, and what to do."),
+        "settings": LazyCommand("settings", "Show every option: its value, and where it came from."),
+        "addon": LazyCommand("addon", "Print the path of the mitmproxy addon."),
     },
 }
 """In the order of the help; each line fits a terminal of 80 cells."""

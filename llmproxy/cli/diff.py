@@ -77,7 +77,7 @@ def diff(
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedCassettes:
     """Two cassettes, and what may explain their difference."""
 
     names: tuple[str, str]
@@ -107,7 +107,7 @@ class Compared:
         return lines
 
 
-def compare_cassettes(database: Store | None, old: str, new: str) -> Compared:
+def compare_cassettes(database: Store | None, old: str, new: str) -> ComparedCassettes:
     """Compare two cassettes of a store, or files, which need none. Raises CassetteError."""
     from llmproxy.cli.import_export import rules_of
     from llmproxy.cli.parts.importing import cassette_of
@@ -127,7 +127,7 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> Compared:
     said = [list(dict.fromkeys(filter(None, (each.run_variables for each in side)))) for side in sides]
     sides[0], exchanged = align(sides[0], sides[1], (*fields[0], *fields[1], *list_shipped()), rules, upstreams)
     found = (fork_of(store, *split_name(name)) for name, store in kept.items())
-    return Compared(
+    return ComparedCassettes(
         (old, new),
         RecordingDiff.compute(*sides, names=(old, new)),
         tuple(each for each in found if each is not None),
@@ -136,7 +136,7 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> Compared:
     )
 
 
-def _print(found: Compared, form: str) -> None:
+def _print(found: ComparedCassettes, form: str) -> None:
     if form == "json":
         dump(_to_json(found))
     elif form == "markdown":
@@ -146,7 +146,7 @@ def _print(found: Compared, form: str) -> None:
             typer.echo(text)
 
 
-def _to_json(found: Compared) -> dict[str, Any]:
+def _to_json(found: ComparedCassettes) -> dict[str, Any]:
     from llmproxy.trace.comparing.render import tree
 
     plain: dict[str, Any] = found.diff.requests.to_dict()
@@ -155,7 +155,7 @@ def _to_json(found: Compared) -> dict[str, Any]:
     return {**plain, "trace": tree(found.diff.trace), **told}
 
 
-def _lines(found: Compared) -> Iterator[str]:
+def _lines(found: ComparedCassettes) -> Iterator[str]:
     """Yield the lines of a terminal. What was recorded is escaped where it is put in; the colours are ours."""
     from llmproxy.trace.comparing.render import render
     from llmproxy.trace.comparing.requests import find_unexplained
@@ -173,7 +173,7 @@ def _lines(found: Compared) -> Iterator[str]:
     yield f"Requests: {found.diff.requests.summarize()}"
 
 
-def _markdown(found: Compared) -> Iterator[str]:
+def _markdown(found: ComparedCassettes) -> Iterator[str]:
     from llmproxy.trace.comparing.render import render
     from llmproxy.trace.comparing.requests import find_unexplained
 

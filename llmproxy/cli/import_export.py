@@ -11,7 +11,7 @@ import typer
 
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completing import complete_cassettes
-from llmproxy.cli.parts.printing import Working
+from llmproxy.cli.parts.printing import ProgressLine
 from llmproxy.cli.parts.store_arguments import STORE, no_url
 from llmproxy.core.cassettes.formats import FORMATS
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
@@ -141,16 +141,19 @@ def export(
             "--all takes every cassette into a folder: it goes with neither --cassette, --sample nor -."
         )
     if everything:
-        with open_store(settings.store, writable=False, now=time.time) as database, Working(f"exporting to {file}"):
+        with (
+            open_store(settings.store, writable=False, now=time.time) as database,
+            ProgressLine(f"exporting to {file}"),
+        ):
             names = _export_all(database, Path(file), written, force=force)
         typer.echo(f"Wrote {format_count(names, 'cassette')} to {file}.")
         return
-    with open_store(settings.store, writable=False, now=time.time) as database, Working(f"exporting to {file}"):
-        from llmproxy.cli.parts.importing import nothing
+    with open_store(settings.store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
+        from llmproxy.cli.parts.importing import no_such_cassette
 
         found = list(database.interactions(settings.cassette, sample))
         if not found:
-            raise nothing(database, settings.cassette, sample)
+            raise no_such_cassette(database, settings.cassette, sample)
         fork, fields = _fork(database, settings.cassette, written), volatile_fields_of(database, settings.cassette)
     if file == "-":
         sys.stdout.write(_text((found, fields), settings.cassette, written, fork))
@@ -198,7 +201,7 @@ def _left_out(store: Path, cassette: str, sample: int) -> str:
 def export_page(file: str, store: Path, cassette: str | None, sample: int | None, *, force: bool) -> None:
     """Write recordings as one page that a browser shows without asking anybody: one cassette, or all of the store."""
     from llmproxy.advice import store_words
-    from llmproxy.cli.parts.importing import nothing
+    from llmproxy.cli.parts.importing import no_such_cassette
     from llmproxy.cli.parts.printing import size
     from llmproxy.core.cassettes.formats import write_text
     from llmproxy.core.store.file.store import open_store
@@ -212,10 +215,10 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
             f"Not overwritten: {path} was not written by llmproxy.",
             hint="Write to another file, or replace it with --force.",
         )
-    with open_store(store, writable=False, now=time.time) as database, Working(f"exporting to {file}"):
+    with open_store(store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
         wanted = list(choose_cassettes(database, cassette, sample))
         if not wanted:
-            raise nothing(database, cassette or "any name", sample)
+            raise no_such_cassette(database, cassette or "any name", sample)
         made = recording(database, wanted, cassette or store.name) | {"store_words": store_words(shared_path(store))}
         text = document(made, title=cassette or store.name)
     if file == "-":

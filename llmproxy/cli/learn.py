@@ -18,7 +18,7 @@ import typer
 
 from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, record_first, refuse_live
-from llmproxy.cli.parts.store_arguments import Tried, compare
+from llmproxy.cli.parts.store_arguments import TrialResult, compare
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.store_server import is_there
 
@@ -78,7 +78,7 @@ def learn(
     raise typer.Exit(_decide(loaded, tried, accept=accept, take=take))
 
 
-def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], *, keep_timezone: bool) -> Tried:
+def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], *, keep_timezone: bool) -> TrialResult:
     """Run the agent on its recording, learning as it goes."""
     from llmproxy.cli.parts.run_options import RunArguments
     from llmproxy.cli.parts.session_setup import open_session, plan_for, start_options
@@ -109,7 +109,7 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
 
     ended = f"{format_count(report.hits, 'hit')}, {format_count(report.misses, 'miss', 'misses')}"
     _print_line(f"llmproxy: trial: {ended}; the command ended with {code}")
-    return Tried(lessons, code, misses)
+    return TrialResult(lessons, code, misses)
 
 
 def _another_day(loaded: Loaded) -> str:
@@ -136,7 +136,7 @@ def _another_day(loaded: Loaded) -> str:
     return zone
 
 
-def _decide(loaded: Loaded, tried: Tried, *, accept: bool, take: Sequence[str]) -> int:
+def _decide(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Sequence[str]) -> int:
     """Show what varies, ask, and write what was accepted."""
     from llmproxy.core.bindings import KINDS
     from llmproxy.core.bindings.lessons import generalize

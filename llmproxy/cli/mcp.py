@@ -94,7 +94,7 @@ def serve(
     may replay.
     """
     from llmproxy.client.tools.mcp_server import serve as serve_tools
-    from llmproxy.client.tools.mcp_tools import Serving
+    from llmproxy.client.tools.mcp_tools import ServerOptions
 
     is_store = is_store_argument(what)
     if is_store and store is not None:
@@ -108,7 +108,7 @@ def serve(
     if options and not behind:
         flag, value = options[0]
         raise SettingsError(f"{flag} {value}: it is the agent's, and none stands behind --.")
-    serve_tools(Serving(named, "" if is_store else what, write, behind, other, options))
+    serve_tools(ServerOptions(named, "" if is_store else what, write, behind, other, options))
 
 
 def find_stores(folder: Path) -> tuple[str, str]:

@@ -48,9 +48,9 @@ def pull(
 
 
 def _copy(names: list[str], store: Path | None, file: Path, new: str | None, *, instead: bool, there: bool) -> None:
-    from llmproxy.cli.parts.printing import Working, line
+    from llmproxy.cli.parts.printing import ProgressLine, line
     from llmproxy.cli.parts.store_arguments import store_path
-    from llmproxy.core.cassettes.uniting import carry
+    from llmproxy.core.cassettes.uniting import copy_cassette
     from llmproxy.core.store.file.store import open_store
 
     no_url(file)
@@ -72,8 +72,8 @@ def _copy(names: list[str], store: Path | None, file: Path, new: str | None, *, 
         for name in names:
             one.refresh(name)
             other.refresh(new or name)
-            with Working(f"bringing {line(name)} to {show_store(target)}"):
-                done = carry(one, other, name, new or name, instead=instead, holder=holder)
+            with ProgressLine(f"bringing {line(name)} to {show_store(target)}"):
+                done = copy_cassette(one, other, name, new or name, instead=instead, holder=holder)
             many = f"{done.interactions} interaction{'s' * (done.interactions != 1)}"
             said = f"there already, the same {many}" if done.same else f"{many} brought to {show_store(target)}"
             before = f"; {done.replaced} that it had there are replaced" if done.replaced else ""

@@ -13,7 +13,7 @@ import typer
 
 from llmproxy import sqlite_file
 from llmproxy.amounts import format_count
-from llmproxy.cli.parts.printing import Working, line, print_line
+from llmproxy.cli.parts.printing import ProgressLine, line, print_line
 from llmproxy.cli.parts.store_arguments import STORE, is_database, is_store, no_url, store_path
 from llmproxy.errors import Exit, LLMProxyError, MachineError
 from llmproxy.files import read_bytes
@@ -63,7 +63,7 @@ def scan(
     named: dict[str, list[str]] = {}
     failed: list[str] = []
     stores: list[Path] = []
-    with Working("looking for secrets", "file") as working:
+    with ProgressLine("looking for secrets", "file") as working:
         for path in working.through(_files(given)):
             looked += 1
             try:

@@ -69,9 +69,9 @@ def list_cases(
     as_json: bool = typer.Option(False, "--json", help="As JSON."),
 ) -> None:
     """List scenarios: id, name, tags, runs, and their recordings."""
-    from llmproxy.suite.selection import Wanted, cassette_name, select
+    from llmproxy.suite.selection import SelectionOptions, cassette_name, select
 
-    cases = select(_load_suites(paths).scenarios, Wanted(tags=tags, tag=tuple(tag), grep=grep))
+    cases = select(_load_suites(paths).scenarios, SelectionOptions(tags=tags, tag=tuple(tag), grep=grep))
     if not cases:
         typer.echo("llmproxy: nothing selected", err=True)
         raise typer.Exit(Exit.NOTHING)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from llmproxy.settings import Loaded as LoadedSettings
     from llmproxy.suite.reading.load import LoadedSuites, SuiteCase
     from llmproxy.suite.run.run_context import RunContext
-    from llmproxy.suite.run.runner import Tested
+    from llmproxy.suite.run.runner import SuiteResult
 
 
 def register(app: typer.Typer) -> None:
@@ -335,14 +335,16 @@ class TestOptions:
 
     def select_cases(self, loaded: LoadedSuites) -> list[SuiteCase]:
         """Return the cases that were asked for. Raises SuiteError."""
-        from llmproxy.suite.selection import Wanted, last_failed, select
+        from llmproxy.suite.selection import SelectionOptions, last_failed, select
 
         only = None
         if self.last_failed:
             only = last_failed(Path.cwd())
             if only is None:
                 typer.echo("llmproxy: nothing is known of a last run; all scenarios are run", err=True)
-        wanted = Wanted(tags=self.tags, tag=self.tag, ids=self.ids, grep=self.grep, label=self.step, only=only)
+        wanted = SelectionOptions(
+            tags=self.tags, tag=self.tag, ids=self.ids, grep=self.grep, label=self.step, only=only
+        )
         return select(loaded.scenarios, wanted)
 
     def run(
@@ -352,7 +354,7 @@ class TestOptions:
         handlers: Sequence[Handler],
         env: Mapping[str, str],
         part: CutPart | None = None,
-    ) -> Tested:
+    ) -> SuiteResult:
         """Run cases at a proxy: the running one, or one of our own."""
         import tempfile
 
@@ -394,7 +396,7 @@ class TestOptions:
         handlers: Sequence[Handler],
         env: Mapping[str, str],
         part: CutPart | None = None,
-    ) -> Tested:
+    ) -> SuiteResult:
         """Run cases on a cluster: `shown` hears of each run when it ends, `handlers` in the order of the suites."""
         from llmproxy.cli.parts.session_setup import start_options
         from llmproxy.scenario.cluster.parcel import bring_home, describe_parcel, known_in, renumber_events
@@ -478,7 +480,7 @@ class TestOptions:
         mode: str,
         settings: LoadedSettings,
         part: CutPart | None = None,
-    ) -> Tested:
+    ) -> SuiteResult:
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import refuse_costs
 

@@ -54,7 +54,7 @@ def ui(
         path, start = shown_here.store, shown_here.start
         token = secrets.token_urlsafe(18)
         ask = asker(path, shown_here.report)
-        put = None if shown_here.report is None else labeller(shown_here.report, labels)
+        put = None if shown_here.report is None else make_label_writer(shown_here.report, labels)
         try:
             made = server(port, token, ask, start, put)
         except OSError as error:
@@ -176,7 +176,7 @@ def _holds(path: Path) -> bool:
     return path.is_file() or server_of(path) is not None
 
 
-def labeller(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:
+def make_label_writer(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:
     """Return what writes a person's label of a verdict, as `llmproxy label` does."""
     from threading import Lock
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from llmproxy.client.environment import BASE_URLS, LOOPBACK, NO_PROXIES, is_ours, trouble
+from llmproxy.client.environment import BASE_URLS, LOOPBACK, NO_PROXIES, describe_certificate_problem, is_ours
 from llmproxy.client.known_clients import OTHER, runtime_of
 from llmproxy.client.process_monitor import Address, MonitoredProcess
 from llmproxy.client.reports import Report, add, one_line
@@ -95,7 +95,7 @@ def certificates(env: Mapping[str, str], ca: str | None, now: float) -> list[Dia
     """See that the certificate is there, valid at `now` (Unix time) and in every bundle that a variable names."""
     if ca is None:
         return [Diagnosis(DoctorVerdict.NOTE, "the proxy does not intercept HTTPS: clients reach it by base URL only")]
-    if problem := trouble(Path(ca), now):
+    if problem := describe_certificate_problem(Path(ca), now):
         return [Diagnosis(DoctorVerdict.BAD, problem)]
     mark = _body(Path(ca))
     found = []

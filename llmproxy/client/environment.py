@@ -282,7 +282,7 @@ def combine(ca: Path, others: Iterable[Path], target: Path) -> Path:
     """Write a bundle of certifi's authorities, `others` and `ca` to `target`, at once (a reader never sees half of it).
     Raises MachineError: the proxy's certificate is not there, or `target` cannot be written.
     """
-    if problem := trouble(ca, now=None):
+    if problem := describe_certificate_problem(ca, now=None):
         raise MachineError(f"cannot intercept: {problem}")
     import certifi
 
@@ -297,7 +297,7 @@ def combine(ca: Path, others: Iterable[Path], target: Path) -> Path:
     return target
 
 
-def trouble(ca: Path, now: float | None) -> str:
+def describe_certificate_problem(ca: Path, now: float | None) -> str:
     """Describe what is wrong with a certificate file: absent, not a certificate, expired at `now` (Unix time); empty if
     nothing.
     """

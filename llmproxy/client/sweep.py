@@ -111,7 +111,7 @@ class SweepOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Went:
+class SweepRun:
     calls: Sequence[Call]
     seconds: float
     said: str = ""
@@ -144,7 +144,7 @@ LONGEST = 120
 _NUMBERS = re.compile(r"[0-9]+")
 
 
-def find(trial: Trial, went: Went, baseline: Sequence[Went]) -> SweepFinding:
+def find(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> SweepFinding:
     """Say what the agent did; `baseline` are undisturbed runs, at least one: where they differ from each other counts
     for nothing.
     """

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from llmproxy.amounts import format_count, seconds
 from llmproxy.client.control import ControlError
 from llmproxy.client.process import Attached, attach, exit_code
-from llmproxy.client.sweep import SweepFinding, Trial, Went, find, last_words, trials_of
+from llmproxy.client.sweep import SweepFinding, SweepRun, Trial, find, last_words, trials_of
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, MachineError
 
@@ -49,7 +49,7 @@ class OpenedRun(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swept:
+class SweepTarget:
     options: Sequence[str]
     """Of ``llmproxy start``."""
     env: Mapping[str, str]
@@ -67,14 +67,14 @@ class Swept:
 
 
 class Sweep:
-    def __init__(self, swept: Swept) -> None:
+    def __init__(self, swept: SweepTarget) -> None:
         self._swept = swept
         self._proxies: queue.SimpleQueue[Attached] = queue.SimpleQueue()
         self._patience = swept.patience or 10 * PATIENCE
         self._children: set[subprocess.Popen[bytes]] = set()
         self._guard, self._ended = threading.Lock(), False
         self.findings: list[SweepFinding] = []
-        self.baseline: list[Went] = []
+        self.baseline: list[SweepRun] = []
 
     def run(self) -> list[SweepFinding]:
         """Do all of it. Raises NoSweep, MachineError; KeyboardInterrupt leaves in `findings` what was found so far."""
@@ -106,7 +106,7 @@ class Sweep:
         log = folder / f"proxy{number}.log"
         self._proxies.put(stack.enter_context(attach(options, env, log=log, started_by=self._swept.started_by)))
 
-    def _run_undisturbed(self) -> Went:
+    def _run_undisturbed(self) -> SweepRun:
         """Return an undisturbed run, which must be sound. Raises NoSweep."""
         went = self._run_once({})
         missed = next((call for call in went.calls if call.miss), None)
@@ -165,7 +165,7 @@ class Sweep:
     def _try(self, trial: Trial) -> SweepFinding:
         return find(trial, self._run_once({"faults": [trial.rule]}), self.baseline)
 
-    def _run_once(self, faults: Mapping[str, Any]) -> Went:
+    def _run_once(self, faults: Mapping[str, Any]) -> SweepRun:
         """Run the command once, at a proxy that is free."""
         proxy = self._proxies.get()
         try:
@@ -181,7 +181,7 @@ class Sweep:
         finally:
             self._proxies.put(proxy)
         failed, crashed = last_words(out, err, code) if code else ("", False)
-        return Went(calls=calls, seconds=seconds, said=out, failed=failed, crashed=crashed, hung=hung)
+        return SweepRun(calls=calls, seconds=seconds, said=out, failed=failed, crashed=crashed, hung=hung)
 
     def _child(self, opened: OpenedRun) -> tuple[int, str, str, bool]:
         """Run the command; returns exit code, output, errors, and whether it had to be ended."""

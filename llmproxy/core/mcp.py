@@ -149,7 +149,7 @@ class AnswerPart(NamedTuple):
     data: bytes
 
 
-def asks(response: Response) -> list[tuple[int, object]]:
+def requests_in(response: Response) -> list[tuple[int, object]]:
     """Return the requests of the server's in an answer: where each ends in the body, and its id."""
     return [(part.end, part.value["id"]) for part in messages_of(response) if _is_request(part.value)]
 
@@ -160,7 +160,7 @@ def _is_request(message: object) -> bool:
 
 def turns_of_call(response: Response) -> list[AnswerPart] | None:
     """Return an answer in turns; None for one that waits for nobody."""
-    asked = asks(response)
+    asked = requests_in(response)
     if not asked:
         return None
     body = response.body
@@ -274,7 +274,7 @@ def read_call(request: bytes, content_type: str, answer: bytes) -> ToolText | No
         return None
 
 
-def called_in(request: bytes) -> tuple[str, ...]:
+def name_of_called_tool(request: bytes) -> tuple[str, ...]:
     """Return the name of the tool that a request calls; nothing for any other message."""
     try:
         asked = json.loads(request)

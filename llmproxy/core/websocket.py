@@ -2,9 +2,9 @@
 
     (what the client says) -> what the server said next, each with its delay; or a Mismatch
 
-The client's n-th message is compared with the recorded client's n-th, both in canonical form (`Canon`). What the server
-said between the recorded messages n and n+1 is due once message n was matched, as long after it as recorded. No I/O and
-no clock here: the shell sends what is due (`mitm.websocket_replay`).
+The client's n-th message is compared with the recorded client's n-th, both in canonical form (`FrameCanon`). What the
+server said between the recorded messages n and n+1 is due once message n was matched, as long after it as recorded. No
+I/O and no clock here: the shell sends what is due (`mitm.websocket_replay`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class FrameForm:
     """JSON; the text itself if it is none; a description of bytes."""
 
 
-class Canon:
+class FrameCanon:
     """Brings the messages of one side of one conversation into canonical form, in their order.
 
     Ids that the client made up get names.
@@ -111,7 +111,7 @@ class FrameMismatch:
 class FramePlayer:
     """Plays one recorded conversation to one client."""
 
-    def __init__(self, frames: Sequence[Frame], canon: Callable[[], Canon]) -> None:
+    def __init__(self, frames: Sequence[Frame], canon: Callable[[], FrameCanon]) -> None:
         self._frames, self._canon = frames, canon
         self._there, self._here = canon(), canon()
         self._at = 0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from llmproxy.advice import StartCommand
 from llmproxy.amounts import format_count
-from llmproxy.calls import Call, Watch
+from llmproxy.calls import Call, CallLog
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.scrub import Rules
@@ -166,7 +166,7 @@ def build(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmprox
         note for note in (*filed, journal.note, *engine.questions.notes(), config.faults and config.faults.note) if note
     ]
     settings = loaded.settings
-    watch = Watch()
+    watch = CallLog()
 
     def record(call: Call) -> None:
         watch.record(call)

@@ -26,7 +26,7 @@ TLS_HANDSHAKE = 0x16
 CONNECT = b"CONNECT "
 
 
-class Closing(layer.Layer):
+class ClosingLayer(layer.Layer):
     """Closes the connection; with no layer at all mitmproxy's own choice would count."""
 
     def _handle_event(self, _event: events.Event) -> layer.CommandGenerator[None]:
@@ -37,7 +37,7 @@ ALERT = b"\x15\x03\x01\x00\x02\x02\x28"
 """A TLS record: alert, fatal, handshake failure (RFC 8446 6)."""
 
 
-class Failing(layer.Layer):
+class FailingHandshake(layer.Layer):
     """Lets a TLS handshake fail: an injected fault."""
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
@@ -46,7 +46,7 @@ class Failing(layer.Layer):
             yield commands.CloseConnection(self.context.client)
 
 
-class Connecting(layer.Layer):
+class ConnectLayer(layer.Layer):
     """Reads the head of a CONNECT before mitmproxy does, which would answer a bad one with a page.
 
     And hold one without an end.
@@ -92,10 +92,10 @@ class Connecting(layer.Layer):
         client = self.context.client
         yield commands.SendData(client, whole_response(why.status, fields, f"{why}\n".encode(), close=True))
         yield commands.CloseConnection(client)
-        self._behind = Closing(self.context)
+        self._behind = ClosingLayer(self.context)
 
 
-class Greeting(layers.ClientTLSLayer):
+class HandshakeLayer(layers.ClientTLSLayer):
     """A TLS handshake that has begun and does not end is not waited for."""
 
     def __init__(self, context: Context, patience: float) -> None:
@@ -149,7 +149,7 @@ class NextLayerChoice:
             self._choose(nextlayer)
         except Exception:
             log.exception("llmproxy could not choose a layer; the connection is closed")
-            nextlayer.layer = Closing(nextlayer.context)
+            nextlayer.layer = ClosingLayer(nextlayer.context)
 
     def _choose(self, nextlayer: layer.NextLayer) -> None:
         data = nextlayer.data_client()  # type: ignore[no-untyped-call]
@@ -163,16 +163,16 @@ class NextLayerChoice:
         if inside and context.client.id in self._shell.tunnels:
             nextlayer.layer = layers.TCPLayer(context, ignore=True)  # else it keeps all that passes, to show it
         elif inside and not encrypted and context.client.id in self._shell.without_tls:
-            nextlayer.layer = Failing(context)
+            nextlayer.layer = FailingHandshake(context)
         elif data[0] == TLS_HANDSHAKE and not encrypted:
-            nextlayer.layer = Greeting(context, self._shell.head_patience)
+            nextlayer.layer = HandshakeLayer(context, self._shell.head_patience)
         elif inside:
             host, port = (context.server.address or ("", 0))[:2]
             host = host.lower().rstrip(".")
             origin = None if is_us(context.client, host, port) else ("https" if encrypted else "http", host, port)
             nextlayer.layer = self._layer_class(context, HTTPMode.regular, self._shell, origin)
         elif may_connect(data):
-            nextlayer.layer = Connecting(
+            nextlayer.layer = ConnectLayer(
                 context, self._shell.head_patience, lambda: self._plain_layer(context, encrypted=encrypted)
             )
         else:

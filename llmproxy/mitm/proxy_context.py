@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
-from llmproxy.calls import Call, Watch
+from llmproxy.calls import Call, CallLog
 from llmproxy.core.control.tool_lines import ToolLines
 from llmproxy.core.dialects.table import ERROR_HEADER, envelope, status_of_miss
 from llmproxy.core.engine.engine import Engine
@@ -70,7 +70,7 @@ def _too_late(over: asyncio.Future[str]) -> None:
         over.set_result("")
 
 
-class Begun(Protocol):
+class BegunRequest(Protocol):
     """A request that has begun (`http1.incoming`)."""
 
     exchange: Exchange | None
@@ -117,7 +117,7 @@ class ProxyContext:
     """Answers that should have been recorded and could not be."""
     fronts: dict[tuple[object, object], Ahead] = field(default_factory=dict)
     """By the addresses of both ends of a client's connection: what stands before its stream."""
-    arrived: dict[tuple[object, object], Begun] = field(default_factory=dict)
+    arrived: dict[tuple[object, object], BegunRequest] = field(default_factory=dict)
     """By the same: the request that the bytes handed over begin with, counted already."""
     users: dict[str, str] = field(default_factory=dict)
     """By id of the client's connection: the session that the proxy's URL named, `HTTPS_PROXY=http://<session>@...`."""
@@ -141,7 +141,7 @@ class ProxyContext:
     """Makes the spans that the control API tells."""
     page_token: str = field(default_factory=partial(secrets.token_urlsafe, 18))
     """Comes with our own page in a browser, and lets it ask the control API."""
-    watch: Watch = field(default_factory=Watch)
+    watch: CallLog = field(default_factory=CallLog)
     """Remembers the last calls, for that page."""
     stop: Callable[[], int] | None = None
     """Asks the program to end, soon, and returns the exit code that it would end with now; None where we are part of

@@ -350,12 +350,12 @@ class Recorder(SocketHooks):
 
     def _unreachable(self, exchange: Exchange, cause: str, *, connected: bool = True) -> UpstreamError:
         what = "did not answer" if connected else "could not be reached"
-        msg = f"llmproxy: {exchange.route.provider.name} at {exchange.route.upstream} {what}: {plain(cause)}"
+        msg = f"llmproxy: {exchange.route.provider.name} at {exchange.route.upstream} {what}: {plain_cause(cause)}"
         hint = f"Nothing was recorded. Another address: --upstream {exchange.route.provider.name}=URL"
         return UpstreamError(self._shell.engine.redactor.text(msg), hint=hint)
 
 
-def plain(cause: str) -> str:
+def plain_cause(cause: str) -> str:
     """Return why a connection failed without what only a programmer reads.
 
     Asyncio's ``[Errno 111] Connect call failed ('::1', 1)``.
@@ -402,7 +402,7 @@ def redirect_answer(headers: Headers, exchange: Exchange) -> tuple[Headers, Fiel
     fields = tuple((name, kept if name.lower() == "location" else value) for name, value in headers)
     back = response_bytes.to_served(kept, exchange.prefix)
     if back is None:
-        exchange.note = f"leads to {response_bytes.elsewhere(fields)}, past this proxy: what follows is not recorded"
+        exchange.note = f"leads to {response_bytes.leads_to(fields)}, past this proxy: what follows is not recorded"
         return fields, ()
     return fields, ((b"location", back.encode("latin-1", "replace")),)
 

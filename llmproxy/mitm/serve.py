@@ -34,7 +34,7 @@ from llmproxy.mitm.intercept import Intercept
 from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
-from llmproxy.mitm.sockets import Sockets, widen
+from llmproxy.mitm.sockets import Sockets, widen_backlog
 from llmproxy.protocol import SUMMARY_VARIABLE, Decision
 from llmproxy.report.console import ProxyStarted, Reporter
 from llmproxy.settings import Loaded, Settings, shown_path
@@ -288,7 +288,7 @@ class ServedProxy:
         """Start to serve and return the port. Raises MachineError: nothing listens."""
         if not await self._server.setup_servers() or not self._server.listen_addrs():
             raise MachineError("cannot listen: mitmproxy started no server", hint="Take another port: --port 0")
-        widen(self._server)
+        widen_backlog(self._server)
         await self._master.running()
         if self._shell.sockets is not None:
             self._shell.sockets.watch_errors(asyncio.get_running_loop(), self._shell.fronts.values())

@@ -28,7 +28,7 @@ LEXER = "mitmproxy.command_lexer"
 QUIC = ("mitmproxy.proxy.layers.quic", "mitmproxy.proxy.layers.http._http3")
 
 
-class Later(ModuleType):
+class LazyModule(ModuleType):
     """A module in its place, its own code not run yet."""
 
     def __getattr__(self, name: str) -> object:
@@ -45,7 +45,7 @@ class Later(ModuleType):
         return getattr(self, name)
 
 
-class Absent:
+class AbsentClass:
     """Stands for a class of QUIC or HTTP/3."""
 
     def __init__(self, *_args: object, **_named: object) -> None:
@@ -60,7 +60,7 @@ class AbsentModule(ModuleType):
         """Return a class of the name, the same each time."""
         if name.startswith("__"):
             raise AttributeError(name)
-        made = type(name, (Absent,), {"__module__": self.__name__})
+        made = type(name, (AbsentClass,), {"__module__": self.__name__})
         setattr(self, name, made)
         return made
 
@@ -97,7 +97,7 @@ def _put_off(name: str) -> bool:
     if spec is None or spec.loader is None:
         return False
     package = module_from_spec(spec)
-    package.__class__ = Later
+    package.__class__ = LazyModule
     sys.modules[name] = package
     parent, _, child = name.rpartition(".")
     if parent:

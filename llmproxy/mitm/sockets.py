@@ -38,7 +38,7 @@ def _read_limit() -> int:
         return sys.maxsize
 
 
-def widen(server: Proxyserver) -> None:
+def widen_backlog(server: Proxyserver) -> None:
     """Let many connect at once.
 
     Asyncio lets a hundred wait, and of a thousand agents that start together some would be reset.

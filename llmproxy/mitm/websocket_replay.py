@@ -27,7 +27,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.frames import CUT, SWITCHING, Frame, decode
 from llmproxy.core.traffic.interaction import Response, header
 from llmproxy.core.traffic.response_bytes import NOT_REPLAYED
-from llmproxy.core.websocket import LONGEST_REASON, MISMATCH, Canon, Due, FrameMismatch, FramePlayer, cut, explain
+from llmproxy.core.websocket import LONGEST_REASON, MISMATCH, Due, FrameCanon, FrameMismatch, FramePlayer, cut, explain
 from llmproxy.errors import MissError
 from llmproxy.mitm.framing import Head
 from llmproxy.mitm.proxy_context import ProxyContext
@@ -74,8 +74,8 @@ class Socket:
         engine, exchange = self._engine, self._exchange
         session, store, route = exchange.session, engine.store, exchange.route
 
-        def canon() -> Canon:
-            return Canon(
+        def canon() -> FrameCanon:
+            return FrameCanon(
                 exchange.family,
                 route.operation,
                 engine.config.rules,

@@ -124,10 +124,10 @@ class Collector:
             session.exitstatus = Exit.ENVIRONMENT
 
     def _compare(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-        from llmproxy.report.baseline import against, read_baseline
+        from llmproxy.report.baseline import compare_with_baseline, read_baseline
 
         try:
-            self._compared = against(read_baseline(path, flag=BASELINE), rows, path, BASELINE)
+            self._compared = compare_with_baseline(read_baseline(path, flag=BASELINE), rows, path, BASELINE)
         except SettingsError as error:
             self._lost.append(str(error))
 

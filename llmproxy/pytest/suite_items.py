@@ -29,7 +29,7 @@ from llmproxy.report.events import Event, Finished, Started, Status
 from llmproxy.suite.project import Options, project
 from llmproxy.suite.reading.load import SuiteCase, load
 from llmproxy.suite.reading.parts import show_path
-from llmproxy.suite.run.case_runner import Ran, run_once
+from llmproxy.suite.run.case_runner import CaseResult, run_once
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.verdicts import axes_of, row
 from llmproxy.suite.schema.suite import Hook
@@ -159,11 +159,11 @@ class SuiteItem(pytest.Item):
         self.user_properties += _properties(made, events)
         self._judge(made, ran, events)
 
-    async def _runs(self, run_context: RunContext) -> list[Ran]:
+    async def _runs(self, run_context: RunContext) -> list[CaseResult]:
         runs = run_context.samples(self.case)
         return [await run_once(run_context, self.case, sample, runs) for sample in range(1, runs + 1)]
 
-    def _judge(self, made: Mapping[str, Any], ran: Sequence[Ran], events: Sequence[Sequence[Event]]) -> None:
+    def _judge(self, made: Mapping[str, Any], ran: Sequence[CaseResult], events: Sequence[Sequence[Event]]) -> None:
         told = [_format_events(run) or str(each.error or "") for run, each in zip(events, ran, strict=True)]
         passed, expected = made["status"] == Status.PASSED, self.case.scenario.xfail
         several = len(ran) > 1 and not expected

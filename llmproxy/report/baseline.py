@@ -68,7 +68,7 @@ class BaselineReport:
         """Nothing is kept back."""
 
 
-def against(
+def compare_with_baseline(
     before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]], path: Path, flag: str
 ) -> list[str]:
     """Return the lines of a test whose scenarios are known only when they ran; of those that did not it says how many

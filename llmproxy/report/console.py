@@ -21,7 +21,7 @@ from llmproxy.amounts import dollars, format_count
 from llmproxy.calls import Call, Totals, Use
 from llmproxy.core.providers.table import example_base_urls
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
-from llmproxy.report.live_line import clean, heads, line, paint, steps
+from llmproxy.report.live_line import escape, heads, line, paint, steps
 
 _HEADS_AGAIN = 40
 """Lines after which a terminal gets the heads of the columns again."""
@@ -124,7 +124,7 @@ class Console:
             self.flush()
 
     def note(self, text: str) -> None:
-        self._write(paint(f"llmproxy: {clean(text, None)}", "note", colour=self._colour))
+        self._write(paint(f"llmproxy: {escape(text, None)}", "note", colour=self._colour))
 
     def on_end(self, totals: Totals, unused: int | None) -> None:
         """Say what it all came to; `unused` recordings nobody asked for, None if that is not known."""
@@ -151,15 +151,15 @@ class Console:
 
 def started_lines(info: ProxyStarted) -> list[str]:
     """Return what to say once the proxy can serve."""
-    what = f"llmproxy: {info.url}  mode {info.mode}  store {clean(info.store)}  cassette {clean(info.cassette)}"
-    upstreams = [f"  upstream {name} = {clean(url)} ({clean(str(source))})" for name, url, source in info.upstreams]
+    what = f"llmproxy: {info.url}  mode {info.mode}  store {escape(info.store)}  cassette {escape(info.cassette)}"
+    upstreams = [f"  upstream {name} = {escape(url)} ({escape(str(source))})" for name, url, source in info.upstreams]
     lines = [what, *upstreams, f"  export {example_base_urls(info.url)}"]
     if info.ca:
-        lines.append(f"  HTTPS of LLM hosts is intercepted; clients must trust {clean(info.ca, None)}")
+        lines.append(f"  HTTPS of LLM hosts is intercepted; clients must trust {escape(info.ca, None)}")
         proxied = dict.fromkeys(PROXIES, info.url) | {NODE_PROXY: "1"}
         trusting = dict.fromkeys(BUNDLES, str(info.ca_bundle)) | {NODE_CA: info.ca}
         for variables in (proxied, trusting):
-            words = (f"{name}={quote(clean(value, None))}" for name, value in variables.items())
+            words = (f"{name}={quote(escape(value, None))}" for name, value in variables.items())
             lines.append(f"  export {' '.join(words)}")
         lines.append(f'  or all of them, Java\'s and NO_PROXY too: eval "$(llmproxy env --intercept --url {info.url})"')
     if info.live:
@@ -176,7 +176,7 @@ def summary_lines(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
     `unused` recordings nobody asked for, None if that is not known; `store` is its path as it is shown.
     """
     hits = format_count(totals.hits, "hit") + (
-        f" ({totals.bound:,} bound: {clean(', '.join(sorted(totals.bound_names)), None)})" if totals.bound else ""
+        f" ({totals.bound:,} bound: {escape(', '.join(sorted(totals.bound_names)), None)})" if totals.bound else ""
     )
     counts = [hits, format_count(totals.misses, "miss", "misses"), f"{totals.recorded} recorded"]
     optional = {"passed": totals.passed, "refused": totals.refused, "unused": unused}

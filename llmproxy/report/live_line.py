@@ -162,9 +162,9 @@ def _around_duration(
     cells = {
         "time": "",
         "what": word,
-        "provider": clean(call.provider or "-"),
-        "model": clean(call.model or "-"),
-        "operation": clean(call.operation or f"{call.method} {call.target}"),
+        "provider": escape(call.provider or "-"),
+        "model": escape(call.model or "-"),
+        "operation": escape(call.operation or f"{call.method} {call.target}"),
         "status": str(call.status or "-"),
         "took": "",
         "tokens": in_and_out(call.input, call.output),
@@ -197,13 +197,13 @@ def _extras(call: Call, room: int | None, *, key: bool) -> Iterator[str]:
     """
     found = f"#{call.interaction}" if call.interaction is not None else ""
     digest = call.key.partition(":")[2][:8] if call.key and key and not found else ""
-    party = f"({clean(call.party)})" if call.party != AGENT else ""
+    party = f"({escape(call.party)})" if call.party != AGENT else ""
     near = f"nearest #{call.nearest}" if call.nearest is not None else ""
-    session = clean(call.session) if call.session != DEFAULT_SESSION else ""
+    session = escape(call.session) if call.session != DEFAULT_SESSION else ""
     if session and room is not None:
         left = room - sum(width(each) + 2 for each in (found or digest, party, near) if each) - 2
         session = cut_middle(session, max(min(left, _SESSION), left // 2, _FEWEST))
-    note = clean(call.note, _NOTE) if call.note else ""
+    note = escape(call.note, _NOTE) if call.note else ""
     yield from filter(None, (found or digest, session, party, near, note))
 
 
@@ -241,10 +241,10 @@ def steps(call: Call) -> list[str]:
         "bound": ", ".join(call.bound),
         "answer": f"{call.decision.value} {call.status or '-'}{first}, ended after {duration(call.ms)}{kept}",
     }
-    return [f"    {name:<7} {clean(text, _NOTE)}" for name, text in rows.items() if text]
+    return [f"    {name:<7} {escape(text, _NOTE)}" for name, text in rows.items() if text]
 
 
-def clean(text: str, longest: int | None = _LONGEST) -> str:
+def escape(text: str, longest: int | None = _LONGEST) -> str:
     """Make text of unknown origin fit for a terminal: on one line, without control characters."""
     shown = text
     if not text.isprintable():

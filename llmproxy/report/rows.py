@@ -188,7 +188,7 @@ def _group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[st
         [
             ("* " if usual and row.get("status") != usual else "  ") + str(row.get("status")).replace("_", " "),
             case,
-            _runs(row),
+            _format_runs(row),
             _cost(row),
             _latency(row),
         ]
@@ -212,7 +212,7 @@ def _majority_status(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     return status if number * 2 > len(cases) else ""
 
 
-def _runs(row: Mapping[str, Any]) -> str:
+def _format_runs(row: Mapping[str, Any]) -> str:
     runs, interval = int(row.get("runs") or 0), row.get("interval")
     if runs < 2:
         return ""

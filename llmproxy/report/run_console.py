@@ -51,7 +51,7 @@ class ScenarioConsole:
             self._prefix = f"[{' '.join(filter(None, (named, which)))}] " if named or which else ""
             self._print("")
         elif isinstance(event, Message):
-            self._message(event)
+            self._print_message(event)
         elif isinstance(event, Finished):
             if event.bound:
                 self._line("yellow", "Bound:", f"{event.bound} replayed with this run's {', '.join(event.bound_names)}")
@@ -63,7 +63,7 @@ class ScenarioConsole:
     def close(self) -> None:
         """Nothing is kept back."""
 
-    def _message(self, event: Message) -> None:
+    def _print_message(self, event: Message) -> None:
         said = event.message
         role, content = said.get("role"), said.get("content")
         if role == "user":

@@ -13,7 +13,7 @@ from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import Message, Messages
 from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, merge_calls, select_served, write_message
 from llmproxy.scenario.values.run import Executor
-from llmproxy.trace.observing.tools import Served, ToolUse, find_differences, find_misread
+from llmproxy.trace.observing.tools import ServedTools, ToolUse, find_differences, find_misread
 
 
 class ScenarioState(BaseModel):
@@ -126,13 +126,13 @@ class ScenarioState(BaseModel):
         """
         return self._find_differences(find_misread, "whether models read what servers returned")
 
-    def _find_differences(self, find: Callable[[Sequence[ToolUse], Served], list[str]], what: str) -> list[str]:
+    def _find_differences(self, find: Callable[[Sequence[ToolUse], ServedTools], list[str]], what: str) -> list[str]:
         found = self._require_served(what)
         executor = self.executor
         self._require(executor, what)
         return find(executor.wire_calls or (), found)
 
-    def _require_served(self, what: str) -> Served:
+    def _require_served(self, what: str) -> ServedTools:
         found = None if self._executor is None else self._executor.wire_served
         why = "there is no proxy, so the agent's traffic is not seen" if found is None else found.unknown
         if found is None or why:

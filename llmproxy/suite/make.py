@@ -36,7 +36,7 @@ class SuiteTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MadeSuite:
     text: str
     slug: str
     suite: str
@@ -49,7 +49,7 @@ class Made:
         return f"1 scenario, {self.turns} {'message' if self.turns == 1 else 'messages'}"
 
 
-def suite_of(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any] | None = None) -> Made:
+def suite_of(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any] | None = None) -> MadeSuite:
     """Make a suite of what is recorded in a store under `name`.
 
     Raises:
@@ -66,7 +66,7 @@ def suite_of(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any
     slug = cassette_of(name)
     if agent is None:
         notes.append("say how the agent is reached: `agent:` in the file, or --agent")
-    return Made(_text(name, slug, turns, agent), slug, name, slug, len(turns), tuple(notes))
+    return MadeSuite(_text(name, slug, turns, agent), slug, name, slug, len(turns), tuple(notes))
 
 
 def turns_of(spans: Iterable[Span]) -> tuple[list[SuiteTurn], list[str]]:

@@ -72,11 +72,11 @@ def project(cwd: Path) -> tuple[dict[str, Any], Path]:
             raise SuiteError(f"cannot read {path}: {error}") from error
         ours = tool.get("llmproxy") if isinstance(tool, dict) else None
         if isinstance(ours, dict) and "suite" in ours:
-            return _check_table(ours["suite"], path), folder
+            return _check_toml_table(ours["suite"], path), folder
     return {}, cwd
 
 
-def _check_table(table: object, path: Path) -> dict[str, Any]:
+def _check_toml_table(table: object, path: Path) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise SuiteError(f"{path}: {TABLE} is not a table, but {table!r}")
     for key, value in table.items():

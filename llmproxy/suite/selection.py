@@ -139,7 +139,7 @@ Holds = Callable[[Collection[str]], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class SelectionOptions:
     tags: str = ""
     tag: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
@@ -149,7 +149,7 @@ class Wanted:
     """Ids of the cases that failed last; None: all."""
 
 
-def select(cases: Sequence[SuiteCase], wanted: Wanted) -> list[SuiteCase]:
+def select(cases: Sequence[SuiteCase], wanted: SelectionOptions) -> list[SuiteCase]:
     """Return the cases that are wanted, in their order. Raises SuiteError: an expression, an id or a label that cannot
     be meant.
     """
@@ -191,7 +191,7 @@ def _with_label(cases: Sequence[SuiteCase], label: str) -> list[SuiteCase]:
     return found
 
 
-def _known_tags(wanted: Wanted, cases: Iterable[SuiteCase]) -> None:
+def _known_tags(wanted: SelectionOptions, cases: Iterable[SuiteCase]) -> None:
     """Refuse tags that no scenario has: a misspelt one would select nothing, or with `not` everything."""
     known = {tag for case in cases for tag in case.tags}
     for name in (*wanted.tag, *(_names(wanted.tags) if wanted.tags else ())):
@@ -200,7 +200,7 @@ def _known_tags(wanted: Wanted, cases: Iterable[SuiteCase]) -> None:
             raise SuiteError(f"no scenario has the tag {name!r}{did_you_mean(name, known)}", hint=there)
 
 
-def until(case: SuiteCase, label: str) -> tuple[StepBase, ...]:
+def steps_until(case: SuiteCase, label: str) -> tuple[StepBase, ...]:
     """Return the steps up to the one with this label; all of them without one."""
     steps: tuple[StepBase, ...] = tuple(case.scenario.steps)
     if not label:

@@ -77,7 +77,7 @@ _VOLATILE: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 )
 
 
-class Behaved(Protocol):
+class BehaviorReading(Protocol):
     @property
     def input_text(self) -> str: ...
 
@@ -89,7 +89,7 @@ class Behaved(Protocol):
         """What happened in between."""
 
 
-def behavior_fingerprint(cassette: Behaved) -> str:
+def behavior_fingerprint(cassette: BehaviorReading) -> str:
     """Return 16 hex digits that two recordings share if the agent and the model behaved the same."""
     digest = sha256()
     for text in (cassette.input_text, cassette.output_text):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from llmproxy.calls import Call, Watch
+from llmproxy.calls import Call, CallLog
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.journal import Missed
 from llmproxy.protocol import Decision
@@ -52,7 +52,7 @@ class LiveState:
     open: list[dict[str, Json]]
 
 
-def snapshot(engine: Engine, watch: Watch, opened: Iterable[Open], after: int) -> LiveState:
+def snapshot(engine: Engine, watch: CallLog, opened: Iterable[Open], after: int) -> LiveState:
     """Take what happened after the `after`-th call."""
     sessions = [
         {

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from llmproxy.advice import store_words, suggest_command
-from llmproxy.calls import Watch
+from llmproxy.calls import CallLog
 from llmproxy.core.control.answering import ControlRequest, Forbidden, refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.store.file.store import open_store
@@ -36,7 +36,7 @@ class Viewer:
     """Answers what stands below ``/_llmproxy/ui/``."""
 
     engine: Engine
-    watch: Watch
+    watch: CallLog
     opened: Callable[[], Iterable[live.Open]]
     """Gives the exchanges that have not ended."""
     token: str = ""

@@ -17,11 +17,11 @@ from llmproxy.client.environment import (
     PLACEHOLDER,
     Interception,
     combine,
+    describe_certificate_problem,
     is_ours,
     java_truststore,
     plan,
     presets,
-    trouble,
     upstreams_of,
 )
 from llmproxy.core.providers.routing import route
@@ -212,10 +212,10 @@ def test_a_certificate_that_was_removed_is_said(tmp_path: Path) -> None:
 def test_what_is_wrong_with_a_certificate_is_named(ca: Path, tmp_path: Path) -> None:
     """Removed, damaged, expired."""
     (tmp_path / "text.pem").write_text("hello")
-    assert "does not exist" in trouble(tmp_path / "gone.pem", time.time())
-    assert "is no certificate" in trouble(tmp_path / "text.pem", time.time())
-    assert "has expired" in trouble(ca, time.time() + YEAR)
-    assert trouble(ca, time.time()) == ""
+    assert "does not exist" in describe_certificate_problem(tmp_path / "gone.pem", time.time())
+    assert "is no certificate" in describe_certificate_problem(tmp_path / "text.pem", time.time())
+    assert "has expired" in describe_certificate_problem(ca, time.time() + YEAR)
+    assert describe_certificate_problem(ca, time.time()) == ""
 
 
 def test_bundles_that_the_environment_names_are_found_once(ca: Path) -> None:

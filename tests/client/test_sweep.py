@@ -10,8 +10,8 @@ from llmproxy.calls import Call
 from llmproxy.client.sweep import (
     SweepFinding,
     SweepOutcome,
+    SweepRun,
     Trial,
-    Went,
     as_json,
     asked_kinds,
     find,
@@ -63,7 +63,7 @@ def trial(kind: str = "http-500", number: int = 2, key: str = "b") -> Trial:
     return Trial(KINDS[kind], number, key, 1, {"kind": kind})
 
 
-BASELINE = Went(calls=[call(1, "a"), call(2, "b"), call(3, "c")], seconds=1.0, said="one\ntook 3 ms\ntwo\n")
+BASELINE = SweepRun(calls=[call(1, "a"), call(2, "b"), call(3, "c")], seconds=1.0, said="one\ntook 3 ms\ntwo\n")
 
 
 def test_a_sweep_takes_what_differs_in_what_it_asks() -> None:
@@ -109,9 +109,9 @@ RETRIED = [call(1, "a"), injected(2, "b"), injected(3, "b"), call(4, "b"), call(
 ACCEPTED = [call(1, "a"), injected(2, "b"), call(3, "c")]
 
 
-def went(calls: object, said: str = BASELINE.said, **more: object) -> Went:
+def went(calls: object, said: str = BASELINE.said, **more: object) -> SweepRun:
     """Return a run that took two seconds."""
-    return Went(calls=calls, said=said, seconds=2.0, **more)  # type: ignore[arg-type]
+    return SweepRun(calls=calls, said=said, seconds=2.0, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def went(calls: object, said: str = BASELINE.said, **more: object) -> Went:
         (went(ACCEPTED, wrong="step 1: nope"), SweepOutcome.QUIET, "step 1: nope", "!"),
     ],
 )  # fmt: skip
-def test_what_the_agent_did(run: Went, outcome: SweepOutcome, detail: str, mark: str) -> None:
+def test_what_the_agent_did(run: SweepRun, outcome: SweepOutcome, detail: str, mark: str) -> None:
     """Each way to end has a name; only what a sound agent would not do breaks it."""
     found = find(trial(), run, [BASELINE])
     assert (found.outcome, found.detail, found.mark) == (outcome, detail, mark)
@@ -149,7 +149,7 @@ def test_giving_up_is_sound_where_asking_again_is_no_cure() -> None:
 
 def test_what_differs_from_run_to_run_counts_for_nothing() -> None:
     """Lines that undisturbed runs do not agree on, and the numbers in those that they do."""
-    more = Went(calls=BASELINE.calls, seconds=1.0, said="one\ntook 41 ms\ntwo\n")
+    more = SweepRun(calls=BASELINE.calls, seconds=1.0, said="one\ntook 41 ms\ntwo\n")
     other = went(ACCEPTED, said="one\ntook 5 ms\ntwo\n")
     assert find(trial(), other, [BASELINE]).outcome is SweepOutcome.QUIET
     assert find(trial(), other, [BASELINE, more]).outcome is SweepOutcome.RECOVERED

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.misses.context import MissContext
 from llmproxy.core.traffic.frames import Frame
-from llmproxy.core.websocket import LONGEST_REASON, Canon, FrameMismatch, FramePlayer, cut, explain
+from llmproxy.core.websocket import LONGEST_REASON, FrameCanon, FrameMismatch, FramePlayer, cut, explain
 
 CONTEXT = MissContext(
     mode="replay",
@@ -27,7 +27,7 @@ CONTEXT = MissContext(
 def missed(recorded: list[object], *said: object) -> FrameMismatch:
     """Say these to a recording; the last must be missed."""
     frames = [Frame(n, client=True, data=json.dumps(each)) for n, each in enumerate(recorded)]
-    player = FramePlayer(frames, lambda: Canon("openai", "realtime", Rules(), lambda _: None))
+    player = FramePlayer(frames, lambda: FrameCanon("openai", "realtime", Rules(), lambda _: None))
     *_, last = [player.on_message(json.dumps(each)) for each in said]
     assert isinstance(last, FrameMismatch)
     return last

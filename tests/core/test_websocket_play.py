@@ -10,12 +10,12 @@ import pytest
 from llmproxy.core.keys.scrub import Rules, TextScrub
 from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.frames import Frame
-from llmproxy.core.websocket import Canon, FrameMismatch, FramePlayer
+from llmproxy.core.websocket import FrameCanon, FrameMismatch, FramePlayer
 
 
-def canon(operation: str = "realtime", rules: Rules | None = None, family: Family = "openai") -> Canon:
+def canon(operation: str = "realtime", rules: Rules | None = None, family: Family = "openai") -> FrameCanon:
     """Make one for a conversation whose cassette made no ids."""
-    return Canon(family, operation, rules or Rules(), lambda _: None)
+    return FrameCanon(family, operation, rules or Rules(), lambda _: None)
 
 
 def player(*frames: Frame) -> FramePlayer:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.traffic.interaction import Ending, header
-from llmproxy.mitm.recorder import Fields, forward_fields, plain, unite_lengths
+from llmproxy.mitm.recorder import Fields, forward_fields, plain_cause, unite_lengths
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import CHAT, body_of, chat, chunked, request
@@ -125,14 +125,14 @@ def test_nothing_finished_is_unstored(tmp_path: Path) -> None:
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, br"])
 def test_answers_that_are_compressed_all_the_same_are_stored_decoded(tmp_path: Path, coding: str) -> None:
     """We ask for identity; who does not listen is passed on as it is, and stored decoded."""
-    store, plain = tmp_path / "x.db", json_answer({"choices": [{"message": {"content": "ä" * 500}}]})
-    answer = plain.compressed(*coding.split(", "))
+    store, plain_cause = tmp_path / "x.db", json_answer({"choices": [{"message": {"content": "ä" * 500}}]})
+    answer = plain_cause.compressed(*coding.split(", "))
     with upstream(answer) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client() as c:
         got = c.ask(chat())
         assert (got.headers["content-encoding"], got.body) == (coding, answer.body)
         assert p.requests[0].header("accept-encoding") == "identity"
     (made,) = recorded(store)
-    assert made.response.body == plain.body
+    assert made.response.body == plain_cause.body
     assert "content-encoding" not in dict(made.response.headers)
 
 
@@ -523,7 +523,7 @@ def test_an_unreachable_upstream_is_a_readable_502(tmp_path: Path, mode: str, he
 )
 def test_a_reason_is_told_in_words(cause: str, said: str) -> None:
     """Numbers and tuples of asyncio are for programmers."""
-    assert plain(cause) == said
+    assert plain_cause(cause) == said
 
 
 def test_an_unreachable_upstream_speaks_its_own_dialect(tmp_path: Path) -> None:

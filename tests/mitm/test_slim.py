@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from llmproxy.mitm.slim import Absent, AbsentModule
+from llmproxy.mitm.slim import AbsentClass, AbsentModule
 
 UNUSED = ("flask", "ldap3", "aioquic", "service_identity", "pyparsing.core", "ruamel.yaml.main", "unittest")
 
@@ -97,7 +97,7 @@ def test_an_absent_class_has_no_instances() -> None:
     quic = module.ClientQuicLayer
     assert quic is module.ClientQuicLayer
     assert isinstance(quic, type)
-    assert issubclass(quic, Absent)
+    assert issubclass(quic, AbsentClass)
     assert not isinstance(object(), quic)
     with pytest.raises(RuntimeError, match=r"ClientQuicLayer.*without QUIC"):
         quic()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.report.baseline import BaselineReport, against, compare_rows, read_baseline
+from llmproxy.report.baseline import BaselineReport, compare_rows, compare_with_baseline, read_baseline
 from llmproxy.report.events import Completed
 
 
@@ -82,7 +82,7 @@ def test_what_is_no_more_in_the_suites_is_counted() -> None:
 def test_what_is_known_only_when_it_ran_is_compared_then(tmp_path: Path) -> None:
     """Scenarios that were left out are counted, not called missing; a baseline of others is refused by its flag's name."""
     before = {each["scenario"]: each for each in (row("a"), row("b"), row("left"))}
-    assert against(before, [row("a", 0), row("b")], tmp_path / "x.json", "--scenario-baseline") == [
+    assert compare_with_baseline(before, [row("a", 0), row("b")], tmp_path / "x.json", "--scenario-baseline") == [
         "against the baseline: 1 worse, 0 better, 1 as before",
         "  worse    a: passed -> failed",
         "  1 of the baseline did not run",
@@ -90,4 +90,4 @@ def test_what_is_known_only_when_it_ran_is_compared_then(tmp_path: Path) -> None
     with pytest.raises(
         SettingsError, match=r"--scenario-baseline x.json is of other suites: it has a, b, left, and none"
     ):
-        against(before, [row("c")], Path("x.json"), "--scenario-baseline")
+        compare_with_baseline(before, [row("c")], Path("x.json"), "--scenario-baseline")

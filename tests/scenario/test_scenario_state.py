@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.errors import MachineError
 from llmproxy.scenario import ScenarioConfig, ScenarioState
-from llmproxy.trace.observing.tools import Served, ToolUse
+from llmproxy.trace.observing.tools import ServedTools, ToolUse
 from tests.scenario.people import Agent, executor
 
 
@@ -22,7 +22,11 @@ def call(name: str, number: int = 1) -> dict[str, Any]:
 
 
 def state(
-    *messages: dict[str, Any], wire: Any = None, unattributed: int = 0, unread: str = "", served: Served | None = None
+    *messages: dict[str, Any],
+    wire: Any = None,
+    unattributed: int = 0,
+    unread: str = "",
+    served: ServedTools | None = None,
 ) -> ScenarioState:
     """Return a state with messages, and an executor that saw something on the wire."""
     running = SimpleNamespace(wire_calls=wire, unattributed=unattributed, wire_unread=unread, wire_served=served)
@@ -112,7 +116,7 @@ def test_what_servers_of_tools_got() -> None:
     got = ToolUse("look", '{"n": 9}', None, 2, 2, executed=True, output='{"found": 1}')
     found = state(
         wire=[ToolUse("mcp__shop__look", '{"n": 8}', "w1", 1, 1)],
-        served=Served([got], frozenset({"look"}), frozenset({"look"}), seen=True),
+        served=ServedTools([got], frozenset({"look"}), frozenset({"look"}), seen=True),
     )
     assert (found.server_calls("look").inputs, found.server_calls().outputs) == ([{"n": 9}], [{"found": 1}])
     assert not found.server_calls("send").first
@@ -126,7 +130,7 @@ def test_what_servers_of_tools_got() -> None:
 def test_what_a_model_read_of_what_a_server_returned() -> None:
     """The agent may put something around it; what it leaves out is told."""
     got = ToolUse("look", '{"n": 9}', None, 2, 2, executed=True, output="found 3")
-    there = Served([got], frozenset({"look"}), frozenset({"look"}), seen=True)
+    there = ServedTools([got], frozenset({"look"}), frozenset({"look"}), seen=True)
     read = ToolUse("mcp__shop__look", '{"n": 9}', "w1", 1, 1, executed=True, output="Output: found 3")
     assert state(wire=[read], served=there).misread_results() == []
     read.output = "found"
@@ -139,10 +143,10 @@ def test_what_a_model_read_of_what_a_server_returned() -> None:
     ("given", "said"),
     [
         ({"served": None}, "there is no proxy"),
-        ({"served": Served()}, "no server of tools was seen"),
-        ({"served": Served(seen=True, unread=["call 3 of the session"])}, "nothing was recorded of call 3"),
-        ({"served": Served([ToolUse("look", "{}", None, 2, 2)], seen=True)}, "did not come whole"),
-        ({"served": Served(seen=True), "unattributed": 2}, "2 calls arrived"),
+        ({"served": ServedTools()}, "no server of tools was seen"),
+        ({"served": ServedTools(seen=True, unread=["call 3 of the session"])}, "nothing was recorded of call 3"),
+        ({"served": ServedTools([ToolUse("look", "{}", None, 2, 2)], seen=True)}, "did not come whole"),
+        ({"served": ServedTools(seen=True), "unattributed": 2}, "2 calls arrived"),
     ],
 )
 def test_what_servers_got_is_an_error_where_nobody_knows(given: dict[str, Any], said: str) -> None:

@@ -16,7 +16,7 @@ from llmproxy.report.events import Assertion, Completed, Event, Finished, Messag
 from llmproxy.suite.project import Options
 from llmproxy.suite.reading.load import SuiteCase, load
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.runner import Tested, run_cases
+from llmproxy.suite.run.runner import SuiteResult, run_cases
 from tests.support.process import ROOT
 
 
@@ -94,7 +94,7 @@ class Told:
 class Result:
     """What a test run came to."""
 
-    tested: Tested
+    tested: SuiteResult
     told: Told
 
     @property

@@ -16,7 +16,7 @@ from llmproxy.suite.project import Options
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.selection import (
     FILE,
-    Wanted,
+    SelectionOptions,
     advice,
     cassette_name,
     estimate,
@@ -27,7 +27,7 @@ from llmproxy.suite.selection import (
     refuse_costs,
     remember,
     select,
-    until,
+    steps_until,
     with_runs,
 )
 from tests.suite import rig
@@ -51,22 +51,22 @@ def cases(tmp_path: Path) -> Sequence[SuiteCase]:
 @pytest.mark.parametrize(
     ("wanted", "ids"),
     [
-        (Wanted(), ["a", "b", "c[1]", "c[2]"]),
-        (Wanted(tags="smoke and not slow"), ["a"]),
-        (Wanted(tags="slow or tasks"), ["b", "c[1]", "c[2]"]),
-        (Wanted(tags="smoke and (slow or fast) and not tasks"), ["a", "b"]),
-        (Wanted(tag=("smoke", "slow")), ["b"]),
-        (Wanted(ids=("b",)), ["b"]),
-        (Wanted(ids=("c",)), ["c[1]", "c[2]"]),
-        (Wanted(ids=("c[2]", "a")), ["a", "c[2]"]),
-        (Wanted(grep="MILK"), ["b"]),
-        (Wanted(grep="first"), ["a"]),
-        (Wanted(grep="first", tag=("slow",)), []),
-        (Wanted(only={"c[1]", "gone"}), ["c[1]"]),
-        (Wanted(label="two"), ["a"]),
+        (SelectionOptions(), ["a", "b", "c[1]", "c[2]"]),
+        (SelectionOptions(tags="smoke and not slow"), ["a"]),
+        (SelectionOptions(tags="slow or tasks"), ["b", "c[1]", "c[2]"]),
+        (SelectionOptions(tags="smoke and (slow or fast) and not tasks"), ["a", "b"]),
+        (SelectionOptions(tag=("smoke", "slow")), ["b"]),
+        (SelectionOptions(ids=("b",)), ["b"]),
+        (SelectionOptions(ids=("c",)), ["c[1]", "c[2]"]),
+        (SelectionOptions(ids=("c[2]", "a")), ["a", "c[2]"]),
+        (SelectionOptions(grep="MILK"), ["b"]),
+        (SelectionOptions(grep="first"), ["a"]),
+        (SelectionOptions(grep="first", tag=("slow",)), []),
+        (SelectionOptions(only={"c[1]", "gone"}), ["c[1]"]),
+        (SelectionOptions(label="two"), ["a"]),
     ],
 )
-def test_what_is_selected(cases: Sequence[SuiteCase], wanted: Wanted, ids: list[str]) -> None:
+def test_what_is_selected(cases: Sequence[SuiteCase], wanted: SelectionOptions, ids: list[str]) -> None:
     """In the order of the files."""
     assert [case.id for case in select(cases, wanted)] == ids
 
@@ -74,17 +74,17 @@ def test_what_is_selected(cases: Sequence[SuiteCase], wanted: Wanted, ids: list[
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        (Wanted(tags="smok"), "did you mean 'smoke'"),
-        (Wanted(tag=("nope",)), "There are fast, slow, smoke, tasks"),
-        (Wanted(ids=("x",)), "no such scenario"),
-        (Wanted(label="three"), "no selected scenario has a step"),
-        (Wanted(tags="smoke and"), "a tag is missing at the end"),
-        (Wanted(tags="(smoke"), "not closed"),
-        (Wanted(tags="smoke slow"), "does not belong here"),
-        (Wanted(tags="or smoke"), "missing before 'or'"),
+        (SelectionOptions(tags="smok"), "did you mean 'smoke'"),
+        (SelectionOptions(tag=("nope",)), "There are fast, slow, smoke, tasks"),
+        (SelectionOptions(ids=("x",)), "no such scenario"),
+        (SelectionOptions(label="three"), "no selected scenario has a step"),
+        (SelectionOptions(tags="smoke and"), "a tag is missing at the end"),
+        (SelectionOptions(tags="(smoke"), "not closed"),
+        (SelectionOptions(tags="smoke slow"), "does not belong here"),
+        (SelectionOptions(tags="or smoke"), "missing before 'or'"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(cases: Sequence[SuiteCase], wanted: Wanted, message: str) -> None:
+def test_what_cannot_be_meant_is_refused(cases: Sequence[SuiteCase], wanted: SelectionOptions, message: str) -> None:
     """A misspelt tag would select nothing, or with `not` everything."""
     with pytest.raises(SuiteError, match=message.replace("(", r"\(")):
         select(cases, wanted)
@@ -100,9 +100,9 @@ def test_and_binds_more_than_or(tags: set[str]) -> None:
 
 def test_steps_up_to_a_label(cases: Sequence[SuiteCase]) -> None:
     """All of them without one; a label that is not there is an error."""
-    assert [len(until(cases[0], label)) for label in ("", "one", "two")] == [2, 1, 2]
+    assert [len(steps_until(cases[0], label)) for label in ("", "one", "two")] == [2, 1, 2]
     with pytest.raises(SuiteError, match="no step with the label"):
-        until(cases[0], "three")
+        steps_until(cases[0], "three")
 
 
 def test_names_of_cassettes_never_meet() -> None:

@@ -18,7 +18,7 @@ from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from llmproxy.cli.parts.importing import by_cassette, read_pieces
-from llmproxy.core.cassettes.adopt import Adopted, adopt
+from llmproxy.core.cassettes.adopt import AdoptedExchange, adopt
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
@@ -40,13 +40,13 @@ class Row:
     different: list[str] = field(default_factory=list)
 
 
-def exchanges(folder: Path) -> Iterator[tuple[str, list[Adopted]]]:
+def exchanges(folder: Path) -> Iterator[tuple[str, list[AdoptedExchange]]]:
     """Read every cassette as `llmproxy import` does: (session name, its exchanges)."""
     for name, pieces in by_cassette([folder], None).items():
         yield name, adopt(read_pieces(pieces), name, rules=Rules(), redactor=Redactor())
 
 
-def strangers(cassettes: Iterable[tuple[str, list[Adopted]]]) -> dict[str, str]:
+def strangers(cassettes: Iterable[tuple[str, list[AdoptedExchange]]]) -> dict[str, str]:
     """Return the hosts that are in no provider table: provider name -> upstream."""
     found: dict[str, str] = {}
     for _, adopted in cassettes:
@@ -59,7 +59,7 @@ def strangers(cassettes: Iterable[tuple[str, list[Adopted]]]) -> dict[str, str]:
 class Way(Protocol):
     """How a cassette's requests reach the proxy."""
 
-    def ask(self, each: Adopted) -> http.client.HTTPResponse:
+    def ask(self, each: AdoptedExchange) -> http.client.HTTPResponse:
         """Send a request as it was recorded."""
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class ByBaseURL:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         self._session = quote(session, safe="")
 
-    def ask(self, each: Adopted) -> http.client.HTTPResponse:
+    def ask(self, each: AdoptedExchange) -> http.client.HTTPResponse:
         """Send a request as it was recorded."""
         recorded, interaction = each.recorded, each.interaction
         assert interaction is not None
@@ -98,7 +98,7 @@ class ByInterception:
         self._tunnels: dict[str, http.client.HTTPSConnection] = {}
         self._plain = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
 
-    def ask(self, each: Adopted) -> http.client.HTTPResponse:
+    def ask(self, each: AdoptedExchange) -> http.client.HTTPResponse:
         """Send a request as it was recorded."""
         recorded = each.recorded
         url = urlsplit(recorded.uri)
@@ -119,7 +119,7 @@ class ByInterception:
             connection.close()
 
 
-def resend(way: Callable[[str], Way], cassettes: Iterable[tuple[str, list[Adopted]]]) -> dict[str, Row]:
+def resend(way: Callable[[str], Way], cassettes: Iterable[tuple[str, list[AdoptedExchange]]]) -> dict[str, Row]:
     """Send everything and compare; `way` opens one for a session. Returns a row for each host."""
     table: dict[str, Row] = defaultdict(Row)
     for name, adopted in cassettes:
@@ -147,7 +147,7 @@ def sendable(recorded: Recorded) -> dict[str, str]:
     return {key: value for key, value in recorded.headers if key.lower() not in NOT_SENT}
 
 
-def _one(connection: Way, session: str, each: Adopted, row: Row) -> None:
+def _one(connection: Way, session: str, each: AdoptedExchange, row: Row) -> None:
     recorded, interaction = each.recorded, each.interaction
     if interaction is None:
         raise AssertionError

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from llmproxy.calls import KEPT, Watch
+from llmproxy.calls import KEPT, CallLog
 from llmproxy.core.control.answering import ControlRequest, answer, refusal
 from llmproxy.core.control.table import ControlledProxy
 from llmproxy.core.engine.engine import Engine
@@ -39,7 +39,7 @@ class Asker:
     """A viewer on an engine, asked without sockets."""
 
     def __init__(self, engine: Engine, token: str = "") -> None:
-        self.engine, self.watch = engine, Watch()
+        self.engine, self.watch = engine, CallLog()
         self.viewer = Viewer(engine, self.watch, list, token, PAGE)
 
     def ask(
@@ -256,7 +256,7 @@ def test_it_is_for_reading(asker: Asker) -> None:
 
 def test_the_ring_is_bounded() -> None:
     """A proxy may serve for days."""
-    watch, outcome = Watch(), Asker.__new__
+    watch, outcome = CallLog(), Asker.__new__
     for _ in range(KEPT + 10):
         watch.record(outcome)  # type: ignore[arg-type]
     assert [number for number, _ in watch.since(0, 3)] == [KEPT + 8, KEPT + 9, KEPT + 10]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.ui import asker, labeller, open_view_target
+from llmproxy.cli.ui import asker, make_label_writer, open_view_target
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.report import json_report
 from llmproxy.report.events import (
@@ -210,7 +210,7 @@ def test_on_a_telephone_the_matrix_is_a_button_away(browser: Browser, tmp_path: 
 def served(file: Path, store: Path, labels: Path) -> Iterator[str]:
     """Serve the viewer on a report; yields the address with its token."""
     with open_view_target(str(file), store) as seen:
-        made = server(0, "the-token", asker(seen.store, seen.report), seen.start, labeller(file, labels))
+        made = server(0, "the-token", asker(seen.store, seen.report), seen.start, make_label_writer(file, labels))
         thread = threading.Thread(target=made.serve_forever, args=(0.01,))
         thread.start()
         try:

@@ -33,7 +33,7 @@ def sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
     """
     from llmproxy.client.process import find_program, running_at
     from llmproxy.client.sweep import asked_kinds
-    from llmproxy.client.sweep_command import OpenedRun, Sweep, Swept
+    from llmproxy.client.sweep_command import OpenedRun, Sweep, SweepTarget
 
     refuse_live(loaded, "llmproxy run --faults sweep")
     kinds = asked_kinds(loaded.settings.faults)
@@ -64,7 +64,7 @@ def sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
             )
 
         run = Sweep(
-            Swept(
+            SweepTarget(
                 options=start_options(flags, forward=asked.options.intercept),
                 env={name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")},
                 open=open_trial,

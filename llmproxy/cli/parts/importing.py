@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.amounts import format_count, number, seconds
-from llmproxy.cli.parts.printing import Working
+from llmproxy.cli.parts.printing import ProgressLine
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
 from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from llmproxy.core.cassettes.adopt import Adopted
+    from llmproxy.core.cassettes.adopt import AdoptedExchange
     from llmproxy.core.cassettes.formats import Format, Source
     from llmproxy.core.cassettes.formats.recorded import Recorded
     from llmproxy.core.forks.table import Fork
@@ -169,11 +169,11 @@ def cassette_of(what: str, database: Store | None, rules: Rules, upstreams: Mapp
     if not found and tilde and sample.isdecimal():
         found = list(database.interactions(name, int(sample)))
     if not found:
-        raise nothing(database, what, None)
+        raise no_such_cassette(database, what, None)
     return found
 
 
-def nothing(database: Store, name: str, sample: int | None) -> CassetteNotFound:
+def no_such_cassette(database: Store, name: str, sample: int | None) -> CassetteNotFound:
     """Return the error for a cassette that is not there, with those that are."""
     names = list(dict.fromkeys(info.name for info in database.cassettes() if info.live))
     which = f"sample {sample} of cassette {name}" if sample else f"cassette {name}"
@@ -183,7 +183,7 @@ def nothing(database: Store, name: str, sample: int | None) -> CassetteNotFound:
 
 def progress(work: Mapping[str, list[ImportedPiece]]) -> Iterator[tuple[str, list[ImportedPiece]]]:
     """Go through the work, and say on a terminal how far it is."""
-    with Working("importing", "cassette") as working:
+    with ProgressLine("importing", "cassette") as working:
         yield from working.through(work.items(), len(work))
 
 
@@ -243,7 +243,7 @@ class Importer:
         self.cassettes += 1
         self.seconds += time.perf_counter() - started
 
-    def _store(self, database: Store, name: str, adopted: Sequence[Adopted]) -> None:
+    def _store(self, database: Store, name: str, adopted: Sequence[AdoptedExchange]) -> None:
         from llmproxy.core.cassettes.stand_ins import without_names
 
         samples = {each.interaction.sample for each in adopted if each.interaction} or {1}
@@ -273,7 +273,7 @@ class Importer:
             for sample in samples:
                 database.end(name, sample, holder, clean=clean)
 
-    def _import_one(self, database: Store, name: str, each: Adopted) -> None:
+    def _import_one(self, database: Store, name: str, each: AdoptedExchange) -> None:
         host = self.hosts.setdefault(each.host or "(no host)", _Host())
         host.exchanges += 1
         if each.interaction is None:

@@ -172,7 +172,7 @@ _OFTEN = 0.25
 """Seconds between two lines."""
 
 
-class Working:
+class ProgressLine:
     """Says what is being done, how far it is and since when; nothing in a pipe.
 
     with Working("verifying llmproxy.db", "interaction") as working:

@@ -127,7 +127,7 @@ def session_name(name: str, sample: int) -> str:
     return name if sample == 1 else f"{name}~{sample}"
 
 
-class Named(NamedTuple):
+class NamedInteraction(NamedTuple):
     cassette: str
     sample: int | None
     """None: all of them."""
@@ -141,19 +141,19 @@ def is_number(typed: str) -> bool:
     return typed.isascii() and typed.isdecimal() and len(typed) <= LONGEST_NUMBER
 
 
-def find(store: Reading, typed: str) -> Named:
+def find(store: Reading, typed: str) -> NamedInteraction:
     """Return the cassette that a name means; without ``~N`` all its samples. Raises CassetteNotFound, which says what
     it could be.
     """
     from llmproxy.core.sessions.session import split_name
 
     if store.cassettes(typed):
-        return Named(typed, None)
+        return NamedInteraction(typed, None)
     known = {(info.name, info.sample) for info in store.cassettes()}
     names = sorted({name for name, _ in known})
     name, sample = split_name(typed)
     if (name, sample) in known:
-        return Named(name, sample)
+        return NamedInteraction(name, sample)
     near = did_you_mean(typed, [*names, *(f"{name}~{sample}" for name, sample in known if sample > 1)])
     raise CassetteNotFound(
         f"there is no cassette {line(typed)} in {show_store(store.path)}{near}", hint=_there_is(names, store)
@@ -211,7 +211,7 @@ def _there_is(names: Sequence[str], store: Reading) -> str:
     return f"There is {shown}{more}. A number is an interaction's." if names else "Nothing is recorded in it."
 
 
-class Tried(NamedTuple):
+class TrialResult(NamedTuple):
     """What a trial, or a comparison, came to."""
 
     lessons: Sequence[Lesson]
@@ -221,14 +221,14 @@ class Tried(NamedTuple):
     """What could not be served, even on trial."""
 
 
-def compare(loaded: Loaded) -> Tried:
+def compare(loaded: Loaded) -> TrialResult:
     """Hold the runs that were recorded against each other. Raises CassetteError."""
-    from llmproxy.cli.parts.printing import Working
+    from llmproxy.cli.parts.printing import ProgressLine
     from llmproxy.core.engine.learning import find_varying
     from llmproxy.core.keys.scrub import Rules
 
     settings = loaded.settings
     rules = Rules.from_config(settings.normalize.as_config())
-    with open_given(settings.store) as store, Working(f"comparing the runs of {settings.cassette}"):
+    with open_given(settings.store) as store, ProgressLine(f"comparing the runs of {settings.cassette}"):
         find(store, settings.cassette)
-        return Tried(find_varying(store, settings.cassette, rules, settings.upstream))
+        return TrialResult(find_varying(store, settings.cassette, rules, settings.upstream))

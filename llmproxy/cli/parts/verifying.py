@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.bindings import merges_of, print_merges
-from llmproxy.cli.parts.printing import Working, line, print_line
+from llmproxy.cli.parts.printing import ProgressLine, line, print_line
 from llmproxy.cli.parts.store_arguments import find, open_given
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.store_server import show_store
@@ -44,7 +44,7 @@ class Verifier:
         from llmproxy.core.store.checks import damages
         from llmproxy.core.store.rederive import rekey_store
 
-        with open_given(path) as database, Working(f"verifying {show_store(path)}", "interaction") as working:
+        with open_given(path) as database, ProgressLine(f"verifying {show_store(path)}", "interaction") as working:
             if self.cassette is not None and not self._holds(database, path):
                 return 0
             damaged = list(damages(database, working.through, self.cassette))

@@ -143,10 +143,10 @@ def _place_server(
         parts = urlsplit(server["url"])
         place = f"{url}/s/{quote(session, safe='')}/{config.names[name]}{parts.path or '/'}"
         return {**server, "url": place + (f"?{parts.query}" if parts.query else "")}, "over HTTP, behind the proxy"
-    return server, f"LEFT AS IT IS, and asked for real: {_why_left(server)}"
+    return server, f"LEFT AS IT IS, and asked for real: {_explain_left_out(server)}"
 
 
-def _why_left(server: object) -> str:
+def _explain_left_out(server: object) -> str:
     """Describe why a server cannot be put behind anything."""
     if not isinstance(server, dict) or not ("command" in server or "url" in server):
         return "it has neither `command` nor `url`"

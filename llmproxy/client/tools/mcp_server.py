@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from llmproxy.advice import install_command
-from llmproxy.client.tools.mcp_tools import McpTool, Serving, command_of, list_tools_of, refuse_unknown
+from llmproxy.client.tools.mcp_tools import McpTool, ServerOptions, command_of, list_tools_of, refuse_unknown
 from llmproxy.errors import LLMProxyError, MachineError, sign_text
 
 PATIENCE = 600.0
@@ -34,7 +34,7 @@ class CommandFailed(LLMProxyError):
     """What a command said that failed; we sign what it says of us, and not what its agent says."""
 
 
-def serve(serving: Serving) -> None:
+def serve(serving: ServerOptions) -> None:
     """Serve on stdin and stdout until the client goes. Raises MachineError."""
     try:
         from mcp.server.stdio import stdio_server
@@ -50,7 +50,7 @@ def serve(serving: Serving) -> None:
         asyncio.run(main())
 
 
-def _server(serving: Serving) -> Any:  # noqa: ANN401 (two generations of the SDK have no type in common)
+def _server(serving: ServerOptions) -> Any:  # noqa: ANN401 (two generations of the SDK have no type in common)
     """Make the SDK's server. Its first generation takes functions as decorators, the second as arguments."""
     from mcp.server.lowlevel import Server
     from mcp.types import CallToolResult, ListToolsResult
@@ -91,7 +91,7 @@ def _describe(tool: McpTool) -> dict[str, Any]:
 
 
 async def answer(
-    tools: Mapping[str, McpTool], name: str, arguments: Mapping[str, Any], serving: Serving
+    tools: Mapping[str, McpTool], name: str, arguments: Mapping[str, Any], serving: ServerOptions
 ) -> tuple[str, bool]:
     """Do what is asked: what a model is to read, and whether it failed."""
     try:
@@ -104,7 +104,7 @@ async def answer(
         return sign_text(error), True
 
 
-def _instructions(tools: Mapping[str, McpTool], serving: Serving) -> str:
+def _instructions(tools: Mapping[str, McpTool], serving: ServerOptions) -> str:
     changes = [each.name for each in tools.values() if each.writes]
     return (
         "Recorded runs of an agent under test: what it asked of models, MCP tools and HTTP services, and what they "

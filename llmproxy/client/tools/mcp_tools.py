@@ -35,7 +35,7 @@ _OVERRIDES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServerOptions:
     """What was typed when the server was started."""
 
     store: str = ""
@@ -57,7 +57,7 @@ class McpTool:
     name: str
     description: str
     properties: Mapping[str, Any]
-    words: Callable[[Arguments, Serving], Sequence[str]]
+    words: Callable[[Arguments, ServerOptions], Sequence[str]]
     """The command's words behind ``llmproxy``. Raises SettingsError."""
     required: tuple[str, ...] = ()
     writes: bool = False
@@ -73,7 +73,7 @@ class McpTool:
         }
 
 
-def _find_cassette(asked: Arguments, serving: Serving) -> str:
+def _find_cassette(asked: Arguments, serving: ServerOptions) -> str:
     """Return the cassette that is meant. Raises SettingsError."""
     if named := str(asked.get("cassette") or serving.cassette):
         return _refuse_option(named)
@@ -87,17 +87,17 @@ def _refuse_option(word: str) -> str:
     return word
 
 
-def _list(asked: Arguments, serving: Serving) -> Sequence[str]:
+def _list(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
     named = asked.get("cassette") or serving.cassette
     channel = [f"--channel={asked['channel']}"] if "channel" in asked else []
     return ["ls", *([_refuse_option(named)] if named else []), f"--limit={asked.get('limit', 50)}", *channel]
 
 
-def _show(asked: Arguments, serving: Serving) -> Sequence[str]:
+def _show(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
     return ["show", _refuse_option(str(asked.get("what") or _find_cassette(asked, serving)))]
 
 
-def _replay(asked: Arguments, serving: Serving) -> Sequence[str]:
+def _replay(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
     results = [f"--override-tool={name}={value}" for name, value in asked.get("tool_results", {}).items()]
     answers = [f"--override-llm={number}={value}" for number, value in asked.get("answers", {}).items()]
     named = asked.get("cassette") or serving.cassette
@@ -220,11 +220,11 @@ def _spell(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def list_tools_of(serving: Serving) -> list[McpTool]:
+def list_tools_of(serving: ServerOptions) -> list[McpTool]:
     return [each for each in TOOLS if (serving.write or not each.writes) and (serving.agent or not each.runs_agent)]
 
 
-def refuse_unknown(name: str, serving: Serving) -> SettingsError:
+def refuse_unknown(name: str, serving: ServerOptions) -> SettingsError:
     """Return the error for a tool that is not offered: it is none, or of those that somebody must allow when the server
     is started.
     """
@@ -237,7 +237,7 @@ def refuse_unknown(name: str, serving: Serving) -> SettingsError:
     return SettingsError(f"{name} is not offered: this server was started without it.", hint=hint)
 
 
-def command_of(tool: McpTool, asked: Arguments, serving: Serving) -> list[str]:
+def command_of(tool: McpTool, asked: Arguments, serving: ServerOptions) -> list[str]:
     """Return the words behind ``llmproxy`` for one call. Raises SettingsError."""
     asked = {name: value for name, value in asked.items() if value is not None}  # as models leave out what they may
     check(tool, asked)

@@ -9,8 +9,8 @@ candidates and decides nothing: `fits` does.
 
 What a user typed last, looked at before anything else: of many recordings that may fit, most say something else there.
 
-    this run's request -> `Typed`, which tells at little cost that a recorded request asks something else; or None where
-    only the comparison can
+    this run's request -> `TypedText`, which tells at little cost that a recorded request asks something else; or None
+    where only the comparison can
 
 A suite of a thousand questions that begin with a path has a thousand candidates for each of them. Where no tool
 answered yet, nothing but a path or a declared id can differ in what was typed, and the bindings say where in the
@@ -140,7 +140,7 @@ class TypedEnds(NamedTuple):
     tail: str | None
 
 
-class Typed:
+class TypedText:
     """The last thing that was typed in one request."""
 
     def __init__(self, text: str, known: dict[tuple[int, int], TypedEnds | None]) -> None:
@@ -161,10 +161,10 @@ class Typed:
         return self._text.startswith(ends.head) and self._text.endswith(ends.tail)
 
 
-def read_typed(present: Canonical, known: dict[tuple[int, int], TypedEnds | None]) -> Typed | None:
+def read_typed(present: Canonical, known: dict[tuple[int, int], TypedEnds | None]) -> TypedText | None:
     """Return what was typed last; None where a tool answered, or where it is not clear who wrote it."""
     text = _last_message(present)
-    return None if text is None else Typed(text, known)
+    return None if text is None else TypedText(text, known)
 
 
 def _read_ends(recorded: Canonical, table: Bindings) -> TypedEnds | None:

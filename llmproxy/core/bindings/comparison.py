@@ -42,7 +42,7 @@ class FittingGap(NamedTuple):
     """Whether answers are written with this run's value."""
 
 
-class Chosen(NamedTuple):
+class ChosenOption(NamedTuple):
     """What stands at a gap now."""
 
     gap: FittingGap
@@ -60,24 +60,24 @@ class TextDivergence(NamedTuple):
     """There stands a recorded value that must not."""
 
 
-def align(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Chosen] | TextDivergence:
+def align(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[ChosenOption] | TextDivergence:
     """Compare; `gaps` are in order and do not overlap."""
     straight = _go_straight(recorded, gaps, present)
     return straight if straight is not None else _try_all(recorded, gaps, present)
 
 
-def _go_straight(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Chosen] | None:
+def _go_straight(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[ChosenOption] | None:
     """Compare with the first text that may stand at each gap, which is what trying all would try first; None where that
     is not it.
     """
     parts: list[str] = []
-    found: list[Chosen] = []
+    found: list[ChosenOption] = []
     last = 0
     for gap in gaps:
         if gap.free is not None or not gap.options or (option := gap.options[0]).leaks:
             return None
         parts += (recorded[last : gap.start], option.text)
-        found.append(Chosen(gap, option, option.text))
+        found.append(ChosenOption(gap, option, option.text))
         last = gap.end
     parts.append(recorded[last:])
     if "".join(parts) != present:
@@ -92,10 +92,10 @@ def _go_straight(recorded: str, gaps: Sequence[FittingGap], present: str) -> lis
     return found
 
 
-def _try_all(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Chosen] | TextDivergence:
+def _try_all(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[ChosenOption] | TextDivergence:
     furthest = TextDivergence(0, 0)
     seen: set[tuple[int, int]] = set()
-    todo: list[tuple[int, int, tuple[Chosen, object] | None]] = [(0, 0, None)]
+    todo: list[tuple[int, int, tuple[ChosenOption, object] | None]] = [(0, 0, None)]
     while todo:
         n, at, path = todo.pop()
         if (n, at) in seen:
@@ -119,7 +119,7 @@ def _try_all(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Ch
             if option is not None and option.leaks:
                 furthest = TextDivergence(end, at, leaked=True)
                 continue
-            chosen = Chosen(gaps[n], option, present[at : at + length])
+            chosen = ChosenOption(gaps[n], option, present[at : at + length])
             todo.append((n + 1, at + length, (chosen, path)))
     return furthest
 
@@ -144,8 +144,8 @@ def _common_length(literal: str, present: str, at: int) -> int:
     return same
 
 
-def _unroll_path(path: tuple[Chosen, object] | None) -> list[Chosen]:
-    found: list[Chosen] = []
+def _unroll_path(path: tuple[ChosenOption, object] | None) -> list[ChosenOption]:
+    found: list[ChosenOption] = []
     node: object = path
     while isinstance(node, tuple):
         found.append(node[0])

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from llmproxy.core.bindings.comparison import Chosen, FittingGap
+from llmproxy.core.bindings.comparison import ChosenOption, FittingGap
 from llmproxy.core.bindings.expecting import FindGaps
 from llmproxy.core.bindings.forms import Forms
-from llmproxy.core.bindings.identities import Identities, IdentityTokens, Short, find_shorts
+from llmproxy.core.bindings.identities import Identities, IdentityTokens, ShortValue, find_shorts
 from llmproxy.core.bindings.places import LeafPlace, Zone, is_agents
 from llmproxy.core.bindings.results import Mismatch, Why, excerpt
 from llmproxy.core.bindings.run_variables import Nature
@@ -35,7 +35,7 @@ _BINDING_ZONES = frozenset({Zone.USER, Zone.ARGUMENTS})
 class Equalities:
     """What stood at the places of one pair of requests, by variable."""
 
-    def __init__(self, bindings: Bindings, identities: Identities, shorts: Sequence[Short]) -> None:
+    def __init__(self, bindings: Bindings, identities: Identities, shorts: Sequence[ShortValue]) -> None:
         self._bindings = bindings
         self._natures = {pair.name: pair.recorded.nature for pair in bindings.pairs}
         self._values = {pair.name: pair.recorded.value for pair in bindings.pairs}
@@ -60,7 +60,7 @@ class Equalities:
         """Texts of which one is in every text that holds a present identity."""
         return self._tokens.heads
 
-    def record(self, chosen: Chosen, recorded: str, place: LeafPlace) -> None:
+    def record(self, chosen: ChosenOption, recorded: str, place: LeafPlace) -> None:
         """Note what stands at a gap of a recorded text."""
         option, gap = chosen.option, chosen.gap
         if option is None:
@@ -80,7 +80,7 @@ class Equalities:
         elif self._is_meant(name, gap, recorded, place):
             self._stayed.setdefault(name, (place, recorded[gap.start : gap.end]))
 
-    def record_short(self, short: Short, place: LeafPlace, *, moved: bool) -> None:
+    def record_short(self, short: ShortValue, place: LeafPlace, *, moved: bool) -> None:
         """Note a declared short value at a member of JSON."""
         if moved:
             self.moved.setdefault(short.name, short.present)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmproxy.core.bindings.comparison import Chosen, FittingGap
+from llmproxy.core.bindings.comparison import ChosenOption, FittingGap
 from llmproxy.core.bindings.identities import list_shorts
 from llmproxy.core.bindings.places import LeafPlace, PlacedCall, PlaceReader, Zone, are_plain, volatile_fields_at
 from llmproxy.core.bindings.table import Bindings
@@ -41,7 +41,7 @@ class Expected:
     calls: list[tuple[str | None, PlacedCall]] = field(default_factory=list)
     asked: list[tuple[dict[str, Any], str | None]] = field(default_factory=list)
     """Whose results stand in it."""
-    chosen: list[tuple[Chosen, str, LeafPlace]] = field(default_factory=list)
+    chosen: list[tuple[ChosenOption, str, LeafPlace]] = field(default_factory=list)
     """What stands at each gap, the recorded text in which it lies, and where."""
     free_of: set[str] = field(default_factory=set)
     """Values of tools that are not in it."""
@@ -121,7 +121,7 @@ class _ExpectingWriter:
     def __init__(self, bindings: Bindings, find_gaps: FindGaps, reader: PlaceReader) -> None:
         self._bindings, self._find_gaps, self._reader = bindings, find_gaps, reader
         self._texts: list[str] = []
-        self._chosen: list[tuple[Chosen, str, LeafPlace]] = []
+        self._chosen: list[tuple[ChosenOption, str, LeafPlace]] = []
         self._numbers = False
 
     def message(self, message: object, place: LeafPlace) -> Expected:
@@ -170,7 +170,7 @@ class _ExpectingWriter:
         for gap in gaps:
             option = gap.options[0]
             parts += (text[last : gap.start], option.text)
-            self._chosen.append((Chosen(gap, option, option.text), text, place))
+            self._chosen.append((ChosenOption(gap, option, option.text), text, place))
             last = gap.end
         new = "".join([*parts, text[last:]])
         _check_borders(gaps, new)

@@ -15,14 +15,14 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 
-from llmproxy.core.bindings.comparison import Chosen, FittingGap, FittingOption, TextDivergence, align
+from llmproxy.core.bindings.comparison import ChosenOption, FittingGap, FittingOption, TextDivergence, align
 from llmproxy.core.bindings.equalities import Equalities, merge_identities
 from llmproxy.core.bindings.expecting import Expected, ExpectedMessages, reads_alike
 from llmproxy.core.bindings.forms import Form, Reach, Spot, stands_alone
 from llmproxy.core.bindings.identities import (
     Identities,
     IdentityTokens,
-    Short,
+    ShortValue,
     Token,
     find_shorts,
     list_changed,
@@ -206,7 +206,7 @@ class Comparing(Walking):
                 return None
         return describe_difference(place.path, recorded, present)
 
-    def _find_short(self, value: object, place: LeafPlace, present: object = None) -> Short | None:
+    def _find_short(self, value: object, place: LeafPlace, present: object = None) -> ShortValue | None:
         """Return the short value that a leaf is; of several the one that this run's leaf says."""
         if not place.json or place.zone not in (Zone.ARGUMENTS, Zone.RESULT) or not self._shorts:
             return None
@@ -218,7 +218,7 @@ class Comparing(Walking):
             each.name == name and each.recorded == recorded and each.present == present for each in self._identities
         )
 
-    def _use_short(self, short: Short, place: LeafPlace) -> None:
+    def _use_short(self, short: ShortValue, place: LeafPlace) -> None:
         if not short.identity:
             self.equalities.record_short(short, place, moved=True)
         self._use(short.name, short.recorded, short.present)
@@ -342,7 +342,7 @@ class Comparing(Walking):
             self._record(each, recorded, place)
         return None
 
-    def _record(self, chosen: Chosen, recorded: str, place: LeafPlace) -> None:
+    def _record(self, chosen: ChosenOption, recorded: str, place: LeafPlace) -> None:
         before = recorded[chosen.gap.start : chosen.gap.end]
         self.equalities.record(chosen, recorded, place)
         if chosen.option is None:

@@ -221,7 +221,7 @@ def _measure_prefix(text: str, start: int, each: Identity) -> int:
 # -- short values ------------------------------------------------------------------------------------------------------
 
 
-class Short(NamedTuple):
+class ShortValue(NamedTuple):
     """A short value, which counts only at members of tools' JSON that name it."""
 
     name: str
@@ -238,15 +238,15 @@ class Short(NamedTuple):
         return f"{self.name}={self.recorded}"
 
 
-def list_shorts(pairs: Iterable[RunVariablePair], identities: Iterable[Identity]) -> list[Short]:
+def list_shorts(pairs: Iterable[RunVariablePair], identities: Iterable[Identity]) -> list[ShortValue]:
     """Return the short values among run variables and identities."""
     made = [
-        Short(each.name, each.recorded, each.present, identity=True)
+        ShortValue(each.name, each.recorded, each.present, identity=True)
         for each in identities
         if not each.distinct and each.recorded != each.present
     ]
     declared = [
-        Short(pair.name, pair.recorded.value, pair.present.value, pair.recorded.tool, pair.recorded.path)
+        ShortValue(pair.name, pair.recorded.value, pair.present.value, pair.recorded.tool, pair.recorded.path)
         for pair in pairs
         if pair.differs and pair.loose and (pair.name not in WORDS or pair.recorded.path)
     ]
@@ -286,7 +286,7 @@ def _forms_of(thing: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for each in (thing, singular) if each))
 
 
-def find_shorts(shorts: Iterable[Short], tool: str, path: str, member: str, value: object) -> list[Short]:
+def find_shorts(shorts: Iterable[ShortValue], tool: str, path: str, member: str, value: object) -> list[ShortValue]:
     """Return the short values that may stand at a leaf of a tool's JSON; `path` is from ``$`` on, `member` its nearest
     name.
 
@@ -332,7 +332,7 @@ _DONE = frozenset(
 )  # fmt: skip
 
 
-def is_named_in(text: str, short: Short, *, is_argument: bool) -> bool:
+def is_named_in(text: str, short: ShortValue, *, is_argument: bool) -> bool:
     """Return whether a text names the thing by a short value: ``task 7``, ``Task #7``, ``created with id 7``, a number
     of four digits anywhere.
 

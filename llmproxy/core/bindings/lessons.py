@@ -25,8 +25,8 @@ Only members that the value's name names count.
 A recorded request as this run would have sent it, held against one that missed: so that only what really differs is
 left.
 
-    recorded tree, present tree, bindings -> `Restated`: the recorded request with whatever fits as it stands now, and
-    what only varies
+    recorded tree, present tree, bindings -> `RestatedRequest`: the recorded request with whatever fits as it stands
+    now, and what only varies
 
 Run variables and volatile fields that fit are no difference; a value that a trial could learn is one, but never the
 first that is told where something else differs. Nothing is served by it: it is for the text of a miss.
@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 
 from llmproxy.core.bindings.comparison import TextDivergence, align
 from llmproxy.core.bindings.fits import Comparing, fit_request
-from llmproxy.core.bindings.identities import Identities, Identity, IdentityTokens, Short, find_shorts
+from llmproxy.core.bindings.identities import Identities, Identity, IdentityTokens, ShortValue, find_shorts
 from llmproxy.core.bindings.kinds import LONGEST_BEFORE, Value, find_value, is_joined, kind_of
 from llmproxy.core.bindings.listings import LISTED, LISTING, USER
 from llmproxy.core.bindings.places import LeafPlace, PlaceReader, Zone, iterate, json_volatile_field
@@ -475,7 +475,7 @@ def find_captured(trees: Iterable[object], captured: RunVariable) -> list[Volati
     kind = next((kind for kind in _KINDS if is_of_kind(kind, captured.value)), None)
     if kind is None or captured.nature not in (Nature.SHORT, Nature.IDENTIFIER):
         return []
-    wanted = (Short(captured.name, captured.value, captured.value, captured.tool, captured.path),)
+    wanted = (ShortValue(captured.name, captured.value, captured.value, captured.tool, captured.path),)
     found: dict[VolatileField, None] = {}
     for tree in trees:
         for tool, inner, member, value in _leaves(tree):
@@ -509,7 +509,7 @@ def _walk(node: object, place: LeafPlace, reader: PlaceReader) -> Iterator[tuple
                     yield from _walk(part, place.open_json(), reader)
 
 
-class Restated(NamedTuple):
+class RestatedRequest(NamedTuple):
     """A recorded request in this run's words."""
 
     tree: object
@@ -519,10 +519,10 @@ class Restated(NamedTuple):
     """Values of tools that a trial could learn; in the tree they stand as they are now."""
 
 
-def restate(bindings: Bindings, recorded: object, present: object, known: Identities | None = None) -> Restated:
+def restate(bindings: Bindings, recorded: object, present: object, known: Identities | None = None) -> RestatedRequest:
     """Return a recorded request in this run's words; what varies stays in it where nothing else differs."""
     if not isinstance(recorded, dict) or not isinstance(present, dict):
-        return Restated(recorded)
+        return RestatedRequest(recorded)
     varying = list_lessons(bindings, recorded, present, known)
     whole = (
         _restate(with_volatile_fields(bindings, [each.slot for each in varying]), recorded, present, known)
@@ -531,19 +531,19 @@ def restate(bindings: Bindings, recorded: object, present: object, known: Identi
     )
     if whole is not None and whole.tree != present:
         learned = {each.slot.name for each in varying}
-        return Restated(whole.tree, tuple(name for name in whole.bound if name not in learned), varying)
+        return RestatedRequest(whole.tree, tuple(name for name in whole.bound if name not in learned), varying)
     found = _restate(bindings, recorded, present, known)
-    return found if found.tree != present else Restated(rename_request(bindings, recorded))
+    return found if found.tree != present else RestatedRequest(rename_request(bindings, recorded))
 
 
-def _restate(bindings: Bindings, recorded: object, present: object, known: Identities | None) -> Restated:
+def _restate(bindings: Bindings, recorded: object, present: object, known: Identities | None) -> RestatedRequest:
     paired, fields = pair_bodies(recorded, present), VolatileReading(bindings)
     fields.read(paired.leaves)
     restating, tree = _Restating(bindings, fields.found, known), rename_request(bindings, recorded)
     for mine, theirs, place in paired.leaves:
         new = theirs if restating.go([(mine, theirs, place)]) is None else restating.part(mine, theirs, place)
         _put(tree, _steps(place), new)
-    return Restated(tree, restating.fit().names)
+    return RestatedRequest(tree, restating.fit().names)
 
 
 class _Restating(Comparing):

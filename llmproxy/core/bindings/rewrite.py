@@ -34,7 +34,7 @@ from llmproxy.core.bindings.identities import (
     Identities,
     Identity,
     IdentityTokens,
-    Short,
+    ShortValue,
     find_begun,
     find_shorts,
     is_left,
@@ -352,7 +352,7 @@ class Rewriter:
                         channels.setdefault(piece.channel, []).append((n, located))
                         if piece.tool:
                             tools.setdefault(piece.channel, piece.tool)
-                _record_tools(each, tools)
+                _note_tool(each, tools)
         for channel, pieces in channels.items():
             edited |= self._channel(values, pieces, tools.get(channel) or tools.get(block_of(channel)) or "")
         self._rename(values)
@@ -430,7 +430,7 @@ class Rewriter:
         self._refuse_left(text, changes, place)
         return apply_changes(text, changes)
 
-    def _short(self, tool: str, piece: Piece, value: object, place: str) -> Short | None:
+    def _short(self, tool: str, piece: Piece, value: object, place: str) -> ShortValue | None:
         """Return the short value that is to be exchanged at a leaf of arguments: none where this run's request leaves
         it as it was.
         """
@@ -444,7 +444,7 @@ class Rewriter:
             raise _Refused(Mismatch(Why.AMBIGUOUS, place, found[0].recorded, "", names))
         return found[0] if found else None
 
-    def _is_exchanged(self, short: Short, place: str) -> bool:
+    def _is_exchanged(self, short: ShortValue, place: str) -> bool:
         """Return whether a short value is another one in this run: its request may leave it as it was."""
         if short.mark not in self._fit.unchanged:
             return True
@@ -562,7 +562,7 @@ def _is_written_like(new: str, recorded: str, usual: str) -> bool:
     return all(sign not in new or sign in recorded or sign in usual for sign in ("~", "\\"))
 
 
-def _record_tools(event: object, tools: dict[object, str]) -> None:
+def _note_tool(event: object, tools: dict[object, str]) -> None:
     """Note which tool a block or an item is a call of, before its arguments come."""
     if not isinstance(event, dict):
         return

@@ -56,7 +56,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class AdoptedExchange:
     recorded: Recorded
     host: str
     """Lower case, with its port if that is not the scheme's; empty if the URI has none."""
@@ -94,7 +94,7 @@ def adopt(
     rules: Rules,
     redactor: Redactor,
     upstreams: Mapping[str, str] | None = None,
-) -> list[Adopted]:
+) -> list[AdoptedExchange]:
     """Return what becomes of each exchange of one file, in order. `redactor` is a new one, for this file alone."""
     places = [_place(each.uri) for each in recorded]
     adopter = _Adopter(cassette, rules, redactor, upstreams or {})
@@ -130,16 +130,16 @@ class _Adopter:
         self.changes: dict[int, StateChanges] = {}
         """By sample, of a file of another program: one session, from its start."""
 
-    def one(self, each: Recorded, place: _AdoptedPlace | None) -> Adopted:
+    def one(self, each: Recorded, place: _AdoptedPlace | None) -> AdoptedExchange:
         if each.problem:
-            return Adopted(each, place.name if place else "", None, each.problem)
+            return AdoptedExchange(each, place.name if place else "", None, each.problem)
         if place is None:
-            return Adopted(each, "", None, f"its URI is not an http one: {each.uri[:80]}")
+            return AdoptedExchange(each, "", None, f"its URI is not an http one: {each.uri[:80]}")
         extra = _Extra(each.extra)
         route, known = self.route(each, place, extra)
         before = len(self.occurrences)
         interaction = self.interaction(each, place, route, extra)
-        return Adopted(each, place.name, interaction, known=known, first=len(self.occurrences) > before)
+        return AdoptedExchange(each, place.name, interaction, known=known, first=len(self.occurrences) > before)
 
     def route(self, each: Recorded, place: _AdoptedPlace, extra: _Extra) -> tuple[Route, bool]:
         where = (place.scheme, place.host, place.port, each.method, place.target, each.headers)

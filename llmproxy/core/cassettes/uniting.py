@@ -335,7 +335,7 @@ def _head_first(kept: Sequence[Recorded]) -> list[Recorded]:
     return bare
 
 
-class Carried(NamedTuple):
+class CarriedCassette(NamedTuple):
     interactions: int
     replaced: int
     """Live recordings that the cassette had there before."""
@@ -343,7 +343,7 @@ class Carried(NamedTuple):
     """It was there already, and nothing was written."""
 
 
-def carry(source: Store, target: Store, name: str, new: str, *, instead: bool, holder: str) -> Carried:
+def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead: bool, holder: str) -> CarriedCassette:
     """Bring cassette `name` of one store into another one as `new`; `instead` of what it holds there.
 
     Raises CassetteNotFound: nothing is recorded under that name; CassetteExists: there is another cassette of the new
@@ -360,7 +360,7 @@ def carry(source: Store, target: Store, name: str, new: str, *, instead: bool, h
     fields, there = volatile_fields_of(source, name), list(target.interactions(new))
     ours, theirs = Counter(map(_content, found)), Counter(map(_content, there))
     if there and ours == theirs and fields == volatile_fields_of(target, new):
-        return Carried(len(found), 0, same=True)
+        return CarriedCassette(len(found), 0, same=True)
     if there and not instead:
         raise CassetteExists(
             f"llmproxy: {show_store(target.path)} has another cassette {new!r}: {(ours - theirs).total()} of "
@@ -380,7 +380,7 @@ def carry(source: Store, target: Store, name: str, new: str, *, instead: bool, h
     finally:
         for sample in samples:
             target.end(new, sample, holder, clean=sample in clean)
-    return Carried(len(found), len(there), same=False)
+    return CarriedCassette(len(found), len(there), same=False)
 
 
 def _content(each: Interaction) -> Interaction:

@@ -77,7 +77,7 @@ def _to_bytes(value: Json) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def about(engine: Engine, asked: ControlRequest) -> Session | None:
+def session_of(engine: Engine, asked: ControlRequest) -> Session | None:
     """Return the session whose sums a request asks for, so that the shell can first let its open exchanges end; None:
     answer at once.
     """

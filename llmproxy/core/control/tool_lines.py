@@ -41,7 +41,7 @@ MOST_OPEN = 10_000
 """Messages of one client that wait for something."""
 
 
-class Obeys(Protocol):
+class LineExecutor(Protocol):
     """Whoever carries out what the engine decides."""
 
     def begin(self, exchange: Exchange) -> None: ...
@@ -81,7 +81,7 @@ class ToolLine:
     """One client of one server, for as long as it is connected."""
 
     engine: Engine
-    shell: Obeys
+    shell: LineExecutor
     session: str
     server: str
     """Name of the server, without prefix."""
@@ -229,7 +229,7 @@ class ToolLine:
 class ToolLines:
     """Every client of the proxy's that speaks over stdio, as the control API knows it."""
 
-    def __init__(self, shell: Obeys) -> None:
+    def __init__(self, shell: LineExecutor) -> None:
         self._shell = shell
         self._lines: dict[tuple[str, str], ToolLine] = {}
 

@@ -18,7 +18,7 @@ from llmproxy.core.misses.explain import ExplainedMiss, explain
 from llmproxy.core.misses.nearest import AS_RECORDED, Wording
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.interceptor import MissReason
-from llmproxy.core.store.queries import count, count_of, elsewhere
+from llmproxy.core.store.queries import count, count_of, find_other_places
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key, Request, header
@@ -81,7 +81,7 @@ def _find_elsewhere(store: Store, key: Key, channel: Channel) -> tuple[MissPlace
 
     A tool's call in the cassette of a live run, whose tools were not live, may be what was refused there.
     """
-    found = [MissPlace(*each) for each in elsewhere(store, key, limit=PLACES)]
+    found = [MissPlace(*each) for each in find_other_places(store, key, limit=PLACES)]
     forks = {each: fork_of(store, each.cassette, each.sample) for each in found}
     return tuple(each for each, fork in forks.items() if fork is None or not fork.has_served(channel))
 

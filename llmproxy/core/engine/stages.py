@@ -23,15 +23,7 @@ from llmproxy.core.sessions.interceptor import ClientEnds, Lookup
 from llmproxy.core.sessions.journal import AnsweredQuestion
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.traffic.interaction import Headers, Key, Response
-from llmproxy.core.traffic.response_bytes import (
-    REDIRECTS,
-    ClientHttp,
-    OpenPlan,
-    SendingPlan,
-    elsewhere,
-    plan,
-    plan_open,
-)
+from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp, OpenPlan, SendingPlan, leads_to, plan, plan_open
 from llmproxy.protocol import Decision
 
 
@@ -172,7 +164,7 @@ class Answering:
         looked_at = exchange.made is not None or any(each.reads_answers for each in exchange.interceptors)
         if speed or looked_at or exchange.held or slot.status in REDIRECTS:
             answer = self.answer(exchange)
-            if (host := elsewhere(answer.headers)) is not None:
+            if (host := leads_to(answer.headers)) is not None:
                 exchange.note = f"location left out: it leads to {host}, and in replay nothing leaves the machine"
             timed = exchange.held and answer.chunked
             return plan(answer, client, speed=speed, now=now, extra=extra, prefix=exchange.prefix, timed=timed)

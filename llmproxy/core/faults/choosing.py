@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.faults.pieces import kind_of
 from llmproxy.core.faults.values import TEXTS, Fault, FaultRule, Faults, FaultTarget
-from llmproxy.core.mcp import called_in
+from llmproxy.core.mcp import name_of_called_tool
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.providers.table import MCP_PREFIX, Family, channel_of
 from llmproxy.core.traffic.interaction import Interaction, Response, header
@@ -47,7 +47,7 @@ def transport_of(provider: str) -> str:
 def tools_of(family: Family, operation: str, request: bytes, answer: Response | None) -> tuple[str, ...]:
     """Return the names of the tools that an answer calls; of MCP the one that the request calls."""
     if operation.startswith(MCP_PREFIX):
-        return called_in(request)
+        return name_of_called_tool(request)
     said = None if answer is None else read_answer(family, operation, kind_of(answer), answer.body)
     return () if said is None else tuple(call.name for call in (*said.tool_calls, *said.beside))
 

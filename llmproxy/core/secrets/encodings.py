@@ -123,7 +123,7 @@ def overwrite_spans(text: str, spans: list[Span], numbers: dict[str, int] | None
         if start in links and not OURS.fullmatch(secret) and len(links) <= _MOST_LINKS:
             put = f"{FOLLOWED}{fingerprint(unquote_plus(secret))}".ljust(len(secret), "*")
         else:
-            put = filler(known.setdefault(secret, len(known) + 1), secret, kind, told=told)
+            put = make_filler(known.setdefault(secret, len(known) + 1), secret, kind, told=told)
         out += (text[at:start], put)
         at = end
     return "".join((*out, text[at:]))
@@ -139,7 +139,7 @@ def _in_link(text: str, start: int, end: int) -> bool:
     )
 
 
-def filler(number: int, secret: str, kind: str, *, told: bool = True) -> str:
+def make_filler(number: int, secret: str, kind: str, *, told: bool = True) -> str:
     """Return a placeholder of a secret's length: it names the kind, or without one holds a fingerprint.
 
     As far as there is room; without `told` no fingerprint, where there are too many.
@@ -235,7 +235,7 @@ _MARGIN = 1 << 18
 its events."""
 
 
-def windows(size: int) -> Iterator[tuple[int, int, int, int]]:
+def search_windows(size: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield how a text is searched that is too large to be searched at once: (start, first, last, end).
 
     What is found in `start:end` counts in `first:last`. Nothing that is a secret, nor what tells that it is one, is
@@ -503,7 +503,7 @@ _FEWEST = 3
 """Pieces of which a stream has more of the same name."""
 
 
-def dealt(text: str, find: Find) -> list[list[Span]]:
+def find_dealt_secrets(text: str, find: Find) -> list[list[Span]]:
     """Return the secrets that stand over several values of one name.
 
     ``delta``, ``content``, ``arguments``, each as the spans of its parts.
@@ -543,7 +543,7 @@ def overwrite_parts(text: str, secrets: list[list[Span]], numbers: dict[str, int
     fillers: dict[tuple[int, int], str] = {}
     for parts in secrets:
         secret = "".join(text[start:end] for start, end, _ in parts)
-        whole = filler(numbers.setdefault(secret, len(numbers) + 1), secret, parts[0].kind)
+        whole = make_filler(numbers.setdefault(secret, len(numbers) + 1), secret, parts[0].kind)
         for start, end, _ in parts:
             fillers[start, end], whole = whole[: end - start], whole[end - start :]
     for (start, end), stand_in in sorted(fillers.items()):

@@ -360,7 +360,7 @@ _ENOUGH = 24
 _URLSAFE = {43: 45, 47: 95}
 
 
-def forms(secret: str) -> Iterator[str]:
+def written_forms(secret: str) -> Iterator[str]:
     """Yield a secret as it is, inside JSON, an URL or HTML, and in base64 and hexadecimal as a part of more."""
     data = secret.encode("utf-8", "surrogatepass")
     yield secret
@@ -380,13 +380,13 @@ def forms(secret: str) -> Iterator[str]:
     yield data.hex()
 
 
-def tails(secret: str) -> Sequence[str | None]:
+def common_endings(secret: str) -> Sequence[str | None]:
     """Return characters without which none of a credential's forms can stand in a text.
 
     None for a form that has no such.
     """
     if not _PLAIN.fullmatch(secret):
-        return [_anchor(form) if len(form) >= FREE else None for form in forms(secret)]
+        return [_anchor(form) if len(form) >= FREE else None for form in written_forms(secret)]
     data = secret[-_ENOUGH:].encode()  # the same for the usual ones, in a tenth of the time
     if len(data) < _ENOUGH:
         coded = "".join([_encode_core(data, lead)[-_ANCHOR:] for lead in range(3)])
@@ -447,7 +447,7 @@ class KnownSecrets:
         if len(self._all) > _WITHOUT_SHAPE and [span[:2] for span in shapes(secret)] == [(0, len(secret))]:
             self._all[secret] = None  # it is found by its shape
             return
-        new = [form for form in dict.fromkeys(forms(secret)) if form not in self._all]
+        new = [form for form in dict.fromkeys(written_forms(secret)) if form not in self._all]
         self._all.update(dict.fromkeys(new))
         for form in new:
             if len(self._few) < _FEW:
@@ -525,10 +525,10 @@ class CredentialEpoch:
         """The number of the last one that may have changed something."""
         self._searched: set[str] = set()
 
-    def add(self, tails: Collection[str | None]) -> None:
+    def add(self, common_endings: Collection[str | None]) -> None:
         """Note one more, by a piece of each of its forms; None for a form that has none."""
         self.count += 1
-        if None in tails or not self._searched.isdisjoint(tails):
+        if None in common_endings or not self._searched.isdisjoint(common_endings):
             self._changed = self.count
 
     def search(self, text: str) -> bool:

@@ -31,7 +31,7 @@ from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 from llmproxy.core.secrets.encodings import (
     OURS,
     Fingerprints,
-    dealt,
+    find_dealt_secrets,
     find_wrapped,
     hides,
     label_of,
@@ -40,8 +40,8 @@ from llmproxy.core.secrets.encodings import (
     overwrite_spans,
     recode_text,
     replace_spans,
+    search_windows,
     unescape_text,
-    windows,
     with_checksums,
 )
 from llmproxy.core.secrets.entropy import is_password, is_words
@@ -51,10 +51,10 @@ from llmproxy.core.secrets.find import (
     CredentialEpoch,
     KnownSecrets,
     Span,
+    common_endings,
     disjoint,
     names_secret,
     shapes,
-    tails,
 )
 from llmproxy.core.secrets.kinds import (
     ANSWER_HEADER,
@@ -182,7 +182,7 @@ class Redactor:
         self._seen_headers = {}
         self._plain_fields = set()
         self._plain_headers = set()  # after the index: who looked with the old one adds to the old set
-        self.epoch.add(tails(secret))
+        self.epoch.add(common_endings(secret))
 
     def run_noting(self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
         """Return what `derive` makes, and whether all that was searched for it, and `head`, was noted.
@@ -458,7 +458,7 @@ class Redactor:
         media = content_type.startswith(("image/", "audio/", "video/"))
         numbers: dict[str, int] = {}
         made: bytearray | None = None
-        for start, first, last, end in windows(len(body)):
+        for start, first, last, end in search_windows(len(body)):
             text = body[start:end].decode("latin-1")  # one character a byte: spans are offsets
             changed = self._media(text, numbers) if media else self._redact_answer(text, numbers, dealt_out=dealt_out)
             if changed != text:
@@ -484,7 +484,9 @@ class Redactor:
             changed, [Span(offset(start), offset(end), kind) for start, end, kind in spans], numbers
         )
         changed = recode_text(changed, self._find_plain)
-        return overwrite_parts(changed, dealt(changed, self._find_plain), numbers) if dealt_out else changed
+        return (
+            overwrite_parts(changed, find_dealt_secrets(changed, self._find_plain), numbers) if dealt_out else changed
+        )
 
     def _members(self, text: str) -> Iterator[Span]:
         """Yield the spans of an answer's JSON members that are credentials by name."""

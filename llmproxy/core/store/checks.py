@@ -55,7 +55,7 @@ def find_merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Ite
 
 
 @dataclass(frozen=True, slots=True)
-class Uncounted:
+class UncountedCall:
     """What was sent to another service and does not count."""
 
     provider: str
@@ -65,7 +65,7 @@ class Uncounted:
     """Recordings of one key whose answers differ: their requests differ in nothing that counts."""
 
 
-def find_uncounted(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> list[Uncounted]:
+def find_uncounted(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> list[UncountedCall]:
     """Return for each service that is no model's which fields of its requests did not count."""
     fields: dict[str, dict[str, str]] = {}
     answers: dict[str, dict[tuple[object, ...], tuple[int, bytes]]] = defaultdict(dict)
@@ -83,7 +83,9 @@ def find_uncounted(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> 
         first, body = answers[row.provider].setdefault(slot, (row.id, one.response.body))
         if body != one.response.body:
             alike[row.provider].append((first, row.id))
-    return [Uncounted(name, dict(sorted(found.items())), tuple(alike[name])) for name, found in sorted(fields.items())]
+    return [
+        UncountedCall(name, dict(sorted(found.items())), tuple(alike[name])) for name, found in sorted(fields.items())
+    ]
 
 
 def _compare_pair(

@@ -34,7 +34,7 @@ def count_of(store: Store, cassette: str, sample: int, channel: Channel) -> int:
     return int(_query_one(store, f"SELECT count(*) FROM interactions WHERE {where}", [to_sql(cassette), sample])[0])
 
 
-def elsewhere(store: Store, key: Key, limit: int) -> list[tuple[str, int, str]]:
+def find_other_places(store: Store, key: Key, limit: int) -> list[tuple[str, int, str]]:
     """Return where else a key is recorded: (cassette, sample, party)."""
     sql = "SELECT DISTINCT cassette, sample, party FROM interactions WHERE key = ? AND superseded_at IS NULL LIMIT ?"
     return [(from_sql(name), sample, from_sql(party)) for name, sample, party in _query_all(store, sql, [key, limit])]

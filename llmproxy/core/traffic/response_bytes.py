@@ -135,7 +135,7 @@ def plan_open(
     return OpenPlan(head, chunked, close)
 
 
-class Laid:
+class PlannedAnswer:
     """An answer laid out at full speed, with the second of its date."""
 
     __slots__ = ("_date_at", "close", "data", "second")
@@ -161,7 +161,7 @@ class Plans:
     """
 
     def __init__(self) -> None:
-        self._laid: dict[tuple[int, ClientHttp, Headers], Laid] = {}
+        self._laid: dict[tuple[int, ClientHttp, Headers], PlannedAnswer] = {}
         self._bytes = 0
 
     def forget(self) -> None:
@@ -171,13 +171,13 @@ class Plans:
 
     def at_once(
         self, interaction: int, client: ClientHttp, *, now: float, extra: Headers, read: Callable[[int], Response]
-    ) -> Laid:
+    ) -> PlannedAnswer:
         """Return the answer of a recording, whose row never changes; `read` gives it where it is not known."""
         which, second = (interaction, client, extra), int(now)
         laid = self._laid.get(which)
         if laid is None:
             (((_, data),), close, *_) = plan(read(interaction), client, speed=0, now=second, extra=extra)
-            laid = Laid(data, close=close, second=second)
+            laid = PlannedAnswer(data, close=close, second=second)
             if len(data) > REMEMBERED_BYTES // 4:
                 return laid
             self._bytes += len(data)
@@ -331,7 +331,7 @@ def to_served(kept: str, prefix: str) -> str | None:
     return prefix + kept if kept.startswith("/") else None
 
 
-def elsewhere(headers: Headers) -> str | None:
+def leads_to(headers: Headers) -> str | None:
     """Return the host to which a stored answer leads past us; None if it does not."""
     kept = header(headers, "location")
     return None if kept is None or kept.startswith("/") else urlsplit(kept).hostname or "an address that cannot be read"

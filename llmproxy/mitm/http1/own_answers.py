@@ -66,7 +66,7 @@ class OwnAnswers:
         if opens_root(head) or f"{head.target.partition('?')[0]}/".startswith(UI_PREFIX):
             yield from self._view(head, asked)
             return
-        session, now = control.about(shell.engine, asked), shell.engine.clock()
+        session, now = control.session_of(shell.engine, asked), shell.engine.clock()
         if session is not None and shell.busy(session):
             self._asked = now if self._asked is None else self._asked
             if now - self._asked < PATIENCE:

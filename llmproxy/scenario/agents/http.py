@@ -49,7 +49,7 @@ _REDIRECTS = range(300, 400)
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class HttpReply:
     """What came back, with a status that is good."""
 
     kind: str
@@ -133,7 +133,7 @@ class HttpAdapter(AgentAdapter):
         """Forget connections and conversations; those that are open are somebody else's."""
         self._client, self._reached, self.more_headers = None, set(), dict(self.more_headers)
 
-    async def send(self, method: str, body: object, values: Mapping[str, Any]) -> Answered:
+    async def send(self, method: str, body: object, values: Mapping[str, Any]) -> HttpReply:
         """Make one request, once.
 
         Raises:
@@ -163,7 +163,7 @@ class HttpAdapter(AgentAdapter):
         self._reached.add(thread)
         return answer
 
-    async def _ask(self, method: str, body: object, headers: Mapping[str, str]) -> Answered:
+    async def _ask(self, method: str, body: object, headers: Mapping[str, str]) -> HttpReply:
         if self._client is None:
             self._client = self._new_client()
         content = bytearray()
@@ -173,7 +173,7 @@ class HttpAdapter(AgentAdapter):
                 if len(content) > LARGEST:
                     raise AgentError(f"{self.who} answered with more than {LARGEST >> 20} MB.")
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-            found = Answered(kind, bytes(content))
+            found = HttpReply(kind, bytes(content))
             if response.status_code not in _GOOD:
                 raise self._build_refusal(response.status_code, response.headers.get("location", ""), found)
         return found
@@ -188,7 +188,7 @@ class HttpAdapter(AgentAdapter):
         # so that would look like a crash.
         return httpx.AsyncClient(timeout=timeout, trust_env=not local, limits=httpx.Limits(max_keepalive_connections=0))
 
-    def _build_refusal(self, status: int, location: str, answer: Answered) -> AgentError:
+    def _build_refusal(self, status: int, location: str, answer: HttpReply) -> AgentError:
         if status in _REDIRECTS:
             return AgentError(
                 f"{self.who} answered HTTP {status}, a redirection to {format_value(location)}, which is not followed.",
@@ -315,7 +315,7 @@ class HttpAgent(HttpAdapter):
         plain = {name: quote("" if value is None else str(value), safe="") for name, value in values.items()}
         return str(self._address.fill(plain, os.environ))
 
-    def _is_text(self, found: Answered) -> bool:
+    def _is_text(self, found: HttpReply) -> bool:
         """Return whether a plain text is the whole answer."""
         return found.kind == _TEXT and bool(found.body.strip()) and (self.reply is None or not self.reply.steps)
 
@@ -355,7 +355,7 @@ class OpenAIAgent(HttpAdapter):
         body = {"model": self.model, "messages": input.messages, **({"stream": True} if self.stream else {})}
         return self._read(await self.send("POST", body, values_of(input)))
 
-    def _read(self, found: Answered) -> Any:  # noqa: ANN401 - a text or a message
+    def _read(self, found: HttpReply) -> Any:  # noqa: ANN401 - a text or a message
         if found.kind != _STREAM:
             value = as_dict(found.json(self.who))
             if value.get("error"):
@@ -368,7 +368,7 @@ class OpenAIAgent(HttpAdapter):
         return answer(_message(found, self.who), self.who)
 
 
-def _message(found: Answered, who: str) -> object:
+def _message(found: HttpReply, who: str) -> object:
     """Put an answer together, from one piece or from many."""
     draft = Draft()
     for value in events_of(found.kind or "application/json", found.body):

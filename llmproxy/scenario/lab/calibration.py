@@ -23,7 +23,7 @@ from llmproxy.amounts import format_count
 from llmproxy.errors import LLMProxyError, MissError, SettingsError
 from llmproxy.report.events import Status
 from llmproxy.report.rows import Interval, wilson
-from llmproxy.scenario.lab.judgements import CONCURRENCY, Bench, in_parallel
+from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeSetup, in_parallel
 from llmproxy.scenario.lab.labels import Labelled
 from llmproxy.scenario.repeats.statistics import RESAMPLES, bootstrap, kappa
 from llmproxy.scenario.running.run import RunEnded
@@ -46,7 +46,7 @@ class Disagreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Flips:
+class FlipRate:
     """How often two looks differ."""
 
     changed: int
@@ -75,10 +75,10 @@ class Calibration:
     kappa_interval: Interval | None
     table: Mapping[str, Mapping[str, int]]
     """By human label, then by the judge's."""
-    repetition: Flips
+    repetition: FlipRate
     unsteady: int
     """Criteria of conversations about which not all looks in the same order agree."""
-    order: Flips
+    order: FlipRate
     disagreements: Sequence[Disagreement] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
     """Why a conversation could not be judged, by its id; it is left out."""
@@ -146,7 +146,7 @@ async def calibrate(
     """
     if repeats < 1 or not labelled:
         raise SettingsError(f"calibrating takes labelled conversations and repeats from 1 on (not {repeats}).")
-    bench = Bench(name=name, proxy=proxy, mode=mode)
+    bench = JudgeSetup(name=name, proxy=proxy, mode=mode)
     seen = [_Seen(each) for each in labelled]
     looks = [each.judge_sample(bench, judge_of, sample) for each in seen for sample in range(1, repeats + 1)]
     if order:
@@ -170,7 +170,7 @@ class _Seen:
         self.error = ""
         self.missed = False
 
-    async def judge_sample(self, bench: Bench, judge_of: JudgeOf, sample: int, *, backwards: bool = False) -> None:
+    async def judge_sample(self, bench: JudgeSetup, judge_of: JudgeOf, sample: int, *, backwards: bool = False) -> None:
         texts = list(self.of.labels)
         judge = judge_of(texts[::-1] if backwards else texts)
         ended = await bench.ask(judge, self.of.transcript, sample, "reversed" if backwards else "")
@@ -234,8 +234,8 @@ def _kappa_of(groups: Sequence[Sequence[tuple[str, str]]]) -> float | None:
     return kappa([pair for group in groups for pair in group])
 
 
-def _flips(pairs: Sequence[tuple[str, str]]) -> Flips:
-    return Flips(sum(one != other for one, other in pairs), len(pairs))
+def _flips(pairs: Sequence[tuple[str, str]]) -> FlipRate:
+    return FlipRate(sum(one != other for one, other in pairs), len(pairs))
 
 
 def _disagreements(seen: _Seen) -> list[Disagreement]:

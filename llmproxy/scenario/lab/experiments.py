@@ -28,7 +28,7 @@ from llmproxy.amounts import format_count
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
 from llmproxy.report.rows import Interval
-from llmproxy.scenario.lab.judgements import CONCURRENCY, Bench, Transcript, in_parallel
+from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeSetup, Transcript, in_parallel
 from llmproxy.scenario.repeats.statistics import FEWEST_TRANSCRIPTS, RESAMPLES, Spread, judge_spread, spread_intervals
 from llmproxy.scenario.running.participants import participants_of
 from llmproxy.scenario.running.run import RunEnded
@@ -147,7 +147,7 @@ async def rejudge(
     if not ids or len(set(ids)) < len(ids):
         raise SettingsError("re-judging takes transcripts, each with an id of its own.")
     _only_judge(judge)
-    bench = Bench(name="rejudge", proxy=proxy, mode=mode)
+    bench = JudgeSetup(name="rejudge", proxy=proxy, mode=mode)
     looks = [bench.ask(judge, each, sample) for each in transcripts for sample in range(1, repeats + 1)]
     ended: list[RunEnded] = await in_parallel(looks, max_concurrency)
     rows = [_sum_verdicts(each.id, ended[n * repeats : (n + 1) * repeats]) for n, each in enumerate(transcripts)]

@@ -44,7 +44,7 @@ class Transcript:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class JudgeSetup:
     """Where a judge sits."""
 
     name: str

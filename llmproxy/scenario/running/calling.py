@@ -30,7 +30,7 @@ from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResu
 from llmproxy.scenario.values.criteria import refuse_contradiction
 from llmproxy.scenario.values.messages import Farewell, messages_of, not_awaitable
 from llmproxy.scenario.values.run import describe_exit
-from llmproxy.trace.observing.tools import Served, ToolUse
+from llmproxy.trace.observing.tools import ServedTools, ToolUse
 from llmproxy.trace.observing.wire import Wire, recorded_at
 
 
@@ -119,7 +119,7 @@ class Traffic:
         return self.wire.tools()
 
     @property
-    def served(self) -> Served | None:
+    def served(self) -> ServedTools | None:
         """What servers of tools (MCP) got from the agent, None without a proxy; whoever asks relies on it."""
         if self.session is None:
             return None

@@ -443,7 +443,7 @@ _ADD = {
 """What to add to the list of agents, by the role that nobody plays."""
 
 
-class Verbs:
+class ScriptActions:
     """What a script may ask of a conversation."""
 
     def __init__(self, conversation: Conversation) -> None:

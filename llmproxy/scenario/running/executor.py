@@ -31,7 +31,7 @@ from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.config import UNSET, ScenarioConfig, Unset
 from llmproxy.scenario.models.route import upstreams_of_models
 from llmproxy.scenario.running.calling import AdapterAnswer
-from llmproxy.scenario.running.conversation import Conversation, Verbs, await_value
+from llmproxy.scenario.running.conversation import Conversation, ScriptActions, await_value
 from llmproxy.scenario.running.event_emitter import PROGRAM, EventEmitter
 from llmproxy.scenario.running.participants import Participants, participants_of
 from llmproxy.scenario.running.run_lifecycle import RunLifecycle, SessionRequest
@@ -56,7 +56,7 @@ from llmproxy.scenario.values.run import (
 )
 
 
-class Namesakes:
+class GivenNames:
     """Names that were given out, and to whom; for any thread."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Namesakes:
         return cassette if number == 1 else f"{cassette}.{number}"
 
 
-_NAMESAKES = Namesakes()
+_NAMESAKES = GivenNames()
 """Of this process."""
 
 
@@ -83,7 +83,7 @@ def recorded_as(
     options: RunOptions,
     *,
     host: Host = HOST,
-    namesakes: Namesakes = _NAMESAKES,
+    namesakes: GivenNames = _NAMESAKES,
 ) -> str:
     if options.cassette:
         return options.cassette
@@ -268,7 +268,7 @@ class ScenarioExecutor:
         self.conversation = Conversation(
             state, self.agents, caller=self.lifecycle.caller, emitter=self.emitter, setting=self, name=self.name
         )
-        self.verbs = Verbs(self.conversation)
+        self.verbs = ScriptActions(self.conversation)
         self.marks: list[str] = []
         self.from_cache: list[str] = []
 

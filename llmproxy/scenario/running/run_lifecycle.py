@@ -78,7 +78,7 @@ def _list_few(named: Iterable[str]) -> str:
     return f"{', '.join(every[:_SHOWN])}{more}"
 
 
-class Untidy(MachineError):
+class CleanupFailed(MachineError):
     """A run passed, and what it left behind could not be cleaned up: the next one starts from something else."""
 
     code = "llmproxy_suite_untidy"
@@ -364,7 +364,7 @@ class RunLifecycle[S, R]:
                 raise idle
         if self.thorough and self.problems:
             said, self.problems = self.problems, []
-            raise Untidy("\n".join(said))
+            raise CleanupFailed("\n".join(said))
 
     def read_measures(self) -> dict[str, Any]:
         """Return what the proxy measured, as a result and `Finished` have it; nothing of what is not known."""

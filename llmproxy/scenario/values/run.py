@@ -32,7 +32,7 @@ from llmproxy.report.events import Status
 from llmproxy.report.handlers import HandlerLike, handlers_from
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
-from llmproxy.trace.observing.tools import Served, ToolUse
+from llmproxy.trace.observing.tools import ServedTools, ToolUse
 
 DEFAULT_SET = "default"
 _BATCH = "SCENARIO_BATCH_RUN_ID"
@@ -177,7 +177,7 @@ class Executor(Protocol):
     from_cache: list[str]
     """Decorated functions that `cache` answered."""
     wire_calls: Sequence[ToolUse] | None
-    wire_served: Served | None
+    wire_served: ServedTools | None
     wire_unread: str
     wire_before: Mapping[int, Sequence[ToolUse]]
     unattributed: int

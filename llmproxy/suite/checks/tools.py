@@ -23,7 +23,7 @@ from llmproxy.trace.observing.wire import Observed
 if TYPE_CHECKING:
     from llmproxy.suite.matchers.variables import VariableScope
     from llmproxy.suite.schema.response import ToolExpect
-    from llmproxy.trace.observing.tools import Served, ToolUse
+    from llmproxy.trace.observing.tools import ServedTools, ToolUse
 
 _LISTED = 12
 """Calls that a message lists."""
@@ -132,7 +132,12 @@ def check_tools(
 
 
 def check_served(
-    tools: Mapping[str, ToolExpect], asked: Observed, served: Served, scope: VariableScope, *, as_asked: bool = False
+    tools: Mapping[str, ToolExpect],
+    asked: Observed,
+    served: ServedTools,
+    scope: VariableScope,
+    *,
+    as_asked: bool = False,
 ) -> list[Assertion]:
     """Check what servers of tools got and returned in a step; `as_asked`: it is what models asked for, call by call."""
     keys = [f"{_SERVED}.{name}" for name in tools]
@@ -159,7 +164,7 @@ def check_served(
     return [*made, _check_as_asked(asked, served)] if as_asked else made
 
 
-def _check_listed(name: str, served: Served, *, offered: bool) -> Assertion:
+def _check_listed(name: str, served: ServedTools, *, offered: bool) -> Assertion:
     key, there = f"{_SERVED}.{name}.offered", name in served.listed
     if not served.listed:
         return build_unseen([key], "no server listed its tools in this run")[0]
@@ -168,7 +173,7 @@ def _check_listed(name: str, served: Served, *, offered: bool) -> Assertion:
     return Assertion(name=key, status=status, expected=offered, actual=there, message=message)
 
 
-def _check_as_asked(asked: Observed, served: Served) -> Assertion:
+def _check_as_asked(asked: Observed, served: ServedTools) -> Assertion:
     if asked.unread:
         return _unread(_AS_ASKED, asked)
     differences = find_differences(asked.tools, served)

@@ -9,9 +9,9 @@ from typing import Any
 from uuid import UUID
 
 from llmproxy.core.traffic.differences import differences
-from llmproxy.suite.matchers.core import REGISTRY, Found, MatchOutcome, SeenValue, both, either, judge, matcher
+from llmproxy.suite.matchers.core import REGISTRY, Match, MatchOutcome, SeenValue, both, either, judge, matcher
 from llmproxy.suite.matchers.plain_values import ABSENT, compose_accents, instant, is_mistyped, kind, plain, same, show
-from llmproxy.suite.matchers.variables import whole
+from llmproxy.suite.matchers.variables import parse_ref
 
 _JSON = {"$ref": "#/$defs/Json"}
 _MATCHER = {"$ref": "#/$defs/Matcher"}
@@ -23,7 +23,7 @@ def is_reference(value: object) -> bool:
     """Return whether a value of YAML stands for another one that is known only at run time."""
     if isinstance(value, Mapping):
         return value.keys() == {"ref"}
-    found = whole(value)
+    found = parse_ref(value)
     return found is not None and not found.broken
 
 
@@ -32,19 +32,19 @@ def is_reference(value: object) -> bool:
     schema=_JSON,
     help="equal to this value, whatever it is: also what would be read as a matcher, also lists and objects",
 )
-def eq(operand: object, seen: SeenValue) -> Found:
+def eq(operand: object, seen: SeenValue) -> Match:
     actual = seen.actual
     if same(actual, operand):
-        return Found(MatchOutcome.HOLDS)
+        return Match(MatchOutcome.HOLDS)
     texts = isinstance(actual, str) and isinstance(operand, str)
     if (
         texts
         and seen.ignore_case
         and compose_accents(str(actual)).casefold() == compose_accents(str(operand)).casefold()
     ):
-        return Found(MatchOutcome.HOLDS)
+        return Match(MatchOutcome.HOLDS)
     outcome = MatchOutcome.MISTYPED if is_mistyped(actual, operand) else MatchOutcome.FAILS
-    return Found(outcome, f"expected {show(operand)}, found {show(actual)}{_nearly(operand, actual)}")
+    return Match(outcome, f"expected {show(operand)}, found {show(actual)}{_nearly(operand, actual)}")
 
 
 def _nearly(operand: object, actual: object) -> str:
@@ -81,19 +81,19 @@ def _reference(operand: object) -> str:
     help="equal to a captured value, `$name.field`; numbers and ids also as text",
     objection=_reference,
 )
-def ref(operand: object, seen: SeenValue) -> Found:
+def ref(operand: object, seen: SeenValue) -> Match:
     """Compare with what a name stands for (`operand` is that already); say so if only the texts are equal."""
     if same(seen.actual, operand):
-        return Found(MatchOutcome.HOLDS)
+        return Match(MatchOutcome.HOLDS)
     texts = [isinstance(each, (str, UUID)) for each in (operand, seen.actual)]
     keys = [isinstance(each, (int, UUID)) and not isinstance(each, bool) for each in (operand, seen.actual)]
     loose = (texts[0] and keys[1]) or (keys[0] and texts[1])
     if loose and str(operand).lower() == str(seen.actual).lower():
-        return Found(
+        return Match(
             MatchOutcome.HOLDS,
             note=f"equal as text only: {kind(seen.actual)} {show(seen.actual)} and {kind(operand)} {show(operand)}",
         )
-    return Found(
+    return Match(
         MatchOutcome.FAILS, f"expected {show(operand)}, found {show(seen.actual)}{_nearly(operand, seen.actual)}"
     )
 
@@ -106,13 +106,13 @@ def ref(operand: object, seen: SeenValue) -> Found:
         "" if isinstance(operand, bool) or is_reference(operand) else f" takes true or false, not {show(operand)}"
     ),
 )
-def exists(operand: object, seen: SeenValue) -> Found:
+def exists(operand: object, seen: SeenValue) -> Match:
     if not isinstance(operand, bool):
-        return Found(MatchOutcome.UNCLEAR, f"`exists` takes true or false, not {show(operand)}")
+        return Match(MatchOutcome.UNCLEAR, f"`exists` takes true or false, not {show(operand)}")
     there = seen.actual is not None and seen.actual is not ABSENT
     if operand:
-        return Found.of(there, "expected a value, and there is " + ("null" if seen.actual is None else "none"))
-    return Found.of(not there, f"expected no value, found {show(seen.actual)}")
+        return Match.of(there, "expected a value, and there is " + ("null" if seen.actual is None else "none"))
+    return Match.of(not there, f"expected no value, found {show(seen.actual)}")
 
 
 _ORDER: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
@@ -134,18 +134,18 @@ def _add_order(name: str) -> None:
     words, holds = _ORDER[name]
 
     @matcher(name, schema=_LIMIT, help=f"a number or a date that is {words} this", objection=_limit)
-    def compare(operand: object, seen: SeenValue) -> Found:
+    def compare(operand: object, seen: SeenValue) -> Match:
         actual = seen.actual
         moments = instant(actual), instant(operand)
         if objection := _limit(operand):
-            return Found(MatchOutcome.UNCLEAR, f"`{name}`{objection}")
+            return Match(MatchOutcome.UNCLEAR, f"`{name}`{objection}")
         if moments[0] is not None and moments[1] is not None:
-            return Found.of(holds(*moments), f"expected {words} {show(operand)}, found {show(actual)}")
+            return Match.of(holds(*moments), f"expected {words} {show(operand)}, found {show(actual)}")
         numbers = [isinstance(each, Number) and not isinstance(each, bool) for each in (actual, operand)]
         if all(numbers):
-            return Found.of(holds(actual, operand), f"expected {words} {show(operand)}, found {show(actual)}")
+            return Match.of(holds(actual, operand), f"expected {words} {show(operand)}, found {show(actual)}")
         wanted = "a number" if numbers[1] else "a date"
-        return Found(
+        return Match(
             MatchOutcome.UNFIT, f"expected {wanted}, {words} {show(operand)}; found {kind(actual)} {show(actual)}"
         )
 
@@ -164,12 +164,12 @@ def _nonempty(operand: object) -> str:
     help="equal to one of these values",
     objection=_nonempty,
 )
-def is_in(operand: list[object], seen: SeenValue) -> Found:
+def is_in(operand: list[object], seen: SeenValue) -> Match:
     if any(same(seen.actual, each) for each in operand):
-        return Found(MatchOutcome.HOLDS)
+        return Match(MatchOutcome.HOLDS)
     nearly = next((_nearly(each, seen.actual) for each in operand if is_mistyped(seen.actual, each)), "")
     outcome = MatchOutcome.MISTYPED if nearly else MatchOutcome.FAILS
-    return Found(outcome, f"expected one of {show(operand)}, found {show(seen.actual)}{nearly}")
+    return Match(outcome, f"expected one of {show(operand)}, found {show(seen.actual)}{nearly}")
 
 
 # -- JSON
@@ -208,11 +208,11 @@ def _plain_json(operand: object) -> str:
 
 
 @matcher("json", schema=_JSON, help="JSON that is equal to this value; a text is parsed first", objection=_plain_json)
-def is_json(operand: object, seen: SeenValue) -> Found:
+def is_json(operand: object, seen: SeenValue) -> Match:
     try:
         return eq(operand, SeenValue(parse_json(seen.actual), seen.scope))
     except (ValueError, RecursionError) as error:
-        return Found(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
+        return Match(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
 
 
 # -- combinations
@@ -223,21 +223,21 @@ def _branches(operand: object) -> str:
 
 
 @matcher("not", schema=_MATCHER, help="the matcher does not hold", raw=True)
-def negation(operand: object, seen: SeenValue) -> Found:
+def negation(operand: object, seen: SeenValue) -> Match:
     """Turn round what is clear; what cannot be judged cannot be denied."""
     found = judge(operand, seen)
     if found.outcome is MatchOutcome.HOLDS:
-        return Found(MatchOutcome.FAILS, f"should not hold, and does: {show(operand)}; it is {show(seen.actual, 300)}")
+        return Match(MatchOutcome.FAILS, f"should not hold, and does: {show(operand)}; it is {show(seen.actual, 300)}")
     if found.outcome is MatchOutcome.FAILS:
-        return Found(MatchOutcome.HOLDS, note=found.note)
-    return Found(MatchOutcome.UNCLEAR, f"cannot be denied: {found.message}")
+        return Match(MatchOutcome.HOLDS, note=found.note)
+    return Match(MatchOutcome.UNCLEAR, f"cannot be denied: {found.message}")
 
 
 @matcher("anyOf", schema=_SEVERAL, help="at least one of these matchers holds", objection=_branches, raw=True)
-def any_of(operand: list[object], seen: SeenValue) -> Found:
+def any_of(operand: list[object], seen: SeenValue) -> Match:
     return either(judge(each, seen) for each in operand)
 
 
 @matcher("allOf", schema=_SEVERAL, help="all of these matchers hold", objection=_branches, raw=True)
-def all_of(operand: list[object], seen: SeenValue) -> Found:
+def all_of(operand: list[object], seen: SeenValue) -> Match:
     return both(judge(each, seen) for each in operand)

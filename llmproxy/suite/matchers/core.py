@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Any
 
 from llmproxy.suite.matchers.plain_values import Unknown
-from llmproxy.suite.matchers.variables import StepError, VariableScope, whole
+from llmproxy.suite.matchers.variables import StepError, VariableScope, parse_ref
 
 
 class MatchOutcome(Enum):
@@ -33,7 +33,7 @@ class MatchOutcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Match:
     outcome: MatchOutcome
     message: str = ""
     """Why it does not hold."""
@@ -41,7 +41,7 @@ class Found:
     """What a reader should know even if it holds: compared as text."""
 
     @classmethod
-    def of(cls, holds: bool, message: str) -> Found:  # noqa: FBT001 (the answer itself)
+    def of(cls, holds: bool, message: str) -> Match:  # noqa: FBT001 (the answer itself)
         """Return HOLDS, or FAILS with its reason."""
         return cls(MatchOutcome.HOLDS) if holds else cls(MatchOutcome.FAILS, message)
 
@@ -59,7 +59,7 @@ class SeenValue:
         return self.modifiers.get("ignoreCase") is True
 
 
-Rule = Callable[[Any, SeenValue], Found]
+Rule = Callable[[Any, SeenValue], Match]
 """Operand (references replaced) and what is looked at -> what was found."""
 Objection = Callable[[Any], str]
 """Operand as written -> what is wrong with it, as it follows the matcher's name (`` takes a list``); else an empty
@@ -108,35 +108,35 @@ def matcher(
     return register
 
 
-def judge(expected: object, seen: SeenValue) -> Found:
+def judge(expected: object, seen: SeenValue) -> Match:
     """Return what a matcher as written in YAML finds: a plain value means equality, the keys of a mapping hold all."""
     if not isinstance(expected, Mapping):
         return one(by_value(expected, seen.scope), expected, seen)
     names = [name for name in expected if name not in MODIFIERS]
     if not names:
-        return Found(MatchOutcome.UNCLEAR, "nothing is asserted: the matcher has no key")
+        return Match(MatchOutcome.UNCLEAR, "nothing is asserted: the matcher has no key")
     beside = {name: value for name, value in expected.items() if name in MODIFIERS}
     return both(one(name, expected[name], SeenValue(seen.actual, seen.scope, beside)) for name in names)
 
 
 def by_value(expected: object, scope: VariableScope) -> str:
     """Return the matcher that a plain value means: a text that is a reference compares like `ref`."""
-    reference = whole(expected)
+    reference = parse_ref(expected)
     return "ref" if reference is not None and not reference.env and scope.is_reference(reference) else "eq"
 
 
-def one(name: str, operand: object, seen: SeenValue) -> Found:
+def one(name: str, operand: object, seen: SeenValue) -> Match:
     known = REGISTRY.get(name)
     if known is None:
-        return Found(MatchOutcome.UNCLEAR, f"there is no matcher `{name}`")
+        return Match(MatchOutcome.UNCLEAR, f"there is no matcher `{name}`")
     if isinstance(seen.actual, Unknown) and name not in {"anyOf", "allOf", "not"}:
-        return Found(MatchOutcome.UNCLEAR, f"the value is not known: {seen.actual.reason}")
+        return Match(MatchOutcome.UNCLEAR, f"the value is not known: {seen.actual.reason}")
     try:
         return known.rule(operand if known.raw else seen.scope.resolve(operand), seen)
     except StepError as error:
-        return Found(MatchOutcome.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
+        return Match(MatchOutcome.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
     except Exception as error:  # noqa: BLE001 (whatever breaks here, the assertion was not evaluated, and that is the answer)
-        return Found(MatchOutcome.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
+        return Match(MatchOutcome.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
 
 
 _WORST_OF_ALL = (
@@ -149,22 +149,22 @@ _WORST_OF_ALL = (
 _BEST_OF_ANY = (MatchOutcome.HOLDS, MatchOutcome.UNCLEAR, MatchOutcome.UNFIT, MatchOutcome.MISTYPED, MatchOutcome.FAILS)
 
 
-def both(found: Iterable[Found]) -> Found:
+def both(found: Iterable[Match]) -> Match:
     each = list(found)
     outcome = min((one.outcome for one in each), key=_WORST_OF_ALL.index)
     return _combine_messages(outcome, each, "; ")
 
 
-def either(found: Iterable[Found]) -> Found:
+def either(found: Iterable[Match]) -> Match:
     each = list(found)
     outcome = min((one.outcome for one in each), key=_BEST_OF_ANY.index)
     return _combine_messages(outcome, each, "; and ")
 
 
-def _combine_messages(outcome: MatchOutcome, each: list[Found], glue: str) -> Found:
+def _combine_messages(outcome: MatchOutcome, each: list[Match], glue: str) -> Match:
     decisive = (
         [one for one in each if one.outcome is outcome] if outcome is not MatchOutcome.FAILS or glue == "; " else each
     )
     messages = dict.fromkeys(one.message for one in decisive if one.message)
     notes = dict.fromkeys(one.note for one in each if one.note)
-    return Found(outcome, glue.join(messages), "; ".join(notes))
+    return Match(outcome, glue.join(messages), "; ".join(notes))

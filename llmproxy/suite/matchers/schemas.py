@@ -20,7 +20,7 @@ from llmproxy.advice import install_command
 from llmproxy.did_you_mean import nearest
 from llmproxy.errors import MachineError
 from llmproxy.suite.matchers.compare import parse_json
-from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, matcher
+from llmproxy.suite.matchers.core import Match, MatchOutcome, SeenValue, matcher
 from llmproxy.suite.matchers.plain_values import ABSENT, instant, kind, show
 from llmproxy.suite.matchers.text import compile_pattern, search
 from llmproxy.suite.matchers.variables import StepError
@@ -215,7 +215,7 @@ def _formats() -> Any:  # noqa: ANN401 (a checker of jsonschema)
     objection=_schema,
     raw=True,
 )
-def json_schema(operand: dict[str, Any], seen: SeenValue) -> Found:
+def json_schema(operand: dict[str, Any], seen: SeenValue) -> Match:
     """Parse, then validate; nothing is fetched, and patterns are searched with a time limit."""
     try:
         import jsonschema
@@ -225,9 +225,9 @@ def json_schema(operand: dict[str, Any], seen: SeenValue) -> Found:
     try:
         value = parse_json(seen.actual)
     except (ValueError, RecursionError) as error:
-        return Found(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
+        return Match(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
     if value is ABSENT:
-        return Found(MatchOutcome.UNFIT, "expected JSON, and there is no value")
+        return Match(MatchOutcome.UNFIT, "expected JSON, and there is no value")
 
     def pattern(_: object, wanted: str, instance: object, __: object) -> Any:  # noqa: ANN401 - whatever a file or an answer holds
         if isinstance(instance, str) and not search(wanted, instance):
@@ -239,4 +239,4 @@ def json_schema(operand: dict[str, Any], seen: SeenValue) -> Found:
     checker = made(names.schema(operand), registry=Registry(), format_checker=_formats())
     errors = sorted(checker.iter_errors(value), key=lambda error: error.json_path)
     told = [f"at {error.json_path}: {names.in_own_words(error.message):.200}" for error in errors[:5]]
-    return Found.of(not errors, "; ".join(told))
+    return Match.of(not errors, "; ".join(told))

@@ -23,7 +23,7 @@ import llmproxy.suite.matchers.schemas  # noqa: F401 (its matcher is in the tabl
 from llmproxy.did_you_mean import suggest
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers import compare as matchers_compare, text as matchers_text
-from llmproxy.suite.matchers.core import MODIFIERS, REGISTRY, Found, MatchOutcome, SeenValue, by_value, judge, one
+from llmproxy.suite.matchers.core import MODIFIERS, REGISTRY, Match, MatchOutcome, SeenValue, by_value, judge, one
 from llmproxy.suite.matchers.plain_values import ABSENT, Unknown, dig, kind, plain, show
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.yaml_reader import Problems, YamlPlace, place_of
@@ -40,7 +40,7 @@ is_reference = matchers_compare.is_reference
 search = matchers_text.search
 
 
-def evaluate(actual: object, matcher: object, scope: VariableScope) -> Found:
+def evaluate(actual: object, matcher: object, scope: VariableScope) -> Match:
     """Return what a matcher finds about a value, all in one."""
     return judge(matcher, SeenValue(actual, scope))
 
@@ -83,7 +83,7 @@ def check_number(
     return check(name, number, wanted, scope, where=where)
 
 
-def _assertion(name: str, operand: object, actual: object, found: Found, scope: VariableScope, where: str) -> Assertion:
+def _assertion(name: str, operand: object, actual: object, found: Match, scope: VariableScope, where: str) -> Assertion:
     try:
         expected = plain(scope.resolve(operand))
     except StepError:

@@ -11,7 +11,7 @@ from typing import Any
 
 from llmproxy.advice import install_command
 from llmproxy.errors import MachineError
-from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, matcher
+from llmproxy.suite.matchers.core import Match, MatchOutcome, SeenValue, matcher
 from llmproxy.suite.matchers.plain_values import ABSENT, compose_accents, kind, plain, same, show
 from llmproxy.suite.matchers.variables import StepError
 
@@ -62,10 +62,10 @@ def _contains_part(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:
     return any(same(each, word) for each in actual)
 
 
-def _find_unfit(name: str, actual: object) -> Found | None:
+def _find_unfit(name: str, actual: object) -> Match | None:
     if isinstance(actual, (str, list, Mapping)):
         return None
-    return Found(
+    return Match(
         MatchOutcome.UNFIT,
         f"`{name}` looks into a text, a list or an object, and the value is {kind(actual)}: {show(actual)}",
     )
@@ -85,7 +85,7 @@ def _hint(actual: object, word: object, *, ignore_case: bool) -> str:
     return ""
 
 
-def _sort(operand: object, name: str, seen: SeenValue) -> tuple[Any, list[Any], list[Any]] | Found:
+def _sort(operand: object, name: str, seen: SeenValue) -> tuple[Any, list[Any], list[Any]] | Match:
     """Return the value, the words that it has and those that it lacks; or why that cannot be said."""
     actual = plain(seen.actual)
     if (unfit := _find_unfit(name, actual)) is not None:
@@ -96,7 +96,7 @@ def _sort(operand: object, name: str, seen: SeenValue) -> tuple[Any, list[Any], 
         has = None if word == "" else _contains_part(actual, word, ignore_case=seen.ignore_case)
         if has is None:
             why = "an empty text is in every text" if word == "" else f"cannot look for {kind(word)} in a text"
-            return Found(MatchOutcome.UNCLEAR, f"`{name}`: {why}")
+            return Match(MatchOutcome.UNCLEAR, f"`{name}`: {why}")
         (present if has else missing).append(word)
     return actual, present, missing
 
@@ -111,40 +111,40 @@ def _is_nothing(seen: SeenValue) -> bool:
     help="a text has this part, a list this member, an object this key; of a list: all",
     objection=_words,
 )
-def contains(operand: object, seen: SeenValue) -> Found:
+def contains(operand: object, seen: SeenValue) -> Match:
     if _is_nothing(seen):
-        return Found(MatchOutcome.FAILS, f"expected {show(operand)} in it, and there is {_none(seen)}")
+        return Match(MatchOutcome.FAILS, f"expected {show(operand)} in it, and there is {_none(seen)}")
     sorted_out = _sort(operand, "contains", seen)
-    if isinstance(sorted_out, Found):
+    if isinstance(sorted_out, Match):
         return sorted_out
     actual, _, missing = sorted_out
     told = [f"{show(word)} is not in it{_hint(actual, word, ignore_case=seen.ignore_case)}" for word in missing]
-    return Found.of(not missing, f"{', '.join(told)}; it is {show(actual, 300)}")
+    return Match.of(not missing, f"{', '.join(told)}; it is {show(actual, 300)}")
 
 
 @matcher("containsAny", schema=_WORDS, help="as contains; of a list: at least one", objection=_words)
-def contains_any(operand: object, seen: SeenValue) -> Found:
+def contains_any(operand: object, seen: SeenValue) -> Match:
     """Find at least one of the words."""
     if _is_nothing(seen):
-        return Found(MatchOutcome.FAILS, f"expected one of {show(operand)} in it, and there is {_none(seen)}")
+        return Match(MatchOutcome.FAILS, f"expected one of {show(operand)} in it, and there is {_none(seen)}")
     sorted_out = _sort(operand, "containsAny", seen)
-    if isinstance(sorted_out, Found):
+    if isinstance(sorted_out, Match):
         return sorted_out
     actual, present, missing = sorted_out
     hints = "".join(dict.fromkeys(_hint(actual, word, ignore_case=seen.ignore_case) for word in missing))
-    return Found.of(bool(present), f"none of {show(missing)} is in it{hints}; it is {show(actual, 300)}")
+    return Match.of(bool(present), f"none of {show(missing)} is in it{hints}; it is {show(actual, 300)}")
 
 
 @matcher("notContains", schema=_WORDS, help="the opposite of contains; of a list: none of them", objection=_words)
-def not_contains(operand: object, seen: SeenValue) -> Found:
+def not_contains(operand: object, seen: SeenValue) -> Match:
     """Find none of the words; where there is no value there are none."""
     if _is_nothing(seen):
-        return Found(MatchOutcome.HOLDS)
+        return Match(MatchOutcome.HOLDS)
     sorted_out = _sort(operand, "notContains", seen)
-    if isinstance(sorted_out, Found):
+    if isinstance(sorted_out, Match):
         return sorted_out
     actual, present, _ = sorted_out
-    return Found.of(not present, f"{', '.join(map(show, present))} should not be in it; it is {show(actual, 300)}")
+    return Match.of(not present, f"{', '.join(map(show, present))} should not be in it; it is {show(actual, 300)}")
 
 
 def _none(seen: SeenValue) -> str:
@@ -226,16 +226,16 @@ def _pattern(operand: object) -> str:
     objection=_pattern,
     raw=True,
 )
-def regex(operand: object, seen: SeenValue) -> Found:
+def regex(operand: object, seen: SeenValue) -> Match:
     """Find all of the patterns; numbers are looked at as text."""
     actual = plain(seen.actual)
     if _is_nothing(seen):
-        return Found(MatchOutcome.FAILS, f"expected a text that matches {show(operand)}, and there is {_none(seen)}")
+        return Match(MatchOutcome.FAILS, f"expected a text that matches {show(operand)}, and there is {_none(seen)}")
     if isinstance(actual, (bool, list, Mapping)):
-        return Found(MatchOutcome.UNFIT, f"`regex` looks into a text, and the value is {kind(actual)}: {show(actual)}")
+        return Match(MatchOutcome.UNFIT, f"`regex` looks into a text, and the value is {kind(actual)}: {show(actual)}")
     flags = str(seen.modifiers.get("flags", "")) + ("i" if seen.ignore_case else "")
     text = str(actual)
     missing = [pattern for pattern in _as_list(operand) if not search(pattern, text, flags)]
     other = [pattern for pattern in missing if "i" not in flags and search(pattern, text, flags + "i")]
     hint = "; it is found in other case: `ignoreCase: true` would take it" if other else ""
-    return Found.of(not missing, f"{', '.join(map(show, missing))} is not found in it{hint}; it is {show(actual, 300)}")
+    return Match.of(not missing, f"{', '.join(map(show, missing))} is not found in it{hint}; it is {show(actual, 300)}")

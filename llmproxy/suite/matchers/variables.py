@@ -83,7 +83,7 @@ def references(text: str) -> Iterator[Reference]:
             yield _reference(found)
 
 
-def whole(text: object) -> Reference | None:
+def parse_ref(text: object) -> Reference | None:
     """Return the reference that a text consists of; None if it is anything else."""
     found = _TOKEN.fullmatch(text) if isinstance(text, str) else None
     return None if found is None or found[0] == "$$" else _reference(found)
@@ -210,7 +210,7 @@ class VariableScope:
         """Return the value that a reference names, with its type. Raises StepError: it names nothing, or has no value
         yet.
         """
-        found = whole(reference) if isinstance(reference, str) else reference
+        found = parse_ref(reference) if isinstance(reference, str) else reference
         if found is None or found.broken:
             raise StepError(f"{reference!s} is no reference", hint="write $name, $name.field or ${name.field}")
         if found.env:
@@ -251,7 +251,7 @@ class VariableScope:
             StepError: a reference names nothing, or has no value yet.
         """
         if isinstance(value, str):
-            reference = whole(value)
+            reference = parse_ref(value)
             if reference is not None and self.is_reference(reference):
                 return self.lookup(reference)
             return self.interpolate(value) if "$" in value else value

@@ -12,7 +12,7 @@ from typing import Any
 
 from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.core import REGISTRY
-from llmproxy.suite.matchers.variables import BUILT_IN, Reference, StepError, bare_name, follow, references, whole
+from llmproxy.suite.matchers.variables import BUILT_IN, Reference, StepError, bare_name, follow, parse_ref, references
 from llmproxy.suite.schema.steps import ABOUT_WIRE, STEPS
 from llmproxy.yaml_reader import Problems, YamlPlace, place_of
 
@@ -49,7 +49,9 @@ class KnownNames:
                 self.problems.add(at, f"`{name}` is no name for a variable", "letters, digits and _, no digit first")
             elif name in BUILT_IN:
                 self.problems.add(at, f"`{name}` is built in: {BUILT_IN[name]}", "choose another name")
-            self.text(value, place_of(vars_, name), sure=sure and isinstance(value, str) and whole(value) is not None)
+            self.text(
+                value, place_of(vars_, name), sure=sure and isinstance(value, str) and parse_ref(value) is not None
+            )
             del self.unread[name]
             self.values[name] = value
 
@@ -110,7 +112,7 @@ class KnownNames:
         """See that no reference stands where a tool is named: it would be taken for a tool that is never called."""
         names = [*given] if isinstance(given, Mapping) else given if isinstance(given, list) else []
         for i, name in enumerate(names):
-            if isinstance(name, str) and whole(name) is not None:
+            if isinstance(name, str) and parse_ref(name) is not None:
                 place = place_of(given, name, key=True) if isinstance(given, Mapping) else place_of(given, i)
                 self.problems.add(
                     place or at,
@@ -130,7 +132,7 @@ class KnownNames:
         elif isinstance(value, Mapping):
             for key, each in value.items():
                 only = key == "ref" and len(value) == 1
-                if only and whole(each) is None:
+                if only and parse_ref(each) is None:
                     self.problems.add(
                         place_of(value, key) or at, f"`ref` takes a reference such as $name.field, not {each!r}"
                     )

@@ -33,10 +33,10 @@ from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.opening import Opening
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.step_context import Done, StepContext, status_of
+from llmproxy.suite.run.step_context import StepContext, StepResult, status_of
 from llmproxy.suite.run.steps import insert_all, perform
 from llmproxy.suite.schema.steps import StepBase, Talk
-from llmproxy.suite.selection import NothingRecorded, cassette_name, nothing_recorded, until
+from llmproxy.suite.selection import NothingRecorded, cassette_name, nothing_recorded, steps_until
 from llmproxy.trace.observing.wire import latency_of
 from llmproxy.yaml_reader import YamlPlace
 
@@ -65,7 +65,7 @@ _WORST = (Status.AGENT_ERROR, Status.FAILED, Status.ENVIRONMENT_ERROR, Status.SK
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class CaseResult:
     status: Status
     error: BaseException | None = None
     reasoning: str = ""
@@ -90,14 +90,16 @@ class Ran:
 class _Progress:
     statuses: list[Status] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
-    pending: list[tuple[Step, Done]] = field(default_factory=list)
+    pending: list[tuple[Step, StepResult]] = field(default_factory=list)
     """A talking step that is evaluated once more before the next one, and the quiet steps since: told when that is
     over.
     """
     next: int = 0
 
 
-async def run_once(run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool = True) -> Ran:
+async def run_once(
+    run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool = True
+) -> CaseResult:
     """Run a case once; `alone`: nothing else uses the store meanwhile. Raises only what cancels it."""
     only = [only, shlex.quote(case.id)] if (only := run_context.options.only) else []
     rerun = " ".join([run_context.options.command, *only])
@@ -140,13 +142,13 @@ class _CaseRun:
         self.run_context, self.case, self.emitter = run_context, case, emitter
         self.progress = _Progress()
         self.since = run_context.clock()
-        self.steps = until(case, run_context.options.label)
+        self.steps = steps_until(case, run_context.options.label)
         limit = case.scenario.timeout
         self.lifecycle = RunLifecycle(
             self, limit=None if limit is None else limit / 1000, call_limit=None, clock=run_context.clock, thorough=True
         )
         self.opening = Opening(run_context, case, emitter, alone=alone)
-        self._concluded: Ran | None = None
+        self._concluded: CaseResult | None = None
 
     @property
     def context(self) -> StepContext | None:
@@ -199,7 +201,7 @@ class _CaseRun:
         if context.recorded is None:
             await insert_all(context, self.case.scenario.setup)
 
-    async def take_step(self, number: int, step: StepBase) -> Ran | None:
+    async def take_step(self, number: int, step: StepBase) -> CaseResult | None:
         """Take a step; one that does not pass is the last."""
         context = self.opening.build_step_context()
         context.index = self.progress.next = number
@@ -209,7 +211,7 @@ class _CaseRun:
         went = await self._step(context, number, step)
         return None if went or self.run_context.options.keep_going else await self.conclude()
 
-    async def conclude(self) -> Ran:
+    async def conclude(self) -> CaseResult:
         context = self.opening.build_step_context()
         await context.declare()
         await self._late_calls(context)
@@ -235,7 +237,7 @@ class _CaseRun:
             self.progress.pending.append(
                 (
                     replace(told_as, ms=self._ms(since)),
-                    Done(message=describe_error(error), status=fault_of(error, None)),
+                    StepResult(message=describe_error(error), status=fault_of(error, None)),
                 )
             )
             if self.run_context.options.keep_going and isinstance(error, StepError):
@@ -263,7 +265,7 @@ class _CaseRun:
         for told_as, done in pending:
             self._emit(told_as, done)
 
-    def _emit(self, step: Step, done: Done) -> None:
+    def _emit(self, step: Step, done: StepResult) -> None:
         status = status_of(done)
         self.progress.statuses.append(status)
         self.progress.next = step.index + 1
@@ -295,7 +297,7 @@ class _CaseRun:
         made = build_unseen(["usage"], reason) if reason else check_usage(wanted, measured, context.scope)
         index = len(self.steps)
         self._emit(
-            Step(run_id=self.emitter.about.run_id, index=index, kind="usage", label="all steps"), Done(wire=made)
+            Step(run_id=self.emitter.about.run_id, index=index, kind="usage", label="all steps"), StepResult(wire=made)
         )
 
     # -- the end
@@ -326,10 +328,10 @@ class _CaseRun:
                 )
             )
 
-    def has_passed(self, result: Ran) -> bool:
+    def has_passed(self, result: CaseResult) -> bool:
         return result.status is Status.PASSED
 
-    def build_failure(self, error: BaseException) -> Ran:
+    def build_failure(self, error: BaseException) -> CaseResult:
         self._emit_pending()  # the run ended before it could be looked at again
         self._skip_rest("the run ended before it")
         if self._concluded is not None:
@@ -337,7 +339,7 @@ class _CaseRun:
         ours = isinstance(error, (LLMProxyError, asyncio.CancelledError, KeyboardInterrupt))
         return self._ran(fault_of(error, None if ours else AgentRole.JUDGE), error)
 
-    def emit_end(self, result: Ran, error: BaseException | None) -> Ran:
+    def emit_end(self, result: CaseResult, error: BaseException | None) -> CaseResult:
         context, lifecycle = self.context, self.lifecycle
         report = None if context is None else lifecycle.report
         labels: list[str] = []
@@ -375,10 +377,10 @@ class _CaseRun:
             latency=latency_of(calls),
         )
 
-    def _ran(self, status: Status, error: BaseException | None = None) -> Ran:
+    def _ran(self, status: Status, error: BaseException | None = None) -> CaseResult:
         status, reason = self._expected_to_fail(status)
         reasons = [reason, *self.progress.reasons] if reason else self.progress.reasons
-        return Ran(status, error, "\n".join(reasons), xfail=bool(reason))
+        return CaseResult(status, error, "\n".join(reasons), xfail=bool(reason))
 
     def _expected_to_fail(self, status: Status) -> tuple[Status, str]:
         """Turn round what a scenario with `xfail` came to; an error stays one."""

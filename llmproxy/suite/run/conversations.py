@@ -24,7 +24,7 @@ from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.running.calling import AdapterAnswer, Caller, call_in_time
-from llmproxy.scenario.running.conversation import Conversation, Verbs
+from llmproxy.scenario.running.conversation import Conversation, ScriptActions
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.messages import messages_of, text_of
@@ -80,7 +80,7 @@ class SuiteConversation:
         """Whether the first message of an answer is next; None while it is not the agent who speaks."""
         state = ScenarioState(description="", messages=[], thread_id=thread, current_turn=0, config=_ENDLESS)
         self.playback = Conversation(state, [agent], caller=caller, emitter=self, setting=self)
-        self.verbs = Verbs(self.playback)
+        self.verbs = ScriptActions(self.playback)
 
     @property
     def messages(self) -> list[Message]:

@@ -34,7 +34,7 @@ from llmproxy.settings import Loaded
 from llmproxy.store_server import server_of
 from llmproxy.suite.project import Options
 from llmproxy.suite.reading.load import SuiteCase, load
-from llmproxy.suite.run.case_runner import Ran, emitter_of, run_once
+from llmproxy.suite.run.case_runner import CaseResult, emitter_of, run_once
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.selection import cassette_name
 
@@ -153,11 +153,13 @@ class RemoteSuites:
         self.told: Callable[[Sequence[Event]], Sequence[Event]] = list
         """Makes of what a run told what is told here."""
 
-    async def execute(self, run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool) -> Ran:
+    async def execute(
+        self, run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool
+    ) -> CaseResult:
         """Run a case somewhere, and tell `run_context` what happened. Raises only what cancels it."""
         resources = case.scenario.resources
         try:
-            back: Returned[Ran] = await self.runner.run(
+            back: Returned[CaseResult] = await self.runner.run(
                 case.id, resources, self._parcel, self._sent, case.id, sample, runs, alone
             )
         except LLMProxyError as error:
@@ -167,14 +169,14 @@ class RemoteSuites:
         return back.ended
 
 
-def _build_failed(run_context: RunContext, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> Ran:
+def _build_failed(run_context: RunContext, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> CaseResult:
     """Tell a run that could not be run anywhere."""
     again = f"{run_context.options.command} {run_context.options.only} {case.id}".strip()
     emitter = emitter_of(run_context, case, sample, runs, rerun=again)
     emitter.emit_start(mode=run_context.options.mode or "")
     status = Status.ENVIRONMENT_ERROR
     emitter.emit_end(status=status, error=describe_error(error))
-    return Ran(status, error, spent=Decimal(0))
+    return CaseResult(status, error, spent=Decimal(0))
 
 
 class _SuiteNode(Node):
@@ -188,7 +190,7 @@ class _SuiteNode(Node):
         )  # fmt: skip
         self.open.callback(self._run_context.close)
 
-    def run(self, *arguments: Any) -> Returned[Ran]:  # noqa: ANN401 - as `RemoteSuites.execute` hands them in
+    def run(self, *arguments: Any) -> Returned[CaseResult]:  # noqa: ANN401 - as `RemoteSuites.execute` hands them in
         """Run a case once. Raises only what cancels it, and LLMProxyError where it is not known here."""
         case, sample, runs, alone = arguments
         if case not in self._cases:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from llmproxy.amounts import format_count, seconds
-from llmproxy.client.sweep import SweepFinding, Went, find, last_words, trials_of
+from llmproxy.client.sweep import SweepFinding, SweepRun, find, last_words, trials_of
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.report.events import Completed, Selected, Status
@@ -26,10 +26,10 @@ from llmproxy.scenario.session import to_the_end
 from llmproxy.scenario.values.run import describe_error
 from llmproxy.suite.checks.entities.rows import user_of
 from llmproxy.suite.reading.load import USER, SuiteCase
-from llmproxy.suite.run.case_runner import Ran, emitter_of, run_once
+from llmproxy.suite.run.case_runner import CaseResult, emitter_of, run_once
 from llmproxy.suite.run.opening import run_hook
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.scheduler import Held, Schedule, plan_schedule
+from llmproxy.suite.run.scheduler import HeldEvents, Schedule, plan_schedule
 from llmproxy.suite.run.verdicts import axes_of, exit_code, row
 from llmproxy.suite.schema.suite import Suite
 from llmproxy.suite.selection import NothingRecorded, advice, with_runs
@@ -39,9 +39,9 @@ _NAMED = 5
 
 
 @dataclass(slots=True)
-class Tested:
+class SuiteResult:
     exit_code: Exit
-    runs: dict[str, list[Ran]] = field(default_factory=dict)
+    runs: dict[str, list[CaseResult]] = field(default_factory=dict)
     """By id of the case, in the order of their samples."""
     spent: Decimal | None = None
 
@@ -64,7 +64,7 @@ async def run_cases(
     cases: Sequence[SuiteCase],
     notes: Sequence[str] = (),
     remarks: Callable[[], Sequence[str]] = tuple,
-) -> Tested:
+) -> SuiteResult:
     """Run cases and tell the handlers everything; `notes` go into the end, and what `remarks` says then."""
     since = run_context.clock()
     jobs = [_Job(case, n + 1, runs) for case in cases for runs in [run_context.samples(case)] for n in range(runs)]
@@ -108,13 +108,13 @@ async def run_cases(
         run_context.emit(
             Completed(exit_code=code, seconds=seconds, notes=notes, part_notes=own, scenarios=rows, times=times)
         )
-    return Tested(code, batch.ran, batch.spent)
+    return SuiteResult(code, batch.ran, batch.spent)
 
 
 class _Batch:
     def __init__(self, run_context: RunContext, jobs: Sequence[_Job]) -> None:
         self.run_context, self.jobs = run_context, jobs
-        self.ran: dict[str, list[Ran]] = {}
+        self.ran: dict[str, list[CaseResult]] = {}
         self.seconds: dict[str, float] = {}
         """How long the runs of a case took, together."""
         self.notes: list[str] = []
@@ -205,7 +205,7 @@ class _Batch:
         """Run beside others that move the counter of its keys; one that misses a recording then is not told, but
         repeated.
         """
-        held = Held(self.run_context)
+        held = HeldEvents(self.run_context)
         try:
             ran = await self._run(job, replace(self.run_context, handlers=[held]), alone=False)
         except BaseException:
@@ -232,10 +232,10 @@ class _Batch:
         for job in self._again:
             self._record(job, await self._run(job, self.run_context, alone=True))
 
-    def _record(self, job: _Job, ran: Ran) -> None:
+    def _record(self, job: _Job, ran: CaseResult) -> None:
         self.ran.setdefault(job.case.id, []).append(ran)
 
-    async def _run(self, job: _Job, run_context: RunContext, *, alone: bool) -> Ran:
+    async def _run(self, job: _Job, run_context: RunContext, *, alone: bool) -> CaseResult:
         skip, limit = job.case.scenario.skip, self.run_context.options.max_cost
         if skip:
             return self._skip_job(job, skip if isinstance(skip, str) else "skip: true")
@@ -257,18 +257,18 @@ class _Batch:
             return f"the price of what {self._unpriced} asked is not known, so nobody can tell what is spent"
         return f"${self.spent} are spent" if self.spent is not None and self.spent >= limit else ""
 
-    def _unaffordable(self, job: _Job, reason: str) -> Ran:
+    def _unaffordable(self, job: _Job, reason: str) -> CaseResult:
         """Leave a run out for its cost; the test has not shown what it was asked to show then."""
         if not self.trouble:
             self.notes.append(f"not all was run: {reason}")
         self.trouble = True
         return self._skip_job(job, reason)
 
-    def _skip_job(self, job: _Job, reason: str) -> Ran:
+    def _skip_job(self, job: _Job, reason: str) -> CaseResult:
         emitter = emitter_of(self.run_context, job.case, job.sample, job.runs)
         emitter.emit_start()
         emitter.emit_end(status=Status.SKIPPED, reasoning=reason)
-        return Ran(Status.SKIPPED, reasoning=reason)
+        return CaseResult(Status.SKIPPED, reasoning=reason)
 
 
 class NoScenarioSweep(SuiteError):
@@ -315,24 +315,24 @@ async def sweep_case(
         run_context.faults = None
 
 
-async def _run_case_once(run_context: RunContext, case: SuiteCase) -> tuple[Went, Ran]:
+async def _run_case_once(run_context: RunContext, case: SuiteCase) -> tuple[SweepRun, CaseResult]:
     since = time.monotonic()
     tested = await run_cases(run_context, [case])
     (ran,) = tested.runs[case.id]
     return went_of(ran, time.monotonic() - since), ran
 
 
-def went_of(ran: Ran, seconds: float) -> Went:
+def went_of(ran: CaseResult, seconds: float) -> SweepRun:
     """Return a run as a sweep looks at it: an agent that crashed gave up, a scenario that failed is wrong though it
     ended.
     """
     if ran.status is Status.FAILED:
-        return Went(calls=ran.calls, seconds=seconds, wrong=ran.reasoning.partition("\n")[0])
+        return SweepRun(calls=ran.calls, seconds=seconds, wrong=ran.reasoning.partition("\n")[0])
     failed, crashed = ("", False) if ran.status is Status.PASSED else _last_words(ran)
-    return Went(calls=ran.calls, seconds=seconds, failed=failed, crashed=crashed)
+    return SweepRun(calls=ran.calls, seconds=seconds, failed=failed, crashed=crashed)
 
 
-def _last_words(ran: Ran) -> tuple[str, bool]:
+def _last_words(ran: CaseResult) -> tuple[str, bool]:
     """Return with which message a run ended that neither passed nor failed, and whether its command left an error that
     nobody caught.
     """

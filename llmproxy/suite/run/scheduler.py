@@ -129,7 +129,7 @@ _OWN = ("$userId", "${userId}")
 
 
 @dataclass(slots=True)
-class Held:
+class HeldEvents:
     """Keeps back what a run tells until it is known whether it counts."""
 
     run_context: RunContext

@@ -41,7 +41,7 @@ _QUIET = 0.02
 
 
 @dataclass(slots=True)
-class Done:
+class StepResult:
     wire: list[Assertion] = field(default_factory=list)
     """Assertions about the agent's traffic."""
     rest: list[Assertion] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Done:
             self.interactions, self.recordings = measured.interactions, measured.recordings
 
 
-def status_of(done: Done) -> Status:
+def status_of(done: StepResult) -> Status:
     """Return how a step ended.
 
     One that failed has failed, even if something else of it cannot be evaluated; else that is an error.
@@ -266,7 +266,7 @@ def asked_faults(value: object, folder: Path) -> Mapping[str, Any] | None:
 
 
 @asynccontextmanager
-async def meet_faults(context: StepContext, value: object, done: Done) -> AsyncIterator[None]:
+async def meet_faults(context: StepContext, value: object, done: StepResult) -> AsyncIterator[None]:
     """Let a step meet faults of its own; one that was sure to be injected and was not is an error of the step, put into
     `done`.
     """

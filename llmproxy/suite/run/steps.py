@@ -23,7 +23,7 @@ from llmproxy.suite.checks.near import describe_unlisted_tools
 from llmproxy.suite.checks.traffic import Window, evaluate_traffic, find_uncounted
 from llmproxy.suite.run.conversations import SuiteConversation
 from llmproxy.suite.run.rejudge import unjudgeable
-from llmproxy.suite.run.step_context import Done, StepContext, meet_faults
+from llmproxy.suite.run.step_context import StepContext, StepResult, meet_faults
 from llmproxy.suite.schema.steps import (
     ChatStep,
     JudgeStep,
@@ -46,7 +46,7 @@ _FAST = 20.0
 """Milliseconds between two looks of a fast wait."""
 
 
-async def perform(context: StepContext, step: StepBase) -> Done:
+async def perform(context: StepContext, step: StepBase) -> StepResult:
     return await KINDS[step.kind](context, step)
 
 
@@ -59,7 +59,7 @@ class _Answer:
     judged: list[Assertion]
 
 
-async def _chat(context: StepContext, step: StepBase) -> Done:
+async def _chat(context: StepContext, step: StepBase) -> StepResult:
     chat = cast("ChatStep", step)
     text = context.scope.interpolate(chat.chat)
 
@@ -69,7 +69,7 @@ async def _chat(context: StepContext, step: StepBase) -> Done:
     return await _converse(context, chat, send)
 
 
-async def _simulate(context: StepContext, step: StepBase) -> Done:
+async def _simulate(context: StepContext, step: StepBase) -> StepResult:
     from llmproxy.suite.run.simulate import simulate, simulate_again
 
     simulated = cast("SimulateStep", step)
@@ -81,14 +81,16 @@ async def _simulate(context: StepContext, step: StepBase) -> Done:
     return await _converse(context, simulated, send)
 
 
-async def _converse(context: StepContext, step: Talk, send: Callable[[SuiteConversation], Awaitable[_Answer]]) -> Done:
+async def _converse(
+    context: StepContext, step: Talk, send: Callable[[SuiteConversation], Awaitable[_Answer]]
+) -> StepResult:
     if context.recorded is not None:
         context.recorded.begin(context.index, step.kind)
     entities = [item.entity for item in step.created or ()] if context.recorded is None else []
     before = await asyncio.to_thread(context.entities.baseline, entities) if entities else None
     conversation = context.conversations.choose(step.conversation, goes_on=step.continue_conversation)
     window = Window(context.cursor, continues=conversation.begun, index=context.index)
-    done = Done()
+    done = StepResult()
     context.allow(step.timeout)
     async with meet_faults(context, step.faults if context.recorded is None else None, done):
         answer = await send(conversation)
@@ -98,7 +100,7 @@ async def _converse(context: StepContext, step: Talk, send: Callable[[SuiteConve
     strays = await context.strays() if step.about_wire and not context.wire.step(window.after).exchanges else 0
     done.again, done.rest = lambda: evaluate_traffic(context, step, window, strays), [*answer.judged, *done.rest]
     done.recheck_traffic()
-    if _claims_action(answer.text) and any(
+    if _claims_success(answer.text) and any(
         each.name.startswith("tools.") and not each.actual for each in done.wire if each.message
     ):
         said = "the answer says that something was done, and an expected tool was not called"
@@ -143,7 +145,7 @@ _TOLD = 3
 """Differences that a label lists."""
 
 
-def _claims_action(answer: str) -> bool:
+def _claims_success(answer: str) -> bool:
     """Return whether an answer says that something was done."""
     return _DONE.search(answer) is not None
 
@@ -151,28 +153,28 @@ def _claims_action(answer: str) -> bool:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-async def _verify(context: StepContext, step: StepBase) -> Done:
+async def _verify(context: StepContext, step: StepBase) -> StepResult:
     if context.recorded is not None:
-        return Done(rest=[unjudgeable("verify")])
+        return StepResult(rest=[unjudgeable("verify")])
     said = cast("VerifyStep", step).verify
-    return Done(rest=await asyncio.to_thread(context.entities.verify, said))
+    return StepResult(rest=await asyncio.to_thread(context.entities.verify, said))
 
 
-async def _wait(context: StepContext, step: StepBase) -> Done:
+async def _wait(context: StepContext, step: StepBase) -> StepResult:
     said = cast("WaitStep", step).wait
     if context.recorded is not None:
-        return Done(rest=[] if isinstance(said, PauseFor) else [unjudgeable("wait")])
+        return StepResult(rest=[] if isinstance(said, PauseFor) else [unjudgeable("wait")])
     if isinstance(said, PauseFor):
         await asyncio.sleep(said.milliseconds / 1000)
-        return Done()
+        return StepResult()
     wanted = said.model_copy(update={"poll_interval": _FAST}) if context.options.fast_waits else said
-    return Done(rest=await asyncio.to_thread(context.entities.wait, wanted))
+    return StepResult(rest=await asyncio.to_thread(context.entities.wait, wanted))
 
 
-async def _setup(context: StepContext, step: StepBase) -> Done:
+async def _setup(context: StepContext, step: StepBase) -> StepResult:
     if context.recorded is None:
         await insert_all(context, cast("SetupStep", step).setup)
-    return Done()
+    return StepResult()
 
 
 async def insert_all(context: StepContext, items: Iterable[SetupItem]) -> None:
@@ -184,16 +186,16 @@ async def insert_all(context: StepContext, items: Iterable[SetupItem]) -> None:
 # -- judges ------------------------------------------------------------------------------------------------------------
 
 
-async def _judge(context: StepContext, step: StepBase) -> Done:
+async def _judge(context: StepContext, step: StepBase) -> StepResult:
     from llmproxy.suite.run.simulate import judge
 
     said = cast("JudgeStep", step)
-    return Done(
+    return StepResult(
         rest=await judge(context, context.conversations.find_conversation(said.conversation), said.judge, "judge")
     )
 
 
-KINDS: dict[str, Callable[[StepContext, StepBase], Awaitable[Done]]] = {
+KINDS: dict[str, Callable[[StepContext, StepBase], Awaitable[StepResult]]] = {
     "chat": _chat,
     "simulate": _simulate,
     "judge": _judge,

@@ -21,7 +21,7 @@ from llmproxy.scenario.repeats.statistics import pass_hat_k
 
 if TYPE_CHECKING:
     from llmproxy.suite.reading.load import SuiteCase
-    from llmproxy.suite.run.case_runner import Ran
+    from llmproxy.suite.run.case_runner import CaseResult
 
 _COUNTED = (Status.PASSED, Status.FAILED, Status.AGENT_ERROR)
 _ORDER = (Exit.USAGE, Exit.ENVIRONMENT, Exit.MISS, Exit.FAILED, Exit.NOTHING)
@@ -33,7 +33,7 @@ def axes_of(case: SuiteCase) -> dict[str, Any]:
     return {"axes": axes} if axes else {}
 
 
-def row(scenario: str, ran: Sequence[Ran], least: float = 1.0) -> dict[str, Any]:
+def row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> dict[str, Any]:
     """Return what a scenario comes to; `least` is the share of runs that must pass."""
     counts = Counter(each.status for each in ran)
     passed, counted = counts[Status.PASSED], sum(counts[status] for status in _COUNTED)
@@ -58,7 +58,7 @@ def row(scenario: str, ran: Sequence[Ran], least: float = 1.0) -> dict[str, Any]
     return made
 
 
-def _mean_cost(ran: Sequence[Ran]) -> str | None:
+def _mean_cost(ran: Sequence[CaseResult]) -> str | None:
     """Return US dollars that the agent's calls cost in a run, on average: as recorded where they were replayed.
 
     None if one is not known.
@@ -72,7 +72,7 @@ def _mean_cost(ran: Sequence[Ran]) -> str | None:
     return format(sum(known, Decimal(0)) / len(known), "f") if known and len(known) == len(costs) else None
 
 
-def _mean_latency(ran: Sequence[Ran]) -> float | None:
+def _mean_latency(ran: Sequence[CaseResult]) -> float | None:
     """Return milliseconds that the agent's calls of models took in a run, on average, as recorded.
 
     None if one is not known.
@@ -108,7 +108,7 @@ def _describe_rate(made: dict[str, Any], counted: int) -> str:
     return told
 
 
-def _describe_age(ran: Iterable[Ran]) -> str:
+def _describe_age(ran: Iterable[CaseResult]) -> str:
     """Describe how old the samples are that were replayed: they tell what the agent did then."""
     days = sorted(
         {datetime.fromtimestamp(each.recorded_at, UTC).date() for each in ran if each.recorded_at is not None}
@@ -119,7 +119,7 @@ def _describe_age(ran: Iterable[Ran]) -> str:
     return f"; the samples were recorded {when}"
 
 
-def _distinct(ran: Iterable[Ran]) -> list[str]:
+def _distinct(ran: Iterable[CaseResult]) -> list[str]:
     """Return the different reasons why runs did not pass."""
     found = (
         each.reasoning or (str(each.error) if each.error else "") for each in ran if each.status is not Status.PASSED
@@ -127,7 +127,7 @@ def _distinct(ran: Iterable[Ran]) -> list[str]:
     return list(dict.fromkeys(text.splitlines()[0] for text in found if text))
 
 
-def exit_code(rows: Iterable[dict[str, Any]], ran: Sequence[Ran], *, trouble: bool = False) -> Exit:
+def exit_code(rows: Iterable[dict[str, Any]], ran: Sequence[CaseResult], *, trouble: bool = False) -> Exit:
     """Return what to end with; of several, the one that says most about what to do first.
 
     `trouble`: something outside the runs went wrong, or not all of them could be executed. Runs that were all skipped

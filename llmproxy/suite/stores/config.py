@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 METHODS = ("describe", "insert", "get", "list", "delete", "snapshot", "changes", "reset", "close")
 
 
-def plugin_store(reference: str, folder: Path, options: Mapping[str, Any] | None = None) -> StoreAdapter:
+def load_store_plugin(reference: str, folder: Path, options: Mapping[str, Any] | None = None) -> StoreAdapter:
     """Load the attribute and make the store; SuiteError with what is missing if it is none."""
     made = load_attribute(reference, folder, "store.python")
     if isinstance(made, type) or not all(hasattr(made, name) for name in METHODS):
@@ -161,7 +161,7 @@ def store_from(mapping: Mapping[str, Any], folder: Path, environment: Mapping[st
         again = _request(policy.target) if policy.reset == "http" else None
         return HttpStore(_text(given, kind), spoken, headers=headers, timeout=_seconds(given), reset=again)
     if kind == "python":
-        return plugin_store(_text(given, kind), folder, _mapping(given, "options"))
+        return load_store_plugin(_text(given, kind), folder, _mapping(given, "options"))
     if given["memory"] not in ({}, None, True):
         raise SuiteError(f"store.memory: expected {{}}, got {given['memory']!r}; entities stand beside it")
     return MemoryStore({name: _shape(name, value) for name, value in entities.items()})

@@ -37,7 +37,7 @@ from llmproxy.suite.stores.protocol import (
     sort_rows,
 )
 from llmproxy.suite.stores.sql_engine import BUSY_SECONDS, engine_for, show_url, sqlite_file, translate_errors, url_for
-from llmproxy.suite.stores.sql_map import Mapped, TableMap, key_value, map_entity, strip_type
+from llmproxy.suite.stores.sql_map import MappedEntity, TableMap, key_value, map_entity, strip_type
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection
@@ -54,7 +54,7 @@ class Tables(Protocol):
     def declared(self) -> Sequence[str]:
         """The entities that the suite names."""
 
-    def find_table(self, entity: str, /) -> Mapped: ...
+    def find_table(self, entity: str, /) -> MappedEntity: ...
 
     def read[T](self, act: Callable[[Connection], T], doing: str, /) -> T:
         """Do something in a transaction that changes nothing."""
@@ -73,7 +73,7 @@ def counters(store: Tables, entities: Sequence[str]) -> dict[str, tuple[int, boo
     return at
 
 
-def _counter(store: Tables, mapped: Mapped) -> tuple[int, bool] | None:
+def _counter(store: Tables, mapped: MappedEntity) -> tuple[int, bool] | None:
     from sqlalchemy import text
 
     def ask(connection: Connection) -> tuple[int, bool] | None:
@@ -100,7 +100,9 @@ def rewind(store: Tables, at: Mapping[str, tuple[int, bool]]) -> None:
     for name, (value, called) in at.items():
         mapped = store.find_table(name)
 
-        def turn(connection: Connection, mapped: Mapped = mapped, value: int = value, called: bool = called) -> None:  # noqa: FBT001 - bound in a loop
+        def turn(
+            connection: Connection, *, mapped: MappedEntity = mapped, value: int = value, called: bool = called
+        ) -> None:
             key = mapped.table.c[mapped.source(mapped.info.key)]
             largest = int(connection.execute(select(func.max(key))).scalar() or 0)
             last, given = (
@@ -152,7 +154,7 @@ def _has_sequences(connection: Connection) -> bool:
     return connection.execute(text("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'")).first() is not None
 
 
-def _sequence_name(connection: Connection, mapped: Mapped) -> str | None:
+def _sequence_name(connection: Connection, mapped: MappedEntity) -> str | None:
     """Return the quoted name of the sequence behind a key."""
     from sqlalchemy import text
 
@@ -242,7 +244,7 @@ class SqlStore(StoreBase):
         self._maps = dict(entities or {})
         self._user = user
         self._engine: Engine = engine_for(self.url)
-        self._known: dict[str, Mapped] = {}
+        self._known: dict[str, MappedEntity] = {}
         self._lock = threading.Lock()
         self._reset = reset
         self._backup: Backup | None = None
@@ -259,13 +261,13 @@ class SqlStore(StoreBase):
 
     # -- what is there
 
-    def find_table(self, entity: str) -> Mapped:
+    def find_table(self, entity: str) -> MappedEntity:
         """Look an entity up, once."""
         with self._lock:
             if entity not in self._known:
                 from sqlalchemy import inspect
 
-                def look(connection: Connection) -> Mapped:
+                def look(connection: Connection) -> MappedEntity:
                     return map_entity(inspect(connection), entity, self._maps.get(entity), self._user, list(self._maps))
 
                 self._known[entity] = self.read(look, f"looking at {entity}")
@@ -321,16 +323,16 @@ class SqlStore(StoreBase):
                 new[name] += sort_rows(self._rows(mapped, query), key.name)
         return new
 
-    def _rows(self, mapped: Mapped, query: Select[Any]) -> Rows:
+    def _rows(self, mapped: MappedEntity, query: Select[Any]) -> Rows:
         found = self.read(lambda c: c.execute(query).all(), f"reading {mapped.info.name}")
         return [self._row(mapped, row) for row in found]
 
-    def _row(self, mapped: Mapped, values: Sequence[Any]) -> Row:
+    def _row(self, mapped: MappedEntity, values: Sequence[Any]) -> Row:
         columns = mapped.info.columns.values()
         parse = self.url.get_backend_name() != "postgresql"
         return {c.name: plain(v, c.kind, parse_json=parse) for c, v in zip(columns, values, strict=True)}
 
-    def _build_conditions(self, mapped: Mapped, filters: Mapping[str, Any]) -> Conditions | None:
+    def _build_conditions(self, mapped: MappedEntity, filters: Mapping[str, Any]) -> Conditions | None:
         """Return the conditions; None where a value can never be in its column (a text in a column of numbers)."""
         where: Conditions = []
         for name, value in filters.items():
@@ -347,7 +349,7 @@ class SqlStore(StoreBase):
                 return None
         return where
 
-    def _native(self, mapped: Mapped, column: Column, value: Any) -> Any:  # noqa: ANN401 - what YAML gives
+    def _native(self, mapped: MappedEntity, column: Column, value: Any) -> Any:  # noqa: ANN401 - what YAML gives
         """Return what the driver takes; SQLite keeps dates as the texts they are, in whatever form the agent writes
         them.
         """

@@ -43,7 +43,7 @@ class TableMap:
 
 
 @dataclass(frozen=True, slots=True)
-class Mapped:
+class MappedEntity:
     info: EntityInfo
     table: TableClause
     zones: frozenset[str]
@@ -91,7 +91,7 @@ def _user(given: Mapping[str, Any], at: str, default: str | None) -> str | None:
 
 def map_entity(
     inspector: Inspector, name: str, declared: TableMap | None, user: str | None, names: list[str]
-) -> Mapped:
+) -> MappedEntity:
     """Look the entity up in the database; `names` are the entities that the suite declares.
 
     Raises:
@@ -123,7 +123,7 @@ def map_entity(
         reuses=_reuses(inspector, plan, columns[key]) if plan.reuses is None else plan.reuses,
     )
     zones = frozenset(each for each, spec in reflected.items() if getattr(spec["type"], "timezone", False))
-    return Mapped(info, _clause(plan, list(reflected)), zones, serial)
+    return MappedEntity(info, _clause(plan, list(reflected)), zones, serial)
 
 
 def _rename_columns(name: str, plan: TableMap, reflected: Mapping[str, Any]) -> dict[str, str]:

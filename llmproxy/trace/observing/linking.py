@@ -8,7 +8,7 @@ from os.path import commonpath
 
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.trace.observing.seen import Seen
-from llmproxy.trace.observing.threads import Item, ThreadChange, changes, common, items_of, system_of
+from llmproxy.trace.observing.threads import HistoryItem, ThreadChange, changes, count_common, items_of, system_of
 from llmproxy.trace.reading.exchange import OpenedExchange
 
 _ALIKE = 0.8
@@ -76,7 +76,7 @@ def link_request(
     return HistoryLink(seen, change, proof)
 
 
-def _parent(sent: Sequence[Item], system: str, family: Sequence[Seen], writers: Sequence[Seen]) -> Seen | None:
+def _parent(sent: Sequence[HistoryItem], system: str, family: Sequence[Seen], writers: Sequence[Seen]) -> Seen | None:
     """Return the request that one goes on from, of those that may be it: it shares most, and has the same summaries.
 
     In a conversation that repeats itself several may; then who wrote a summary is none, and who was summarized comes
@@ -84,7 +84,7 @@ def _parent(sent: Sequence[Item], system: str, family: Sequence[Seen], writers: 
     """
     known = [
         (
-            common(_expect_history(each), sent[:-1] or sent),
+            count_common(_expect_history(each), sent[:-1] or sent),
             _carries_summaries(each, writers),
             each.exchange is not None and system_of(each.exchange.messages) == system,
         )
@@ -96,7 +96,7 @@ def _parent(sent: Sequence[Item], system: str, family: Sequence[Seen], writers: 
     return max(best, key=lambda each: (_count_seen(writers, _expect_history(each)), each.call.seq), default=None)
 
 
-def _begins(sent: Sequence[Item], known: Sequence[Item]) -> bool:
+def _begins(sent: Sequence[HistoryItem], known: Sequence[HistoryItem]) -> bool:
     """Return whether a history is the beginning of another one, and no more."""
     return len(sent) < len(known) and all(one.mark == other.mark for one, other in zip(sent, known, strict=False))
 
@@ -127,7 +127,7 @@ def _starts_alike(one: str, other: str) -> bool:
     return (head + tail) >= _ALIKE * max(len(one), len(other))
 
 
-def _expect_history(seen: Seen) -> list[Item]:
+def _expect_history(seen: Seen) -> list[HistoryItem]:
     """Return the history that the next request must carry: this request's messages, and the answer."""
     exchange = seen.exchange
     if exchange is None:
@@ -136,10 +136,12 @@ def _expect_history(seen: Seen) -> list[Item]:
     if exchange.answer is None:
         return items
     answer = items_of([exchange.answer])
-    return items + [Item(each.role, each.text, each.calls, None, reasoning=False, alike=each.alike) for each in answer]
+    return items + [
+        HistoryItem(each.role, each.text, each.calls, None, reasoning=False, alike=each.alike) for each in answer
+    ]
 
 
-def _rootless(sent: Sequence[Item], family: Sequence[Seen], *, continues: bool) -> str | None:
+def _rootless(sent: Sequence[HistoryItem], family: Sequence[Seen], *, continues: bool) -> str | None:
     """Judge a request that goes on from none that we saw."""
     if any(item.role == "assistant" for item in sent):
         return "it carries history that the wire has not seen"
@@ -159,7 +161,7 @@ def _carries_history(family: Sequence[Seen]) -> bool:
     return False
 
 
-def _is_quoted(seen: Seen, sent: Sequence[Item], system: str) -> bool:
+def _is_quoted(seen: Seen, sent: Sequence[HistoryItem], system: str) -> bool:
     """Return whether an earlier answer stands in a request as the words of somebody else: it wrote a summary for it."""
     exchange = seen.exchange
     if exchange is None or exchange.answer is None:
@@ -192,13 +194,13 @@ def _may_be_spoken(writer: Seen, spoken: Sequence[str]) -> bool:
     return not (known and users) or any(each in users[-1] or users[-1] in each for each in known)
 
 
-def _count_seen(writers: Sequence[Seen], items: Sequence[Item]) -> int:
+def _count_seen(writers: Sequence[Seen], items: Sequence[HistoryItem]) -> int:
     """Return how many of these messages the one who wrote the summary was told; the same words count once."""
     different = {item.alike or item.calls: item for item in items}.values()
     return max((sum(_knows_message(each, item) for item in different) for each in writers), default=0)
 
 
-def _knows_message(writer: Seen, item: Item) -> bool:
+def _knows_message(writer: Seen, item: HistoryItem) -> bool:
     """Return whether a request carries a message, or quotes it."""
     exchange = writer.exchange
     if exchange is None:
@@ -227,7 +229,7 @@ def _find_inserted(change: ThreadChange) -> list[str]:
     return texts + ([change.grown] if change.grown else [])
 
 
-def only_tools(item: Item) -> bool:
+def only_tools(item: HistoryItem) -> bool:
     """Return whether a message is a call, or its result, and nothing that somebody said."""
     return item.role == "tool" or (item.role == "assistant" and bool(item.calls) and not item.alike)
 

@@ -29,7 +29,7 @@ from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.traffic.interaction import header
 from llmproxy.trace.observing.linking import HistoryLink, is_quoted_later, link_request, only_tools, summary_in_system
 from llmproxy.trace.observing.seen import Seen
-from llmproxy.trace.observing.threads import Gap
+from llmproxy.trace.observing.threads import HistoryGap
 from llmproxy.trace.observing.wire import Observed
 from llmproxy.trace.reading.exchange import OpenedExchange, earlier_ids
 
@@ -197,7 +197,7 @@ def _find_processors(link: HistoryLink) -> list[tuple[str, ProcessingFinding]]:
     return told
 
 
-def _build_condensed(link: HistoryLink, gap: Gap, texts: list[str]) -> ProcessingFinding:
+def _build_condensed(link: HistoryLink, gap: HistoryGap, texts: list[str]) -> ProcessingFinding:
     values: dict[str, int | None] = {
         "condensedMessages": len(gap.missing),
         "recentMessages": gap.kept if gap.sure else None,
@@ -211,7 +211,7 @@ def _build_condensed(link: HistoryLink, gap: Gap, texts: list[str]) -> Processin
     return _activated_finding(evidence, reason, link, values, texts)
 
 
-def _unknown_loss(link: HistoryLink, gap: Gap) -> ProcessingFinding:
+def _unknown_loss(link: HistoryLink, gap: HistoryGap) -> ProcessingFinding:
     reason = (
         f"tokenLimiter cannot be observed: {len(gap.missing)} messages are missing, and it is not proven that the new "
         "text is a summary of them"

@@ -31,7 +31,7 @@ _LONG = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class HistoryItem:
     """One message of a history, comparable."""
 
     role: str
@@ -50,13 +50,13 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class HistoryGap:
     """A run of expected messages that is not there."""
 
     at: int
     """Position of the first in what was expected."""
-    missing: tuple[Item, ...]
-    inserted: tuple[Item, ...]
+    missing: tuple[HistoryItem, ...]
+    inserted: tuple[HistoryItem, ...]
     """What stands in their place."""
     kept: int
     """Expected messages after the gap that are there."""
@@ -71,17 +71,17 @@ class ThreadChange:
 
     expected: int
     """Messages, the new ones counted."""
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[HistoryGap, ...] = ()
     pruned: int = 0
     """Parts that are gone from messages that stayed: tool calls, results made shorter, thoughts."""
     grown: str = ""
     """What is new in the system prompt."""
     other: bool = False
     """Whether that is more than another date or number."""
-    new: tuple[Item, ...] = field(default=())
+    new: tuple[HistoryItem, ...] = field(default=())
 
     @property
-    def missing(self) -> tuple[Item, ...]:
+    def missing(self) -> tuple[HistoryItem, ...]:
         return tuple(item for gap in self.gaps for item in gap.missing)
 
 
@@ -89,14 +89,14 @@ def system_of(messages: Sequence[Message]) -> str:
     return "\n".join(message.text for message in messages if message.role == "system")
 
 
-def items_of(messages: Sequence[Message]) -> list[Item]:
+def items_of(messages: Sequence[Message]) -> list[HistoryItem]:
     """Return the history in a request, system prompts left out, the pieces of one answer put together."""
-    items: list[Item] = []
+    items: list[HistoryItem] = []
     for message in messages:
         if message.role == "system":
             continue
         calls = tuple(f"{call.name} {_layout(call.arguments)}" for call in message.tool_calls)
-        item = Item(
+        item = HistoryItem(
             message.role,
             message.text,
             calls,
@@ -106,7 +106,7 @@ def items_of(messages: Sequence[Message]) -> list[Item]:
         )
         if items and item.role == "assistant" == items[-1].role:
             last = items[-1]
-            item = Item(
+            item = HistoryItem(
                 "assistant", last.text + item.text, last.calls + calls, None, last.reasoning or item.reasoning,
                 last.alike + item.alike,
             )  # fmt: skip
@@ -127,7 +127,7 @@ def _layout(text: str) -> str:
         return text
 
 
-def common(one: Sequence[Item], other: Sequence[Item]) -> int:
+def count_common(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> int:
     """Return how many messages two histories share at the beginning and at the end."""
     most = min(len(one), len(other))
     head = 0
@@ -140,7 +140,12 @@ def common(one: Sequence[Item], other: Sequence[Item]) -> int:
 
 
 def changes(
-    expected: Sequence[Item], sent: Sequence[Item], *, before: str = "", after: str = "", written: Sequence[str] = ()
+    expected: Sequence[HistoryItem],
+    sent: Sequence[HistoryItem],
+    *,
+    before: str = "",
+    after: str = "",
+    written: Sequence[str] = (),
 ) -> ThreadChange:
     """Compare what was expected in a request (without what is new) with its messages.
 
@@ -149,7 +154,7 @@ def changes(
     """
     kept_back = _new_at_end(sent)
     body, new = list(sent[: len(sent) - kept_back]), list(sent[len(sent) - kept_back :])
-    gaps: list[Gap] = []
+    gaps: list[HistoryGap] = []
     pruned = kept_all = 0
     opcodes = _align_items([item.mark for item in expected], [item.mark for item in body])
     equal_after = sum(i2 - i1 for tag, i1, i2, _, _ in opcodes if tag == "equal")
@@ -165,7 +170,9 @@ def changes(
         missing, inserted, parts = _pair_messages(expected[i1:i2], body[j1:j2], written)
         pruned += parts
         if missing:
-            gaps.append(Gap(i1, tuple(missing), tuple(inserted), equal_after, sure=not _is_ambiguous(expected, i1, i2)))
+            gaps.append(
+                HistoryGap(i1, tuple(missing), tuple(inserted), equal_after, sure=not _is_ambiguous(expected, i1, i2))
+            )
     grown, other = _find_grown(before, after) if before != after else ("", False)
     return ThreadChange(len(expected) + len(new), tuple(gaps), pruned, grown, other, tuple(new))
 
@@ -184,7 +191,7 @@ def _align_items(one: Sequence[object], other: Sequence[object]) -> list[tuple[s
     return steps + ([("equal", len(one) - tail, len(one), len(other) - tail, len(other))] if tail else [])
 
 
-def _is_ambiguous(expected: Sequence[Item], start: int, end: int) -> bool:
+def _is_ambiguous(expected: Sequence[HistoryItem], start: int, end: int) -> bool:
     """Return whether as many messages, beginning one earlier or later, could be the missing ones: the
     same would be left.
     """
@@ -192,7 +199,7 @@ def _is_ambiguous(expected: Sequence[Item], start: int, end: int) -> bool:
     return earlier or (end < len(expected) and expected[start].mark == expected[end].mark)
 
 
-def _new_at_end(sent: Sequence[Item]) -> int:
+def _new_at_end(sent: Sequence[HistoryItem]) -> int:
     """Return how many messages at the end are what is new: results of tools, or what the user says now."""
     count = 0
     while count < len(sent) and sent[-1 - count].role == "tool":
@@ -201,12 +208,12 @@ def _new_at_end(sent: Sequence[Item]) -> int:
 
 
 def _pair_messages(
-    expected: Sequence[Item], sent: Sequence[Item], written: Sequence[str]
-) -> tuple[list[Item], list[Item], int]:
+    expected: Sequence[HistoryItem], sent: Sequence[HistoryItem], written: Sequence[str]
+) -> tuple[list[HistoryItem], list[HistoryItem], int]:
     """Pair messages that were edited or pruned; return what is missing, what is additional, and how many parts were
     pruned.
     """
-    gone: dict[int, Item] = {}
+    gone: dict[int, HistoryItem] = {}
     reworded: dict[int, int] = {}
     pruned, at, used, joined = 0, 0, set[int](), 0
     for number, item in enumerate(expected):
@@ -245,14 +252,14 @@ def _pair_messages(
     return missing, [item for j, item in enumerate(sent) if j not in used], pruned
 
 
-def _is_reworded(item: Item, sent: Item, written: Sequence[str]) -> bool:
+def _is_reworded(item: HistoryItem, sent: HistoryItem, written: Sequence[str]) -> bool:
     """Return whether more than a date or a number is new in an edited message; what a call wrote for it always is."""
     if any(text in sent.alike and text not in item.alike for text in written):
         return True
     return _timeless([item.text]) != _timeless([sent.text])
 
 
-def _compare_parts(expected: Sequence[Item], sent: Item) -> tuple[int, int] | None:
+def _compare_parts(expected: Sequence[HistoryItem], sent: HistoryItem) -> tuple[int, int] | None:
     """Tell of how many messages an answer is made, and how many parts of them are gone; None if it is no such answer.
 
     Answers between which the calls and results were left out stand side by side, and read as one.
@@ -270,7 +277,7 @@ def _compare_parts(expected: Sequence[Item], sent: Item) -> tuple[int, int] | No
     return None
 
 
-def _count_lost(item: Item, sent: Item) -> int:
+def _count_lost(item: HistoryItem, sent: HistoryItem) -> int:
     """Return how many parts of a message are gone, 0 if it is another message."""
     if item.role != sent.role:
         return 0
@@ -280,11 +287,11 @@ def _count_lost(item: Item, sent: Item) -> int:
     return int(item.role == "tool" and same_call and len(sent.alike) < len(item.alike))
 
 
-def _thoughts_gone(item: Item, sent: Item) -> int:
+def _thoughts_gone(item: HistoryItem, sent: HistoryItem) -> int:
     return int(item.reasoning and not sent.reasoning)
 
 
-def _is_edited(item: Item, sent: Item) -> bool:
+def _is_edited(item: HistoryItem, sent: HistoryItem) -> bool:
     """Return whether two messages are one that was written anew."""
     if item.role != sent.role or item.calls != sent.calls:
         return False

@@ -169,7 +169,7 @@ _ESCAPED = re.compile(r"(?:\\u[0-9a-fA-F]{4})+")
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedTools:
     """What servers of tools got in a stretch of a run."""
 
     tools: Sequence[ToolUse] = ()
@@ -192,7 +192,9 @@ class Served:
         return f"nothing was recorded of {self.unread[0]}, so what a server got is not known" if self.unread else ""
 
 
-def read_served(calls: Iterable[tuple[Call, Interaction | None]], after: int = 0, until: int | None = None) -> Served:
+def read_served(
+    calls: Iterable[tuple[Call, Interaction | None]], after: int = 0, until: int | None = None
+) -> ServedTools:
     """Return what servers got in the calls after number `after`, up to `until`, of a run's messages to servers and
     their recordings.
     """
@@ -201,7 +203,7 @@ def read_served(calls: Iterable[tuple[Call, Interaction | None]], after: int = 0
         seen = True
         if made is not None and call.operation == _LIST:
             listed.update(_list_tools(made))
-        if not is_call(call.operation) or not _is_reached(call):
+        if not is_call(call.operation) or not _has_reached_server(call):
             continue
         use = None if made is None else _use(call, made)
         if use is not None:
@@ -212,10 +214,10 @@ def read_served(calls: Iterable[tuple[Call, Interaction | None]], after: int = 0
             unread.append(place_of(call.interaction, call.seq))
         else:
             tools.append(use)
-    return Served(tools, frozenset(called | listed), frozenset(listed), seen, unread)
+    return ServedTools(tools, frozenset(called | listed), frozenset(listed), seen, unread)
 
 
-def _is_reached(call: Call) -> bool:
+def _has_reached_server(call: Call) -> bool:
     """Return whether a call reached a server, now or when it was recorded."""
     return str(call.decision) not in (Decision.REFUSE, Decision.FAULT) and not getattr(call, "fault", None)
 
@@ -241,7 +243,7 @@ def _list_tools(made: Interaction) -> Iterable[str]:
                 yield tool["name"]
 
 
-def find_differences(asked: Sequence[ToolUse], served: Served) -> list[str]:
+def find_differences(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
     """Say where what models asked for and what servers got differ; of tools that servers have, those that an agent runs
     itself left out.
 
@@ -262,7 +264,7 @@ def find_differences(asked: Sequence[ToolUse], served: Served) -> list[str]:
     return found
 
 
-def find_misread(asked: Sequence[ToolUse], served: Served) -> list[str]:
+def find_misread(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
     """Say where a model read something else than its server returned: the agent cut it, changed it, or put something in
     its place.
 

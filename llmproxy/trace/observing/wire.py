@@ -18,8 +18,8 @@ do not count.
 
 A client sends a request again when the first answer was an error, or did not arrive whole; only that is a retry. Equal
 requests with whole answers are as many calls: an agent in a loop, a user who says hi twice, a card charged three times.
-Two whole answers are one only where the client's SDK says so in the request (`Sent.attempt`): the first was whole for
-us, and came too late for it.
+Two whole answers are one only where the client's SDK says so in the request (`SentRequest.attempt`): the first was
+whole for us, and came too late for it.
 
 A recorded cassette read as the wire that it was: what models asked for and read, and what servers of tools got and
 returned.
@@ -49,7 +49,7 @@ from llmproxy.trace.observing.pending import Waiting, find_new_results
 from llmproxy.trace.observing.seen import Seen
 from llmproxy.trace.observing.tokens import Tokens, usage_of
 from llmproxy.trace.observing.tools import (
-    Served,
+    ServedTools,
     ToolCallExchange,
     ToolUse,
     find_differences,
@@ -61,7 +61,7 @@ from llmproxy.trace.reading.exchange import History, OpenedExchange, open_exchan
 from llmproxy.trace.reading.recording import interactions
 
 
-class Sent(NamedTuple):
+class SentRequest(NamedTuple):
     """A request that was sent, as far as it matters here."""
 
     seq: int
@@ -76,7 +76,7 @@ class Sent(NamedTuple):
     """Whether the client ran a tool that the answer asked for."""
 
 
-class Replaced(NamedTuple):
+class ReplacedCalls(NamedTuple):
     """What does not count, by number."""
 
     sure: frozenset[int]
@@ -85,9 +85,9 @@ class Replaced(NamedTuple):
     """One of several that are alike was repeated, and nothing tells which; one of them is in `sure`."""
 
 
-def find_replaced(sent: Iterable[Sent]) -> Replaced:
+def find_replaced(sent: Iterable[SentRequest]) -> ReplacedCalls:
     """Return which requests a later one repeats."""
-    questions: dict[str, list[Sent]] = {}
+    questions: dict[str, list[SentRequest]] = {}
     for each in sent:
         if each.question is not None:
             questions.setdefault(each.question, []).append(each)
@@ -95,10 +95,10 @@ def find_replaced(sent: Iterable[Sent]) -> Replaced:
     for group in questions.values():
         if len(group) > 1:
             _match_repeats(group, sure, unclear)
-    return Replaced(frozenset(sure), frozenset(unclear))
+    return ReplacedCalls(frozenset(sure), frozenset(unclear))
 
 
-def _match_repeats(group: Sequence[Sent], sure: set[int], unclear: set[int]) -> None:
+def _match_repeats(group: Sequence[SentRequest], sure: set[int], unclear: set[int]) -> None:
     """Find what equal requests repeat.
 
     First those that say what they repeat: one with one attempt less, which failed rather than was answered, and came to
@@ -143,7 +143,7 @@ class Result:
 def results_of(exchange: OpenedExchange) -> list[Result | None]:
     """Return for each message of a request the result that it is, None for what is none."""
     declared: dict[str, list[bool]] = {}
-    for call_id, failed in _read_marks(exchange.tree):
+    for call_id, failed in _read_failure_marks(exchange.tree):
         declared.setdefault(call_id, []).append(failed)
     counts: dict[str, int] = {}
     found: list[Result | None] = []
@@ -158,7 +158,7 @@ def results_of(exchange: OpenedExchange) -> list[Result | None]:
     return found
 
 
-def _read_marks(tree: dict[str, Any]) -> Iterator[tuple[str, bool]]:
+def _read_failure_marks(tree: dict[str, Any]) -> Iterator[tuple[str, bool]]:
     """Yield the ids of results, and whether the dialect marks them as failed: by `is_error` or
     `status`.
     """
@@ -329,7 +329,7 @@ class Wire:
             replayed=bool(chosen) and all(str(each.call.decision) == Decision.REPLAY for each in chosen),
         )
 
-    def read_served(self, after: int = 0, until: int | None = None) -> Served:
+    def read_served(self, after: int = 0, until: int | None = None) -> ServedTools:
         """Return what servers of tools got in calls after number `after`, up to `until`. Raises as `seen`."""
         for number, (call, made) in enumerate(self._of_tools):
             if made is None and call.recording is not None:
@@ -346,7 +346,7 @@ class Wire:
     def _mark_replaced(self) -> None:
         asked = [each for each in self.seen if each.chat]
         replaced = find_replaced(
-            Sent(each.call.seq, each.call.key, each.call.attempt, each.whole or each.went_on, each.went_on)
+            SentRequest(each.call.seq, each.call.key, each.call.attempt, each.whole or each.went_on, each.went_on)
             for each in asked
         )
         for each in asked:

@@ -179,7 +179,7 @@ _TEXT_EVIDENCE = 8
 
 
 @dataclass(slots=True)
-class Failed:
+class FailedAnswer:
     """A failed answer, while it is open whether the client asks again."""
 
     request: Entry
@@ -225,7 +225,7 @@ class Builder:
         response = self._line.put(self._response(exchange, conversation, request.span))
         if exchange.failed:
             attempts = conversation.failed.attempts + 1 if place.retry and conversation.failed else 1
-            conversation.failed = Failed(request, response, attempts)
+            conversation.failed = FailedAnswer(request, response, attempts)
             request.ready = response.ready = False
         else:
             conversation.failed = None
@@ -357,7 +357,7 @@ class Builder:
 
     # -- retries, and the rest
 
-    def _make_attempt(self, failed: Failed) -> Entry:
+    def _make_attempt(self, failed: FailedAnswer) -> Entry:
         """Turn a failed answer into an attempt: the request stays one, and what it took is not added up."""
         span = failed.response.span
         span.kind, span.name = SpanKind.AGENT_STEP, "llm_attempt"

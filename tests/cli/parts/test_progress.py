@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from llmproxy.cli.parts.printing import Working
+from llmproxy.cli.parts.printing import ProgressLine
 
 
 class Terminal(io.StringIO):
@@ -17,12 +17,12 @@ class Terminal(io.StringIO):
 def test_nothing_is_said_of_what_is_done_in_a_second() -> None:
     """Nor anything in a pipe, however long it takes."""
     now = [0.0]
-    working = Working("verifying x.db", "interaction", stream=io.StringIO(), clock=lambda: now[0])
+    working = ProgressLine("verifying x.db", "interaction", stream=io.StringIO(), clock=lambda: now[0])
     assert working.line() == ""
     now[0] = 0.9
     assert working.line() == ""
     pipe = io.StringIO()
-    with Working("verifying", stream=pipe) as silent:
+    with ProgressLine("verifying", stream=pipe) as silent:
         assert list(silent.through("ab")) == ["a", "b"]
     assert pipe.getvalue() == ""
 
@@ -30,7 +30,7 @@ def test_nothing_is_said_of_what_is_done_in_a_second() -> None:
 def test_it_says_how_far_it_is_and_since_when() -> None:
     """With the total where that is known."""
     now = [0.0]
-    working = Working("verifying x.db", "interaction", clock=lambda: now[0])
+    working = ProgressLine("verifying x.db", "interaction", clock=lambda: now[0])
     for n, _ in enumerate(working.through(range(3), 1200)):
         now[0] = 12.0
         if n == 2:
@@ -44,7 +44,7 @@ def test_the_line_goes_away_when_the_work_is_done() -> None:
     """What is printed afterwards begins at the left of an empty line."""
     screen = Terminal()
     now = [0.0]
-    with Working("exporting", stream=screen, clock=lambda: now[0]) as working:
+    with ProgressLine("exporting", stream=screen, clock=lambda: now[0]) as working:
         now[0] = 2.0
         working._write(working.line())
     assert screen.getvalue().startswith("\rexporting, 2 s")

@@ -17,7 +17,7 @@ from mcp.client.stdio import stdio_client
 
 from llmproxy.cli.mcp import find_stores
 from llmproxy.client.tools.mcp_server import LONGEST, shorten
-from llmproxy.client.tools.mcp_tools import TOOLS, McpTool, Serving, command_of, list_tools_of
+from llmproxy.client.tools.mcp_tools import TOOLS, McpTool, ServerOptions, command_of, list_tools_of
 from llmproxy.core.store.file.connect import advise_missing
 from llmproxy.errors import SettingsError
 from tests.support.forked import program
@@ -135,7 +135,7 @@ def test_with_write_and_an_agent_it_forks_and_replays(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_each_tool_is_a_command(name: str, asked: dict[str, Any], words: list[str]) -> None:
     """The cassette that was typed is meant where none is named."""
-    serving = Serving("x.db", "c", write=True, agent=("a", "-b"))
+    serving = ServerOptions("x.db", "c", write=True, agent=("a", "-b"))
     (tool,) = (each for each in list_tools_of(serving) if each.name == name)
     assert command_of(tool, asked, serving) == words
 
@@ -165,14 +165,14 @@ def test_a_suite_s_recordings_are_found_where_they_are_alone(
 
 def test_an_agent_s_servers_are_left_out_of_its_replays() -> None:
     """By the configuration that was typed beside it."""
-    serving = Serving(agent=("a",), options=(("--mcp-config", "tools.json"),))
+    serving = ServerOptions(agent=("a",), options=(("--mcp-config", "tools.json"),))
     (tool,) = (each for each in list_tools_of(serving) if each.runs_agent)
     assert command_of(tool, {}, serving) == ["replay", "--mcp-config=tools.json", "--", "a"]
 
 
 def test_no_argument_becomes_an_option() -> None:
     """A model may have read it in a recording."""
-    serving = Serving(write=True, agent=("a",))
+    serving = ServerOptions(write=True, agent=("a",))
     for tool in list_tools_of(serving):
         for each in set(tool.properties) & {"cassette", "what", "old"}:
             with pytest.raises(SettingsError, match="no name of a cassette"):
@@ -189,7 +189,7 @@ SOUND: dict[str, list[Any]] = {"string": [], "integer": [], "object": [{}], "arr
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda each: each.name)
 def test_what_is_no_argument_is_refused_in_words(tool: McpTool) -> None:
     """Whatever a client sends for an argument: it is of the schema's type and can be a word of a command, or no command is run."""
-    serving = Serving("s.db", "given", write=True, agent=("agent",))
+    serving = ServerOptions("s.db", "given", write=True, agent=("agent",))
     whole: dict[str, Any] = dict.fromkeys(tool.required, "c")
     for name, schema in tool.properties.items():
         for odd in ODD:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from llmproxy.core.bindings import Bindings, RunVariable, VolatileField
-from llmproxy.core.bindings.lessons import Restated, restate
+from llmproxy.core.bindings.lessons import RestatedRequest, restate
 from llmproxy.core.traffic.differences import differences
 
 A, B = (RunVariable("cwd", "/tmp/a"),), (RunVariable("cwd", "/srv/ci/w"),)
@@ -26,7 +26,7 @@ def asked(cwd: str, result: str, question: str, command: str = "run") -> Any:  #
     }
 
 
-def told(old: Any, new: Any, *slots: VolatileField) -> tuple[Restated, list[tuple[str, str, str]]]:  # noqa: ANN401 - trees
+def told(old: Any, new: Any, *slots: VolatileField) -> tuple[RestatedRequest, list[tuple[str, str, str]]]:  # noqa: ANN401 - trees
     """Return the recorded one in this run's words, and what is left different."""
     made = restate(Bindings(A, B, slots), old, new)
     return made, [(each.path, each.old, each.new) for each in differences(made.tree, new)]

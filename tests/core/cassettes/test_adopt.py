@@ -12,7 +12,7 @@ import brotli
 import pytest
 import zstandard
 
-from llmproxy.core.cassettes.adopt import Adopted, adopt
+from llmproxy.core.cassettes.adopt import AdoptedExchange, adopt
 from llmproxy.core.cassettes.formats import open_source
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.vcr import dumps, parse, read
@@ -48,7 +48,7 @@ def recorded(**changes: object) -> Recorded:
     return Recorded(**(values | changes))  # type: ignore[arg-type]
 
 
-def taken(*each: Recorded, upstreams: dict[str, str] | None = None) -> list[Adopted]:
+def taken(*each: Recorded, upstreams: dict[str, str] | None = None) -> list[AdoptedExchange]:
     return adopt(each, "c", rules=Rules(), redactor=Redactor(), upstreams=upstreams)
 
 

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 
 from llmproxy.core.bindings import check_run_variable
 from llmproxy.core.cassettes.stand_ins import from_json
-from llmproxy.core.control.answering import ControlRequest, about, answer
+from llmproxy.core.control.answering import ControlRequest, answer, session_of
 from llmproxy.core.control.table import TABLE, ControlledProxy, number, report, session_calls, spans
 from llmproxy.core.control.values import BadControl
 from llmproxy.core.engine.engine import Engine
@@ -533,7 +533,7 @@ def test_secrets_are_not_listed(api: Api) -> None:
 def test_which_session_a_request_asks_about(api: Api, method: str, path: str, found: bool) -> None:
     """So that the shell can let its open calls end before it is summed up."""
     api.post("sessions", {"name": "a"})
-    session = about(api.engine, ControlRequest(method, PREFIX + path, (), b"", loopback=True))
+    session = session_of(api.engine, ControlRequest(method, PREFIX + path, (), b"", loopback=True))
     assert (session is not None) == found
 
 

@@ -27,7 +27,7 @@ from llmproxy.core.keys.normalize import (
 from llmproxy.core.keys.rules import OPENAI_ACCOUNTING
 from llmproxy.core.keys.scrub import Rules, TextScrub
 from llmproxy.core.providers.routing import Route, route
-from llmproxy.core.secrets.find import CredentialEpoch, tails
+from llmproxy.core.secrets.find import CredentialEpoch, common_endings
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Headers, Key, Request
 from llmproxy.core.traffic.json_bytes import NotLossless, parse
@@ -484,10 +484,10 @@ def test_a_new_credential_forgets_what_it_may_change() -> None:
     memory.put(b"1", KNOWN, learned)
     memory.put(b"2", noted, learned)
     assert memory.get(b"1", learned) is KNOWN
-    learned.add(tails("another0123456789fedcba"))
+    learned.add(common_endings("another0123456789fedcba"))
     assert memory.get(b"1", learned) is None
     assert memory.get(b"2", learned) is noted
-    learned.add(tails("token0123456789abcdef"))
+    learned.add(common_endings("token0123456789abcdef"))
     assert memory.get(b"2", learned) is None
     assert len(memory) == 0
 

@@ -15,8 +15,8 @@ from llmproxy.core.secrets.encodings import (
     Fingerprints,
     overwrite_spans,
     replace_spans,
+    search_windows,
     unescape_text,
-    windows,
     with_checksums,
 )
 from llmproxy.core.secrets.find import Span
@@ -72,7 +72,7 @@ BORDER = 1 << 20
 def test_windows_cover_a_text_once() -> None:
     """What counts of one begins where that of the one before ended, and has margins on both sides."""
     for size in (0, 1, 4 << 20, (4 << 20) + 1, 9_999_999):
-        found = list(windows(size))
+        found = list(search_windows(size))
         assert [found[0][1], *(last for _, _, last, _ in found)] == [*(first for _, first, _, _ in found), size]
         assert all(start <= first - 200_000 or start == 0 for start, first, _, _ in found)
         assert all(end >= last + 200_000 or end == size for _, _, last, end in found)

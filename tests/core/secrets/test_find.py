@@ -18,10 +18,10 @@ from llmproxy.core.secrets.find import (
     CredentialEpoch,
     KnownSecrets,
     Span,
+    common_endings,
     disjoint,
-    forms,
     in_base64,
-    tails,
+    written_forms,
 )
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Request
@@ -50,11 +50,11 @@ SECRETS = st.text(ascii_letters + digits + "-._~", min_size=8, max_size=60) | st
 @given(SECRETS, st.integers(0, 10**6))
 def test_no_form_of_a_credential_stands_where_none_of_its_tails_does(secret: str, seed: int) -> None:
     """A text that holds a form has a tail of it in a run of key characters, or the credential counts everywhere."""
-    made = tails(secret)
+    made = common_endings(secret)
     if None in made:
         return
     chance = random.Random(seed)
-    for form in forms(secret):
+    for form in written_forms(secret):
         epoch = CredentialEpoch()
         around = (
             "".join(chance.choices(ascii_letters + ' "/-', k=6)),
@@ -68,8 +68,8 @@ def test_no_form_of_a_credential_stands_where_none_of_its_tails_does(secret: str
 @given(st.text(ascii_letters + digits + "-._~", min_size=16, max_size=80))
 def test_the_quick_tails_are_those_of_the_forms(secret: str) -> None:
     """A tenth of the time, nothing left out."""
-    for form in forms(secret):
-        assert any(tail is not None and tail in form for tail in tails(secret))
+    for form in written_forms(secret):
+        assert any(tail is not None and tail in form for tail in common_endings(secret))
 
 
 def test_what_was_derived_before_holds_unless_a_credential_may_stand_in_it() -> None:
@@ -77,10 +77,10 @@ def test_what_was_derived_before_holds_unless_a_credential_may_stand_in_it() -> 
     epoch = CredentialEpoch()
     assert epoch.changes_nothing(0, noted=False)
     assert epoch.search("some text with token0123456789abcdef in it")
-    epoch.add(tails("another0123456789fedcba"))
+    epoch.add(common_endings("another0123456789fedcba"))
     assert epoch.changes_nothing(0, noted=True)
     assert not epoch.changes_nothing(0, noted=False)
-    epoch.add(tails("token0123456789abcdef"))
+    epoch.add(common_endings("token0123456789abcdef"))
     assert not epoch.changes_nothing(0, noted=True)
     assert not epoch.changes_nothing(1, noted=True)
     assert epoch.changes_nothing(2, noted=True)

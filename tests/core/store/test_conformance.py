@@ -15,7 +15,7 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import (
     count as count_live,
     count_unused,
-    elsewhere,
+    find_other_places,
     put_volatile_fields,
     volatile_fields_of,
 )
@@ -59,7 +59,7 @@ def test_slots_are_per_cassette_sample_party_and_key(open_: Opener) -> None:
         for change in ({"cassette": "other"}, {"sample": 2}, {"party": "judge"}, {"key": key(2)}):
             store.add(interaction(1, **change), supersede=False)
         assert len(store.slots("default", 1, "agent", key(1))) == 1
-        assert elsewhere(store, key(1), 9) == [
+        assert find_other_places(store, key(1), 9) == [
             ("default", 1, "agent"),
             ("default", 1, "judge"),
             ("default", 2, "agent"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import count, count_unused, elsewhere, summary
+from llmproxy.core.store.queries import count, count_unused, find_other_places, summary
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
 
@@ -57,13 +57,13 @@ def test_counts_are_of_live_recordings(store: Store) -> None:
 
 def test_where_else_a_key_is_recorded(store: Store) -> None:
     """Cassette, sample and party, at most so many."""
-    assert sorted(elsewhere(store, Key("v1:a"), 9)) == [
+    assert sorted(find_other_places(store, Key("v1:a"), 9)) == [
         ("default", 1, "agent"),
         ("other", 1, "judge"),
         ("other", 2, "agent"),
     ]
-    assert len(elsewhere(store, Key("v1:a"), 2)) == 2
-    assert elsewhere(store, Key("v1:z"), 9) == []
+    assert len(find_other_places(store, Key("v1:a"), 2)) == 2
+    assert find_other_places(store, Key("v1:z"), 9) == []
 
 
 def test_one_row_in_short(store: Store) -> None:

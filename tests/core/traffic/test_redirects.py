@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.traffic.response_bytes import elsewhere, prefix_of, to_served, to_stored
+from llmproxy.core.traffic.response_bytes import leads_to, prefix_of, to_served, to_stored
 
 
 def kept(location: str, target: str = "/base/v1/files/f", at_provider: str = "/v1/files/f") -> str:
@@ -52,7 +52,7 @@ def test_whatever_it_says_it_never_leads_to_another_host(location: str, prefix: 
     found = kept(location)
     led = to_served(found, prefix)
     if led is None:
-        assert elsewhere((("location", found),))
+        assert leads_to((("location", found),))
     else:
         assert led.startswith(f"{prefix}/")
         assert led.removeprefix(prefix)[1:2] not in ("/", "\\")

@@ -17,7 +17,7 @@ from llmproxy.scenario.cluster.node import Returned, portable
 from llmproxy.scenario.cluster.runner import RemoteRunner, address_of, build_refusal, connect, options_of
 from llmproxy.suite.project import Options
 from llmproxy.suite.reading.load import SuiteCase, load
-from llmproxy.suite.run.case_runner import Ran
+from llmproxy.suite.run.case_runner import CaseResult
 from llmproxy.suite.run.remote import RemoteSuites, SuiteParcel, open_suites
 from llmproxy.suite.run.run_context import RunContext
 
@@ -95,7 +95,7 @@ def case_of(folder: Path, more: str = "") -> SuiteCase:
     return load([path]).scenarios[0]
 
 
-def execute(ray: Ray, case: SuiteCase) -> tuple[Ran, list[Event], RemoteRunner]:
+def execute(ray: Ray, case: SuiteCase) -> tuple[CaseResult, list[Event], RemoteRunner]:
     """Run a case on a cluster."""
     heard, runner = Heard(), RemoteRunner(ray, {})
     world = RunContext(options=Options(mode="replay"), proxy=None, handlers=[heard])
@@ -104,11 +104,11 @@ def execute(ray: Ray, case: SuiteCase) -> tuple[Ran, list[Event], RemoteRunner]:
     return ran, heard.events, runner
 
 
-def back() -> Returned[Ran]:
+def back() -> Returned[CaseResult]:
     """Return a run that passed."""
     begun = Started(run_id="r", scenario="a", name="a")
     done = Finished(run_id="r", scenario="a", status=Status.PASSED)
-    return Returned(Ran(Status.PASSED), [begun, done], {"a.yaml": b"x"})
+    return Returned(CaseResult(Status.PASSED), [begun, done], {"a.yaml": b"x"})
 
 
 def test_a_worker_that_dies_costs_one_more_try(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_who_missed_on_a_node_is_told_where_to_look(tmp_path: Path) -> None:
         Started(run_id="r", scenario="a", name="a"),
         Finished(run_id="r", scenario="a", status=Status.ENVIRONMENT_ERROR, misses=("ingen inspelning",)),
     ]
-    _, events, cluster = execute(Ray(Returned(Ran(Status.ENVIRONMENT_ERROR), told, {})), case_of(tmp_path))
+    _, events, cluster = execute(Ray(Returned(CaseResult(Status.ENVIRONMENT_ERROR), told, {})), case_of(tmp_path))
     assert events == told
     assert [note.partition(": ")[2] for note in cluster.notes()] == ["run what missed without the cluster first"]
     assert execute(Ray(back()), case_of(tmp_path))[2].notes() == []

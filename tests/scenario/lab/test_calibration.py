@@ -12,7 +12,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.report.rows import wilson
-from llmproxy.scenario.lab.calibration import Calibration, Flips, calibrate, count_judge_calls
+from llmproxy.scenario.lab.calibration import Calibration, FlipRate, calibrate, count_judge_calls
 from llmproxy.scenario.lab.judgements import Transcript
 from llmproxy.scenario.lab.labels import Labelled
 from tests.scenario.people import Judge
@@ -69,7 +69,7 @@ def test_agreement_and_kappa_against_people() -> None:
     assert (wrong.id, wrong.criterion, wrong.human, wrong.judge, wrong.reason) == (
         "t2", "b", "passed", "failed", "about b",
     )  # fmt: skip
-    assert (found.repetition, found.order, found.unsteady) == (Flips(0, 24), Flips(0, 8), 0)
+    assert (found.repetition, found.order, found.unsteady) == (FlipRate(0, 24), FlipRate(0, 8), 0)
     text = "\n".join(found.lines())
     assert "agreement: 6 of 7 (85.7%, 95 % interval" in text
     assert "flips on order: 0 of 8 (0.0%)" in text
@@ -103,11 +103,11 @@ def test_flips_on_repetition_and_on_order_are_told_apart() -> None:
     moody = measured(
         lambda name, text, sample, _: "passed" if (name, text, sample) != ("t1", "a", 2) else "failed", HUMAN
     )
-    assert (moody.repetition, moody.unsteady, moody.order) == (Flips(2, 24), 1, Flips(0, 8))
+    assert (moody.repetition, moody.unsteady, moody.order) == (FlipRate(2, 24), 1, FlipRate(0, 8))
     biased = measured(
         lambda _name, text, _sample, backwards: "passed" if (text == "a") != backwards else "failed", HUMAN
     )
-    assert (biased.repetition, biased.unsteady, biased.order) == (Flips(0, 24), 0, Flips(8, 8))
+    assert (biased.repetition, biased.unsteady, biased.order) == (FlipRate(0, 24), 0, FlipRate(8, 8))
 
 
 def test_what_could_not_be_judged_is_left_out_and_shown() -> None:

@@ -12,7 +12,7 @@ from llmproxy import scenario
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
 from llmproxy.scenario.config import ConfigDefaults, ScenarioConfig
-from llmproxy.scenario.lab.judgements import Bench, Transcript, in_parallel
+from llmproxy.scenario.lab.judgements import JudgeSetup, Transcript, in_parallel
 from llmproxy.scenario.values.run import context_scenario
 from tests.scenario.people import Judge
 
@@ -40,7 +40,7 @@ def test_the_judge_sees_the_whole_conversation_and_must_decide() -> None:
 
     judge = Judge(decide)
     transcript = Transcript(id="t", messages=SAID, description="greeting")
-    ended = asyncio.run(Bench(name="test", proxy=False).ask(lambda: judge, transcript, 3, "reversed"))
+    ended = asyncio.run(JudgeSetup(name="test", proxy=False).ask(lambda: judge, transcript, 3, "reversed"))
     (given,) = judge.inputs
     assert (given.messages, bool(given.judgment_request), given.scenario_state.description) == (SAID, True, "greeting")
     assert given.scenario_state.executor.options.sample == 3
@@ -55,7 +55,7 @@ def test_looks_have_recordings_of_their_own() -> None:
         cassettes.append(given.scenario_state.executor.cassette)
         return scenario.ScenarioResult(success=True, messages=[])
 
-    bench = Bench(name="rejudge", proxy=False)
+    bench = JudgeSetup(name="rejudge", proxy=False)
     for id_, about in (("a", ""), ("a", ""), ("b", ""), ("a", "reversed")):
         asyncio.run(bench.ask(Judge(decide), Transcript(id=id_, messages=SAID), 1, about))
     assert cassettes[0] == cassettes[1]
@@ -103,7 +103,7 @@ def test_work_is_done_in_parallel_in_order_and_stops_at_an_error() -> None:
 def test_what_cannot_be_meant_is_no_look() -> None:
     """A mode of the proxy without one would send a replay to the provider: refused, and nobody is asked."""
     judge = Judge(lambda given: scenario.ScenarioResult(success=True, messages=[]))
-    bench = Bench(name="test", proxy=False, mode="replay")
+    bench = JudgeSetup(name="test", proxy=False, mode="replay")
     with pytest.raises(SettingsError, match="mode='replay' is a mode of the proxy"):
         asyncio.run(bench.ask(judge, Transcript(id="t", messages=SAID)))
     assert judge.inputs == []

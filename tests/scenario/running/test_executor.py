@@ -16,7 +16,7 @@ from llmproxy import scenario
 from llmproxy.client.host import HOST, Host
 from llmproxy.report.langwatch import ScenarioEventBus
 from llmproxy.scenario import ScenarioExecutor
-from llmproxy.scenario.running.executor import Namesakes, recorded_as
+from llmproxy.scenario.running.executor import GivenNames, recorded_as
 from llmproxy.scenario.values.run import RunOptions
 from tests.provider import Provider, step
 from tests.scenario.people import Agent, Judge, User, executor, play, said
@@ -29,7 +29,7 @@ class Program:
     """A plain program, which has run nothing yet."""
 
     def __init__(self) -> None:
-        self.namesakes = Namesakes()
+        self.namesakes = GivenNames()
 
     def named(self, name: str, description: str = "d", script: Any = None, **more: Any) -> str:
         """Return what a scenario of it is recorded as."""

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from llmproxy.suite.matchers.core import REGISTRY, Found, MatchOutcome, SeenValue, both, by_value, either, judge
+from llmproxy.suite.matchers.core import REGISTRY, Match, MatchOutcome, SeenValue, both, by_value, either, judge
 from llmproxy.suite.matchers.variables import VariableScope
 
 HOLDS, FAILS, UNFIT, MISTYPED, UNCLEAR = MatchOutcome
@@ -18,15 +18,15 @@ def test_all_and_any_over_every_pair(left: MatchOutcome, right: MatchOutcome) ->
     pair = {left, right}
     every = next(each for each in (FAILS, UNCLEAR, UNFIT, MISTYPED, HOLDS) if each in pair)
     some = next(each for each in (HOLDS, UNCLEAR, UNFIT, MISTYPED, FAILS) if each in pair)
-    assert both([Found(left), Found(right)]).outcome is every
-    assert either([Found(left), Found(right)]).outcome is some
+    assert both([Match(left), Match(right)]).outcome is every
+    assert either([Match(left), Match(right)]).outcome is some
 
 
 def test_reasons_are_kept() -> None:
     """Of what decided; a list of branches tells each."""
-    assert both([Found(FAILS, "a"), Found(HOLDS), Found(FAILS, "b")]).message == "a; b"
-    assert either([Found(FAILS, "a"), Found(FAILS, "b")]).message == "a; and b"
-    assert both([Found(HOLDS, note="n"), Found(HOLDS)]).note == "n"
+    assert both([Match(FAILS, "a"), Match(HOLDS), Match(FAILS, "b")]).message == "a; b"
+    assert either([Match(FAILS, "a"), Match(FAILS, "b")]).message == "a; and b"
+    assert both([Match(HOLDS, note="n"), Match(HOLDS)]).note == "n"
 
 
 def test_a_matcher_without_a_key_is_unclear() -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from llmproxy.errors import Exit
-from llmproxy.suite.matchers.variables import StepError, VariableScope, bare_name, references, whole
+from llmproxy.suite.matchers.variables import StepError, VariableScope, bare_name, parse_ref, references
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
 
@@ -165,8 +165,8 @@ def test_references_tell_how_sure_they_are() -> None:
     """A bare word may be text; a field, an item or braces are meant."""
     found = {each.text: each.sure for each in references("$a $b.c ${d} $e[0] $$f $5")}
     assert found == {"$a": False, "$b.c": True, "${d}": True, "$e[0]": True}
-    assert whole("$a.b") is not None
-    assert [whole(text) for text in ("$a b", "$$", "a", 5)] == [None] * 4
+    assert parse_ref("$a.b") is not None
+    assert [parse_ref(text) for text in ("$a b", "$$", "a", 5)] == [None] * 4
 
 
 def test_names_are_bare() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.reading.load import LoadedSuites, load
-from llmproxy.suite.selection import Wanted, select
+from llmproxy.suite.selection import SelectionOptions, select
 
 SUITE = """
 name: s
@@ -54,7 +54,7 @@ def test_each_row_is_a_case(tmp_path: Path, name: str, text: str) -> None:
     found = loaded(tmp_path, text, name)
     assert [case.id for case in found.scenarios] == ["weather[r]", "weather[p]"]
     assert "Paris" in found.scenarios[1].title
-    assert [case.id for case in select(found.scenarios, Wanted(ids=("weather[p]",)))] == ["weather[p]"]
+    assert [case.id for case in select(found.scenarios, SelectionOptions(ids=("weather[p]",)))] == ["weather[p]"]
     assert (tmp_path / name) in found.files
     assert found.warnings == ()
 

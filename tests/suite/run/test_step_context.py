@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.report.events import Assertion, Message, Status
-from llmproxy.suite.run.step_context import Done, status_of
+from llmproxy.suite.run.step_context import StepResult, status_of
 from llmproxy.trace.observing.wire import Observed
 from tests.suite.run.test_runner import run
 
@@ -21,21 +21,21 @@ P, F, E = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
 def test_what_failed_has_failed(wire: list[Status], rest: list[Status], status: Status) -> None:
     """Else what cannot be evaluated is an error; never a pass."""
     made = [[Assertion(name="x", status=each) for each in found] for found in (wire, rest)]
-    done = Done(made[0], made[1])
+    done = StepResult(made[0], made[1])
     assert status_of(done) is status
 
 
 def test_a_status_of_its_own_counts() -> None:
     """Of a step that could not be carried out."""
-    assert status_of(Done(status=Status.AGENT_ERROR)) is Status.AGENT_ERROR
+    assert status_of(StepResult(status=Status.AGENT_ERROR)) is Status.AGENT_ERROR
 
 
 def test_traffic_can_be_looked_at_again() -> None:
     """For calls that came after the answer."""
-    done = Done(rest=[Assertion(name="r", status=P)], again=lambda: ([Assertion(name="w", status=F)], Observed()))
+    done = StepResult(rest=[Assertion(name="r", status=P)], again=lambda: ([Assertion(name="w", status=F)], Observed()))
     done.recheck_traffic()
     assert [each.name for each in done.assertions] == ["w", "r"]
-    Done().recheck_traffic()
+    StepResult().recheck_traffic()
 
 
 def test_messages_are_told_with_turn_time_and_conversation(tmp_path: Path) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.trace.observing.wire import Sent, find_replaced
+from llmproxy.trace.observing.wire import SentRequest, find_replaced
 from tests.trace.observing.chats import Chats, asks, call, result, said, user
 
 CHARGE = call("charge", {"eur": 5})
 
 
-def sent(text: str) -> list[Sent]:
+def sent(text: str) -> list[SentRequest]:
     """Read ``a0+ a- b``: question, how often it was sent before if its client says so, ``+`` a whole answer, ``-`` none."""
     return [
-        Sent(number, each[0], int(each[1]) if each[1].isdecimal() else None, each.endswith("+"))
+        SentRequest(number, each[0], int(each[1]) if each[1].isdecimal() else None, each.endswith("+"))
         for number, each in enumerate(text.split(), 1)
     ]
 
@@ -54,7 +54,10 @@ def test_of_several_alike_nothing_tells_which_was_repeated() -> None:
 
 def test_an_unknown_question_repeats_nothing() -> None:
     """What has no key is compared with nothing."""
-    assert find_replaced([Sent(1, None, None, whole=False), Sent(2, None, None, whole=True)]).sure == frozenset()
+    assert (
+        find_replaced([SentRequest(1, None, None, whole=False), SentRequest(2, None, None, whole=True)]).sure
+        == frozenset()
+    )
 
 
 def test_a_tool_that_ran_three_times_counts_three_times() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.trace.observing.threads import changes, common, items_of, system_of
+from llmproxy.trace.observing.threads import changes, count_common, items_of, system_of
 
 USER, SAID = Message("user", "Buy milk"), Message("assistant", "Created.")
 CALL = Message("assistant", "", (ToolCall("c1", "create", '{"a": 1, "b": 2}'),))
@@ -30,7 +30,7 @@ def test_an_answer_in_pieces_is_one() -> None:
 def test_shared_ends_are_counted() -> None:
     """From the beginning, and from the end, no message twice."""
     one = items_of([USER, SAID, NEXT])
-    assert (common(one, one), common(one, one[1:]), common(one, [])) == (3, 2, 0)
+    assert (count_common(one, one), count_common(one, one[1:]), count_common(one, [])) == (3, 2, 0)
 
 
 def test_nothing_changed() -> None:

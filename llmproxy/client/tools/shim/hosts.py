@@ -128,7 +128,7 @@ def _decode_lines(lines: Sequence[tuple[int, bytes]]) -> list[tuple[int, str]]:
     return [(number, line.decode("utf-8", "surrogatepass")) for number, line in lines]
 
 
-class _OwnShell:
+class _OwnContext:
     """Carries out what the engine decides, at once."""
 
     def __init__(self, engine: Engine) -> None:
@@ -184,7 +184,7 @@ class OwnHost:
         )
         found = [check_run_variable(**each) for each in gather_run_variables(env, Path.cwd(), git=False)]
         session = self._engine.sessions.open(settings.cassette, mode=settings.mode, run_variables=found)
-        self._line: ToolLine = ToolLine(self._engine, _OwnShell(self._engine), session.name, server)
+        self._line: ToolLine = ToolLine(self._engine, _OwnContext(self._engine), session.name, server)
         self._line.learn(secrets)
 
     def on_line(self, line: bytes) -> LineOutcome:

@@ -81,7 +81,7 @@ def _read_entry(tree: Tree, number: int) -> Recorded:
         response_headers=header_pairs(response.get("headers")),
         response_body=answered,
         number=number,
-        extra=extra if isinstance(extra, dict) else _times(tree),
+        extra=extra if isinstance(extra, dict) else _read_timings(tree),
         recorded_at=seconds(tree.get("startedDateTime")),
         problem=why,
     )
@@ -116,7 +116,7 @@ def _answer(response: dict[str, Tree]) -> tuple[bytes, str]:
     return (base64_bytes(said) if content.get("encoding") == "base64" else utf8(said)), ""
 
 
-def _times(entry: dict[str, Tree]) -> dict[str, object]:
+def _read_timings(entry: dict[str, Tree]) -> dict[str, object]:
     """Return when head and body were there, as far as the entry says."""
     timings = entry.get("timings")
     said = timings if isinstance(timings, dict) else {}

@@ -46,7 +46,7 @@ from llmproxy.core.cassettes.formats.yaml_text import (
     PLAIN,
     STYLES,
     AnchoredValue,
-    Same,
+    AnchorReference,
     lines,
     lines_of,
     listing,
@@ -239,7 +239,7 @@ class _Shared:
             known = self.names.setdefault(name, "")
             if known == text and self.left:
                 self.left -= 1
-                return Same(name)
+                return AnchorReference(name)
             if not known:
                 self.names[name] = text
                 return AnchoredValue(name, self.items(value) if items else value)

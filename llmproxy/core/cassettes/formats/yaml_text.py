@@ -6,8 +6,9 @@
 
 The writer of YAML knows JSON's values and nothing else, keeps the order of members, writes texts of several lines as
 blocks and one value a line, so that a diff shows what changed. A part that stands in several places is written once
-with an anchor (:class:`AnchoredValue`), and as an alias after that (:class:`Same`). The reader takes plain scalars as
-JSON does: ``no``, ``1_000`` and ``2024-01-01`` are texts. It refuses duplicate members, tags and whatever explodes.
+with an anchor (:class:`AnchoredValue`), and as an alias after that (:class:`AnchorReference`). The reader takes plain
+scalars as JSON does: ``no``, ``1_000`` and ``2024-01-01`` are texts. It refuses duplicate members, tags and whatever
+explodes.
 
 A body of JSON whose style is known may be shown as a tree and is still exact. One that no style gives back (duplicate
 members, ``1.00``, escaped slashes, ``NaN``) has none, and must be kept as text.
@@ -47,7 +48,7 @@ class AnchoredValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Same:
+class AnchorReference:
     """The value of an anchor that was written before."""
 
     name: str
@@ -82,7 +83,7 @@ def _entry(out: list[str], head: str, value: object, indent: str) -> None:
     """Write what stands after ``name:`` or ``-``."""
     if isinstance(value, AnchoredValue):
         head, value = f"{head} &{value.name}", value.value
-    if isinstance(value, Same):
+    if isinstance(value, AnchorReference):
         out.append(f"{head} *{value.name}")
     elif isinstance(value, dict | list) and value:
         out.append(head)

@@ -45,7 +45,7 @@ def translate(error: sqlite3.Error, path: Path, *, writing: bool) -> LLMProxyErr
     return sqlite_file.translate(error, path, WORDS, writing=writing)
 
 
-def look(path: Path) -> FileState:
+def check_file(path: Path) -> FileState:
     """Return what lies at `path`: nothing, or something that can be a store. Raises CassetteCorrupt if it is not
     SQLite's, MachineError.
     """
@@ -206,7 +206,7 @@ def open_reader(path: Path) -> StoreReader:
 
     Raises CassetteNotFound, CassetteCorrupt, CassetteNewer, CassetteBusy.
     """
-    state = look(path)
+    state = check_file(path)
     if state is FileState.ABSENT:
         raise CassetteNotFound(f"There is no store at {path}.", hint=advise_missing(path))
     with sqlite_file.translate_errors(path, WORDS, writing=False):
@@ -229,7 +229,7 @@ def open_writer(path: Path) -> Connection:
 
     Raises StoreReadOnly, CassetteCorrupt, CassetteNewer, CassetteBusy.
     """
-    state = look(path)
+    state = check_file(path)
     check_writable(path)
     with sqlite_file.translate_errors(path, WORDS, writing=True):
         conn = connect(path, "mode=rwc")

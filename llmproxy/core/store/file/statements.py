@@ -23,7 +23,7 @@ _ANEW = ", latest_from = (SELECT coalesce(max(seq), 0) + 1 FROM sqlite_sequence 
 _WHERE = " WHERE name = ? AND sample = ?"
 
 
-def alive(pid: int) -> bool:
+def is_process_alive(pid: int) -> bool:
     """Return whether a process of this number runs on this machine; where that cannot be asked, yes."""
     if os.name == "nt":  # signal 0 would end the process there
         return True
@@ -54,7 +54,7 @@ def take_lease(
     other, pid, host, heartbeat = row
     ours = other == holder and pid == os.getpid() and host == platform.node()
     fresh = heartbeat is not None and now - heartbeat < LEASE_SECONDS
-    if other is not None and not ours and fresh and (host != platform.node() or alive(pid)):
+    if other is not None and not ours and fresh and (host != platform.node() or is_process_alive(pid)):
         shown = name if isinstance(name, str) else repr(name)
         session = shown if sample == 1 else f"{shown}~{sample}"
         raise CassetteBusy(

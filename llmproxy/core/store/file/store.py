@@ -24,10 +24,10 @@ from llmproxy.core.store.bodies import Bodies, Group, Prepared
 from llmproxy.core.store.file import statements
 from llmproxy.core.store.file.connect import (
     StoreReader,
+    check_file,
     check_writable,
     close_writer,
     connect,
-    look,
     open_beside,
     open_reader,
     open_writer,
@@ -108,7 +108,7 @@ class FileStore(Store):
         path = Path(path)
         if not writable:
             return cls(path, open_reader(path), writable=False, now=now)
-        state = look(path)
+        state = check_file(path)
         check_writable(path)
         if state is FileState.ROLLBACK:
             # The writer comes with the first write: a run of nothing but hits leaves the file as it was.

@@ -118,7 +118,9 @@ def prepare(local: sqlite3.Connection, store: str) -> None:
         local.execute("INSERT INTO server_store VALUES (?)", (store,))
 
 
-def bring(local: sqlite3.Connection, conn: Conn, name: str | None, known: Mapping[bytes, Body] | None = None) -> bool:
+def update_copies(
+    local: sqlite3.Connection, conn: Conn, name: str | None, known: Mapping[bytes, Body] | None = None
+) -> bool:
     """Bring the copy of a cassette up to date, of all for None; tells whether something was taken out of it.
 
     `known` are bodies that need not be sent, since they came from here. Raises psycopg.Error, sqlite3.Error,

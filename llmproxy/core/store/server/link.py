@@ -43,7 +43,7 @@ _AGAIN = frozenset({"40001", "40P01"})
 _LOCKED = "55P03"
 
 
-class Lost(MachineError):
+class ServerLost(MachineError):
     """The server went away, or was never there: what was asked may or may not have been done."""
 
     code = "llmproxy_server_away"
@@ -137,7 +137,7 @@ def connect(server: StoreServer) -> Conn:
             hint=install_command("postgres"),
         ) from error
 
-    class Patient(psycopg.Connection[tuple[Any, ...]]):
+    class TimedConnection(psycopg.Connection[tuple[Any, ...]]):
         """Waits for no answer without end."""
 
         def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:  # noqa: ANN401
@@ -150,7 +150,7 @@ def connect(server: StoreServer) -> Conn:
     try:
         given = conninfo_to_dict(server.url)
         added = {k: v for k, v in usual.items() if k not in given}
-        conn = Patient.connect(server.url, autocommit=True, **added)  # type: ignore[arg-type]
+        conn = TimedConnection.connect(server.url, autocommit=True, **added)  # type: ignore[arg-type]
         conn.execute(_SETTINGS)
     except psycopg.Error as error:
         raise _build_lost(server, error) from error
@@ -174,7 +174,7 @@ def _format_error(server: StoreServer, error: Exception) -> str:
     return text.rstrip(".")
 
 
-def _build_lost(server: StoreServer, error: Exception) -> Lost:
+def _build_lost(server: StoreServer, error: Exception) -> ServerLost:
     said = _format_error(server, error)
     if "password" in said or "authentication" in said:
         hint = "Its password comes from the URL, from PGPASSWORD or from ~/.pgpass."
@@ -184,7 +184,7 @@ def _build_lost(server: StoreServer, error: Exception) -> Lost:
         hint = "Make it on the server (createdb), or correct the URL: postgresql://USER@HOST:PORT/DATABASE"
     else:
         hint = "See that the server runs and can be reached from here."
-    return Lost(f"The store {server.shown} cannot be reached: {said}.", hint=hint)
+    return ServerLost(f"The store {server.shown} cannot be reached: {said}.", hint=hint)
 
 
 def translate(server: StoreServer, error: psycopg.Error, *, writing: bool) -> LLMProxyError:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.core.store.bodies import Base, encode
-from llmproxy.core.store.file.statements import LEASE_SECONDS, alive, refuse_name
+from llmproxy.core.store.file.statements import LEASE_SECONDS, is_process_alive, refuse_name
 from llmproxy.core.store.reading import Rekeying
 from llmproxy.core.store.server.link import in_column
 from llmproxy.errors import CassetteBusy, CassetteCorrupt
@@ -53,7 +53,7 @@ def take_lease(conn: Conn, place: Place, holder: str, now: float, *, anew: bool)
         other, pid, host, age = conn.execute(_LOCK, place).fetchall()[0]
         ours = other == holder and pid == os.getpid() and host == platform.node()
         fresh = age is not None and age < LEASE_SECONDS
-        if other is not None and not ours and fresh and (host != platform.node() or alive(pid)):
+        if other is not None and not ours and fresh and (host != platform.node() or is_process_alive(pid)):
             session = place[0] if place[1] == 1 else f"{place[0]}~{place[1]}"
             raise CassetteBusy(
                 f"Cassette {session!r} is being recorded by {other} (process {pid} on {host}, last seen "

@@ -27,7 +27,7 @@ from llmproxy.core.store.reading import FileSeen, KeyedRecording, Rekeying
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.core.store.server import copying, schema, statements
 from llmproxy.core.store.server.copying import Body
-from llmproxy.core.store.server.link import Link, Lost, TransactionsMet, attempts, in_column, to_pg, together
+from llmproxy.core.store.server.link import Link, ServerLost, TransactionsMet, attempts, in_column, to_pg, together
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_occurrence
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
@@ -206,7 +206,7 @@ class ServerStore(Store):
         """
         try:
             self._bring(cassette)
-        except Lost as error:
+        except ServerLost as error:
             if cassette not in self._read:
                 raise
             log.warning("%s What was read of cassette %s is replayed.", error.message, cassette)
@@ -214,12 +214,12 @@ class ServerStore(Store):
 
     def reach(self) -> None:
         """Wait until the server is there, as long as writing does. Raises Lost."""
-        last: Lost | None = None
+        last: ServerLost | None = None
         for _ in attempts():
             try:
                 with self._reads.open_connection(writing=False) as conn:
                     conn.execute("SELECT 1")
-            except Lost as error:
+            except ServerLost as error:
                 last = error
             else:
                 return
@@ -234,7 +234,9 @@ class ServerStore(Store):
         if found or (cassette, sample) not in self._shared:
             return found
         if not self._reads.is_at_hand:  # connecting takes seconds, on the event loop as well: `reach` does it elsewhere
-            raise Lost(f"The store {self.server.shown} cannot be reached now: the connection to it is being made anew.")
+            raise ServerLost(
+                f"The store {self.server.shown} cannot be reached now: the connection to it is being made anew."
+            )
         self._bring(cassette)
         return super().slots(cassette, sample, party, key)
 
@@ -248,7 +250,7 @@ class ServerStore(Store):
 
     def _follow(self, conn: Conn, cassette: str | None, known: dict[bytes, Body]) -> None:
         with self._local() as local:
-            if copying.bring(local, conn, cassette, known):
+            if copying.update_copies(local, conn, cassette, known):
                 self._bodies.forget()
 
     @contextmanager
@@ -292,7 +294,7 @@ class ServerStore(Store):
                     self._wrote.update(each.place for each in sent)
                     self._update_copy_after(conn, sent, bodies, made)
                     return stored
-            except (Lost, TransactionsMet) as error:
+            except (ServerLost, TransactionsMet) as error:
                 last = error
             except RecordingError as error:
                 if whole or getattr(error.__cause__, "sqlstate", "") != _GONE:
@@ -466,7 +468,7 @@ class ServerStore(Store):
                         clean = not conn.execute(_UNFINISHED.encode(), place).fetchall()
                     statements.release_lease(conn, place, holder, clean=clean)
                 break
-            except (Lost, TransactionsMet) as error:
+            except (ServerLost, TransactionsMet) as error:
                 last = error
         else:
             self._away = True

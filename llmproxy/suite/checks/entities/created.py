@@ -21,6 +21,7 @@ from llmproxy.suite.checks.entities.rows import (
     all_passed,
     bind,
     build_broken,
+    describe_owner,
     judge_rows,
     key_text,
     known_columns,
@@ -28,7 +29,6 @@ from llmproxy.suite.checks.entities.rows import (
     row_assertions,
     row_text,
     select,
-    whose,
     with_more,
 )
 from llmproxy.suite.matchers.table import check, check_number
@@ -47,7 +47,7 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedRow:
     """A row that is another one than before, under the same key."""
 
     before: Row
@@ -95,7 +95,7 @@ def find_foreign(run: RunRows, info: EntityInfo, before: Baseline) -> Rows:
     return []
 
 
-def find_changed(run: RunRows, info: EntityInfo, before: Baseline) -> list[Changed]:
+def find_changed(run: RunRows, info: EntityInfo, before: Baseline) -> list[ChangedRow]:
     """Return the rows that may be new ones under old numbers, newest number first.
 
     A number is given out again only where it and all above it were free: below a row that is as it was, everything was
@@ -105,14 +105,14 @@ def find_changed(run: RunRows, info: EntityInfo, before: Baseline) -> list[Chang
     if not old:
         return []
     now = {row[info.key]: row for row in _all_rows(run, info)}
-    found: list[Changed] = []
+    found: list[ChangedRow] = []
     for key in sorted(
         (each for each in old if _number(each) is not None), key=lambda each: _number(each) or 0, reverse=True
     ):
         if key in now and now[key] == old[key]:
             break
         if key in now:
-            found.append(Changed(old[key], now[key]))
+            found.append(ChangedRow(old[key], now[key]))
     return found
 
 
@@ -174,7 +174,7 @@ def _now(run: RunRows, name: str, before: Baseline, item: Created) -> tuple[Enti
         return info, row_assertions(f"{name}.fields", info, unclear[0], item.fields, run.scope), []
     doubts = _find_doubts(run, info, item, foreign, given, find_changed(run, info, before))
     none = "no row with a new key was added" if any(each.changed for each in doubts) else "no row was added"
-    none = f"{none} to {info.name} in this step{whose(info, run.user)}"
+    none = f"{none} to {info.name} in this step{describe_owner(info, run.user)}"
     found = _assertions(run, name, info, item, judged, none)
     return info, _add_doubts(run, name, item, found, len(matching), doubts), matching
 
@@ -191,7 +191,7 @@ class _Doubt:
 
 
 def _find_doubts(
-    run: RunRows, info: EntityInfo, item: Created, foreign: Rows, given: Rows, changed: Sequence[Changed]
+    run: RunRows, info: EntityInfo, item: Created, foreign: Rows, given: Rows, changed: Sequence[ChangedRow]
 ) -> list[_Doubt]:
     made = []
     for each in judge_rows(foreign, item.fields, run.scope):

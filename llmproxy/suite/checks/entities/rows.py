@@ -17,7 +17,7 @@ from uuid import UUID, uuid5
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.cleanup import Cleaner
-from llmproxy.suite.matchers.core import Found, MatchOutcome
+from llmproxy.suite.matchers.core import Match, MatchOutcome
 from llmproxy.suite.matchers.plain_values import ABSENT
 from llmproxy.suite.matchers.table import check_fields, evaluate
 from llmproxy.suite.matchers.variables import StepError, VariableScope
@@ -63,7 +63,7 @@ _SHOWN = 300
 @dataclass(frozen=True, slots=True)
 class JudgedRow:
     row: Row
-    found: Mapping[str, Found]
+    found: Mapping[str, Match]
     """By column."""
 
     @property
@@ -254,7 +254,7 @@ def with_more(assertion: Assertion, more: str) -> Assertion:
     return replace(assertion, message=f"{assertion.message} ({more})" if assertion.message else more)
 
 
-def whose(info: EntityInfo, user: str | None) -> str:
+def describe_owner(info: EntityInfo, user: str | None) -> str:
     """Say whose rows were looked at, where that narrows anything."""
     return f" for the user {user!r} ({info.user})" if info.user is not None and user is not None else ""
 

@@ -22,6 +22,7 @@ from llmproxy.suite.checks.entities.rows import (
     bind,
     build_broken,
     choose_rows,
+    describe_owner,
     judge_rows,
     key_text,
     known_columns,
@@ -29,7 +30,6 @@ from llmproxy.suite.checks.entities.rows import (
     row_id,
     row_text,
     select,
-    whose,
     with_more,
 )
 from llmproxy.suite.matchers.table import check_number
@@ -160,7 +160,7 @@ def _select_rows(run: RunRows, info: EntityInfo, id_: object, filters: Mapping[s
     """Return the rows that are meant, and words for them."""
     shown = ", ".join(f"{name}: {value!r}" for name, value in filters.items())
     if id_ is None:
-        said = f"row of {info.name}" + (f" with {shown}" if filters else "") + whose(info, run.user)
+        said = f"row of {info.name}" + (f" with {shown}" if filters else "") + describe_owner(info, run.user)
         return select(run.store, info, filters, run.scope, run.user), said
     key = run.scope.resolve(id_)
     if not isinstance(key, str | int | float) or isinstance(key, bool) or (isinstance(key, str) and not key.strip()):

@@ -12,7 +12,7 @@ from llmproxy.core.cassettes.formats.yaml_text import (
     MAX_BYTES,
     STYLES,
     AnchoredValue,
-    Same,
+    AnchorReference,
     by_length,
     lines,
     load,
@@ -87,7 +87,13 @@ def test_it_looks_as_it_should() -> None:
 def test_parts_that_come_again() -> None:
     """A part with a name is an anchor, and an alias where it comes again."""
     text = "\n".join(
-        lines({"a": [AnchoredValue("p1", {"b": 1}), Same("p1")], "c": AnchoredValue("p2", "text"), "d": Same("p2")})
+        lines(
+            {
+                "a": [AnchoredValue("p1", {"b": 1}), AnchorReference("p1")],
+                "c": AnchoredValue("p2", "text"),
+                "d": AnchorReference("p2"),
+            }
+        )
     )
     assert text == "a:\n  - &p1\n    b: 1\n  - *p1\nc: &p2 text\nd: *p2"
     assert load(text, "x") == {"a": [{"b": 1}, {"b": 1}], "c": "text", "d": "text"}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.server.link import Lost, _build_lost
+from llmproxy.core.store.server.link import ServerLost, _build_lost
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteError, CassetteNewer, CassetteNotFound, LLMProxyError, StoreReadOnly
@@ -111,7 +111,7 @@ def test_what_was_read_is_replayed_while_the_server_is_away(server: Postgres, te
         replay.refresh("read")
         slot = replay.slots("read", 1, "agent", key(1))[0]
         assert replay.response(slot.id).body == b"answer 1"
-        with pytest.raises(Lost):
+        with pytest.raises(ServerLost):
             replay.refresh("unread")
         network.mend()
         replay.refresh("unread")
@@ -284,9 +284,9 @@ def _exists(url: str, role: str) -> bool:
 
 
 BAD: dict[str, tuple[Callable[[str, Postgres], str], bool, type[LLMProxyError], str]] = {
-    "wrong password": (_stranger, False, Lost, "password authentication failed"),
-    "no such database": (lambda url, _: url.replace("/team?", "/nosuch?"), False, Lost, "createdb"),
-    "nobody listens": (lambda url, _: "postgresql://me:s3cret!@127.0.0.1:9/team", False, Lost, "refused"),
+    "wrong password": (_stranger, False, ServerLost, "password authentication failed"),
+    "no such database": (lambda url, _: url.replace("/team?", "/nosuch?"), False, ServerLost, "createdb"),
+    "nobody listens": (lambda url, _: "postgresql://me:s3cret!@127.0.0.1:9/team", False, ServerLost, "refused"),
     "newer schema": (_newer, False, CassetteNewer, "its schema is 99"),
     "newer schema, to record": (_newer, True, CassetteNewer, "its schema is 99"),
     "a role without rights": (_new_role, False, CassetteError, "permission denied for schema llmproxy"),

@@ -15,6 +15,7 @@ from llmproxy.suite.checks.entities.rows import (
     all_passed,
     bind,
     build_broken,
+    describe_owner,
     judge_rows,
     key_text,
     known_columns,
@@ -23,7 +24,6 @@ from llmproxy.suite.checks.entities.rows import (
     row_text,
     select,
     user_of,
-    whose,
     with_more,
 )
 from llmproxy.suite.matchers.variables import StepError
@@ -181,5 +181,5 @@ def test_more_is_only_said_of_what_went_wrong() -> None:
     assert with_more(bad, "x").message == "no (x)"
     assert not all_passed([good, bad])
     made = run()
-    assert whose(made.store.describe("tasks"), "anna") == " for the user 'anna' (userId)"
-    assert whose(made.store.describe("notes"), "anna") == ""
+    assert describe_owner(made.store.describe("tasks"), "anna") == " for the user 'anna' (userId)"
+    assert describe_owner(made.store.describe("notes"), "anna") == ""
