@@ -16,8 +16,9 @@ from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import Headers, Request, header, without
 from llmproxy.protocol import Decision
 
-WORTH_A_THREAD = 1 << 16
-"""Bytes of a body that is redacted on a thread: more than that holds up whoever else asks."""
+WORTH_A_THREAD = 1 << 14
+"""Bytes of a request that is redacted on a thread: the worst of that size takes 30 ms, and holds up whoever else
+asks."""
 ROTATING = 8
 """Credentials from which on it is worth knowing what more of them cannot change."""
 
@@ -66,7 +67,7 @@ class Keying:
     def is_long(self, exchange: Exchange, body: bytes) -> bool:
         """Return whether a request is better prepared on a thread: its body is large, and was not seen before."""
         let_through = exchange.decision is Decision.PASS and exchange.route.not_llm
-        if len(body) < WORTH_A_THREAD or exchange.error is not None or let_through:
+        if len(exchange.counted) + len(body) < WORTH_A_THREAD or exchange.error is not None or let_through:
             return False
         return (
             self._state.memory.get(self._state.memory.digest(exchange.counted, body), self._state.redactor.epoch)

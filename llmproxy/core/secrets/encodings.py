@@ -409,7 +409,10 @@ def recode_text(text: str, find: Find) -> str:
     Of the same length, and base64 as before.
     """
     spans = list(_find_coded(text))
-    if not spans:
+    # Lines of wrapped base64 are many: one search tells whether any of them holds anything.
+    if not spans or (
+        len(spans) > _ENDS and not find(_SEPARATOR.join(_decode_run(text[start:end]) for start, end in spans))
+    ):
         return text
     for start, end in spans:
         plain = _decode_run(text[start:end])

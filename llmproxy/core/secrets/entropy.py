@@ -129,14 +129,15 @@ def is_drawn(text: str, least: int = 8) -> bool:
     It is no name, no path, no expression, no template, no example.
     """
     text = text[:_LOOKED_AT]
-    if len(text) < least or not is_literal(text) or is_example(text) or entropy(text) < 2.5:
+    if len(text) < least:
         return False
-    return _is_mixed(text) or any(
+    drawn = _is_mixed(text) or any(
         _is_mixed(token)
         or ((token.islower() or token.isupper()) and _CONSONANTS.search(token.lower()))
         or len(_UNSPEAKABLE.findall(token)) > 1
         for token in _TOKEN.findall(text)
     )
+    return drawn and entropy(text) >= 2.5 and is_literal(text) and not is_example(text)
 
 
 def is_token(text: str) -> bool:

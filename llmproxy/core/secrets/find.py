@@ -118,7 +118,7 @@ def _kinds_of(needle: bytes) -> tuple[SecretKind, ...]:
     """Return the kinds whose needle what was found begins with: the search stops at the longest."""
     if (found := _BY_NEEDLE.get(needle)) is None:
         text = needle.decode()
-        found = _BY_NEEDLE[needle] = tuple(kind for kind in KINDS if text.startswith(kind.needle))
+        found = _BY_NEEDLE[needle] = tuple(kind for kind in KINDS if text.startswith(_prepare_kind(kind)[0]))
     return found
 
 
@@ -163,7 +163,7 @@ def shapes(text: str, *, named: bool = True) -> list[Span]:
     if runs:
         kinds = {kind for needle in _needles_in(text) for kind in _kinds_of(needle)}
         of_kinds: dict[tuple[int, int], Span] = {}
-        for kind in sorted(kinds, key=lambda kind: (len(kind.needle), kind.template)):
+        for kind in sorted(kinds, key=lambda kind: (len(_prepare_kind(kind)[0]), kind.template)):
             of_kinds |= {span[:2]: span for span in _of_kind(kind, text)}  # the more special one names it
         found += of_kinds.values()
         if named:
@@ -194,11 +194,19 @@ def _of_kind(kind: SecretKind, text: str) -> Iterator[Span]:
         at = text.find(needle, after)
 
 
+_LONG_BASE64 = late(rb"([A-Za-z0-9+/_\-]{256})[A-Za-z0-9+/_\-]++")
+"""The first characters of much base64: what begins behind them is chance (`in_base64`)."""
+
+
+def _shorten(run: bytes) -> bytes:
+    return _LONG_BASE64.sub(rb"\1 ", run) if len(run) > 1024 else run
+
+
 @lru_cache(maxsize=2)
 def _needles_in(text: str) -> frozenset[bytes]:
     """Return the literal texts of kinds that stand in runs of key characters."""
     data, _, runs = find_key_runs(text)
-    joined = b"\n".join([data[max(0, start - 1) : end] for start, end, _ in runs])
+    joined = b"\n".join([_shorten(data[max(0, start - 1) : end]) for start, end, _ in runs])
     if b"\\" in joined or b"%" in joined:  # an escape's letters begin no key
         joined = _ESCAPES.sub(b" ", joined)
     return frozenset(_NEEDLE.findall(joined))
@@ -210,17 +218,19 @@ def begin_keys(text: str) -> Iterator[int]:
         for kind in _kinds_of(needle):
             if kind.template.endswith("+>"):
                 continue
-            loose, at = expression(kind.template, loose=True), text.find(kind.needle)
+            literal, lead, _ = _prepare_kind(kind)
+            loose, at = expression(kind.template, loose=True), text.find(literal)
             while at >= 0:
-                if at >= kind.lead and loose.match(text, at - kind.lead):
+                if at >= lead and loose.match(text, at - lead):
                     yield at
-                at = text.find(kind.needle, at + 1)
+                at = text.find(literal, at + 1)
 
 
 def _is_key(kind: SecretKind, found: str) -> bool:
     if kind.wordy and not has_dozen(found):
         return False
-    body = found if kind.lead else found[len(kind.needle) :]
+    needle, lead, _ = _prepare_kind(kind)
+    body = found if lead else found[len(needle) :]
     return is_random(body, kind.entropy, words=kind.mixed)
 
 

@@ -90,7 +90,8 @@ _LONGEST_HEADERS = 4096
 
 T = TypeVar("T")
 
-_STRING = late(r'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?', re.DOTALL)
+_STRING = late(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)(?:"(\s*:)?|\\?\Z)', re.DOTALL)
+"""One that is cut as well, to the end of the text: else each quote in it would be tried, up to its end."""
 _LINK = late(r"REDACTEDx([0-9a-f]{12})\*+")
 """What an answer says in place of a secret in a link; who follows the link asks with it."""
 _NUMBERED = late(r"\[REDACTED-(\d+)(?::[\w-]*|x\w+)?\]")

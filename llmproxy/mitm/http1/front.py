@@ -263,7 +263,7 @@ class Front(asyncio.StreamReaderProtocol):
         incoming = self._incoming
         if incoming is None:
             raise AssertionError("no request has arrived")
-        if len(body) >= WORTH_A_THREAD:
+        if incoming.head is None or len(incoming.head.raw) + len(body) >= WORTH_A_THREAD:
             return False  # the layer can wait for a thread
         exchange = incoming.identify(body)
         slot = exchange.slot
