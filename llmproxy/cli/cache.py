@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.amounts import format_count
 from llmproxy.cli.parts.printing import dump, line, print_line, size, table
 from llmproxy.errors import SettingsError
 
@@ -38,8 +39,6 @@ def register(app: typer.Typer) -> None:
 
 def stats(as_json: bool = _JSON) -> None:
     """Show how much is kept, and how often it answered."""
-    from llmproxy.amounts import format_count
-
     store = _store()
     found = store.list()
     names = dict(sorted(Counter(each.name for each in found).items()))
@@ -99,8 +98,6 @@ def clear(
     ),
 ) -> None:
     """Forget what is kept: all of it, or what the options name."""
-    from llmproxy.amounts import format_count
-
     before = None if older_than is None else time.time() - _age(older_than)
     store = _store()
     print_line(

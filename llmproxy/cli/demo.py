@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.amounts import seconds
+from llmproxy.amounts import dollars, seconds
 from llmproxy.core.providers.table import example_base_urls
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import UI_PREFIX
@@ -131,8 +131,6 @@ class _Recorded:
 
 
 def _dollars(recorded: _Recorded) -> str:
-    from llmproxy.amounts import dollars
-
     return "an unknown sum" if recorded.cost is None else dollars(recorded.cost)
 
 

@@ -14,10 +14,11 @@ from urllib.parse import urlsplit
 import typer
 
 from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather, options_of
+from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.errors import Exit, MachineError, SettingsError
+from llmproxy.protocol import DEFAULT_PORT
 
 if TYPE_CHECKING:
-    from llmproxy.cli.parts.run_options import RunArguments
     from llmproxy.client.doctor import Diagnosis
     from llmproxy.client.process_monitor import Address, ProcessMonitor
 
@@ -35,8 +36,6 @@ def doctor(
     pid: int = typer.Option(0, "--pid", metavar="PID", help="Watch an agent that runs already."),
 ) -> None:
     """Find out why an agent does not use the proxy, and what to do about it."""
-    from llmproxy.cli.parts.run_options import RunArguments
-
     if command and pid:
         raise SettingsError("--pid watches an agent that runs already; it takes no command")
     asked = RunArguments(flags_of(ctx), tuple(command or ()), options_of(ctx))
@@ -151,7 +150,6 @@ def _of_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
 def _start_at(url: str) -> str:
     """Return the command after which a proxy answers at `url`."""
     from llmproxy.advice import StartCommand
-    from llmproxy.protocol import DEFAULT_PORT
 
     _, port = _place(url)
     return StartCommand(options=() if port == DEFAULT_PORT else (("port", str(port)),)).command("replay")

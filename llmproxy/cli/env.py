@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.errors import SettingsError
-from llmproxy.protocol import OFFLINE
+from llmproxy.errors import MachineError, SettingsError
+from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, OFFLINE, PROXIES
 
 if TYPE_CHECKING:
     from llmproxy.client.environment import Interception
@@ -89,7 +89,6 @@ def address(environ: Mapping[str, str]) -> str:
 def leftovers(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that point to a proxy of ours, and the placeholders."""
     from llmproxy.client.environment import BASE_URLS, NODE_OPTIONS, NODE_PRELOAD, PLACEHOLDER, URL_VARIABLE, is_ours
-    from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
 
     try:
         url = address(environ)
@@ -113,7 +112,6 @@ def leftovers(environ: Mapping[str, str]) -> list[str]:
 def _files(url: str, health: Health) -> Interception:
     """Write the bundle beside the proxy's certificate, where it lives as long as that."""
     from llmproxy.client.environment import Interception, combine, java_truststore, presets
-    from llmproxy.errors import MachineError
 
     if health.ca is None:
         raise MachineError(

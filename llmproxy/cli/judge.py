@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completing import models
 from llmproxy.cli.parts.printing import dump, line, print_line
 from llmproxy.errors import Exit, SettingsError
@@ -62,7 +63,6 @@ def calibrate(
     """Let a judge decide about conversations that people labelled. Told are agreement, kappa, flips on order and
     repetition.
     """
-    from llmproxy.amounts import format_count
     from llmproxy.scenario.lab.calibration import calibrate as measured, count_judge_calls
     from llmproxy.scenario.lab.labels import read_labels
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.amounts import format_count
 from llmproxy.cli.parts.options import LAST_REPORT
 from llmproxy.cli.parts.printing import paragraphs, print_line
 
@@ -39,7 +40,6 @@ def label(
     The judge's verdict is not shown. Each conversation is written when its last criterion has a label; q stops, and the
     next call goes on with those that have none yet.
     """
-    from llmproxy.amounts import format_count
     from llmproxy.scenario.lab.labels import known_ids, runs_of
 
     if not report.exists() and report.name == str(report) and not report.suffix:

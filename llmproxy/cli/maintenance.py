@@ -21,6 +21,8 @@ from llmproxy.cli.parts.store_arguments import (
     find,
     is_number,
     open_given,
+    read_anew,
+    recordings,
     store_path,
 )
 from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, SettingsError
@@ -50,7 +52,6 @@ def verify(
 ) -> None:
     """Check every recording: the file, each body's hash, and each key under the rules of today."""
     from llmproxy.cli.parts.options import gather
-    from llmproxy.cli.parts.store_arguments import read_anew, recordings
     from llmproxy.cli.parts.verifying import Verifier
     from llmproxy.core.keys.scrub import Rules
 

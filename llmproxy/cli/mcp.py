@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from llmproxy.cli.parts.options import SettingsCommand, options_of
+from llmproxy.cli.parts.options import STORE as SUITES, SettingsCommand, gather, options_of
 from llmproxy.cli.parts.store_arguments import STORE
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.protocol import DEFAULT_STORE, RUN_VARIABLE, URL_VARIABLE
@@ -118,8 +118,6 @@ def find_stores(folder: Path) -> tuple[str, str]:
     Without a setting suites record into a store of their own, and a coding agent is asked to make them green: where it
     is alone, it is meant.
     """
-    from llmproxy.cli.parts.options import STORE as SUITES, gather
-
     try:
         settings = gather({})
     except LLMProxyError:  # each tool says it

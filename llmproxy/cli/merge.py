@@ -14,9 +14,9 @@ from pathlib import Path
 import typer
 
 from llmproxy.amounts import format_count
-from llmproxy.cli.parts.store_arguments import no_url
+from llmproxy.cli.parts.store_arguments import is_database, no_url
 from llmproxy.errors import Exit, MachineError, SettingsError
-from llmproxy.report.choices import CHOICES
+from llmproxy.report.choices import CHOICES, handler_of
 from llmproxy.report.events import Event
 
 JOURNAL = ".state.db"
@@ -109,7 +109,6 @@ def _list_files(folder: Path) -> Iterator[Path]:
 
 def _sort(path: Path, found: Inputs) -> bool:
     """Put a file where it belongs; tells whether it belongs anywhere."""
-    from llmproxy.cli.parts.store_arguments import is_database
     from llmproxy.report.merging import kind_of
 
     if path.name.endswith(JOURNAL):
@@ -186,8 +185,6 @@ def _merge_reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
 
 
 def _write(events: Sequence[Event], wanted: Sequence[str]) -> None:
-    from llmproxy.report.choices import handler_of
-
     for text in wanted:
         handler = handler_of(text)
         for event in events:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from llmproxy.amounts import duration
+from llmproxy.advice import StartCommand, suggest_command
+from llmproxy.amounts import duration, format_count
 from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, record_first, refuse_live
 from llmproxy.cli.parts.printing import line, print_line, write_whole_lines
@@ -28,6 +29,7 @@ from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.store_arguments import STORE, check_new_name, open_given
 from llmproxy.errors import ENDED_BY_USER, CassetteNotFound, Exit, LLMProxyError, SettingsError
 from llmproxy.protocol import VCR_MODES, Mode
+from llmproxy.settings import shown_path
 from llmproxy.store_server import is_there
 
 if TYPE_CHECKING:
@@ -198,11 +200,8 @@ def fork(
     """Make a new cassette that begins as another one does."""
     import platform
 
-    from llmproxy.advice import StartCommand
-    from llmproxy.amounts import format_count
     from llmproxy.core.forks.table import by_hand
     from llmproxy.core.sessions.session import split_name
-    from llmproxy.settings import shown_path
 
     if as_ is not None:
         check_new_name(as_)
@@ -284,9 +283,6 @@ class ReplayEnding:
         if fork["cassette"] is None:
             return []  # the miss says it
         path = f", first at {fork['path']}" if fork["path"] else ""
-        from llmproxy.advice import StartCommand, suggest_command
-        from llmproxy.settings import shown_path
-
         store = shown_path(self.loaded.settings.store)
         typed = tuple(each for each in self.loaded.list_typed(environment=False) if each[0] != "allow_live")
         again = StartCommand(self.start, f" -- {shlex.join(self.command)}", typed)

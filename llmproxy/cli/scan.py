@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy import sqlite_file
+from llmproxy.advice import store_words
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.printing import ProgressLine, line, print_line
 from llmproxy.cli.parts.store_arguments import STORE, is_database, is_store, no_url, store_path
@@ -87,7 +88,6 @@ def scan(
         also = f"; git names {format_count(len(named), 'person', 'people')} there" if named else ""
         print_line(f"No secrets in {looked} files{also}." if looked != 1 else f"No secrets in {given[0]}{also}.")
         return
-    from llmproxy.advice import store_words
 
     first = str(stores[0]) if stores else str(given[0])
     print_line(_TAKE_OUT.format(store=store_words(first), beside=f"{first}-wal, {first}.state.db"))

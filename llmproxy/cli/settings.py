@@ -8,6 +8,7 @@ from dataclasses import asdict
 import typer
 
 from llmproxy.cli.parts.options import gather
+from llmproxy.settings import HIDDEN, options, write_value
 
 
 def register(app: typer.Typer) -> None:
@@ -16,8 +17,6 @@ def register(app: typer.Typer) -> None:
 
 def settings(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
     """Show every option: its value, where the value came from, its environment variable."""
-    from llmproxy.settings import HIDDEN, options, write_value
-
     loaded = gather({})
     if as_json:
         values = asdict(loaded.settings)

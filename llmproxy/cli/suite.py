@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -142,8 +144,6 @@ def _copy_recording(store: Path, name: str, sample: int, cassette: str, folder: 
 
     """
     import time
-    from contextlib import closing
-    from dataclasses import replace
 
     from llmproxy.core.cassettes.folder import slug
     from llmproxy.core.cassettes.formats import review, write_text

@@ -37,8 +37,10 @@ from llmproxy.cli.parts.suite_runs import (
     until_signal,
 )
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
+from llmproxy.files import make_ignored
 from llmproxy.protocol import Mode
-from llmproxy.report.choices import CHOICES
+from llmproxy.report.choices import CHOICES, handler_of
+from llmproxy.report.events import Completed
 from llmproxy.store_server import is_server, server_of, without_secrets
 
 if TYPE_CHECKING:
@@ -190,7 +192,6 @@ class TestOptions:
 
     def execute(self, env: Mapping[str, str]) -> int:
         """Load, select, run; return the exit code. Raises LLMProxyError: nothing was run."""
-        from llmproxy.report.choices import handler_of
         from llmproxy.suite.checks.answers import refuse_in_ci
 
         if self.update:
@@ -230,7 +231,6 @@ class TestOptions:
         return lost
 
     def _run_cases(self, reports: Sequence[Handler], env: Mapping[str, str]) -> int:
-        from llmproxy.report.events import Completed
         from llmproxy.suite.reading.load import load
         from llmproxy.suite.selection import remember
 
@@ -552,7 +552,6 @@ def proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list
     something else is said.
     """
     from llmproxy.cli.parts.session_setup import start_options
-    from llmproxy.files import make_ignored
 
     words = start_options(flags)
     if settings.is_default("store"):

@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
 
 import typer
 
+from llmproxy.advice import store_words, suggest_command
 from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, gather, store_of
 from llmproxy.cli.parts.store_arguments import STORE, no_url
@@ -154,8 +157,6 @@ def _report(path: Path, store: Path | None) -> ViewTarget:
 
 def _words(store: Path) -> dict[str, str]:
     """Return what a store is called, and how commands that the page shows name it."""
-    from llmproxy.advice import store_words
-
     said = shown_path(store)
     return {"store": said, "store_words": store_words(said)}
 
@@ -178,8 +179,6 @@ def _holds(path: Path) -> bool:
 
 def make_label_writer(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:
     """Return what writes a person's label of a verdict, as `llmproxy label` does."""
-    from threading import Lock
-
     from llmproxy.scenario.lab.labels import put_label
 
     alone = Lock()  # each request has a thread: two quick presses write one file
@@ -210,9 +209,6 @@ def _require_store(path: Path, wanted: str = "") -> Path:
 
 def _cassette(path: Path, name: str) -> str:
     """Return a cassette's name as it stands in an address. Raises CassetteNotFound, which says what there is."""
-    from urllib.parse import quote
-
-    from llmproxy.advice import suggest_command
     from llmproxy.core.sessions.session import split_name
     from llmproxy.core.store.file.store import open_store
 

@@ -256,8 +256,6 @@ def _no_proxy(
 
 
 def _provider_hosts() -> list[str]:
-    from llmproxy.core.providers.table import PROVIDERS
-
     hosts = [host.replace("*", "x") for provider in PROVIDERS.values() for host in provider.hosts]
     return [host for host in hosts if not host.startswith(("127.", "localhost", "["))]
 

@@ -25,8 +25,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.x509 import BasicConstraints, ExtensionNotFound, load_pem_x509_certificate
 from mitmproxy import ctx
 from mitmproxy.addonmanager import Loader
+from mitmproxy.certs import DEFAULT_DHPARAM, CertStore
 from mitmproxy.tls import ClientHelloData, TlsData
 
 from llmproxy.errors import MachineError
@@ -121,8 +124,6 @@ _ANEW = "trust it anew where the old one was ({})"
 
 def _make(folder: Path) -> None:
     """Let mitmproxy make an authority, unless another process is quicker."""
-    from mitmproxy.certs import CertStore
-
     with tempfile.TemporaryDirectory(dir=folder, prefix=".making-") as made:
         CertStore.create_store(Path(made), NAME, KEY_SIZE, organization="llmproxy", cn="llmproxy")
         part = Path(made) / KEY
@@ -137,9 +138,6 @@ def _make(folder: Path) -> None:
 
 def _read(path: Path) -> Certificate:
     """Return the certificate in the key's file, once it is sure that it is that key's."""
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-    from cryptography.x509 import BasicConstraints, ExtensionNotFound, load_pem_x509_certificate
-
     data = path.read_bytes()
     try:
         # The key is our own, and mitmproxy checks it when it is used: here the check (of its primes) would take longer
@@ -174,8 +172,6 @@ def _out_of_time(certificate: Certificate, now: datetime) -> str:
 def _derive(folder: Path, certificate: Certificate) -> None:
     """Write what follows from the key's file, where it is not there or says something else."""
     import certifi
-    from cryptography.hazmat.primitives.serialization import Encoding
-    from mitmproxy.certs import DEFAULT_DHPARAM
 
     ours = certificate.public_bytes(Encoding.PEM)
     _write(folder / CERTIFICATE, ours)

@@ -19,6 +19,9 @@ from llmproxy.client.reports import Report, add, brief, one_line
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.pytest.options import BASELINE, MODE, type_again
 from llmproxy.pytest.scenario_runs import SCENARIOS
+from llmproxy.report.choices import handler_of
+from llmproxy.report.events import Completed, Selected
+from llmproxy.report.run_tree import RunTree, deserialize_event
 
 if TYPE_CHECKING:
     import pytest
@@ -95,9 +98,6 @@ class Collector:
             self._handlers = [*self._handlers, *self._write_last_report(self.last())]
         if not self._handlers and self.baseline is None:
             return
-        from llmproxy.report.events import Completed, Selected
-        from llmproxy.report.run_tree import RunTree, deserialize_event
-
         run_tree = RunTree()
         for tree in self.events:
             run_tree.add(deserialize_event(tree))
@@ -137,8 +137,6 @@ class Collector:
         return self._texts().rows_of_tests(found, self.passed, whole=True) if found else []
 
     def _write_last_report(self, path: Path) -> list[Handler]:
-        from llmproxy.report.choices import handler_of
-
         try:
             return [handler_of(f"jsonl={path}")]
         except (OSError, SettingsError) as error:
@@ -146,7 +144,6 @@ class Collector:
             return []
 
     def _add_to_trend(self, path: Path, rows: Sequence[Mapping[str, Any]], exitstatus: int) -> None:
-        from llmproxy.report.events import Completed, Selected
         from llmproxy.report.trend import Trend
 
         kept = Trend(path, self._lost.append)

@@ -17,7 +17,7 @@ import pytest
 
 from llmproxy.errors import LLMProxyError, SettingsError, sign_text
 from llmproxy.protocol import Mode
-from llmproxy.report.choices import CHOICES
+from llmproxy.report.choices import CHOICES, handler_of
 from llmproxy.report.events import Handler
 from llmproxy.report.sharding import describe_cut, read_shard, read_times, split, weights
 from llmproxy.values import in_words
@@ -134,8 +134,6 @@ def report_handlers(config: pytest.Config, store: Callable[[], Path | None]) -> 
     asked = config.getoption(REPORT, default=[])
     if not asked or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):
         return []
-    from llmproxy.report.choices import handler_of
-
     try:
         return [handler_of(text, store) for text in asked]
     except LLMProxyError as error:

@@ -24,6 +24,7 @@ import pytest
 
 from llmproxy.client.environment import in_ci
 from llmproxy.client.host import HOST
+from llmproxy.client.process import running_at
 from llmproxy.errors import LLMProxyError, sign_text
 from llmproxy.protocol import OFFLINE
 from llmproxy.pytest.collector import ATTRIBUTE, Collector, hide_libraries, miss_sections, misses_of
@@ -49,6 +50,7 @@ from llmproxy.pytest.shared import (
     PluginOptions,
     Shared,
     SharedSession,
+    SuiteBench,
     cassette_name,
     choose_mode,
     download_notice,
@@ -57,7 +59,6 @@ from llmproxy.pytest.shared import (
 
 if TYPE_CHECKING:
     from llmproxy.pytest.scenario_report import ScenarioReporter
-    from llmproxy.pytest.shared import SuiteBench
     from llmproxy.pytest.suite_items import SuiteFile
 
 _USE = re.compile(rb"\bmark\.llmproxy\b|[\"']llmproxy[\"']|[(,]\s*llmproxy\s*[,:)=]")
@@ -238,14 +239,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _bench(config: pytest.Config, run: _PluginRun) -> SuiteBench:
-    from llmproxy.pytest.shared import SuiteBench
-
     return SuiteBench(config.rootpath, _mode(config), run.option(config, CASSETTE_DIR))
 
 
 def _recordings(config: pytest.Config, run: _PluginRun, *, suites: bool) -> Path | None:
     """Return the store of what was tested; None where a running proxy has another one."""
-    from llmproxy.client.process import running_at
     from llmproxy.settings import load
 
     before = nullcontext(os.environ) if run.shared is None else run.shared.aside()  # the proxy that we named is ours

@@ -22,8 +22,8 @@ from llmproxy.client.reports import Report
 from llmproxy.protocol import Mode, Plays
 from llmproxy.pytest.options import MODE, TAKEN, type_again
 from llmproxy.pytest.shared import cassette_name
-from llmproxy.report.events import Event
-from llmproxy.report.run_tree import Run
+from llmproxy.report.events import Event, Started
+from llmproxy.report.run_tree import Run, RunTree, plain
 
 MARKER = "agent_test"
 LISTENER = pytest.StashKey["Scenarios"]()
@@ -87,9 +87,6 @@ class Scenarios:
         return self
 
     def handle(self, event: Event) -> None:
-        from llmproxy.report.events import Started
-        from llmproxy.report.run_tree import RunTree
-
         if isinstance(event, Started) and self.test and (self._of_suite or not event.rerun):
             event = replace(event, rerun=self.again, place=event.place or self._line)
         if self.keep_events or (self.recorded() and not self._of_suite):
@@ -115,8 +112,6 @@ class Scenarios:
 
     def end_suite(self, row: Mapping[str, Any], reports: Iterable[Report | None]) -> list[list[Event]]:
         """Take what a scenario of a suite came to, with the reports of its sessions; returns its events, run by run."""
-        from llmproxy.report.run_tree import plain
-
         self._rows.append(plain(row))
         told = [each for each in reports if each is not None]
         self._wires += [each.to_json() for each in told]
@@ -243,8 +238,6 @@ class Scenarios:
         return report
 
     def _parcel(self, item: pytest.Item) -> dict[str, Any]:
-        from llmproxy.report.run_tree import plain
-
         texts = self._texts()
         fresh, self._fresh = self._fresh, []
         events, self._events = self._events, []

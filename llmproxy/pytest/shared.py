@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from llmproxy.calls import Call
 from llmproxy.client.control import Control, ControlError, session_url
 from llmproxy.client.environment import EnvironmentPlan, plan
-from llmproxy.client.process import TOKEN_VARIABLE, Command, Proxy, find_command, running_at, spawn
+from llmproxy.client.process import TOKEN_VARIABLE, Command, Proxy, attach, find_command, running_at, spawn
 from llmproxy.client.reports import Report
 from llmproxy.client.run_variables import gather_run_variables
 from llmproxy.errors import MachineError
@@ -405,8 +405,6 @@ class SuiteBench:
         return self._url
 
     def _start_proxy(self, env: Mapping[str, str]) -> str:
-        from llmproxy.client.process import attach, running_at
-
         folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="llmproxy-suites-"))
         words = [] if running_at(env) else self._options(env)
         return self._open.enter_context(attach(words, env, log=Path(folder) / "proxy.log")).url

@@ -28,7 +28,7 @@ from llmproxy.calls import Call
 from llmproxy.client.control import CONFLICT, PAUSE, ConnectionPool, Control, ControlError, ProxyGone
 from llmproxy.client.environment import upstreams_of
 from llmproxy.client.host import HOST
-from llmproxy.client.process import TOKEN_VARIABLE, Proxy, reachable, running_at
+from llmproxy.client.process import TOKEN_VARIABLE, Proxy, find_command, reachable, running_at, spawn
 from llmproxy.client.reports import Miss, Report
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
@@ -251,8 +251,6 @@ class RunSession:
 
     async def usage(self) -> dict[str, PartyUse]:
         """Return calls, tokens and cost by party, the agent's first; what is not known is None."""
-        from llmproxy.report.events import PartyUse
-
         report = await self.report()
         parties = sorted(report.parties.items(), key=lambda each: (each[0] != AGENT, each[0]))
         return {
@@ -358,8 +356,6 @@ class _Own:
 
     def url(self, env: Mapping[str, str]) -> str:
         """Return its address; started now if it does not run."""
-        from llmproxy.client.process import find_command, spawn
-
         with self._guard:
             if self._process is None or not self._process.alive:
                 self._process = spawn(find_command(env), ("--allow-live",), env)

@@ -25,6 +25,7 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import OFFLINE
 from llmproxy.scenario.values.run import cassette_of
+from llmproxy.trace.reading.recording import spans_of
 
 if TYPE_CHECKING:
     from llmproxy.suite.project import Options
@@ -307,8 +308,6 @@ def estimate(store: Path, cases: Sequence[SuiteCase], runs: int | None = None) -
 
 def _cost(store: Path, cassette: str) -> Decimal | None:
     """Return what the first sample of a cassette cost; None if that is not known."""
-    from llmproxy.trace.reading.recording import spans_of
-
     with suppress(LLMProxyError):
         total = Decimal(0)
         for span in spans_of(store, cassette=cassette, party=None):

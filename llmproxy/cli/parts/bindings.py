@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.cli.parts.printing import line, print_line
+from llmproxy.errors import RefusedError
 
 if TYPE_CHECKING:
     from llmproxy.core.bindings import VolatileField
@@ -70,7 +71,6 @@ def values_of(database: Store, found: Interaction, rules: Rules, upstreams: Mapp
     from llmproxy.core.bindings.volatile_fields import list_shipped
     from llmproxy.core.store.queries import volatile_fields_of
     from llmproxy.core.store.rederive import canonical_of
-    from llmproxy.errors import RefusedError
 
     try:
         tree = canonical_of(database, found, rules, upstreams).tree

@@ -20,7 +20,7 @@ from llmproxy import protocol
 from llmproxy.cli.parts.completing import choices, complete_cassettes
 from llmproxy.cli.parts.run_options import RUN_DEFAULTS, RunOptions, run_options
 from llmproxy.errors import SettingsError
-from llmproxy.settings import Loaded, Loaded as LoadedSettings, Option
+from llmproxy.settings import Loaded, Loaded as LoadedSettings, Option, load, options, shown_path, write_value
 
 _FLAGS, _OPTIONS = "llmproxy.flags", "llmproxy.options"
 
@@ -111,8 +111,6 @@ def _make_parameters(parameters: Sequence[inspect.Parameter]) -> list[Any]:
 
 
 def _settings(*, free_port: bool, live: bool) -> list[inspect.Parameter]:
-    from llmproxy.settings import options
-
     facts = {"port": "[any free one unless given; for agents at a `url` 8080]"} if free_port else {}
     return [
         _parameter(option, facts.get(option.name))
@@ -145,8 +143,6 @@ def _parameter(option: Option, facts: str | None) -> inspect.Parameter:
 
     `facts` stand where else variable and default are.
     """
-    from llmproxy.settings import write_value
-
     kind = bool | None if option.boolean else list[str] | None if option.repeat else str | None
     names = [f"{option.flag}/--no-{option.key}"] if option.boolean else [option.flag]
     if facts is None:
@@ -181,7 +177,6 @@ def gather(flags: Mapping[str, object]) -> Loaded:
 
     """
     from llmproxy.core.providers.hosts import from_environment
-    from llmproxy.settings import load
 
     return from_environment(load(flags, os.environ, Path.cwd()), os.environ)
 
@@ -191,7 +186,6 @@ def record_first(loaded: Loaded, cassette: str = "") -> str:
     stands for COMMAND.
     """
     from llmproxy.advice import StartCommand
-    from llmproxy.settings import shown_path
 
     again = StartCommand("llmproxy run", " -- COMMAND", loaded.list_typed(environment=False))
     return again.command("record", cassette or loaded.settings.cassette, store=shown_path(loaded.settings.store))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from llmproxy.calls import find_doubts
 from llmproxy.cli.parts.printing import write_whole_lines
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
-from llmproxy.protocol import OFFLINE, UnknownTool
+from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownTool
 
 if TYPE_CHECKING:
     from llmproxy.calls import Totals
@@ -124,7 +124,6 @@ class RunEnding:
         depends on them.
         """
         from llmproxy.client.control import ControlError
-        from llmproxy.protocol import Decision
 
         found: list[str] = []
         with suppress(ControlError):
@@ -260,7 +259,6 @@ NAMED = 6
 def never_used(plan: EnvironmentPlan, url: str, command: tuple[str, ...] = (), *, refused: bool = False) -> list[str]:
     """Return what to say when no request arrived, or only such as were `refused`."""
     from llmproxy.client.known_clients import PROJECTS, advise, find_clients, is_configured
-    from llmproxy.protocol import PROXIES
 
     files = {name: Path(name).read_text("utf-8", "replace") for name in PROJECTS if Path(name).is_file()}
     clients = [each for each in find_clients(command, files) if not is_configured(each, command)]

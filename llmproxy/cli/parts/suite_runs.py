@@ -17,6 +17,7 @@ import typer
 
 from llmproxy.cli.parts.options import LAST_REPORT, store_of
 from llmproxy.errors import Exit, LLMProxyError, SettingsError
+from llmproxy.files import make_ignored
 from llmproxy.report.sharding import describe_cut, read_shard, read_times, split, weights
 
 if TYPE_CHECKING:
@@ -160,7 +161,6 @@ class TestEnded:
 
 def last_report() -> Handler | None:
     """Return who keeps what this test tells, for `label` and `--rejudge last`; None where nothing can be written."""
-    from llmproxy.files import make_ignored
     from llmproxy.report.choices import handler_of
 
     try:

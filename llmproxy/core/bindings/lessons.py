@@ -47,7 +47,7 @@ from llmproxy.core.bindings.kinds import LONGEST_BEFORE, Value, find_value, is_j
 from llmproxy.core.bindings.listings import LISTED, LISTING, USER
 from llmproxy.core.bindings.places import LeafPlace, PlaceReader, Zone, iterate, json_volatile_field
 from llmproxy.core.bindings.renaming import rename_request
-from llmproxy.core.bindings.results import Fit, Mismatch, Why
+from llmproxy.core.bindings.results import Fit, Mismatch, Why, first_difference
 from llmproxy.core.bindings.run_variables import Nature, RunVariable
 from llmproxy.core.bindings.table import Bindings
 from llmproxy.core.bindings.volatile_fields import KINDS, LINE, OUTSIDE, SYSTEM, TEXT, VolatileField, is_of_kind
@@ -404,8 +404,6 @@ def _name_of(user: str) -> str:
 
 
 def _part(recorded: str, present: str) -> tuple[int, int]:
-    from llmproxy.core.bindings.results import first_difference
-
     at = first_difference(recorded, present)
     return at, at
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from llmproxy.amounts import printable
 from llmproxy.core.dialects.chat import add_chat
@@ -308,8 +308,6 @@ class HttpAgent(HttpAdapter):
 
     def _fill_url(self, values: Mapping[str, Any]) -> str:
         """Return the address, every value in it percent-encoded."""
-        from urllib.parse import quote
-
         if not self._address.names:
             return self.url
         plain = {name: quote("" if value is None else str(value), safe="") for name, value in values.items()}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from secrets import token_hex
 from typing import Any, ClassVar, Self
 
 from llmproxy.client.control import Control, ControlError
@@ -102,8 +103,6 @@ class ServiceAgent(AgentAdapter):
         Where they arrive otherwise is bound to a second session for as long: both replay an empty cassette, so whatever
         the service does with the header, no call of the probe goes to a provider, and no model tells the agent to act.
         """
-        from secrets import token_hex
-
         told, otherwise = (f"{PROBE}-{token_hex(8)}" for _ in range(2))
         for name in (told, otherwise):
             await asyncio.to_thread(control.open, name, mode=Mode.REPLAY.value)

@@ -41,7 +41,7 @@ from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.running import run as running
 from llmproxy.scenario.running.event_emitter import PROGRAM
 from llmproxy.scenario.running.run import Plan, RunEnded
-from llmproxy.settings import Loaded
+from llmproxy.settings import Loaded, load
 from llmproxy.store_server import server_of
 
 
@@ -74,8 +74,6 @@ def on(
     """
     if running.REMOTE:
         raise SettingsError("scenario.on(...) inside of another one: end the first.")
-    from llmproxy.settings import load
-
     settings = load({}, os.environ, Path.cwd())
     batch = uuid.uuid4().hex[:12]
     with open_cluster(where, batch) as (ray, _):

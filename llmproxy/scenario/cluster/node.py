@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from llmproxy.client.process import Attached
+from llmproxy.client.process import Attached, attach
 from llmproxy.errors import Exit, LLMProxyError, MachineError, MissError
 from llmproxy.protocol import OFFLINE, PACER_VARIABLE
 from llmproxy.report.events import Event, Handler
-from llmproxy.scenario.cluster.pacing import Take
+from llmproxy.scenario.cluster.pacing import Take, asking
 
 CASSETTES = Path("tests") / "cassettes"
 STORE = Path(".llmproxy") / "llmproxy.db"
@@ -105,9 +105,6 @@ class Node(ABC):
         `take` counts the calls of the whole cluster where `parcel.rates` says how many there may be. `sessions_record`:
         some may do so though the proxy's own mode does not.
         """
-        from llmproxy.client.process import attach
-        from llmproxy.scenario.cluster.pacing import asking
-
         self.folder = folder
         self.open = ExitStack()
         write_files(parcel.files, folder)

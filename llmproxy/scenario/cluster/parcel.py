@@ -17,11 +17,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, SuiteError
 from llmproxy.report.events import Event, Started, Step
 from llmproxy.scenario.cluster.node import Parcel, write_files
 from llmproxy.store_server import server_of, without_secrets
 from llmproxy.trace.observing.tools import RecordedAt
+from llmproxy.trace.observing.wire import reference_of
+from llmproxy.trace.reading.recording import lines_of
 
 _LISTED = 6
 _NO_KEY = "none"
@@ -68,8 +71,6 @@ def variables(names: Sequence[str], env: Mapping[str, str], *, live: bool, flag:
 
     Raises SettingsError.
     """
-    from llmproxy.core.providers.table import PROVIDERS
-
     for name in names:
         if name not in env:
             raise SettingsError(f"{flag} {name}: it is not set.")
@@ -116,9 +117,6 @@ def bring_home(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
 
 def known_in(store: Path) -> Known:
     def find_numbers(cassette: str, sample: int) -> Mapping[str, int]:
-        from llmproxy.trace.observing.wire import reference_of
-        from llmproxy.trace.reading.recording import lines_of
-
         if server_of(store) is None and not store.is_file():
             return {}
         try:

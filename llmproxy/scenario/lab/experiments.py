@@ -31,8 +31,9 @@ from llmproxy.report.rows import Interval
 from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeSetup, Transcript, in_parallel
 from llmproxy.scenario.repeats.statistics import FEWEST_TRANSCRIPTS, RESAMPLES, Spread, judge_spread, spread_intervals
 from llmproxy.scenario.running.participants import participants_of
-from llmproxy.scenario.running.run import RunEnded
+from llmproxy.scenario.running.run import Plan, RunEnded
 from llmproxy.scenario.scenario_state import ScenarioState
+from llmproxy.scenario.script import agent, judge, message
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.messages import text_of
 from llmproxy.scenario.values.run import RunOptions, cassette_of
@@ -237,8 +238,6 @@ async def open_loop(
         Whatever the agent raises.
 
     """
-    from llmproxy.scenario.running.run import Plan
-
     _check_participants(agents)
     turns = _turns(transcript.messages)
     if not any(each["role"] == "user" for each in transcript.messages):
@@ -287,13 +286,13 @@ def _turns(messages: Sequence[Message]) -> list[_Turn]:
     first turn's.
     """
     turns = [_Turn()]
-    for message in messages:
-        if message["role"] in {"user", "system"}:
+    for each in messages:
+        if each["role"] in {"user", "system"}:
             if turns[-1].agent:
                 turns.append(_Turn())
-            turns[-1].user.append(message)
+            turns[-1].user.append(each)
         else:
-            turns[-1].agent.append(message)
+            turns[-1].agent.append(each)
     return turns
 
 
@@ -318,8 +317,6 @@ class _Found:
 
 
 def _script(turns: Sequence[_Turn], found: _Found) -> list[Any]:
-    from llmproxy.scenario.script import agent, judge, message
-
     steps: list[Any] = []
     number = 0
     for turn in turns:

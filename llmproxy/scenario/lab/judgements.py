@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.running.run import RunEnded
+from llmproxy.scenario.running.run import Plan, RunEnded
+from llmproxy.scenario.script import judge as verdict
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.run import CALL_TIMEOUT, RunOptions, cassette_of
 
@@ -68,9 +69,6 @@ class JudgeSetup:
             SettingsError: what was asked for cannot be meant.
 
         """
-        from llmproxy.scenario.running.run import Plan
-        from llmproxy.scenario.script import judge as verdict
-
         name = " ".join(filter(None, (self.name, transcript.id, about)))
         options = RunOptions(
             proxy=self.proxy,

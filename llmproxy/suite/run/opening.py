@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.core.forks.mocks import read_mocks
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
 from llmproxy.scenario.running.run_lifecycle import SessionRequest
 from llmproxy.scenario.session import in_thread
@@ -138,8 +139,6 @@ def asked_mocks(case: SuiteCase, scope: VariableScope, *, proxy: bool) -> Mappin
     if not proxy or case.scenario.observe == "none":
         why = "this scenario has no proxy" if not proxy else "with `observe: none` the agent's traffic passes no proxy"
         raise SuiteError(f"mock: {why}, so nothing that the model reads can be swapped.")
-    from llmproxy.core.forks.mocks import read_mocks
-
     resolved: Mapping[str, Any] = scope.resolve(mock)
     read_mocks(resolved)
     return resolved

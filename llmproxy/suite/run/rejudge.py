@@ -27,6 +27,8 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.values.messages import text_of
+from llmproxy.trace.observing.wire import reference_of
+from llmproxy.trace.reading.recording import lines_of
 
 _TALKS = ("chat", "simulate")
 _OVER = (Status.PASSED.value, Status.FAILED.value, Status.AGENT_ERROR.value)
@@ -114,9 +116,6 @@ class RecordedRuns:
         if not wanted - {""}:
             return {}
         control.close(control.open(run.cassette, sample=run.sample, mode="replay").name)  # so that it is in the store
-        from llmproxy.trace.observing.wire import reference_of
-        from llmproxy.trace.reading.recording import lines_of
-
         found = {
             reference_of(line): _call(line) for line in lines_of(self.store, cassette=run.cassette, sample=run.sample)
         }

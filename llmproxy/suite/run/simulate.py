@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status, Verdict
+from llmproxy.scenario.config import UNSET_ZERO
+from llmproxy.scenario.judge_agent import JudgeAgent
+from llmproxy.scenario.models.errors import ModelUnset
+from llmproxy.scenario.models.models import choose_model
+from llmproxy.scenario.models.route import upstreams_of_models
 from llmproxy.scenario.types import AgentRole, CriterionResult
+from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, persona_of
 from llmproxy.scenario.values.messages import Farewell, text_of
 from llmproxy.suite.matchers.plain_values import show
 from llmproxy.suite.run.conversations import SuiteConversation
@@ -49,9 +55,6 @@ def upstreams_for(case: SuiteCase) -> dict[str, str]:
             asked.append(("JudgeAgent", step.response.judge.model))
     if not asked:
         return {}
-    from llmproxy.scenario.config import UNSET_ZERO
-    from llmproxy.scenario.models.models import choose_model
-    from llmproxy.scenario.models.route import upstreams_of_models
 
     models = [choose_model(who, model, None, UNSET_ZERO, None) for who, model in asked]
     return upstreams_of_models(each for each in models if each is not None)
@@ -117,9 +120,6 @@ async def simulate_again(
 
 
 def _user(context: StepContext, said: Simulation) -> Any:  # noqa: ANN401 - a UserSimulatorAgent, imported late
-    from llmproxy.scenario.models.errors import ModelUnset
-    from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, persona_of
-
     persona: Persona | None = None
     if isinstance(said.persona, str):
         persona = persona_of(context.scope.interpolate(said.persona))
@@ -188,9 +188,6 @@ async def _ask_judge(
     judges: int,
     name: str,
 ) -> list[Assertion]:
-    from llmproxy.scenario.judge_agent import JudgeAgent
-    from llmproxy.scenario.models.errors import ModelUnset
-
     try:
         agent = JudgeAgent(criteria=list(criteria), model=model, judges=judges)
     except ModelUnset as error:

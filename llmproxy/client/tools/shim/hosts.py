@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import is_quiet
 from llmproxy.errors import MachineError
-from llmproxy.protocol import CONTROL_PREFIX
+from llmproxy.protocol import CONTROL_PREFIX, Decision
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -142,8 +142,6 @@ class _OwnContext:
 
     def keep(self, exchange: Exchange, *, proper: bool = True) -> None:
         """Store an answer; and report it. Raises LLMProxyError."""
-        from llmproxy.protocol import Decision
-
         if exchange.decision is Decision.RECORD:
             self._engine.store_answer(exchange, proper=proper)
         self._engine.outcome(exchange, exchange.recording.status)

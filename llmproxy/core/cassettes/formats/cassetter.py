@@ -27,7 +27,7 @@ from llmproxy.core.cassettes.formats.recorded import (
     text,
     utf8,
 )
-from llmproxy.core.cassettes.formats.yaml_text import by_length
+from llmproxy.core.cassettes.formats.yaml_text import by_length, load
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 
@@ -62,8 +62,6 @@ def read(source: Source) -> list[Recorded]:
 
 
 def _yaml(source: Source) -> Tree:
-    from llmproxy.core.cassettes.formats.yaml_text import load
-
     return load(source.text, source.name)
 
 

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from llmproxy import __version__
 from llmproxy.core.cassettes.formats import Source, collect
 from llmproxy.core.cassettes.formats.recorded import (
     ReadingProblem,
@@ -129,8 +130,6 @@ def _read_timings(entry: dict[str, Tree]) -> dict[str, object]:
 
 def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
     """Return the text of a file that browsers' developer tools open."""
-    from llmproxy import __version__
-
     log = {
         "version": "1.2",
         "creator": {"name": "llmproxy", "version": __version__},

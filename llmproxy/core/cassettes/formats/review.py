@@ -56,6 +56,8 @@ from llmproxy.core.cassettes.formats.yaml_text import (
     write_tree,
 )
 from llmproxy.core.forks.table import Fork, of_member
+from llmproxy.core.store.rows import content_type
+from llmproxy.core.traffic.differences import short
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 from llmproxy.protocol import AGENT
@@ -190,8 +192,6 @@ def _title(each: Recorded) -> str:
     """Return one line on what was asked and answered, for the reader."""
     from llmproxy.core.dialects.conversation import read_answer, read_conversation
     from llmproxy.core.providers.routing import family_of
-    from llmproxy.core.store.rows import content_type
-    from llmproxy.core.traffic.differences import short
 
     provider, operation = each.extra.get("provider"), each.extra.get("operation")
     head = f"{each.method} {each.uri.partition('?')[0]}" if not provider else f"{provider} {operation}"
