@@ -149,6 +149,33 @@ EVENT_IN_JUNIT = """\
 """
 
 
+INTERCEPTOR = '''
+"""Answers are stamped."""
+
+from dataclasses import replace
+
+from llmproxy.core.engine.feature import Feature
+from llmproxy.core.sessions.interceptor import Interceptor
+
+
+class StampInterceptor(Interceptor):
+    reads_answers = True
+
+    def on_answer(self, call, response):
+        return replace(response, headers=(*response.headers, ("x-stamp", call.key)))
+
+    def on_end(self, call, record):
+        return record._replace(note="stamped")
+
+
+class StampFeature(Feature):
+    kind = StampInterceptor
+
+    def plug(self, session, asked):
+        return StampInterceptor() if session.name == "stamped" else None
+'''
+
+
 class Change(NamedTuple):
     """What is added to a file of the package: a new file, or its end, where nothing is said of what follows."""
 
@@ -168,6 +195,11 @@ CHANGES: dict[str, list[Change]] = {
     "a format of recordings": [
         Change("core/cassettes/formats/__init__.py", FORMAT_ROW, 'Format("har"'),
         Change("core/cassettes/formats/twolines.py", FORMAT),
+    ],
+    "an interceptor": [
+        Change("core/engine/interceptors.py", "from llmproxy.core.engine.stamping import StampFeature\n", "FEATURES:"),
+        Change("core/engine/interceptors.py", "    StampFeature,\n", "LiveFeature,"),
+        Change("core/engine/stamping.py", INTERCEPTOR),
     ],
     "a report of tests": [
         Change("report/choices.py", REPORT_MAKER, "class ReportKind"),
@@ -314,6 +346,24 @@ with FileStore.open(Path(sys.argv[1]), writable=False, now=time.time) as store:
     print(*(each.response.ending.name for each in store.interactions("default")))
 """
     assert grown.python(endings, str(store)).split() == ["COMPLETE", "UNTERMINATED"]
+
+
+# --- an interceptor ----------------------------------------------------------------------------------------------------
+
+
+def test_an_interceptor_is_a_file_and_a_row(grown: Grown, tmp_path: Path) -> None:
+    """Each answer of the sessions that have it is stamped, whichever way it goes, and its call says so; no other is."""
+    store = tmp_path / "x.db"
+    fill(store, chat("How are you?", "Fine.", cassette="stamped"), chat("How are you?", "Well."))
+    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "How are you?"}]}).encode()
+    with proxy("replay", store, env=grown.env) as px:
+        for path, stamped in (("/s/stamped/v1", True), ("/v1", False)) * 2:
+            request = Request(f"{px.url}{path}/chat/completions", body, {"content-type": "application/json"})
+            with DIRECT.open(request, timeout=10) as answer:
+                assert answer.headers["x-llmproxy-cache"] == "hit"
+                assert answer.headers.get("x-stamp") == (answer.headers["x-llmproxy-key"] if stamped else None)
+        calls = px.control("calls?session=stamped")["calls"]
+    assert [each["note"] for each in calls] == ["stamped"] * 2
 
 
 # --- a format ----------------------------------------------------------------------------------------------------------

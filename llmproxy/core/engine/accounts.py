@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from decimal import Decimal
 from functools import partial
 from typing import NamedTuple
@@ -11,13 +11,64 @@ from llmproxy.calls import Call
 from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.engine.decide import is_perfect
 from llmproxy.core.engine.misses import REPEATED
-from llmproxy.core.engine.state import Priced, State
+from llmproxy.core.engine.state import TEXT, State
 from llmproxy.core.keys.changes import is_success
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
+from llmproxy.core.store.queries import summary
+from llmproxy.core.store.rows import RowSummary
+from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Usage, attempt_of
-from llmproxy.errors import LLMProxyError, MissError, unsign_text
+from llmproxy.errors import CassetteError, LLMProxyError, MissError, unsign_text
 from llmproxy.protocol import Decision
+
+REMEMBERED_PRICES = 20_000
+"""Interactions; about 1 KB each."""
+
+
+class Priced(NamedTuple):
+    """What a recorded call used, and would have cost again."""
+
+    input: int | None
+    output: int | None
+    cost: Decimal | None
+    model: str | None
+    asked: str = ""
+    answered: str = ""
+
+
+_UNKNOWN = Priced(None, None, None, None)
+
+
+class Prices:
+    """What recorded calls used; rows never change, so each is read once."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int, Priced] = OrderedDict()
+
+    def forget(self) -> None:
+        """Forget everything; ids are another store's from now on."""
+        self._known.clear()
+
+    def of(self, store: Store | None, interaction: int) -> Priced:
+        """Return what a recording used and would cost."""
+        if (known := self._known.get(interaction)) is not None or store is None:
+            return known or _UNKNOWN
+        try:
+            row = summary(store, interaction)
+        except CassetteError:  # damaged or gone since it was served: what it used is unknown
+            return _UNKNOWN
+        cost = Decimal(str(row.cost_usd)) if row.cost_usd is not None else None
+        known = Priced(row.tokens_in, row.tokens_out, cost, row.model, *beginnings(row))
+        self._known[interaction] = known
+        if len(self._known) > REMEMBERED_PRICES:
+            self._known.popitem(last=False)
+        return known
+
+
+def beginnings(row: RowSummary) -> tuple[str, str]:
+    """Return the beginning of a recording's last prompt and of its answer."""
+    return (row.last_user_text or "")[:TEXT], (row.answer_text or "")[:TEXT]
 
 
 def call_of(
@@ -84,6 +135,7 @@ class OutcomeRecorder:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self.prices = Prices()
         self._targets: dict[str, tuple[str, int, bool]] = {}
         self.strays: deque[Stray] = deque(maxlen=STRAYS)
         """The last requests that were refused before they belonged to a session."""
@@ -94,7 +146,7 @@ class OutcomeRecorder:
         call = call_of(
             exchange, status, target=self.show_target(exchange.route.target),
             seconds=self._state.clock() - exchange.arrived,
-            priced=self._state.prices.of(self._state.stores.opened, exchange.interaction or 0) if replayed else None,
+            priced=self.prices.of(self._state.stores.opened, exchange.interaction or 0) if replayed else None,
             usage=usage, lost=lost,
         )  # fmt: skip
         said = REPEATED if exchange.repeats else exchange.error.message if exchange.error is not None else ""

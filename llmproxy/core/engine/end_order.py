@@ -41,7 +41,6 @@ from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.errors import MissError
-from llmproxy.protocol import Plays
 
 LEAST_PAUSE, LONGEST_PAUSE, ALL_PAUSES = 0.010, 0.040, 0.3
 """Seconds between two ends, as long as all of a group stay within the last; measured with `scripts/lab/parallel`: a
@@ -282,7 +281,7 @@ class OrderFeature(Feature):
 
     def on_first(self, session: Session, store: Store) -> None:
         patience = self.parts.state.config.order_wait
-        if patience and session.policy.plays is not Plays.NOTHING:
+        if patience:
             times = list_times(store, session.cassette, session.sample)
             if groups := find_concurrent(starmap(RecordedCall, times)):
                 self.parts.state.sessions.features.put(

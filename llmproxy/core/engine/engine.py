@@ -86,7 +86,7 @@ class Engine:
         misses = parts.misses(state, keying)
         recorder, writer = parts.outcomes(state), parts.writer(state, keying, builder)
         dispatcher, answering = parts.dispatcher(config, redactor, self.sessions), parts.answering(state)
-        self._state = state
+        self._state, self._recorder = state, recorder
         shared = EngineParts(state, keying, builder, misses, recorder)
         self.features = self.sessions.features = Features(self.rows, shared)
         self.fast_path = FastPath(state, recorder)
@@ -133,6 +133,7 @@ class Engine:
         """
         self._state.forget()
         self.fast_path.forget()
+        self._recorder.prices.forget()
         self.features.forget()
 
     def arrive(

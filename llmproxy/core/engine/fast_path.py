@@ -173,8 +173,8 @@ class FastPath:
         if before is not None and before.interaction == slot.id:  # the last recording, once more
             asked.calls[turn] = before
             return before
-        state, place, known = self._state, asked.place, asked.known
-        priced = state.prices.of(store, slot.id)
+        place, known = asked.place, asked.known
+        priced = self._recorder.prices.of(store, slot.id)
         call = asked.calls[turn] = Call(
             decision=Decision.REPLAY, method=place.method, target=self._recorder.show_target(place.route.target),
             status=slot.status, session=session.name, party=place.party, provider=place.route.provider.name,

@@ -54,7 +54,7 @@ class Feature:
         """
 
     def on_first(self, session: Session, store: Store) -> None:
-        """Hear that the recordings of a session's cassette were looked for: it begins, or had none until now."""
+        """Hear that recordings of a session that plays some were looked for: it begins, or had none until now."""
 
     def on_handshake(self, host: str, port: int, user: str | None) -> Call | None:
         """Return what became of an intercepted connection that gets no TLS; None where it gets it.

@@ -1,6 +1,7 @@
 """The features of an engine, a row each, in the order in which their interceptors are asked on the way in.
 
-Reasons for the order: a fault strikes what a hit would be, so what chooses the hit stands before it.
+On the way back they are asked in reverse order, so that who changed a request first changes its answer last. What a
+session may ask for is looked at in that order, too.
 """
 
 from __future__ import annotations
@@ -14,5 +15,10 @@ from llmproxy.core.engine.live_exchanges import LiveFeature
 from llmproxy.core.engine.mcp_playback import PlaybackFeature
 
 FEATURES: tuple[type[Feature], ...] = (
-    LiveFeature, BindingFeature, FaultFeature, ForkFeature, PlaybackFeature, OrderFeature,
-)  # fmt: skip
+    LiveFeature,  # first: what goes live looks for no recording; what is served is kept as the client got it
+    BindingFeature,  # finds the hits of another run, and turns one that cannot be told into a miss
+    FaultFeature,  # is done to what would be a hit by then, and before it is counted
+    ForkFeature,  # counts only what met no fault, and forks where everything before it found nothing
+    PlaybackFeature,  # goes by what was decided
+    OrderFeature,  # last: holds back what is played in the end
+)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
-from typing import NamedTuple
 
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.keys.normalize import Memory, Origin, new_ids
@@ -16,65 +13,15 @@ from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.sessions.sessions import Sessions
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import summary
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.rederive import derive
-from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.response_bytes import Plans
-from llmproxy.errors import CassetteError
 from llmproxy.protocol import Decision, Mode, Plays
 from llmproxy.store_server import is_there
 
-REMEMBERED_PRICES = 20_000
-"""Interactions; about 1 KB each."""
 TEXT = 240
 """Characters of prompt and answer that are told."""
-
-
-class Priced(NamedTuple):
-    """What a recorded call used, and would have cost again."""
-
-    input: int | None
-    output: int | None
-    cost: Decimal | None
-    model: str | None
-    asked: str = ""
-    answered: str = ""
-
-
-_UNKNOWN = Priced(None, None, None, None)
-
-
-class Prices:
-    """What recorded calls used; rows never change, so each is read once."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[int, Priced] = OrderedDict()
-
-    def forget(self) -> None:
-        """Forget everything; ids are another store's from now on."""
-        self._known.clear()
-
-    def of(self, store: Store | None, interaction: int) -> Priced:
-        """Return what a recording used and would cost."""
-        if (known := self._known.get(interaction)) is not None or store is None:
-            return known or _UNKNOWN
-        try:
-            row = summary(store, interaction)
-        except CassetteError:  # damaged or gone since it was served: what it used is unknown
-            return _UNKNOWN
-        cost = Decimal(str(row.cost_usd)) if row.cost_usd is not None else None
-        known = Priced(row.tokens_in, row.tokens_out, cost, row.model, *beginnings(row))
-        self._known[interaction] = known
-        if len(self._known) > REMEMBERED_PRICES:
-            self._known.popitem(last=False)
-        return known
-
-
-def beginnings(row: RowSummary) -> tuple[str, str]:
-    """Return the beginning of a recording's last prompt and of its answer."""
-    return (row.last_user_text or "")[:TEXT], (row.answer_text or "")[:TEXT]
 
 
 class PendingRecordings:
@@ -217,7 +164,6 @@ class State:
     sessions: Sessions
     memory: Memory = field(default_factory=Memory)
     plans: Plans = field(default_factory=Plans)
-    prices: Prices = field(default_factory=Prices)
     pending: PendingRecordings = field(default_factory=PendingRecordings)
 
     def forget(self) -> None:
@@ -225,5 +171,4 @@ class State:
 
         Under the store's name there may be another file meanwhile, whose ids mean other recordings.
         """
-        for each in (self.plans, self.prices):
-            each.forget()
+        self.plans.forget()

@@ -24,7 +24,7 @@ from llmproxy.core.sessions.session import Session, split_name
 from llmproxy.core.store.reading import KeyedRecording, Rekeying
 from llmproxy.core.store.store import Store
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.protocol import AGENT, CONTROL_PREFIX, OFFLINE, Exhausted, Mode
+from llmproxy.protocol import AGENT, CONTROL_PREFIX, OFFLINE, Exhausted, Mode, Plays
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class SessionFeatures:
         """Give a session that begins what it asks for. Raises LLMProxyError: it cannot be."""
 
     def on_first(self, session: Session, store: Store) -> None:
-        """Hear that the recordings of a session's cassette were looked for: it begins, or had none until now."""
+        """Hear that recordings of a session that plays some were looked for: it begins, or had none until now."""
 
     def put(self, session: Session, made: Interceptor[Any]) -> None:
         """Add an interceptor to a session, or put it in the place of one of its kind. Raises RefusedError."""
@@ -201,7 +201,8 @@ class Sessions:
     def find_first(self, session: Session, store: Store) -> None:
         """Read with which request the cassette begins."""
         session.first = store.first_key(session.cassette, session.sample)
-        self.features.on_first(session, store)
+        if session.policy.plays is not Plays.NOTHING:
+            self.features.on_first(session, store)
 
     def _begin(self, name: str, mode: Mode, speed: float, exhausted: Exhausted, asked: Mapping[str, Any]) -> Session:
         session = Session(name, *split_name(name), mode, speed, exhausted)

@@ -6,8 +6,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from llmproxy.calls import Call
-from llmproxy.core.engine.accounts import call_of
-from llmproxy.core.engine.state import Priced, Prices
+from llmproxy.core.engine.accounts import Priced, Prices, call_of
 from llmproxy.core.providers.routing import route
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
