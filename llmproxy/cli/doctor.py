@@ -109,7 +109,13 @@ def _of_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
     )
     from llmproxy.client.environment import upstreams_of
     from llmproxy.client.process import attach, find_program, run_child
-    from llmproxy.client.process_monitor import MonitoredProcess, ProcessMonitor, past_by_name, read_lookups, watching
+    from llmproxy.client.process_monitor import (
+        MonitoredProcess,
+        ProcessMonitor,
+        lookup_variables,
+        past_by_name,
+        read_lookups,
+    )
 
     loaded = gather(asked.flags)
     find_program(asked.command, env)
@@ -128,7 +134,7 @@ def _of_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
         found += no_proxy(given, proxy.url)
         if asked.options.intercept:
             found += certificates(given, proxy.control.health().ca, time.time())
-        given |= watching(given, Path(folder))
+        given |= lookup_variables(given, Path(folder))
         code = run_child(asked.command, given, monitor.start if monitor.able else lambda _pid: None)
         monitor.stop()
         by_name = past_by_name(read_lookups(Path(folder)), socket.gethostname())

@@ -178,7 +178,7 @@ class HostLookup:
     """0 where it is not known."""
 
 
-def watching(env: Mapping[str, str], folder: Path) -> dict[str, str]:
+def lookup_variables(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Return the variables that make a child of `env` tell what it asks for; `folder` takes what they name."""
     path = folder / "python"
     path.mkdir(exist_ok=True)

@@ -95,7 +95,7 @@ async def _serve(loaded: Loaded, report: Reporter, *, announce: bool) -> Exit:
         raise
     started = _describe_start(loaded, shell, port)
     if announce:
-        print(json.dumps({"serves": started.url}), flush=True)  # noqa: T201 - to whoever reads our output
+        _announce(started.url)
     report.on_start(started)
     for note in (*proxy.authority.notes, *built.notes):
         report.note(note)
@@ -120,6 +120,10 @@ async def _serve(loaded: Loaded, report: Reporter, *, announce: bool) -> Exit:
     if settings.strict and doubts:
         report.note(f"--strict: {', '.join(doubts)}")
     return code
+
+
+def _announce(url: str) -> None:
+    print(json.dumps({"serves": url}), flush=True)  # noqa: T201 - to whoever reads our output
 
 
 def hand_over(totals: Totals, unused: int | None, path: str) -> None:

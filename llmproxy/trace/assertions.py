@@ -248,7 +248,7 @@ def tool_called(
     actual: Any = [_arguments(span) for span in calls] if with_args is not None else sequence
     problem = ""
     if times is not None and len(fitting) != times:
-        problem = f"{tool_name!r} was called {_times(len(fitting))}{said}, not {_times(times)}."
+        problem = f"{tool_name!r} was called {_format_times(len(fitting))}{said}, not {_format_times(times)}."
     elif times is None and not fitting:
         problem = f"{tool_name!r} was never called{said}. "
         problem += f"Its calls had {_json(actual)}." if calls else f"Called were {sequence}."
@@ -266,7 +266,7 @@ def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResul
     """This tool was not called; without a name: none at all."""
     cassette = cassette_of(run)
     called = [span.tool_name for span in cassette.get_tool_calls() if tool_name in (None, span.tool_name)]
-    problem = f"Called {_times(len(called))}: {called}." if called else ""
+    problem = f"Called {_format_times(len(called))}: {called}." if called else ""
     return result(f"no_tool_called({tool_name or ''})", cassette, [], called, problem)
 
 
@@ -351,5 +351,5 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _times(count: int) -> str:
+def _format_times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"

@@ -17,9 +17,9 @@ from llmproxy.client.process_monitor import (
     MonitoredProcess,
     ProcessMonitor,
     log_in,
+    lookup_variables,
     past_by_name,
     read_lookups,
-    watching,
 )
 from tests.support.process import clean_env
 
@@ -130,7 +130,7 @@ def test_a_program_s_own_start_is_not_changed(tmp_path: Path) -> None:
     mine.mkdir()
     (mine / "sitecustomize.py").write_text("import sys; sys.customised = True\n")
     env = {"PYTHONPATH": str(mine), "NODE_OPTIONS": "--no-warnings"}
-    given = watching(env, tmp_path)
+    given = lookup_variables(env, tmp_path)
     assert given["PYTHONPATH"].endswith(f"{os.pathsep}{mine}")
     assert given["NODE_OPTIONS"].startswith("--no-warnings --require ")
     code = "import socket, sys; socket.getaddrinfo('127.0.0.1', 80); print(sys.customised)"

@@ -107,9 +107,9 @@ class Equalities:
                 return Mismatch(Why.MERGED, place.path, text, text, name)
         if not self.moved and not self._tokens.heads:
             return None
-        return next(self._find_merged(leaves, find_gaps), None)
+        return next(self._find_conflicts(leaves, find_gaps), None)
 
-    def _find_merged(self, leaves: Iterable[Leaf], find_gaps: FindGaps) -> Iterator[Mismatch]:
+    def _find_conflicts(self, leaves: Iterable[Leaf], find_gaps: FindGaps) -> Iterator[Mismatch]:
         present = self._bindings.present_forms
         for recorded, _, place in leaves:
             text = write_text(recorded)

@@ -43,7 +43,7 @@ _STEPS = 500_000
 """Rules of a schema that are held against parts of one value, some seconds; definitions that double need any number."""
 
 
-def _hold(text: str, rule: str) -> str:
+def _check(text: str, rule: str) -> str:
     if not re.fullmatch(rule, text):
         raise ValueError(text)
     return text
@@ -52,25 +52,25 @@ def _hold(text: str, rule: str) -> str:
 def _moment(text: str) -> None:
     if "T" not in text.upper() or instant(text.upper()) is None:
         raise ValueError(text)
-    _hold(text[-6:], r".*([Zz]|[+-]\d\d:\d\d)")
+    _check(text[-6:], r".*([Zz]|[+-]\d\d:\d\d)")
 
 
 def _uri(text: str) -> None:
-    _hold(text, r"[A-Za-z][A-Za-z0-9+.\-]*:[^\s<>\"{}|\\^`]+")
+    _check(text, r"[A-Za-z][A-Za-z0-9+.\-]*:[^\s<>\"{}|\\^`]+")
     urlsplit(text)
 
 
 _FORMATS: dict[str, Callable[[str], object]] = {
-    "date": lambda text: (_hold(text, r"\d{4}-\d\d-\d\d"), date.fromisoformat(text)),
+    "date": lambda text: (_check(text, r"\d{4}-\d\d-\d\d"), date.fromisoformat(text)),
     "date-time": _moment,
-    "time": lambda text: (_hold(text, r"\d\d:\d\d:\d\d.*([Zz]|[+-]\d\d:\d\d)"), time.fromisoformat(text)),
-    "duration": lambda text: _hold(text, r"P(?=.)(\d+W|(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?)"),
-    "email": lambda text: _hold(text, r"[^@\s]+@[^@\s]+"),
-    "hostname": lambda text: _hold(text, rf"(?!.{{254}}){_LABEL}(\.{_LABEL})*"),
+    "time": lambda text: (_check(text, r"\d\d:\d\d:\d\d.*([Zz]|[+-]\d\d:\d\d)"), time.fromisoformat(text)),
+    "duration": lambda text: _check(text, r"P(?=.)(\d+W|(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?)"),
+    "email": lambda text: _check(text, r"[^@\s]+@[^@\s]+"),
+    "hostname": lambda text: _check(text, rf"(?!.{{254}}){_LABEL}(\.{_LABEL})*"),
     "ipv4": IPv4Address,
     "ipv6": IPv6Address,
     "uri": _uri,
-    "uuid": lambda text: (_hold(text, r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"), UUID(text)),
+    "uuid": lambda text: (_check(text, r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"), UUID(text)),
     "regex": compile_pattern,
 }  # fmt: skip
 """Formats that are checked: each raises ValueError or StepError for a text that is none."""
@@ -144,9 +144,9 @@ class _Names:
             return [self.schema(each) for each in schema]
         if not isinstance(schema, Mapping):
             return schema
-        return {key: self._keyword(key, value) for key, value in schema.items()}
+        return {key: self._convert_keyword(key, value) for key, value in schema.items()}
 
-    def _keyword(self, key: str, value: object) -> object:
+    def _convert_keyword(self, key: str, value: object) -> object:
         if key in _NAMED and isinstance(value, Mapping):
             within = key == "patternProperties"
             return {self._match_names(name) if within else name: self.schema(each) for name, each in value.items()}

@@ -164,7 +164,7 @@ def store_from(mapping: Mapping[str, Any], folder: Path, environment: Mapping[st
         return load_store_plugin(_text(given, kind), folder, _mapping(given, "options"))
     if given["memory"] not in ({}, None, True):
         raise SuiteError(f"store.memory: expected {{}}, got {given['memory']!r}; entities stand beside it")
-    return MemoryStore({name: _shape(name, value) for name, value in entities.items()})
+    return MemoryStore({name: _read_memory_shape(name, value) for name, value in entities.items()})
 
 
 def policy_from(mapping: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Policy:
@@ -278,7 +278,7 @@ def _request(text: str) -> HttpTemplate:
     return HttpTemplate(method.upper(), address)
 
 
-def _shape(name: str, given: object) -> MemoryShape:
+def _read_memory_shape(name: str, given: object) -> MemoryShape:
     """Read an entity of a store without a schema."""
     members = ("id", "user", "columns")
     if not isinstance(given or {}, Mapping):

@@ -27,7 +27,7 @@ from typing import Any
 
 from llmproxy.core.cassettes.formats import Source, read_bytes, to_text, write_text
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded, Tree, is_final, kind, seconds
-from llmproxy.core.cassettes.formats.yaml_text import check_events, listing, yaml_problem
+from llmproxy.core.cassettes.formats.yaml_text import listing, refuse_exploding_yaml, yaml_problem
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 
@@ -99,7 +99,7 @@ def _load(text: str, name: str) -> Any:  # noqa: ANN401 (what a YAML loader retu
     if not text.strip():
         raise CassetteCorrupt(f"{name}: the file is empty.", hint="An empty cassette is written as `interactions: []`.")
     try:
-        check_events(text, name)
+        refuse_exploding_yaml(text, name)
         return yamlserializer.deserialize(text)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         if isinstance(error, CassetteCorrupt):

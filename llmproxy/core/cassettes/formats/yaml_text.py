@@ -191,7 +191,7 @@ def yaml_problem(error: Exception, text: str, name: str) -> CassetteCorrupt:
     return CassetteCorrupt(f"{name}: {str(error) or type(error).__name__}")
 
 
-def check_events(text: str, name: str) -> None:
+def refuse_exploding_yaml(text: str, name: str) -> None:
     """Refuse what is legal YAML and explodes when it is constructed: depth, aliases, merges."""
     import yaml
 
