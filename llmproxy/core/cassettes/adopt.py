@@ -166,7 +166,8 @@ class _Adopter:
         canonical, changes = self.canonical(request, route, sample), self.changes.setdefault(sample, StateChanges())
         tree = read_json(body) if route.changes else None
         change = find_change(route, each.method, key_of(canonical), canonical.refs, tree)
-        if state := changes.state_of(named_things(route, canonical.refs, change), self.made_by(sample)):
+        names = named_things(route, canonical.refs, change)
+        if state := changes.state_of(names, self.made_by(sample), change.both if change else frozenset()):
             request = replace(request, headers=(*request.headers, (STATE_HEADER, state)))
         if change is not None and is_success(each.status):
             changes.begin(change._replace(key=key_of(self.canonical(request, route, sample))))

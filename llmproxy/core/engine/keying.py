@@ -57,7 +57,7 @@ class Keying:
         change = find_change(where, exchange.method, known.key, known.refs, tree)
         if changes:
             names = named_things(where, known.refs, change)
-            if state := changes.state_of(names, self.made_by(exchange.session)):
+            if state := changes.state_of(names, self.made_by(exchange.session), change.both if change else frozenset()):
                 exchange.headers, exchange.redacted = (*exchange.headers, (STATE_HEADER, state)), None
                 seen = self.canonical(exchange, body)
                 known = replace(known, key=key_of(seen))

@@ -46,6 +46,12 @@ class StateChange(NamedTuple):
     ordered: bool
     names: tuple[str, ...]
     """Ids in the request: what is changed or made refers to them from now on."""
+    takes_out: bool = False
+    """It takes one thing out of another: whether it can depends on what was done with these two."""
+
+    @property
+    def both(self) -> frozenset[str]:
+        return frozenset(self.names if self.takes_out and not self.ordered else ())
 
 
 class StateChanges:
@@ -76,14 +82,14 @@ class StateChanges:
         self._made.clear()
         self._births.clear()
 
-    def state_of(self, names: Iterable[str], made_by: MadeBy) -> str:
+    def state_of(self, names: Iterable[str], made_by: MadeBy, both: frozenset[str] = frozenset()) -> str:
         """Return 16 hex digits for what was made of these things, and of all that they refer to; empty where nothing
-        was. `made_by` finds what an object referred to at its birth.
+        was. `made_by` finds what an object referred to at its birth; only changes that name `both` count.
         """
         said, todo = [], list(names)
         known = set(todo)
         for number, name in enumerate(todo):  # which grows
-            made = self._made.get(_without_collection(name), [])
+            made = [each for each in self._made.get(_without_collection(name), []) if both <= {*each.names}]
             in_order = [each for each in made if each.ordered]
             heap = sorted((each for each in made if not each.ordered), key=lambda each: each.key)
             if made:
@@ -102,7 +108,8 @@ def find_change(route: Route, method: str, key: Key, refs: tuple[str, ...], tree
         things += [*map(_without_collection, route.ids), _collection(route)]
     if method not in SAFE:
         things += (_without_collection(each) for path in route.changes for each in find_texts(tree, path))
-    return StateChange(tuple(dict.fromkeys(things)), key, not route.unordered, refs) if things else None
+    takes_out = method == "DELETE" and len(route.ids) > 1
+    return StateChange(tuple(dict.fromkeys(things)), key, not route.unordered, refs, takes_out) if things else None
 
 
 def named_things(route: Route, refs: Iterable[str], change: StateChange | None) -> list[str]:
@@ -112,7 +119,11 @@ def named_things(route: Route, refs: Iterable[str], change: StateChange | None) 
     """
     named = list(dict.fromkeys(refs))
     if change is not None:
-        return named if change.ordered else [each for each in named if _without_collection(each) not in change.things]
+        return (
+            named
+            if change.ordered or change.takes_out
+            else [each for each in named if _without_collection(each) not in change.things]
+        )
     return [*named, _collection(route)] if route.keeps and not route.ids else named
 
 

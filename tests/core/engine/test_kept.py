@@ -326,3 +326,21 @@ def test_the_next_run_of_the_same_agent_begins_without_changes(tmp_path: Path) -
     with engine(tmp_path / "a.db", Mode.REPLAY) as made:
         for _ in range(3):
             assert [each.interaction for each in play(made, steps)] == [each.interaction for each in recorded]
+
+
+def test_only_what_was_put_in_is_taken_out(tmp_path: Path) -> None:
+    """Files are put into a store, and taken out of it, in any order; a file that never was in it is not taken out."""
+    files = [Step("POST", "/v1/files", {"file": word}, word) for word in ("one", "two")]
+    store = Step("POST", "/v1/vector_stores", {"name": "x"}, "vs")
+    put = [Step("POST", "/v1/vector_stores/{vs}/files", {"file_id": f"{{{word}}}"}) for word in ("one", "two")]
+    out = [Step("DELETE", f"/v1/vector_stores/{{vs}}/files/{{{word}}}") for word in ("one", "two")]
+    with engine(tmp_path / "a.db", Mode.RECORD) as made:
+        play(made, [*files, store, *put, *out])
+    for steps, served in (
+        ([*files, store, *put[::-1], *out[::-1]], [True, True]),
+        ([*files, store, put[0], *out], [True, False]),
+        ([*files, store, *out], [False, False]),
+    ):
+        with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+            found = play(made, steps)[-2:]
+        assert [each.decision is Decision.REPLAY for each in found] == served
