@@ -159,7 +159,7 @@ def test_a_command_that_never_used_the_proxy_proves_nothing(option: str, px: Pro
 
 @pytest.mark.slow
 def test_strict_wants_every_recording_used(tmp_path: Path) -> None:
-    """Two recordings, one asked for: 4 under --strict, 0 under --fail-on-miss; both asked for: 0."""
+    """Two recordings, one asked for: 4 under --strict, 0 under --fail-on-miss; both asked for: 0; none: a cache, or why it failed."""
     store = ["--store", str(tmp_path / "x.db")]
     with Provider([step(user="hi", say="hello"), step(user="you", say="me")]) as provider:
         env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
@@ -169,6 +169,10 @@ def test_strict_wants_every_recording_used(tmp_path: Path) -> None:
     assert "llmproxy: --strict: 1 recording unused: exit code 4." in half.stderr
     assert run("--fail-on-miss", *store, *asking("hi")).returncode == 0
     assert run("--strict", *store, *asking("hi", "you")).returncode == 0
+    cached = run(*store, "--", "true", env={"DSPY_CACHEDIR": str(tmp_path)}).stderr
+    assert "ASKED FOR NONE of the 2 recorded calls of cassette default, and ended with 0" in cached
+    assert f"    DSPy: {tmp_path} exists; without it: dspy.configure_cache(enable_disk_cache=False)" in cached
+    assert "ENDED WITH 3 and asked for none of the 2 recorded calls" in run(*store, "--", "sh", "-c", "exit 3").stderr
 
 
 SEEDED = ASK.replace('"messages"', '"seed": int(os.environ["SEED"]), "messages"')

@@ -159,7 +159,11 @@ class RunEnding:
         used = certified or came or code in ENDED_BY_USER
         if not used:
             refused = bool(self.report.refused or self.refused)
-            write_whole_lines(*never_used(plan, self.proxy.url, self.command, refused=refused))
+            recorded = 0 if refused else len(self.report.unused or ())
+            write_whole_lines(
+                *(asked_nothing(recorded, self.report.cassette, code, os.environ) if recorded else ()),
+                *(() if recorded else never_used(plan, self.proxy.url, self.command, refused=refused)),
+            )
         if self.report.recorded:
             write_whole_lines(*self._varying())
         lost = self.report.failed or self.proxy.exit_code == Exit.ENVIRONMENT
@@ -254,6 +258,35 @@ class RunEnding:
 
 NAMED = 6
 """Variables that are named before the rest is only counted."""
+
+
+_CACHES = {
+    "DSPy": ("DSPY_CACHEDIR", "~/.dspy_cache", "dspy.configure_cache(enable_disk_cache=False)"),
+    "promptfoo": ("PROMPTFOO_CACHE_PATH", "~/.promptfoo/cache", "PROMPTFOO_CACHE_ENABLED=false"),
+    "Inspect": ("INSPECT_CACHE_DIR", "~/.cache/inspect_ai/generate", "--no-cache"),
+    "DeepEval": ("", ".deepeval/.deepeval-cache.json", "deepeval test run without -c"),
+    "LangSmith": ("LANGSMITH_TEST_CACHE", "", "unset LANGSMITH_TEST_CACHE"),
+}
+"""Programs that keep answers themselves: the variable that says where, their own place, and what turns it off. Sources:
+the settings' pages of each, November 2026."""
+
+
+def asked_nothing(recorded: int, cassette: str, code: int, env: Mapping[str, str]) -> list[str]:
+    """Return what to say of a command that asked for none of its recordings: it failed, or it keeps answers itself."""
+    calls = f"{recorded} recorded call{'s' if recorded > 1 else ''} of cassette {cassette}"
+    if code:
+        return [f"llmproxy: THE COMMAND ENDED WITH {code} and asked for none of the {calls}; see what it said above."]
+    found = []
+    for name, (variable, place, off) in _CACHES.items():
+        folder = Path(env.get(variable) or place).expanduser()
+        if str(folder) != "." and folder.exists():
+            found.append(f"    {name}: {folder} exists; without it: {off}")
+    return [
+        f"llmproxy: THE COMMAND ASKED FOR NONE of the {calls}, and ended with 0: nothing was replayed.",
+        "  Whoever recorded them asked by this base URL: this command may keep answers in a cache of its own.",
+        *(found or ["    Empty its cache, or turn it off, in the recording and in the replay."]),
+        "  If it is another command, name its cassette: llmproxy run --cassette NAME -- ...",
+    ]
 
 
 def never_used(plan: EnvironmentPlan, url: str, command: tuple[str, ...] = (), *, refused: bool = False) -> list[str]:
