@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llmproxy.core.faults.kinds import answers, connections, contents, cutting, mcp
+from llmproxy.core.faults.kinds import answers, connections, contents, mcp
 from llmproxy.core.faults.values import FaultKind
 
 _SORTS = (
@@ -15,7 +15,7 @@ _SORTS = (
     connections.CONNECTIONS,
     connections.HANDSHAKES,
     connections.LATE,
-    cutting.CUTS,
+    connections.CUTS,
     answers.BODIES,
     contents.ROWS,
     mcp.ROWS,

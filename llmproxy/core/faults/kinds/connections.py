@@ -1,13 +1,131 @@
-"""Connections that do not come to be, break, or fail to be encrypted, and answers that come late."""
+"""Connections that do not come to be or break, answers that come late, streams that break off or say that they failed.
+
+Sources: the providers' references of their streams, read 2026-07.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from llmproxy.core.faults.pieces import MICROSECONDS, after, is_streamed, scale_offset, time_pieces, with_pieces
+from llmproxy.core.dialects.streams import framing, write_frame
+from llmproxy.core.dialects.table import dialect_of, find_codec
+from llmproxy.core.dialects.writing import sse, write_json
+from llmproxy.core.faults.pieces import (
+    MICROSECONDS,
+    after,
+    before,
+    is_binary,
+    is_streamed,
+    kind_of,
+    scale_offset,
+    time_pieces,
+    with_pieces,
+)
 from llmproxy.core.faults.values import CHUNK, Broken, FaultKind, FaultTarget, Needs, Parameter, Values
-from llmproxy.core.traffic.interaction import Chunk
+from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import Channel
+
+
+def write_error_event(call: FaultTarget, answer: Response, number: int) -> bytes:
+    """Return the event, in the framing of `answer`; `number` events came before it."""
+    kind = framing(kind_of(answer), answer.body)
+    if kind == "aws":
+        about = {":exception-type": "modelStreamErrorException", ":content-type": "application/json"}
+        body = {"message": "The model stream was interrupted.", "originalStatusCode": 500}
+        return write_frame({**about, ":message-type": "exception"}, write_json(body))
+    codec = find_codec(call.operation)
+    write = (codec and codec.error_event) or dialect_of(call.family).error_event
+    name, value = write(number)
+    return write_json(value) + b"\n" if kind == "ndjson" else sse([(name, value)])
+
+
+FIRST_BYTE = "é".encode()[:1]
+"""Of a character of two."""
+
+
+def _reset_after(call: FaultTarget, values: Values) -> Broken | None:
+    if (answer := call.answer()) is None:
+        return None
+    sent, _ = after(time_pieces(answer, call.speed), values["chunk"])
+    return Broken(with_pieces(answer, sent, call.speed, cut=True), reset=True)
+
+
+def _cut_frame(call: FaultTarget, values: Values) -> Broken | None:
+    if (answer := call.answer()) is None:
+        return None
+    sent, left = after(time_pieces(answer, call.speed), values["chunk"])
+    half = [replace(each, data=each.data[: max(1, len(each.data) // 2)]) for each in left[:1]]
+    return Broken(with_pieces(answer, [*sent, *half], call.speed, cut=True))
+
+
+def _cut_character(call: FaultTarget, values: Values) -> Broken | None:
+    answer = call.answer()
+    if answer is None or not answer.body:
+        return None
+    pieces = time_pieces(answer, call.speed)
+    sent, left = after(pieces, values["chunk"])
+    wide = None if is_binary(answer) else _first_wide(left)
+    if wide is None:  # all of it is ASCII: the character that is cut was not there
+        half = left[0].data[: max(1, len(left[0].data) // 2)]
+        return Broken(with_pieces(answer, [*sent, replace(left[0], data=half + FIRST_BYTE)], call.speed, cut=True))
+    number, at = wide
+    whole, last = left[:number], left[number]
+    return Broken(with_pieces(answer, [*sent, *whole, replace(last, data=last.data[: at + 1])], call.speed, cut=True))
+
+
+def _first_wide(pieces: list[Chunk]) -> tuple[int, int] | None:
+    """Return where the first character of several bytes begins: piece, byte."""
+    for number, each in enumerate(pieces):
+        for at, byte in enumerate(each.data):
+            if byte >= 0xC0:
+                return number, at
+    return None
+
+
+def _early_end(call: FaultTarget, values: Values) -> Broken | None:
+    answer = call.answer()
+    if answer is None or not is_streamed(answer):
+        return None
+    sent, _ = before(time_pieces(answer, call.speed), values["chunk"])
+    return Broken(with_pieces(answer, sent, call.speed))
+
+
+def _error_event(call: FaultTarget, values: Values) -> Broken | None:
+    answer = call.answer()
+    if answer is None or not is_streamed(answer):
+        return None
+    sent, left = before(time_pieces(answer, call.speed), values["chunk"])
+    event = write_error_event(call, answer, len(sent))
+    at = (left or sent)[0].offset if left or sent else 0
+    return Broken(with_pieces(answer, [*sent, Chunk(at, event)], call.speed))
+
+
+_WHOLE = "takes nothing of the broken answer for an answer: asks again, or says that it broke off"
+
+CUTS = (
+    FaultKind(
+        "reset-after", "the connection is reset after `chunk` events of the answer", _WHOLE, _reset_after, (CHUNK,),
+        Needs.ANSWER,
+    ),
+    FaultKind(
+        "cut-frame", "the connection ends in the middle of an event, after `chunk` whole ones", _WHOLE, _cut_frame,
+        (CHUNK,), Needs.ANSWER,
+    ),
+    FaultKind(
+        "cut-character", "the connection ends in the middle of a character of several bytes", _WHOLE, _cut_character,
+        (CHUNK,), Needs.ANSWER,
+    ),
+    FaultKind(
+        "early-end", "a stream ends in order, but without the provider's last event: no [DONE], no message_stop",
+        "notices that the end is missing, and takes what came for no answer", _early_end, (CHUNK,), Needs.ANSWER,
+    ),
+    FaultKind(
+        "error-event", "the provider's own error event in the middle of a stream, after `chunk` events",
+        "takes nothing of the broken answer for an answer: asks again, or says what the provider said", _error_event,
+        (CHUNK,), Needs.ANSWER,
+    ),
+)  # fmt: skip
 
 
 def _refuse_connection(_call: FaultTarget, values: Values) -> Broken:
