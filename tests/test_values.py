@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.values import read_host, read_path, read_speed, read_truth, read_upstreams
+from llmproxy.values import read_host, read_path, read_speed, read_truth, read_upstreams, read_wait
 
 
 def test_the_nearest_word_is_offered_and_only_if_it_is_near() -> None:
@@ -53,3 +53,11 @@ def test_a_url_is_no_path_and_is_not_repeated(typed: str) -> None:
 def test_what_only_looks_like_a_url_is_a_path(typed: str) -> None:
     """Drives of Windows have one letter."""
     assert read_path(typed) == Path(typed)
+
+
+@pytest.mark.parametrize("typed", ["-1", "3601", "nan", "inf", "soon", True, None])
+def test_time_to_wait_is_some_seconds(typed: object) -> None:
+    """Nothing negative, absurd or else than a number; the error repeats it and says what would do."""
+    assert read_wait("0.5") == 0.5
+    with pytest.raises(ValueError, match="seconds, from 0 to 3600"):
+        read_wait(typed)

@@ -214,7 +214,9 @@ def _describe_order(case: _Case) -> str:
     near = case.near
     if near is None:
         return "the same as a recording, in another order"
-    what = "messages" if re.fullmatch(r"\$\.\w+", near.reordered) and ".tools" not in near.reordered else "members"
+    what = "messages" if near.reordered in ("$.messages", "$.input", "$.contents") else "members"
+    if any(each.path == near.reordered and each.old.startswith('"') for each in near.differences):
+        what = "words"
     at_once = [group for group in case.context.concurrent if max(group) < near.id]
     why = f": #{min(at_once[-1])} to #{max(at_once[-1])} ran at the same time" if at_once else ""
     return f"it is the same {what} as #{near.id} in another order, at {short(near.reordered, 80)}{why}"

@@ -249,6 +249,7 @@ def test_another_order_of_what_ran_at_once_says_so() -> None:
     assert "it is the same messages as #12 in another order, at $.messages: #4 to #7 ran at the same time." in text
     assert "PYTHONHASHSEED=0" in text
     assert "--mode auto" not in text
+    assert "the same words as #12" in miss_text(CONTEXT, replace(NEAR, reordered="$.messages[1].content"))
     alone = miss_text(CONTEXT, replace(NEAR, reordered="$.tools"))
     assert "it is the same members as #12 in another order, at $.tools." in alone
     assert "PYTHONHASHSEED" not in alone
