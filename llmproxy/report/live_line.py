@@ -61,6 +61,8 @@ def fill(text: str, room: int, *, right: bool = False) -> str:
 
 def _fitting(text: str, room: int) -> int:
     """Return how many characters stand in `room` cells."""
+    if text.isascii():
+        return min(len(text), max(room, 0))
     taken = 0
     for n, char in enumerate(text):
         taken += _cells(char)
