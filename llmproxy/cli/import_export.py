@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.advice import store_words
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completing import complete_cassettes
-from llmproxy.cli.parts.printing import ProgressLine
+from llmproxy.cli.parts.printing import ProgressLine, size
 from llmproxy.cli.parts.store_arguments import STORE, no_url
-from llmproxy.core.cassettes.formats import FORMATS
+from llmproxy.core.cassettes.formats import FORMATS, get_format, open_source, write_text
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
 
 if TYPE_CHECKING:
@@ -76,7 +77,6 @@ def import_(
     """
     from llmproxy.cli.parts.importing import Importer, by_cassette, progress
     from llmproxy.cli.parts.options import gather
-    from llmproxy.core.cassettes.formats import get_format
     from llmproxy.core.store.file.store import open_store
 
     for file in files:
@@ -200,10 +200,7 @@ def _left_out(store: Path, cassette: str, sample: int) -> str:
 
 def export_page(file: str, store: Path, cassette: str | None, sample: int | None, *, force: bool) -> None:
     """Write recordings as one page that a browser shows without asking anybody: one cassette, or all of the store."""
-    from llmproxy.advice import store_words
     from llmproxy.cli.parts.importing import no_such_cassette
-    from llmproxy.cli.parts.printing import size
-    from llmproxy.core.cassettes.formats import write_text
     from llmproxy.core.store.file.store import open_store
     from llmproxy.settings import shared_path
     from llmproxy.ui.file import choose_cassettes, recording
@@ -251,8 +248,6 @@ def textconv(
 
 def _writer(file: str, form: str | None, *, everything: bool) -> Format:
     """Return the format to write: the one asked for, or what the file's name says. Raises SettingsError."""
-    from llmproxy.core.cassettes.formats import get_format
-
     suffix = Path(file).suffix.lower()
     usual = {".har": "har", ".jsonl": "jsonl", ".ndjson": "jsonl"}.get(suffix, "review")
     found = get_format(form or ("review" if everything else usual))
@@ -316,8 +311,6 @@ def _write(path: Path, found: Found, cassette: str, written: Format, fork: Fork 
 
 
 def _check_ours(path: Path, written: Format) -> None:
-    from llmproxy.core.cassettes.formats import open_source
-
     source = open_source(path)
     ours = written.recognises(source) and (written.name != "har" or '"name": "llmproxy"' in source.head)
     if not ours:

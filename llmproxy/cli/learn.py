@@ -11,14 +11,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, record_first, refuse_live
-from llmproxy.cli.parts.store_arguments import TrialResult, compare
+from llmproxy.cli.parts.run_options import RunArguments
+from llmproxy.cli.parts.store_arguments import TrialResult, compare, open_given
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.store_server import is_there
 
@@ -80,7 +83,6 @@ def learn(
 
 def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], *, keep_timezone: bool) -> TrialResult:
     """Run the agent on its recording, learning as it goes."""
-    from llmproxy.cli.parts.run_options import RunArguments
     from llmproxy.cli.parts.session_setup import open_session, plan_for, start_options
     from llmproxy.client.process import attach, find_program, run_child, running_at
 
@@ -105,7 +107,6 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
         raise MachineError(
             "the command never used the proxy: nothing was tried.", hint="llmproxy doctor -- COMMAND says why."
         )
-    from llmproxy.amounts import format_count
 
     ended = f"{format_count(report.hits, 'hit')}, {format_count(report.misses, 'miss', 'misses')}"
     _print_line(f"llmproxy: trial: {ended}; the command ended with {code}")
@@ -116,7 +117,6 @@ def _another_day(loaded: Loaded) -> str:
     """Return the time zone for a trial on the day of the recording, or nothing: what says the day or the hour is to
     differ.
     """
-    from llmproxy.cli.parts.store_arguments import open_given
     from llmproxy.client.run_variables import gather_run_variables, zone_of_another_day
     from llmproxy.core.bindings import read_run_variables
     from llmproxy.core.store.queries import newest_declared
@@ -233,7 +233,6 @@ def _short(text: str, most: int = _WIDEST) -> str:
 
 
 def _merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
-    from llmproxy.cli.parts.store_arguments import open_given
     from llmproxy.core.engine.learning import find_merges
     from llmproxy.core.keys.scrub import Rules
 
@@ -262,8 +261,6 @@ def _drop(loaded: Loaded, names: Sequence[str]) -> None:
 
 def _write(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
     """Add volatile fields to the cassette, each under a name of its own."""
-    from dataclasses import replace
-
     kept = list(_list_fields_of(loaded))
     names = {field.name for field in kept}
     for field in fields:
@@ -277,7 +274,6 @@ def _write(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
 
 
 def _list_fields_of(loaded: Loaded) -> tuple[VolatileField, ...]:
-    from llmproxy.cli.parts.store_arguments import open_given
     from llmproxy.core.store.queries import volatile_fields_of
 
     with open_given(loaded.settings.store) as store:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping
@@ -335,8 +336,6 @@ class ReplayEnding:
 
 
 def _width() -> int:
-    import shutil
-
     return min(shutil.get_terminal_size().columns - 2, 160)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -73,8 +74,6 @@ def _start_elsewhere() -> int:
 
 def _log(*, verbose: bool) -> None:
     """Send our log to stderr: warnings, and with `verbose` each step."""
-    import logging
-
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("llmproxy")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -143,8 +144,6 @@ def _copy_recording(store: Path, name: str, sample: int, cassette: str, folder: 
         MachineError: the file cannot be written.
 
     """
-    import time
-
     from llmproxy.core.cassettes.folder import slug
     from llmproxy.core.cassettes.formats import review, write_text
     from llmproxy.core.cassettes.stand_ins import release_all

@@ -11,6 +11,7 @@ import asyncio
 import os
 import shlex
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -356,8 +357,6 @@ class TestOptions:
         part: CutPart | None = None,
     ) -> SuiteResult:
         """Run cases at a proxy: the running one, or one of our own."""
-        import tempfile
-
         from llmproxy.client.process import attach, running_at
 
         mode = str(settings.settings.mode) if not settings.is_default("mode") else None
@@ -437,8 +436,6 @@ class TestOptions:
         """Run each case again and again in replay, with one injected fault each; returns 1 if one
         breaks the agent.
         """
-        import tempfile
-
         from llmproxy.cli.parts.fault_sweep import make_progress_printer, print_findings, write_findings
         from llmproxy.client.process import attach, running_at
         from llmproxy.client.sweep import as_json as as_plain, asked_kinds

@@ -26,10 +26,13 @@ from llmproxy.pytest.scenario_report import list_properties, sum_costs
 from llmproxy.pytest.scenario_runs import LISTENER
 from llmproxy.pytest.shared import SuiteBench
 from llmproxy.report.events import Event, Finished, Started, Status
+from llmproxy.report.handlers import Hiding
 from llmproxy.suite.project import Options, project
 from llmproxy.suite.reading.load import SuiteCase, load
 from llmproxy.suite.reading.parts import show_path
 from llmproxy.suite.run.case_runner import CaseResult, run_once
+from llmproxy.suite.run.opening import run_hook
+from llmproxy.suite.run.rejudge import read_runs
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.verdicts import axes_of, row
 from llmproxy.suite.schema.suite import Hook
@@ -73,8 +76,6 @@ class SuiteFile(pytest.File):
                 options=options, proxy=proxy, folder=self.bench.root, defaults=defaults, defaults_folder=folder
             )
             if self.bench.rejudge:
-                from llmproxy.suite.run.rejudge import read_runs
-
                 run_context.recorded = read_runs(Path(self.bench.rejudge), None, self.bench.store(os.environ))
             self._run_context = run_context  # whole: what could not be judged again must not run for the next scenario
         return self._run_context
@@ -109,8 +110,6 @@ class SuiteFile(pytest.File):
 
 
 def _run_hooks(case: SuiteCase, hooks: Sequence[Hook], name: str) -> None:
-    from llmproxy.suite.run.opening import run_hook
-
     async def every() -> None:
         for hook in hooks:
             await run_hook(hook, case.folder, {"LLMPROXY_SUITE": case.suite.name}, name)
@@ -231,7 +230,6 @@ _TAGS = pytest.StashKey[set[str]]()
 
 def _format_events(events: Sequence[Event]) -> str:
     """Return what `llmproxy test` would print of a run."""
-    from llmproxy.report.handlers import Hiding
     from llmproxy.report.run_console import SuiteConsole
 
     lines: list[str] = []

@@ -25,6 +25,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+import yaml
+
 from llmproxy.did_you_mean import nearest
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
@@ -87,8 +89,6 @@ def persona_of(said: Persona | str | Path) -> Persona:
 @cache
 def personas() -> dict[str, Persona]:
     """Return the personas that come along, by name."""
-    import yaml
-
     return {
         each.name: each
         for each in (
@@ -104,7 +104,6 @@ def _from_file(path: Path) -> Persona:
         raise SettingsError(f"the persona {str(path)!r} cannot be read: {error}") from error
     if path.suffix in {".md", ".txt"}:
         return Persona(name=path.stem, about=text.strip())
-    import yaml
 
     try:
         value = yaml.safe_load(text)

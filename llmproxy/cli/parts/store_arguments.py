@@ -15,7 +15,7 @@ import typer
 
 from llmproxy import sqlite_file
 from llmproxy.advice import suggest_command
-from llmproxy.cli.parts.printing import line
+from llmproxy.cli.parts.printing import ProgressLine, line
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, unsign_text
 from llmproxy.store_server import is_server, place, server_of, show_store
@@ -223,7 +223,6 @@ class TrialResult(NamedTuple):
 
 def compare(loaded: Loaded) -> TrialResult:
     """Hold the runs that were recorded against each other. Raises CassetteError."""
-    from llmproxy.cli.parts.printing import ProgressLine
     from llmproxy.core.engine.learning import find_varying
     from llmproxy.core.keys.scrub import Rules
 
