@@ -1,4 +1,4 @@
-"""``llmproxy diff``: two interactions by JSON path, or two cassettes by what the agent did, said, used and took.
+"""``llmproxy diff``: two interactions by what people edit, or two cassettes by what the agent did, said, used and took.
 
 Of two cassettes it tells first why they differ, where one is a fork; then what `trace.comparing.recordings` found.
 """
@@ -51,8 +51,8 @@ def diff(
         None, "--fail-on", metavar="WHAT", help="End with 1 if the tool `contract` changed, or `any`thing."
     ),
 ) -> None:
-    """Show where two interactions differ, by JSON path; or two cassettes, by tools, texts, tokens, cost, time and
-    requests.
+    """Show where two interactions differ, by prompt, tool or message; or two cassettes, by tools, texts, tokens, cost,
+    time and requests.
     """
     form = "json" if as_json else form
     for value, known, flag in ((form, _FORMS, "--format"), (fail_on, ("contract", "any", None), "--fail-on")):

@@ -131,8 +131,8 @@ TOOLS = (
     ),
     McpTool(
         "diff",
-        "Say where two interactions differ, by JSON path; or two cassettes, by tools, texts, tokens, cost, time and "
-        "requests.", {"old": _EITHER, "new": _EITHER},
+        "Say where two interactions differ, by prompt, tool or message; or two cassettes, by tools, texts, tokens, "
+        "cost, time and requests.", {"old": _EITHER, "new": _EITHER},
         lambda asked, _: ["diff", _refuse_option(asked["old"]), _refuse_option(asked["new"])], ("old", "new"),
     ),
     McpTool(
