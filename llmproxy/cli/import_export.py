@@ -293,7 +293,7 @@ def _text(found: Found, cassette: str, written: Format, fork: Fork | None) -> st
     from llmproxy.core.cassettes.formats import review
     from llmproxy.core.cassettes.stand_ins import release_all
 
-    recorded = release_all(*found)
+    recorded = release_all(*found, whole=written.name != "review")
     return review.dumps(recorded, cassette, fork) if fork else written.dumps(recorded, cassette)
 
 
@@ -303,7 +303,7 @@ def _write(path: Path, found: Found, cassette: str, written: Format, fork: Fork 
     from llmproxy.core.cassettes.stand_ins import release_all
 
     if written.name == "vcr":
-        vcr.write(path, release_all(*found), cassette, force=force)
+        vcr.write(path, release_all(*found, whole=True), cassette, force=force)
         return
     if path.exists() and not force:
         _check_ours(path, written)

@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from datetime import date
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,6 +36,7 @@ from llmproxy.core.bindings import (
 from llmproxy.core.bindings.answer_bodies import write_json
 from llmproxy.core.cassettes.formats.jsonl import line_of, of_line
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
+from llmproxy.core.keys.fields import COUNTING
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Interaction, Key, Request, Response, Usage, header
 from llmproxy.errors import CassetteCorrupt, unsign_text
@@ -153,16 +155,34 @@ def _put_stand_ins(body: bytes, bindings: Bindings) -> bytes:
     return body if renamed == tree else write_json(renamed, like=body)
 
 
-def release_all(interactions: Iterable[Interaction], volatile_fields: Sequence[VolatileField] = ()) -> list[Recorded]:
+def release_all(
+    interactions: Iterable[Interaction], volatile_fields: Sequence[VolatileField] = (), *, whole: bool = False
+) -> list[Recorded]:
     """Return the recordings of a cassette as a file for pull requests says them, the cassette's volatile fields in the
-    first (`volatile_fields_in`).
+    first (`volatile_fields_in`); `whole`: for other programs, with what no reviewer wants.
     """
-    found = [release_to_file(each) for each in interactions]
+    recorded = list(interactions)
+    found = [release(without_names(each)) if whole else release_to_file(each) for each in recorded]
+    found = found if whole else without_unused(found, [release(each) for each in recorded])
     if volatile_fields and found:
         found[0] = replace(
             found[0],
             extra={**found[0].extra, "volatile": [volatile_field.to_dict() for volatile_field in volatile_fields]},
         )
+    return found
+
+
+def without_unused(said: Sequence[Recorded], recorded: Sequence[Recorded]) -> list[Recorded]:
+    """Return what is `said` of the recordings of a cassette without the run variables that occur in none of them, as
+    they were `recorded`.
+    """
+    bodies = b"".join(body for each in recorded for body in (each.body, each.response_body))
+    text, found = bodies.decode("utf-8", "replace").lower(), []
+    for each, as_it_was in zip(said, recorded, strict=True):
+        used = {one["name"] for one in as_it_was.extra.get("run_variables") or () if _may_occur(one, text)}
+        kept = [one for one in each.extra.get("run_variables") or () if one["name"] in used]
+        rest = {name: value for name, value in each.extra.items() if name != "run_variables"}
+        found.append(replace(each, extra=rest | ({"run_variables": kept} if kept else {})))
     return found
 
 
@@ -179,7 +199,34 @@ def release_to_file(interaction: Interaction) -> Recorded:
     """Return an interaction as a file for pull requests says it: as `release`, with stand-ins for what names a
     person.
     """
-    return release(without_names(interaction))
+    return shorten(release(without_names(interaction)))
+
+
+def shorten(each: Recorded) -> Recorded:
+    """Return an exchange without the request's fields that cannot choose an answer; who asked stays."""
+    kept = tuple(pair for pair in each.headers if pair[0].lower() == "user-agent" or _counts(pair[0]))
+    return replace(each, headers=kept)
+
+
+def _counts(name: str) -> bool:
+    return COUNTING[True][name] or COUNTING[False][name]
+
+
+def _may_occur(variable: Mapping[str, str], text: str) -> bool:
+    """Return whether a run variable may stand in recordings, in whatever form: its words do, or a part of its
+    day.
+    """
+    for value in filter(None, (variable["value"], variable.get("other"))):
+        words = re.findall(r"[^\W_]{2,}", value.lower())
+        if not (found := re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)", value)):
+            if all(word in text for word in words):
+                return True
+            continue
+        day = date(*map(int, found.groups()))
+        parts = (found[1], f"{day:%b}", f"{day:%a}", f"{day.month}/{day.day}", f"{day.day}.{day.month}")
+        if any(part.lower() in text for part in parts):
+            return True
+    return False
 
 
 def release(interaction: Interaction) -> Recorded:

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.core.bindings import RunVariable, write_run_variables
 from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.folder import CassetteDir, LoadedFile, slug
+from llmproxy.core.cassettes.formats import review
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.vcr import dumps
+from llmproxy.core.cassettes.stand_ins import release
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.forks.table import Fork, fork_of, put
 from llmproxy.core.keys.scrub import Rules
@@ -137,6 +140,42 @@ def test_an_edited_file_wins(kept: CassetteDir, store: Store) -> None:
     assert load(kept, store).interactions == 2
     assert answers(store) == ["edited by hand", "to c"]
     assert store.summaries("trip", superseded=True)[0].superseded
+
+
+def asked_by_an_sdk() -> Interaction:
+    """Return a recording as clients make them: with fields that choose nothing, and what its run declared."""
+    (made,) = recordings("Hi?")
+    fields = ("host", "api.openai.com"), ("x-stainless-os", "Linux"), ("user-agent", "OpenAI/Python 3"), *JSON
+    variables = [RunVariable("cwd", "/work/shop"), RunVariable("date", "2026-11-27"), RunVariable("user", "albert")]
+    return replace(made, request=replace(made.request, headers=fields), run_variables=write_run_variables(variables))
+
+
+def test_a_question_is_short_to_review(kept: CassetteDir, store: Store, fresh: Store) -> None:
+    """One of one line takes 20 lines; what was left out chooses no answer, so the key is the same."""
+    store.begin("trip", 1, exclusive=True, holder="a")
+    store.add(asked_by_an_sdk(), supersede=False)
+    store.end("trip", 1, "a", clean=True)
+    path = kept.save(store, "trip")
+    assert path is not None
+    text = path.read_text()
+    assert len(text.splitlines()) <= 20
+    assert [word in text for word in ("OpenAI/Python 3", "stainless", "run_variables")] == [True, False, False]
+    load(kept, fresh)
+    assert [each.key for each in fresh.interactions("trip")] == [asked_by_an_sdk().key]
+
+
+def test_a_file_that_says_more_is_in_step_and_written_anew(kept: CassetteDir, store: Store) -> None:
+    """As earlier versions wrote it, with all fields; it is read as it is, and no edit."""
+    store.add(asked_by_an_sdk(), supersede=False)
+    kept.path.mkdir()
+    (kept.path / "trip.yaml").write_text(
+        review.dumps([release(replace(asked_by_an_sdk(), run_variables=""))], "trip", unfinished=True)
+    )
+    assert load(kept, store) == LoadedFile(unchanged=1)
+    record(store, "more", at=NOW + 9)
+    path = kept.save(store, "trip")
+    assert path is not None
+    assert "stainless" not in path.read_text()
 
 
 def test_a_checked_out_file_brings_its_answers_back(kept: CassetteDir, store: Store) -> None:

@@ -69,10 +69,7 @@ _OPEN = re.compile(r"^open: *true *(#.*)?$", re.MULTILINE)
 """The member; whatever else begins so is indented."""
 _FORK = re.compile(r"""^["']?fork["']?\s*:""", re.MULTILINE)
 """The member, wherever it stands; whatever else begins so is indented."""
-_NOTE = """\
-# Recorded by llmproxy, for review; docs/cassettes.md describes the format.
-# Edit what is answered, and replay answers so. Comments are not read.
-"""
+_NOTE = "# Recorded by llmproxy, for review: edit what is answered, and replay answers so (docs/cassettes.md).\n"
 _END = "..."
 """YAML's end of a document: a file that was cut is still YAML, and lacks it."""
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")

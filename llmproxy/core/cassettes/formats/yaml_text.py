@@ -54,6 +54,12 @@ class AnchorReference:
     name: str
 
 
+_WIDTH = 112
+"""Characters of a line into which a mapping or a list is put."""
+_LONGEST = 400
+_BARE = re.compile(r"[A-Za-z](?:[\w./ -]*[\w./-])?")
+
+
 def lines(value: object, indent: int = 0) -> list[str]:
     """Return the lines of a mapping or list that is not empty, indented by so many steps."""
     out: list[str] = []
@@ -69,7 +75,7 @@ def _block(out: list[str], value: object, indent: str) -> None:
     if isinstance(value, list):
         for child in value:
             start = len(out)
-            if isinstance(child, dict | list) and child:
+            if isinstance(child, dict | list) and child and not (indent and _flow(child, _WIDTH - len(indent))):
                 _block(out, child, indent + _STEP)
                 out[start] = f"{indent}- {out[start][len(indent) + 2 :]}"
             else:
@@ -80,11 +86,13 @@ def _block(out: list[str], value: object, indent: str) -> None:
 
 
 def _entry(out: list[str], head: str, value: object, indent: str) -> None:
-    """Write what stands after ``name:`` or ``-``."""
+    """Write what stands after ``name:`` or ``-``; inside of an interaction on the same line, where that is short."""
     if isinstance(value, AnchoredValue):
         head, value = f"{head} &{value.name}", value.value
     if isinstance(value, AnchorReference):
         out.append(f"{head} *{value.name}")
+    elif indent and isinstance(value, dict | list) and value and (short := _flow(value, _room(head))):
+        out.append(f"{head} {short}")
     elif isinstance(value, dict | list) and value:
         out.append(head)
         _block(out, value, indent + _STEP)
@@ -92,6 +100,33 @@ def _entry(out: list[str], head: str, value: object, indent: str) -> None:
         _literal(out, head, value, indent + _STEP)
     else:
         out.append(f"{head} {scalar(value)}")
+
+
+def _room(head: str) -> int:
+    """Return the room behind `head`: what only the recording knows is for no reader, and stands on one line."""
+    return _LONGEST if head == f"{_STEP}recorded:" else _WIDTH - len(head)
+
+
+def _flow(value: object, room: int) -> str:
+    """Return a value on one line of `room` characters; empty where that cannot be, or has a text of lines, or an
+    anchor.
+    """
+    if isinstance(value, dict | list) and value:
+        many = (
+            [(f"{_word(name)}: ", each) for name, each in value.items()]
+            if isinstance(value, dict)
+            else [("", each) for each in value]
+        )
+        parts = [name + said if (said := _flow(each, room)) else "" for name, each in many]
+        text = ", ".join(parts) if all(parts) else ""
+        return "" if not text or len(text) > room - 2 else f"{{{text}}}" if isinstance(value, dict) else f"[{text}]"
+    if isinstance(value, AnchoredValue | Same) or (isinstance(value, str) and "\n" in value):
+        return ""
+    return _word(value) if isinstance(value, str) else scalar(value)
+
+
+def _word(text: str) -> str:
+    return text if _BARE.fullmatch(text) and text.lower() not in _RESERVED else _quote_text(text)
 
 
 def _literal(out: list[str], head: str, text: str, indent: str) -> None:

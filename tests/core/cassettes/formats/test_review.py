@@ -48,8 +48,8 @@ def test_any_body_comes_back(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("body", "form"),
     [
-        (b'{"a":1}', "json:\n"),
-        (b'{"a": 1}', "style: spaced\n"),
+        (b'{"a":1}', "json: {a: 1}"),
+        (b'{"a": 1}', "style: spaced, json: {a: 1}"),
         (b'{\n  "a": 1\n}\n', "style: indent2-newline\n"),
         (b'{"a":1.00}', "text: "),
         (b"data: {}\n\ndata: [DONE]\n\n", "text: |+\n      data: {}\n\n      data: [DONE]\n\n"),

@@ -76,11 +76,11 @@ def test_no_reviewer_reads_another_text_than_the_agent(mark: str, text: str) -> 
 
 
 def test_it_looks_as_it_should() -> None:
-    """Members in their order, lists of mappings in line, texts of several lines as blocks."""
+    """Members in their order, what is short on one line, texts of several lines as blocks."""
     tree = {"role": "user", "parts": [{"text": "a: b\nc\n", "num": [1, 2.5, None, True]}, [], {}, [["x"]]]}
     assert "\n".join(lines(tree, 1)) == (
-        "  role: user\n  parts:\n    - text: |\n        a: b\n        c\n      num:\n        - 1\n        - 2.5\n        - null\n"
-        "        - true\n    - []\n    - {}\n    - - - x"
+        "  role: user\n  parts:\n    - text: |\n        a: b\n        c\n      num: [1, 2.5, null, true]\n"
+        "    - []\n    - {}\n    - [[x]]"
     )
 
 
@@ -95,7 +95,7 @@ def test_parts_that_come_again() -> None:
             }
         )
     )
-    assert text == "a:\n  - &p1\n    b: 1\n  - *p1\nc: &p2 text\nd: *p2"
+    assert text == "a:\n  - &p1 {b: 1}\n  - *p1\nc: &p2 text\nd: *p2"
     assert load(text, "x") == {"a": [{"b": 1}, {"b": 1}], "c": "text", "d": "text"}
 
 
