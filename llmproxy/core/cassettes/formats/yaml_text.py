@@ -120,7 +120,7 @@ def _flow(value: object, room: int) -> str:
         parts = [name + said if (said := _flow(each, room)) else "" for name, each in many]
         text = ", ".join(parts) if all(parts) else ""
         return "" if not text or len(text) > room - 2 else f"{{{text}}}" if isinstance(value, dict) else f"[{text}]"
-    if isinstance(value, AnchoredValue | Same) or (isinstance(value, str) and "\n" in value):
+    if isinstance(value, AnchoredValue | AnchorReference) or (isinstance(value, str) and "\n" in value):
         return ""
     return _word(value) if isinstance(value, str) else scalar(value)
 
