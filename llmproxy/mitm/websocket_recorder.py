@@ -66,9 +66,12 @@ def subprotocol_key(head: Head) -> str | None:
 
 
 def redact_message(engine: Engine, exchange: Exchange, data: str | bytes) -> str | bytes:
-    """Take the secrets out of a message of the client's, as out of a request's body."""
-    plain = data.encode() if isinstance(data, str) else data
-    body = engine.redactor.request(Request("POST", exchange.route.target, (), plain)).body
+    """Take the secrets out of a message of the client's, as out of a request's body: its own credential, whatever its
+    form, stands for any caller's.
+    """
+    plain, route = data.encode() if isinstance(data, str) else data, exchange.route
+    request = Request("POST", route.target, exchange.headers, plain)
+    body = engine.redactor.request(request, route.provider.credentials).body
     return body.decode() if isinstance(data, str) else body
 
 

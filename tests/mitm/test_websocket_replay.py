@@ -109,6 +109,22 @@ def test_a_conversation_is_replayed_message_for_message(store: Path, deflate: bo
         )
 
 
+@pytest.mark.parametrize("other", ["sk-proj-Zz9yX8wV7uT6sR5qP4oN3mL2kJ1iH0gF", "aB3dE5fG7hJ9kL1mN0pQ2rS4"])
+def test_a_callers_own_key_in_a_message_is_the_same_as_anothers(tmp_path: Path, other: str) -> None:
+    """Whatever the form of either: a key that says by its form of which kind it is, and one that does not."""
+    keys, says = ("sk-proj-aB3dE5fG7hJ9kL1mN0pQ2rS4tU6vW8xY", other), "I am {}, who are you?"
+    with Upstream(counting) as upstream, Rig("record", tmp_path / "s.db", {"openai": upstream.url}) as rig:
+        with Client(rig.port, headers={"Authorization": f"Bearer {keys[0]}"}) as client:
+            client.hear()
+            ask(client, says.format(keys[0]))
+        rig.wait_outcomes(1)
+    with Rig("replay", tmp_path / "s.db") as rig:
+        for key in keys:
+            with Client(rig.port, headers={"Authorization": f"Bearer {key}"}) as client:
+                client.hear()
+                assert ask(client, says.format(key))[-1]["type"] == "response.done"
+
+
 def test_time_is_the_sessions(store: Path) -> None:
     """Speed 1 takes as long as it took."""
     with Rig("replay", store, speed=1) as rig, Client(rig.port) as client:
