@@ -139,7 +139,7 @@ CASSETTE_COLUMNS: Sequence[Column[CassetteInfo]] = (
 
 
 def _state(info: CassetteInfo, fork: Fork | None) -> str:
-    state = "complete" if info.closed_cleanly else f"recorded by {info.holder}" if info.holder else "not closed"
+    state = "complete" if info.closed_cleanly else f"recorded by {info.holder}" if info.holder else "incomplete"
     return state if fork is None else f"{state}, {fork.describe()}"
 
 

@@ -215,8 +215,8 @@ def one_line(report: Report) -> str:
     if report.spent.cost is not None:
         money.append(f"{dollars(report.spent.cost)} spent")
     if report.unpriced and report.calls:
-        money.append(f"({format_count(report.unpriced, 'call')} of unknown price)")
-    return "; ".join(filter(None, [", ".join(counts), " ".join(money)]))
+        money.append(f"{format_count(report.unpriced, 'call')} whose price or tokens are not known")
+    return "; ".join(filter(None, [", ".join(counts), ", ".join(money)]))
 
 
 def first_lines(texts: Sequence[str], prefix: str = "  ") -> list[str]:

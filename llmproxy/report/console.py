@@ -202,5 +202,5 @@ def _not_spent(use: Use) -> str:
     saved = [f"{format_count(tokens, 'token')}"] if tokens else []
     if use.cost is not None:
         saved.append(dollars(use.cost))
-    unknown = f"({format_count(use.unpriced, 'call')} of unknown price)" if use.unpriced else ""
+    unknown = f"({format_count(use.unpriced, 'call')} whose price or tokens are not known)" if use.unpriced else ""
     return " ".join(filter(None, [", ".join(saved) + " not spent" if saved else "", unknown]))

@@ -74,7 +74,7 @@ def test_the_line_leaves_out_what_is_nothing() -> None:
     assert one_line(full) == "1 hit, 1 miss, 2 recorded, 1 passed, 1 refused, 1 lost; $0.0012 not spent"
     assert (
         one_line(report(hits=1, parties={"agent": Use(unpriced=1)}))
-        == "1 hit, 0 misses, 0 recorded; (1 call of unknown price)"
+        == "1 hit, 0 misses, 0 recorded; 1 call whose price or tokens are not known"
     )
 
 

@@ -178,13 +178,13 @@ def test_the_first_lines_say_where_and_what_to_type() -> None:
     ("totals", "unused", "text"),
     [
         (Totals(hits=12, misses=1, saved=Use(12, 3000, 412, Decimal("0.04211"), 2)), 2,
-         "12 hits, 1 miss, 0 recorded, 2 unused; 3,412 tokens, $0.0421 not spent (2 calls of unknown price)"),
+         "12 hits, 1 miss, 0 recorded, 2 unused; 3,412 tokens, $0.0421 not spent (2 calls whose price or tokens are not known)"),
         (Totals(recorded=3), None, "0 hits, 0 misses, 3 recorded"),
         (Totals(hits=1, saved=Use(1, 1, 0, Decimal("0.0000012"))), None,
          "1 hit, 0 misses, 0 recorded; 1 token, $0.0000012 not spent"),
         (Totals(hits=1, saved=Use(1, 5, 0, None, 1)), None,
-         "1 hit, 0 misses, 0 recorded; 5 tokens not spent (1 call of unknown price)"),
-        (Totals(hits=1, saved=Use(1, unpriced=1)), None, "1 hit, 0 misses, 0 recorded; (1 call of unknown price)"),
+         "1 hit, 0 misses, 0 recorded; 5 tokens not spent (1 call whose price or tokens are not known)"),
+        (Totals(hits=1, saved=Use(1, unpriced=1)), None, "1 hit, 0 misses, 0 recorded; (1 call whose price or tokens are not known)"),
         (Totals(passed=2, refused=1), 0, "0 hits, 0 misses, 0 recorded, 2 passed, 1 refused"),
     ],
 )  # fmt: skip
