@@ -270,7 +270,9 @@ def _find_named(text: str, data: bytes) -> Iterator[Span]:
         at = lowered.find(word)
         while at >= 0:
             match = NAMED.match(lowered, at)
-            if match and (found := _value_of(text, data, lowered, match)):
+            # A gap counts behind an option alone, and prose has many: asked before the name is read.
+            named = match and (not match["gap"] or b"--" in lowered[max(0, at - _LONGEST_NAME) : at])
+            if match and named and (found := _value_of(text, data, lowered, match)):
                 yield found
             at = lowered.find(word, at + len(word))
 
