@@ -87,10 +87,10 @@ def find_dealt(groups: Iterable[Sequence[RecordedCall]]) -> frozenset[int]:
     for group in groups:
         equal: dict[tuple[str, str], list[RecordedCall]] = {}
         for each in group:
-            others = equal.setdefault((each.party, each.key), [])
-            if beside := [one.id for one in others if one.ended > each.began and one.answer != each.answer]:
+            others = [one for one in equal.get((each.party, each.key), ()) if one.ended > each.began]
+            if beside := [one.id for one in others if one.answer != each.answer]:
                 found.update(beside, [each.id])
-            others.append(each)
+            equal[each.party, each.key] = [*others, each]
     return frozenset(found)
 
 
