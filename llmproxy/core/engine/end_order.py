@@ -16,7 +16,8 @@ progress, and the time that the recorded program took, it goes on, and says so. 
 call was under way it waits until its client has read that, as far as anybody knows, and then for a pause, so that
 a client with several threads or a loop hears the two in their order.
 
-Only calls that overlapped another one are known here (`find_concurrent`); everything else waits for nothing. Nothing
+A call that overlapped nothing waits only for what is under way although it ended before it; where none of a cassette
+overlapped (`find_concurrent`), nothing is ordered. Nothing
 here reads a clock: `now` is handed in, in monotonic seconds; recorded times are Unix seconds.
 """
 
@@ -66,7 +67,7 @@ class RecordedCall(NamedTuple):
 
 
 def find_concurrent(calls: Iterable[RecordedCall]) -> list[list[RecordedCall]]:
-    """Return the calls that overlap others, in groups that hang together, each in the order of its begins."""
+    """Return all calls in groups that hang together by overlaps, in the order of their begins; nothing if none does."""
     groups: list[list[RecordedCall]] = []
     latest = -math.inf
     for each in sorted(calls, key=attrgetter("began", "id")):
@@ -75,7 +76,7 @@ def find_concurrent(calls: Iterable[RecordedCall]) -> list[list[RecordedCall]]:
         else:
             groups.append([each])
         latest = max(latest, each.ended)
-    return [group for group in groups if len(group) > 1]
+    return groups if any(len(group) > 1 for group in groups) else []
 
 
 def find_dealt(groups: Iterable[Sequence[RecordedCall]]) -> frozenset[int]:
@@ -115,12 +116,6 @@ class _Group:
     """Seconds between two ends."""
     first: int = 0
     """Those before it are over."""
-    last_end: float = -math.inf
-    """When an end went out last, or was still not read by its client."""
-    last_client: ClientEnds = None
-    """Who got it."""
-    moved: float = -math.inf
-    """When something happened last."""
 
 
 @dataclass(slots=True)
@@ -135,7 +130,13 @@ class EndOrder:
     """How often it went on without a call that did not come."""
     dealt: frozenset[int] = frozenset()
     """As `find_dealt` returns them."""
-    _groups: list[_Group] = field(default_factory=list)
+    _last_end: float = -math.inf
+    """When an end went out last, or was still not read by its client."""
+    _last_client: ClientEnds = None
+    """Who got it."""
+    _moved: float = -math.inf
+    """When something happened last."""
+    _under_way: list[_Progress] = field(default_factory=list)
     _by_id: dict[int, tuple[_Group, _Progress]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -144,9 +145,9 @@ class EndOrder:
 
     def restart(self) -> None:
         """Stand before the first call."""
-        self._groups.clear()
+        self._under_way.clear()
         self._by_id.clear()
-        self.expired = 0
+        self.expired, self._last_end = 0, -math.inf
         for calls in self.calls:
             times = sorted([each.began for each in calls] + [each.ended for each in calls])
             members = []
@@ -154,30 +155,34 @@ class EndOrder:
                 before = bisect_left(times, each.began)
                 members.append(_Progress(each, each.began - times[before - 1] if before else 0.0))
             group = _Group(members, max(LEAST_PAUSE, min(LONGEST_PAUSE, ALL_PAUSES / len(members))))
-            self._groups.append(group)
             self._by_id.update((each.call.id, (group, each)) for each in members)
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """Ids of recordings that went on at the same time."""
-        return tuple(tuple(each.id for each in group) for group in self.calls)
+        return tuple(tuple(each.id for each in group) for group in self.calls if len(group) > 1)
 
     def on_begin(self, recording: int, now: float) -> bool:
         """Note that a recording is asked for; return whether it has its place in the order.
 
-        It has none if it overlapped nothing, or is played once more.
+        It has none if it overlapped nothing and nothing is under way, or is played once more.
         """
         group, progress = self._by_id.get(recording, (None, None))
         if group is None or progress is None or progress.asked_at is not None:
             return False
-        progress.asked_at, progress.is_over, group.moved = now, False, now
+        if len(group.members) == 1 and not self._under_way:
+            return False
+        progress.asked_at, progress.is_over, self._moved = now, False, now
+        self._under_way.append(progress)
         group.first = min(group.first, group.members.index(progress))
         return True
 
     def on_end(self, recording: int, now: float, client: ClientEnds = None) -> None:
         """Note that the end of an answer went out, or that its client left."""
         group, progress = self._by_id[recording]
-        progress.is_over, group.last_end, group.last_client, group.moved = True, now, client, now
+        progress.is_over, self._last_end, self._last_client, self._moved = True, now, client, now
+        if progress in self._under_way:
+            self._under_way.remove(progress)
         self._advance(group)
 
     def give_up(self, recording: int) -> None:
@@ -201,30 +206,26 @@ class EndOrder:
         """
         group, own = self._by_id[recording]
         at = own.call.ended if offset is None else min(own.call.began + offset, own.call.ended)
-        awaited, absent = 0, list[_Progress]()
+        awaited = sum((each.call.ended, each.call.id) < (at, recording) for each in self._under_way if each is not own)
+        absent = []
         for each in group.members[group.first :]:
             if each.call.began >= at:
                 break
-            if each is own or each.is_over:
-                continue
-            if each.asked_at is None:
-                if each.call.ended > own.call.began:
-                    absent.append(each)
-            elif (each.call.ended, each.call.id) < (at, recording):
-                awaited += 1
+            if each.asked_at is None and not each.is_over and each.call.ended > own.call.began:
+                absent.append(each)
         if awaited:
             return (awaited - 1) * group.pause + LOOK
         if absent and self.expired < MOST_EXPIRED:
-            if (left := group.moved + self.patience + absent[0].lead - now) > 0:
+            if (left := self._moved + self.patience + absent[0].lead - now) > 0:
                 return min(left, LOOK)
             self.expired += 1
             for each in absent:
                 each.is_over = True
             self._advance(group)
-        if group.last_end > (own.asked_at or -math.inf):
-            if now < group.moved + self.patience and not has_read(group.last_client):
-                group.last_end = now
-            return max(0.0, group.last_end + group.pause - now)
+        if self._last_end > (own.asked_at or -math.inf):
+            if now < self._moved + self.patience and not has_read(self._last_client):
+                self._last_end = now
+            return max(0.0, self._last_end + group.pause - now)
         return 0.0
 
 

@@ -34,7 +34,7 @@ def test_random_program_asks_again_what_it_asked_when_it_was_recorded(seed: int)
 def test_calls_that_overlap_nothing_have_no_place_in_the_order() -> None:
     """A sequential run is not ordered at all."""
     assert find_concurrent([C, LATER, B]) == []
-    assert find_concurrent([LATER, C, B, A]) == [[A, B, C]]
+    assert find_concurrent([LATER, C, B, A]) == [[A, B, C], [LATER]]
     assert not begin().on_begin(LATER.id, 0)
 
 
@@ -96,3 +96,12 @@ def test_equal_questions_at_once_with_other_answers_are_dealt() -> None:
     assert find_dealt([[one, two]]) == {1, 2}
     for other in ({"answer": 7}, {"party": "judge"}, {"key": "l"}, {"began": 5.5}):
         assert find_dealt([[one, two._replace(**other)]]) == frozenset()
+
+
+def test_call_that_overlapped_nothing_waits_for_what_should_be_over() -> None:
+    """It is asked while an answer that ended before it is still held back."""
+    order = begin(A)
+    assert order.on_begin(LATER.id, 0)
+    assert order.wait_before(LATER.id, None, 0) > 0
+    order.on_end(A.id, 1)
+    assert order.wait_before(LATER.id, None, 1 + LONGEST_PAUSE) == 0
