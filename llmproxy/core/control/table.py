@@ -159,7 +159,10 @@ class ControlCall:
 
 
 def _health(engine: Engine, call: ControlCall) -> tuple[int, Json]:
-    """Is it there? Open to everybody."""
+    """Is it there?
+
+    Open to everybody.
+    """
     ca, bundle = (call.proxy.ca, call.proxy.ca_bundle) if call.trusted else ("", "")
     about = {"status": "ok", "version": __version__, "mode": str(engine.config.mode)}
     return 200, {**about, "ca": ca or None, "ca_bundle": bundle or None}

@@ -81,6 +81,8 @@ class RecordedPlayback:
     ) -> None:
         """Make `response`, the recorded answer that was chosen, fit the exchange's request."""
         self._store, self._exchange, self._questions = store, exchange, questions
+        self._replies: dict[Asked, Reply] = {}
+        """To its questions: what depends on one may be asked for more than once, as long as something else holds it."""
         slot = exchange.slot
         if slot is None:
             raise ValueError("a talk is made for exchanges decided REPLAY")
@@ -134,12 +136,15 @@ class RecordedPlayback:
                 return BROKE_OFF
             case Wait.ANSWER:
                 which = (self._exchange.route.provider.name, json.dumps(turn.what))
-                if (reply := self._questions.get(which)) is None:
-                    return False
-                del self._questions[which]
-                if not (expected := self._find_expected(which[1])):
-                    return NEVER_ANSWERED
-                return True if {reply.key} == expected else f"{OTHER_ANSWER}\n{reply.text}".rstrip()
+                if which not in self._replies and (reply := self._questions.get(which)) is not None:
+                    del self._questions[which]
+                    self._replies[which] = reply
+                return which in self._replies and self._check(which[1], self._replies[which])
+
+    def _check(self, asked: str, reply: Reply) -> bool | str:
+        if not (expected := self._find_expected(asked)):
+            return NEVER_ANSWERED
+        return True if {reply.key} == expected else f"{OTHER_ANSWER}\n{reply.text}".rstrip()
 
     def _find_expected(self, asked: str) -> set[Key]:
         """Return the keys of what the recorded client answered to a question of this call."""
