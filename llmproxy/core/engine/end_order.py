@@ -43,7 +43,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.errors import MissError
 
-LEAST_PAUSE, LONGEST_PAUSE, ALL_PAUSES = 0.010, 0.040, 0.3
+LEAST_PAUSE, LONGEST_PAUSE, ALL_PAUSES = 0.010, 0.040, 0.2
 """Seconds between two ends, as long as all of a group stay within the last; measured with `scripts/lab/parallel`: a
 program that has just started still imports while it reads its first answers.
 """
