@@ -267,7 +267,7 @@ OPENERS: dict[str, Callable[[Path], object]] = {
     "journal of": lambda path: Journal.open(path.with_name("other.state.db"), time.time).close(),
     "cache": lambda path: CacheStore(path.with_name("cache.db")).get("key"),
     "cassettes": cassettes,
-    "viewer": lambda path: asker(path)("story", {"cassette": "default"}),
+    "viewer": lambda path: asker(path)("steps", {"cassette": "default"}),
     **{mode.value: partial(engine, mode) for mode in Mode},
 }
 

@@ -68,7 +68,7 @@ def test_a_live_run_s_cassette_is_named_for_what_was_live_in_it(store: Path, cha
 
 def test_an_empty_cassette_and_a_missing_store_say_how_to_record(store: Path, tmp_path: Path) -> None:
     """The command to type is there."""
-    assert "--mode record --cassette new" in missed(store, "something else", "/s/new/v1/chat/completions")
+    assert "--mode auto --cassette new" in missed(store, "something else", "/s/new/v1/chat/completions")
     assert "there is no store" in missed(tmp_path / "none.db", "hello")
 
 
