@@ -102,12 +102,11 @@ class Engine:
         self.identify = parts.stages(state, keying, misses).identify
         self.answer, self.plan = answering.answer, answering.plan
         self.plan_playback, self.plan_made = answering.plan_playback, answering.plan_made
-        self.wait_before = answering.wait_before
+        self.wait_before, self.meet_handshake = answering.wait_before, self.features.meet_handshake
         self.store_answer, self.read_usage = writer.store_answer, writer.read_usage
         self.stored_together = writer.stored_together
         self.outcome, self.show_target = recorder.outcome, recorder.show_target
         self.strays, self.sum_up_refusal = recorder.strays, recorder.sum_up_refusal
-        self.meet_handshake = self.features.meet_handshake
         self.load_recording, self.read_call = builder.load_recording, builder.read_call
         stores.begin()
 

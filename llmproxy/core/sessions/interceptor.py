@@ -8,12 +8,13 @@ and only that has the fast path.
     the way in, in the declared order (`engine.interceptors`)
         before_key      another body; or refuse: `call.refuse(error)`
         on_lookup       other recordings than the key's; or decide now: set `call.decision`, count it if it is to be
-                        counted (`engine.decide.count`), and nothing is looked at any more
+                        counted (`engine.feature.count`), and nothing is looked at any more
         on_decision     another decision than the modes' table
         on_miss         deal with a refusal: True, and nobody explains it
+    (where the head settled what becomes of a call, as in `record`, none of these is asked)
     the way back, in reverse order
         on_answer       another answer for the client; or the same, noted
-        on_plan         its pieces, and when each is sent
+        on_plan         what is sent, and when, of an answer that was made here: of a FAULT, or where it is `withheld`
         wait_before     seconds until a piece of a replayed answer (its recorded second; None: the last) may go out, or
                         is asked for again; only where `call.held` was set; `has_read` says whether a client has read
                         what it was sent
@@ -23,7 +24,7 @@ and only that has the fast path.
         on_end          the record of a call that is over
 
 To write one: a class that derives from `Interceptor[Exchange]` and overrides what it needs; a `Feature`
-(`engine.state`) whose `plug` makes one for a session, or None; a row in `engine.interceptors`. What it knows of a
+(`engine.feature`) whose `plug` makes one for a session, or None; a row in `engine.interceptors`. What it knows of a
 session are its own attributes (`restart` is called where the session begins anew). What it knows of a call is a value
 of a type of its own in `call.state`, which nobody else reads:
 
