@@ -4,8 +4,7 @@ import { context } from "./attribution.js";
 import { begin } from "./sessions.js";
 
 const worker = begin("vitest");
-const { filepath } = vitest.expect.getState().testPath ? { filepath: vitest.expect.getState().testPath } : {};
-await worker.beginFile(filepath ?? process.argv[1]);
+await worker.beginFile(vitest.expect.getState().testPath);
 vitest.afterAll(() => worker.endFile());
 
 function titles(task) {
@@ -17,10 +16,13 @@ function titles(task) {
 async function run(runTest, task) {
   const test = await worker.begin(task.file.filepath, titles(task), task.id);
   const before = task.result?.errors?.length ?? 0;
-  await context.run(test, runTest);
-  const errors = task.result?.errors?.slice(before) ?? [];
-  if (errors.length) errors.at(-1).message += await test.explain(errors.map((error) => error.message).join("\n"));
+  const thrown = [];
+  await context.run(test, async () => runTest()).catch((error) => thrown.push(error)); // before vitest 4.1 it is the test's own function
+  const errors = [...(task.result?.errors?.slice(before) ?? []), ...thrown];
+  const said = errors.map((error) => error?.message ?? "").join("\n");
+  if (errors.at(-1)?.message !== undefined) errors.at(-1).message += await test.explain(said);
   await test.end({ passed: errors.length === 0 });
+  if (thrown.length) throw thrown[0];
 }
 
 if (vitest.aroundEach) {
