@@ -74,6 +74,7 @@ def check_wait(run: RunRows, name: str, wanted: WaitFor) -> list[Assertion]:
         return [build_broken(name, SuiteError(f"{name} for {wanted.entity} says neither id nor filters"))]
     verify = Verify.model_construct(entity=wanted.entity, id=wanted.id, filters=wanted.filters, fields=wanted.until)
     start = run.clock()
+    ends = start + wanted.timeout / 1000
     last: Row | None = None
     while True:
         look: _RowCheck | None = None
@@ -88,13 +89,13 @@ def check_wait(run: RunRows, name: str, wanted: WaitFor) -> list[Assertion]:
             if not isinstance(error, UnknownColumn) or _is_closed(run, wanted.entity):
                 return [build_broken(name, error)]
             assertions = [build_broken(name, error)]
-        waited = (run.clock() - start) * 1000
+        now = run.clock()
         if look is not None and all_passed(assertions):
             return assertions
-        if waited >= wanted.timeout:
+        if now >= ends:
             seen = f"; last seen: {row_text(last)}" if last else ""
-            return [with_more(each, f"waited {round(waited)} ms{seen}") for each in assertions]
-        run.sleep(min(wanted.poll_interval, wanted.timeout - waited) / 1000)
+            return [with_more(each, f"waited {round((now - start) * 1000)} ms{seen}") for each in assertions]
+        run.sleep(min(wanted.poll_interval / 1000, ends - now))
 
 
 def _is_closed(run: RunRows, entity: str) -> bool:
