@@ -98,9 +98,9 @@ REPORT_ROW = """\
 MATCHER = '''
 
 @matcher("isShout", schema={"type": "boolean"}, help="all in capitals", objection=lambda operand: "")
-def is_shout(operand: object, seen: SeenValue) -> Found:
+def is_shout(operand: object, seen: SeenValue) -> Match:
     """Tell whether a text shouts."""
-    return Found.of(str(seen.actual).isupper() is operand, "it does not shout")
+    return Match.of(str(seen.actual).isupper() is operand, "it does not shout")
 '''
 MODE = """\
     PEEK = "peek", ModePolicy(does="plays what is good and forwards the rest unrecorded", plays=Plays.GOOD, on_miss=Decision.PASS)

@@ -49,7 +49,7 @@ def test_a_misuse_ends_with_2_and_a_suggestion(
 def test_without_the_extra_it_is_started_where_it_can_be(tmp_path: Path, *, there: bool) -> None:
     """The base package is light: `start` finds the other llmproxy on PATH as `run` does, or says what to type."""
     if there:
-        script = 'case $1 in --version) echo "llmproxy 0.2.0 (mitmproxy 12.2)";; *) echo "other: $*";; esac'
+        script = """case $1 in --version-json) echo '{"llmproxy": "0.2.0", "mitmproxy": "12.2"}';; *) echo "other: $*";; esac"""
         (tmp_path / "llmproxy").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "llmproxy").chmod(0o755)
     code = "import sys; sys.modules['mitmproxy'] = None\nfrom llmproxy.cli import main\nsys.exit(main())"

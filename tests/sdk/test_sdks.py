@@ -93,7 +93,7 @@ def test_a_miss_is_the_sdks_own_exception(
         assert error["class"] not in ("DriverDied", "Exception"), error
         assert "llmproxy:" in error["message"], error
         assert TWIST in error["message"], f"{case}: the new value is not shown: {error['message']}"
-        assert re.search(r"differs at message \d+ \(user\)", error["message"]), error
+        assert re.search(r"differs at (message \d+|input) \(user\)", error["message"]), error
     assert lab.misses[driver.name] == len(asked)
 
 

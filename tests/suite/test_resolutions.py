@@ -24,11 +24,11 @@ RESOLUTIONS = {
     "8 other tools may be called": "checks/test_tools::test_other_tools_may_be_called_unless_only_these_may",
     "9 what counts as created": "checks/entities/test_created::test_a_row_that_was_there_before_is_not_created "
     "checks/entities/test_created::test_count_is_of_the_rows_that_have_the_fields checks/entities/test_created::test_within_waits_for_agents_that_write_later",
-    "10 fields without an id hold for every row": "checks/entities/test_verified::test_fields_hold_for_every_selected_row",
-    "11 verify wants a row": "checks/entities/test_verified::test_no_row_is_no_pass",
-    "12 wait may begin before there is a row, and needs until": "checks/entities/test_verified::test_wait_ends_as_soon_as_it_holds "
+    "10 fields without an id hold for every row": "checks/entities/test_verify::test_fields_hold_for_every_selected_row",
+    "11 verify wants a row": "checks/entities/test_verify::test_no_row_is_no_pass",
+    "12 wait may begin before there is a row, and needs until": "checks/entities/test_verify::test_wait_ends_as_soon_as_it_holds "
     "reading/test_load::test_what_cannot_be_meant_is_refused",
-    "13 timeouts stand in wait and in chat": "checks/entities/test_verified::test_wait_ends_when_the_time_is_over schema/test_steps::test_every_kind_of_step_loads",
+    "13 timeouts stand in wait and in chat": "checks/entities/test_verify::test_wait_ends_when_the_time_is_over schema/test_steps::test_every_kind_of_step_loads",
     "14 a name alone is its id": "matchers/test_variables::test_references_are_written_out",
     "15 what has no value is an error": "matchers/test_variables::test_what_has_no_value_is_never_sent run/test_runner::test_a_name_without_a_value_is_never_sent",
     "16 setup goes in order": "checks/entities/test_looking::test_setup_inserts_in_order_and_names_whole_rows",

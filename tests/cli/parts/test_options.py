@@ -46,7 +46,8 @@ def test_a_boolean_can_be_switched_off(seen: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"), [(SettingsCommand, "default 8080]"), (OnAFreePort, "[any free one unless given]")]
+    ("kind", "says"),
+    [(SettingsCommand, "default 8080]"), (OnAFreePort, "[any free one unless given; for agents at a `url` 8080]")],
 )
 def test_help_says_where_the_command_listens(
     kind: type[SettingsCommand], says: str, capsys: pytest.CaptureFixture[str]
