@@ -263,3 +263,41 @@ def test_killed_run_leaves_no_process_and_is_completed_by_the_next(modules: Path
     replayed = suite.run(DEAD)
     assert replayed.returncode == 0, replayed.stdout
     assert _summed(replayed.stdout)[2:] == (0, 0)
+
+
+SESSION = """
+import { expect, test } from "vitest";
+import { session } from "llmproxy-replay";
+import { agent } from "./agent.mjs";
+test("calls", async () => {
+  const here = await session({ cassette: "named" });
+  await agent("hi");
+  const [call] = await here.calls();
+  expect([here.cassette, call.operation, call.status]).toEqual(["named", "chat.completions", 200]);
+});
+test("faults", async () => {
+  const here = await session({ cassette: "named", mode: "replay" });
+  await here.faults("http-503@1");
+  await expect(agent("hi")).rejects.toThrow("503");
+  expect((await here.calls())[0].fault).toContain("http-503");
+});
+test("expectNoMiss", async () => {
+  const here = await session({ cassette: "named", mode: "replay" });
+  await agent("never recorded").catch(() => "swallowed");
+  await expect(here.expectNoMiss()).rejects.toThrow("1 requests were never recorded");
+});
+"""
+
+
+def test_session_has_calls_faults_and_misses_and_ci_records_nothing(modules: Path, tmp_path: Path) -> None:
+    """What a test reads and sets of its session; where CI is set, package.json cannot make it record."""
+    suite = Suite.make(RUNNERS["vitest"], tmp_path / "suite", modules, 0)
+    (suite.folder / "package.json").write_text('{"name": "suite", "llmproxy": {"mode": "once"}}')
+    (suite.folder / "session.test.mjs").write_text(SESSION)
+    with Provider(load({"ordered": False, "steps": [{"user": "hi", "say": "hello"}]})) as up:
+        in_ci = suite.run(up.url, "-t", "calls", OPENAI_API_KEY="k", CI="true")
+        assert (in_ci.returncode, len(up.requests)) == (1, 0), in_ci.stdout
+        recorded = suite.run(up.url, OPENAI_API_KEY="k")
+        assert not up.refused, up.refused[0].refused
+    assert recorded.returncode == 0, recorded.stdout
+    assert suite.run(DEAD, CI="true").returncode == 0
