@@ -301,3 +301,33 @@ def test_session_has_calls_faults_and_misses_and_ci_records_nothing(modules: Pat
         assert not up.refused, up.refused[0].refused
     assert recorded.returncode == 0, recorded.stdout
     assert suite.run(DEAD, CI="true").returncode == 0
+
+
+LAZY = """
+import OpenAI from "openai";
+import { expect, test } from "vitest";
+import { session } from "llmproxy-replay";
+let client;
+const ask = async (text) => {
+  client ??= new OpenAI(); // made in the first test, and kept
+  const messages = [{ role: "user", content: text }];
+  return (await client.chat.completions.create({ model: "gpt-4o-mini", messages })).choices[0].message.content;
+};
+for (const name of ["one", "two"]) {
+  test(name, async () => {
+    expect(await ask(name)).toBe(name);
+    expect((await (await session()).report()).arrived).toBe(1);
+  });
+}
+"""
+
+
+def test_client_that_the_first_test_made_asks_for_the_second_one(modules: Path, tmp_path: Path) -> None:
+    """A client keeps the base URL of the test that made it; its calls belong to the test that makes them."""
+    suite = Suite.make(RUNNERS["vitest"], tmp_path / "suite", modules, 0)
+    (suite.folder / "lazy.test.mjs").write_text(LAZY)
+    steps = [{"user": each, "say": each} for each in ("one", "two")]
+    with Provider(load({"ordered": False, "steps": steps})) as up:
+        recorded = suite.run(up.url, OPENAI_API_KEY="k", LLMPROXY_MODE="once")
+    assert recorded.returncode == 0, recorded.stdout
+    assert suite.run(DEAD).returncode == 0

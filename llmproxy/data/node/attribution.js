@@ -13,11 +13,12 @@ const LATE = "/_llmproxy/ended-test";
 /** The test that runs, in each async context: an object with `segment` ("/s/<session>"), `ended` and `late`. */
 export const context = new AsyncLocalStorage();
 
-/** Send what goes to `url` + `segment` to the session that `choose()` returns for the async context of the caller. */
-export function attribute(url, segment, choose) {
+/** Send what goes to `url` + one of `segments` (a Set, which grows) to the session that `choose()` returns for the caller. */
+export function attribute(url, segments, choose) {
   const { host, origin } = new URL(url);
   const place = (path) => {
-    if (!path.startsWith(`${segment}/`)) return path;
+    const segment = /^\/s\/[^/]+(?=\/)/.exec(path)?.[0]; // a client keeps the one that it was made with
+    if (!segments.has(segment)) return path;
     const test = choose(context.getStore());
     if (!test) return path;
     if (!test.ended) return test.segment + path.slice(segment.length);

@@ -60,8 +60,8 @@ class Tests {
   async begin(global) {
     this.worker = begin("jest", { root: this.root });
     await this.worker.beginFile(this.file);
-    Object.assign(global.process.env, process.env); // the sandbox has a copy
-    this.environment = global.process.env;
+    this.environment = global.process.env; // the sandbox has a copy
+    this.copy();
     global[OURS] = globalThis[OURS];
   }
 
@@ -71,7 +71,7 @@ class Tests {
 
   async on(event, state) {
     if (event.name === "run_start") this.wrapConcurrent(state.rootDescribeBlock);
-    else if (event.name === "test_start" && !event.test.concurrent) await this.open(event.test);
+    else if (event.name === "test_started" && !event.test.concurrent) await this.open(event.test);
     else if (event.name === "test_fn_start" && !event.test.concurrent) this.wrap(event.test);
     else if (event.name === "test_fn_failure" && !event.test.concurrent) await annotate(event.error, this.sessions.get(event.test));
     else if (event.name === "test_done" && !event.test.concurrent) await this.close(event.test);
@@ -80,8 +80,13 @@ class Tests {
   async open(test) {
     const session = await this.worker.begin(this.file, titles(test), test);
     this.sessions.set(test, session);
-    Object.assign(this.environment, process.env);
+    this.copy();
     return session;
+  }
+
+  /** Give the sandbox what we set, and nothing that its tests may have set. */
+  copy() {
+    for (const name of Object.keys(this.worker.variables)) if (name in process.env) this.environment[name] = process.env[name];
   }
 
   wrap(test) {

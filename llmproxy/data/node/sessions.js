@@ -25,6 +25,7 @@ class Worker {
     Object.assign(this, { runner, url, mode, variables, root, ask: control(url), open: new Set(), tried: new Map(), seen: new Map() });
     this.name = `${runner}-${os.hostname().slice(0, 40)}-${process.pid}-${threadId}`;
     this.segment = `/s/${encodeURIComponent(this.name)}`;
+    this.segments = new Set([this.segment]);
     this.outside = undefined;
   }
 
@@ -99,10 +100,11 @@ class Test {
         const opened = await worker.ask("POST", "sessions", { name: cassette, ...given });
         Object.assign(this, { name: opened.name, cassette: opened.cassette, mode: opened.mode });
         this.segment = `/s/${encodeURIComponent(opened.name)}`;
+        worker.segments.add(this.segment);
         this.url = worker.url + this.segment;
         return;
       } catch (error) {
-        if (!/already open/.test(error.message) || Date.now() > deadline) throw gone(error);
+        if (!/is open already/.test(error.message) || Date.now() > deadline) throw gone(error);
       }
       await new Promise((done) => setTimeout(done, PAUSE));
     }
@@ -165,7 +167,7 @@ export function begin(runner, { root = process.cwd() } = {}) {
   const live = mode !== undefined && !OFFLINE.includes(mode);
   const { url, variables } = running ? { url: running, variables: here() } : findProxy({ live, cassetteDir: ini.cassetteDir, typed: RUNNERS[runner][0] });
   const worker = new Worker(runner, url, running ? mode : (mode ?? "replay"), variables, root);
-  attribute(url, worker.segment, (test) => worker.choose(test));
+  attribute(url, worker.segments, (test) => worker.choose(test));
   worker.setEnvironment();
   globalThis[OURS] = { worker, context, session: (given) => session(worker, given) };
   return worker;

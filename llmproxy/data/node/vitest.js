@@ -29,8 +29,9 @@ if (vitest.aroundEach) {
   vitest.aroundEach((runTest, { task }) => run(runTest, task));
 } else {
   const { getFn, setFn } = await import("vitest/suite");
+  const own = new WeakMap(); // of each attempt the same
   vitest.beforeEach(({ task }) => {
-    const fn = getFn(task);
+    const fn = own.get(task) ?? own.set(task, getFn(task)).get(task);
     setFn(task, () => run(fn, task));
   });
 }
