@@ -173,11 +173,15 @@ export function begin(runner, { root = process.cwd() } = {}) {
   return worker;
 }
 
-/** Base URLs that `llmproxy run` set already name a session; they get ours. */
+/** Base URLs that lead to a proxy that runs already, as `llmproxy run` and `llmproxy env` set them; they get our session. */
 function here() {
-  const entries = Object.entries(process.env).filter(([, value]) => value.startsWith(process.env.LLMPROXY_URL));
-  const named = entries.map(([name, value]) => [name, value.replace(/\/s\/[^/]+/, `/s/${NAMED}`)]);
-  return Object.fromEntries(named);
+  const url = process.env.LLMPROXY_URL.replace(/\/$/, "");
+  const entries = Object.entries(process.env).filter(([name, value]) => name !== "LLMPROXY_URL" && value.startsWith(url));
+  if (!entries.length) {
+    throw new Error(`llmproxy: LLMPROXY_URL is ${url}, and no base URL leads there. Type: eval "$(llmproxy env)", or unset LLMPROXY_URL.`);
+  }
+  const rest = (value) => value.slice(url.length).replace(/^\/s\/[^/]+/, "");
+  return Object.fromEntries(entries.map(([name, value]) => [name, `${url}/s/${NAMED}${rest(value)}`]));
 }
 
 function options(root) {
