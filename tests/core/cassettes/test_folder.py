@@ -146,7 +146,7 @@ def asked_by_an_sdk() -> Interaction:
     """Return a recording as clients make them: with fields that choose nothing, and what its run declared."""
     (made,) = recordings("Hi?")
     fields = ("host", "api.openai.com"), ("x-stainless-os", "Linux"), ("user-agent", "OpenAI/Python 3"), *JSON
-    variables = [RunVariable("cwd", "/work/shop"), RunVariable("date", "2026-11-27"), RunVariable("user", "albert")]
+    variables = [RunVariable("cwd", "/srv/shop"), RunVariable("date", "2026-11-27"), RunVariable("user", "albert")]
     return replace(made, request=replace(made.request, headers=fields), run_variables=write_run_variables(variables))
 
 
