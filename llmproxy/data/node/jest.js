@@ -73,7 +73,7 @@ class Tests {
     if (event.name === "run_start") this.wrapConcurrent(state.rootDescribeBlock);
     else if (event.name === "test_started" && !event.test.concurrent) await this.open(event.test);
     else if (event.name === "test_fn_start" && !event.test.concurrent) this.wrap(event.test);
-    else if (event.name === "test_fn_failure" && !event.test.concurrent) await annotate(event.error, this.sessions.get(event.test));
+    else if (event.name === "test_fn_failure" && !event.test.concurrent) await this.sessions.get(event.test).annotate([event.error].flat()[0]);
     else if (event.name === "test_done" && !event.test.concurrent) await this.close(event.test);
   }
 
@@ -116,7 +116,7 @@ class Tests {
             return value;
           } catch (error) {
             if (session.ended) throw error;
-            await annotate(error, session);
+            await session.annotate(error);
             await session.end({ passed: false });
             throw error;
           }
@@ -124,13 +124,4 @@ class Tests {
       }
     }
   }
-}
-
-/** Put what a failure should say behind the message of its error; Jest prints the stack, which holds the message again. */
-async function annotate(given, session) {
-  const error = Array.isArray(given) ? given[0] : given;
-  if (typeof error?.message !== "string") return;
-  const { message, stack } = error;
-  error.message += await session.explain(message);
-  if (typeof stack === "string") error.stack = stack.replace(message, () => error.message);
 }

@@ -2,15 +2,13 @@
 // Called by proxy.js with JSON: {owner, live, cassetteDir, typed, at: {lock, state, sums, log}}.
 import { spawn, spawnSync } from "node:child_process";
 import { openSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
-import net from "node:net";
-import { control } from "./proxy.js";
 import { findCommand } from "./command.js";
 
 const { owner, live, cassetteDir, typed, at } = JSON.parse(process.argv[2]);
 const PAUSE = 25;
 const WATCH = 250;
 const ENDING = 15_000;
-const TRIES = 3;
+const ANNOUNCED = '{"serves": '; // how `llmproxy start --announce` says where it serves
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 
 /** Write what the workers read, at once. */
@@ -28,44 +26,32 @@ function runs(pid) {
   }
 }
 
-function freePort() {
-  return new Promise((done) => {
-    const server = net.createServer().listen(0, "127.0.0.1", () => {
-      const { port } = server.address();
-      server.close(() => done(port));
-    });
-  });
-}
-
-/** Start the proxy; returns its process and address once it serves. Somebody may take its port first: then another one. */
+/** Start the proxy; returns its process, and its address once it serves, unless the run ends before. */
 async function start(command) {
-  for (let left = TRIES; ; left -= 1) {
-    const port = await freePort();
-    const options = ["start", "--mode", "replay", "--host", "127.0.0.1", "--port", String(port)];
-    if (live) options.push("--allow-live");
-    if (cassetteDir) options.push("--cassette-dir", cassetteDir);
-    const log = openSync(at.log, "w", 0o600);
-    const env = { ...process.env, LLMPROXY_STARTED_BY: `LLMPROXY_MODE={mode} ${typed}` };
-    const child = spawn(command[0], [...command.slice(1), ...options], { stdio: ["ignore", log, log], env });
-    const ended = new Promise((done) => child.once("exit", done).once("error", done));
-    child.ended = ended;
-    const url = `http://127.0.0.1:${port}`;
-    const ask = control(url);
-    const failed = ended.then((code) => ({ failed: code }));
-    for (;;) {
-      const health = await Promise.race([ask("GET", "health").catch(() => sleep(PAUSE)), failed]);
-      if (health?.status === "ok") return { child, url };
-      if (health?.failed !== undefined) break;
-      if (!runs(owner)) return { child };
-    }
-    if (left === 0 || !/address already in use/i.test(said())) {
-      throw new Error(`llmproxy: the proxy does not start; it was called as \`${command.join(" ")} start\`, and said:\n${said()}`);
-    }
+  const options = ["start", "--announce", "--mode", "replay", "--host", "127.0.0.1", "--port", "0"];
+  if (live) options.push("--allow-live");
+  if (cassetteDir) options.push("--cassette-dir", cassetteDir);
+  const log = openSync(at.log, "w", 0o600);
+  const env = { ...process.env, LLMPROXY_STARTED_BY: `LLMPROXY_MODE={mode} ${typed}` };
+  const child = spawn(command[0], [...command.slice(1), ...options], { stdio: ["ignore", log, log], env });
+  child.ended = new Promise((done) => child.once("exit", done).once("error", done));
+  const over = () => child.pid === undefined || child.exitCode !== null || child.signalCode !== null;
+  while (!over() && runs(owner)) {
+    const line = lines().find((each) => each.startsWith(ANNOUNCED) && each.endsWith("}"));
+    if (line) return { child, url: JSON.parse(line).serves };
+    await sleep(PAUSE);
   }
+  if (!over()) return { child };
+  throw new Error(`llmproxy: the proxy does not start; it was called as \`${command.join(" ")} start\`, and said:\n${said()}`);
 }
 
+function lines() {
+  return readFileSync(at.log, "utf8").split("\n");
+}
+
+/** The end of what it said, to people. */
 function said() {
-  return readFileSync(at.log, "utf8").trim().slice(-2000);
+  return lines().filter((each) => !each.startsWith(ANNOUNCED)).join("\n").trim().slice(-2000);
 }
 
 /** The variables that send SDKs to the session that this name stands for. */

@@ -36,7 +36,7 @@ if (process.argv[1] && (child || !process.execArgv.includes("--test"))) {
         await test.end({ passed: true });
         return value;
       } catch (error) {
-        if (typeof error?.message === "string") await annotate(error, test);
+        await test.annotate(error);
         if (!test.ended) await test.end({ passed: false });
         throw error;
       }
@@ -53,12 +53,6 @@ if (process.argv[1] && (child || !process.execArgv.includes("--test"))) {
 function called(fn, self, given) {
   if (fn.length < 2) return fn.apply(self, given);
   return new Promise((resolve, reject) => fn.call(self, ...given, (error) => (error ? reject(error) : resolve())));
-}
-
-async function annotate(error, test) {
-  const { message, stack } = error;
-  error.message += await test.explain(message);
-  error.stack = stack?.replace(message, () => error.message);
 }
 
 function titles(test) {

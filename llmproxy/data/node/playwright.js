@@ -15,12 +15,7 @@ export const test = playwright.test.extend({
       const session = await worker.begin(info.file, info.titlePath.slice(1), info.testId);
       await use(await globalThis[Symbol.for("llmproxy-replay")].session());
       const passed = info.status === info.expectedStatus;
-      const [last] = info.errors.slice(-1);
-      if (last?.message) {
-        const text = last.message + (await session.explain(last.message));
-        last.stack = last.stack?.replace(last.message, () => text); // what its reporters print
-        last.message = text;
-      }
+      await session.annotate(info.errors.at(-1));
       await session.end({ passed });
     },
     { auto: true },

@@ -33,9 +33,8 @@ export function files(pid = owner(), root = process.cwd()) {
   return { lock: at("lock"), state: at("json"), sums: at("jsonl"), log: at("log") };
 }
 
-/** Return {url, variables} of the proxy of this run; starts it where nobody did. `live` permits modes that reach the network. */
-export function findProxy({ live, cassetteDir, typed }) {
-  const at = files();
+/** Return {url, variables} of the proxy of the run of these files; starts it where nobody did. `live` permits modes that reach the network. */
+export function findProxy(at, { live, cassetteDir, typed }) {
   try {
     closeSync(openSync(at.lock, "wx"));
   } catch (error) {
@@ -80,7 +79,8 @@ export function control(url, token = process.env.LLMPROXY_TOKEN) {
       const headers = { "content-type": "application/json", ...(token && { "x-llmproxy-token": token }) };
       if (text !== undefined) headers["content-length"] = Buffer.byteLength(text);
       const request = http.request(new URL(`/_llmproxy/${what}`, url), { method, headers, agent: false });
-      request.on("error", (error) => reject(new Error(`llmproxy: no proxy answers at ${url}: ${error.message}`)));
+      const unanswered = (error) => Object.assign(new Error(`llmproxy: no proxy answers at ${url}: ${error.message}`), { unanswered: true });
+      request.on("error", (error) => reject(unanswered(error)));
       request.on("response", async (response) => {
         try {
           let said = "";
@@ -88,7 +88,8 @@ export function control(url, token = process.env.LLMPROXY_TOKEN) {
           const value = JSON.parse(said);
           if (OK.includes(response.statusCode)) return resolve(value);
           const { message = said, hint } = value.error ?? {};
-          reject(new Error([`llmproxy: ${String(message).replace(/^llmproxy: /, "")}`, hint].filter(Boolean).join("\n")));
+          const told = [`llmproxy: ${String(message).replace(/^llmproxy: /, "")}`, hint].filter(Boolean).join("\n");
+          reject(Object.assign(new Error(told), { status: response.statusCode }));
         } catch (error) {
           reject(new Error(`llmproxy: what answers at ${url} is not llmproxy (${error.message}).`));
         }

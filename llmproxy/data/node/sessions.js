@@ -11,6 +11,7 @@ const PLACEHOLDER = "llmproxy-placeholder";
 const NAMED = "LLMPROXY-SESSION";
 const BUSY = 30_000; // milliseconds to wait for a cassette that another worker has open
 const PAUSE = 50;
+const CONFLICT = 409;
 /** What runs the tests: alone, and with the option that selects by title. */
 const RUNNERS = {
   vitest: ["npx vitest run", "-t"],
@@ -21,16 +22,18 @@ const RUNNERS = {
 
 /** What the tests of this worker share; made once by `begin`, and found again by copies of this module. */
 class Worker {
-  constructor(runner, url, mode, variables, root) {
-    Object.assign(this, { runner, url, mode, variables, root, ask: control(url), open: new Set(), tried: new Map(), seen: new Map() });
-    this.name = `${runner}-${os.hostname().slice(0, 40)}-${process.pid}-${threadId}`;
+  constructor(given) {
+    Object.assign(this, given, { ask: control(given.url), open: new Set(), tried: new Map(), seen: new Map() });
+    this.name = `${this.runner}-${os.hostname().slice(0, 40)}-${process.pid}-${threadId}`;
     this.segment = `/s/${encodeURIComponent(this.name)}`;
     this.segments = new Set([this.segment]);
     this.outside = undefined;
   }
 
   /** Set base URLs and keys, before any module of a test file is loaded. */
-  setEnvironment(segment = this.segment) {
+  setEnvironment() {
+    // A process that the only running test starts is its own.
+    const { segment } = this.open.size === 1 ? [...this.open][0] : this;
     const recording = this.mode !== undefined && !OFFLINE.includes(this.mode);
     for (const [name, value] of Object.entries(this.variables)) {
       if (value === PLACEHOLDER && (recording || name in process.env)) continue;
@@ -61,8 +64,7 @@ class Worker {
     const test = new Test(this, this.identify(file, titles, key));
     await test.start({});
     this.open.add(test);
-    if (this.open.size === 1) this.setEnvironment(test.segment); // processes that the test starts are its own
-    else this.setEnvironment();
+    this.setEnvironment();
     return test;
   }
 
@@ -73,6 +75,12 @@ class Worker {
     this.open.delete(this.outside);
     await this.ask("POST", `sessions/${encodeURIComponent(this.name)}/bind`, { session: this.outside.name });
     this.setEnvironment();
+  }
+
+  /** Where the proxy ended, its keeper knows why. */
+  gone(error) {
+    const state = error.unanswered ? readState(this.files.state) : undefined;
+    return state?.error ? new Error(state.error) : error;
   }
 
   async endFile(passed = true) {
@@ -104,14 +112,14 @@ class Test {
         this.url = worker.url + this.segment;
         return;
       } catch (error) {
-        if (!/is open already/.test(error.message) || Date.now() > deadline) throw gone(error);
+        if (error.status !== CONFLICT || Date.now() > deadline) throw worker.gone(error);
       }
       await new Promise((done) => setTimeout(done, PAUSE));
     }
   }
 
   api(method, verb, body) {
-    return this.worker.ask(method, `sessions/${encodeURIComponent(this.name)}${verb}`, body).catch((error) => Promise.reject(gone(error)));
+    return this.worker.ask(method, `sessions/${encodeURIComponent(this.name)}${verb}`, body).catch((error) => Promise.reject(this.worker.gone(error)));
   }
 
   /** What it came to so far; once it has ended, what it came to. */
@@ -128,12 +136,19 @@ class Test {
     this.ended = true;
     const { worker } = this;
     worker.open.delete(this);
-    if (worker.open.size === 1) worker.setEnvironment([...worker.open][0].segment);
-    else worker.setEnvironment();
+    worker.setEnvironment();
     this.closed = await this.api("POST", "/close", { complete: passed });
     worker.tried.set(this.id, !passed && this.closed.recorded > 0);
     const sum = { test: this.id, passed, late: this.late, ...this.closed };
-    if (this.closed.arrived || this.late) appendFileSync(files().sums, `${JSON.stringify(sum)}\n`);
+    if (this.closed.arrived || this.late) appendFileSync(worker.files.sums, `${JSON.stringify(sum)}\n`);
+  }
+
+  /** Put what a failure should say besides what it `said` behind an error's message, and into its stack, which runners print. */
+  async annotate(error, said = error?.message) {
+    if (typeof error?.message !== "string") return;
+    const { message, stack } = error;
+    error.message += await this.explain(said);
+    if (typeof stack === "string") error.stack = stack.replace(message, () => error.message);
   }
 
   /** Return what a failure should say besides the messages of its errors: nothing where no request was refused. */
@@ -144,12 +159,6 @@ class Test {
     const title = told.length ? [`llmproxy: requests not in cassette "${this.cassette}" (mode ${this.mode})`] : [];
     return ["", ...title, ...told, `To record what is missing: LLMPROXY_MODE=auto ${this.again}`].join("\n");
   }
-}
-
-/** Where the proxy ended, its keeper knows why. */
-function gone(error) {
-  const state = /no proxy answers/.test(error.message) ? readState(files().state) : undefined;
-  return state?.error ? new Error(state.error) : error;
 }
 
 function quote(word) {
@@ -163,10 +172,12 @@ export function begin(runner, { root = process.cwd() } = {}) {
   if (globalThis[OURS]) return globalThis[OURS].worker;
   const ini = options(root);
   const mode = chooseMode(process.env, ini);
-  const running = process.env.LLMPROXY_URL && !readState(files().state) ? process.env.LLMPROXY_URL : "";
   const live = mode !== undefined && !OFFLINE.includes(mode);
-  const { url, variables } = running ? { url: running, variables: here() } : findProxy({ live, cassetteDir: ini.cassetteDir, typed: RUNNERS[runner][0] });
-  const worker = new Worker(runner, url, running ? mode : (mode ?? "replay"), variables, root);
+  const at = files();
+  const running = process.env.LLMPROXY_URL && !readState(at.state); // a worker of ours before may have set it
+  const found = running ? here() : findProxy(at, { live, cassetteDir: ini.cassetteDir, typed: RUNNERS[runner][0] });
+  const worker = new Worker({ runner, root, files: at, mode: running ? mode : (mode ?? "replay"), ...found });
+  const { url } = worker;
   attribute(url, worker.segments, (test) => worker.choose(test));
   worker.setEnvironment();
   globalThis[OURS] = { worker, context, session: (given) => session(worker, given) };
@@ -181,7 +192,7 @@ function here() {
     throw new Error(`llmproxy: LLMPROXY_URL is ${url}, and no base URL leads there. Type: eval "$(llmproxy env)", or unset LLMPROXY_URL.`);
   }
   const rest = (value) => value.slice(url.length).replace(/^\/s\/[^/]+/, "");
-  return Object.fromEntries(entries.map(([name, value]) => [name, `${url}/s/${NAMED}${rest(value)}`]));
+  return { url, variables: Object.fromEntries(entries.map(([name, value]) => [name, `${url}/s/${NAMED}${rest(value)}`])) };
 }
 
 function options(root) {
@@ -203,7 +214,7 @@ async function session(worker, given) {
     await test.api("POST", "/close", {});
     const variables = Object.entries(declared ?? {}).map(([name, value]) => ({ name, value: String(value) }));
     await test.start({ ...others, run_variables: variables, ...(readOnly && { read_only: readOnly }), ...(unknownTool && { unknown_tool: unknownTool }) });
-    if (worker.open.size === 1) worker.setEnvironment(test.segment);
+    worker.setEnvironment();
   }
   return {
     name: test.name,

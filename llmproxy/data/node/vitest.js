@@ -19,8 +19,7 @@ async function run(runTest, task) {
   const thrown = [];
   await context.run(test, async () => runTest()).catch((error) => thrown.push(error)); // before vitest 4.1 it is the test's own function
   const errors = [...(task.result?.errors?.slice(before) ?? []), ...thrown];
-  const said = errors.map((error) => error?.message ?? "").join("\n");
-  if (errors.at(-1)?.message !== undefined) errors.at(-1).message += await test.explain(said);
+  await test.annotate(errors.at(-1), errors.map((error) => error?.message ?? "").join("\n"));
   await test.end({ passed: errors.length === 0 });
   if (thrown.length) throw thrown[0];
 }
