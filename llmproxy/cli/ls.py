@@ -166,6 +166,7 @@ INTERACTION_COLUMNS: Sequence[Column[RowSummary]] = (
     Column("channel", lambda row: row.channel.value, alike=True, if_any=lambda row: row.channel is not Channel.LLM),
     Column("model", lambda row: row.model or "", alike=True),
     Column("operation", _operation, alike=True),
+    Column("client", lambda row: row.client, alike=True, if_any=lambda row: bool(row.client)),
     Column("status", _status),
     Column("ms", lambda row: "" if row.duration_ms is None else f"{row.duration_ms:,.0f}", measure=True),
     Column("in", lambda row: _count(row.tokens_in), measure=True),

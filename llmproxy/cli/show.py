@@ -17,6 +17,7 @@ from llmproxy.cli.parts.bindings import format_run_variables, plain_run_variable
 from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.printing import body_text, dump, line, paragraphs, print_line, room, wrap_text
 from llmproxy.cli.parts.store_arguments import STORE, also_called, find, is_number, open_given, session_name
+from llmproxy.core.traffic.interaction import client_of
 from llmproxy.errors import CassetteNotFound, SettingsError
 
 if TYPE_CHECKING:
@@ -165,9 +166,18 @@ def _facts(found: Interaction) -> list[str]:
             f" first byte {duration(first / 1000)}, last {duration(last / 1000)}"
         ),
         "usage       " + (", ".join(spent) or "unknown") + (f", {dollars(cost)}" if cost is not None else ""),
+        *_describe_makers(found),
         *(["redacted    bytes of the answer were replaced because they held a secret"] if found.redacted else []),
         *([f"made        {', '.join(found.made_ids)}"] if found.made_ids else []),
     ]
+
+
+def _describe_makers(found: Interaction) -> list[str]:
+    """Return which client asked, and which model answered, as far as they say it."""
+    from llmproxy.core.dialects.usage import answered_by
+
+    client, model = client_of(found.request.headers), answered_by(found.response)
+    return [*([f"client      {client}"] if client else []), *([f"answered by {model}"] if model else [])]
 
 
 def _describe_bound(found: Interaction, values: list[dict[str, str]]) -> list[str]:
@@ -207,6 +217,7 @@ def _text(body: bytes) -> object:
 
 def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:
     """Return an interaction as plain values; bodies that are no text as base64."""
+    from llmproxy.core.dialects.usage import answered_by
     from llmproxy.core.providers.table import channel_of
 
     plain: dict[str, Any] = asdict(found) | {"channel": channel_of(found.provider, found.operation)}
@@ -216,6 +227,7 @@ def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -
     plain["response"]["chunks"] = [[chunk.offset, len(chunk.data)] for chunk in found.response.chunks]
     plain["conversation"] = [asdict(message) for message in asked]
     plain["answer"] = None if answer is None else asdict(answer)
+    plain |= {"client": str(client_of(found.request.headers) or ""), "answered_by": answered_by(found.response)}
     return plain
 
 

@@ -75,6 +75,21 @@ def test_show_reads_as_a_conversation(path: Path, capsys: pytest.CaptureFixture[
     assert out.endswith("--- user\nHow are you?\n\n=== answer\nFine.\n")
 
 
+def test_who_asked_and_which_model_answered_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A recording names its client with its version, and the model and fingerprint that its answer says."""
+    one, path = chat(), tmp_path / "llmproxy.db"
+    said = b'{"model": "gpt-4o-2024-08-06", "system_fingerprint": "fp_7", "choices": []}'
+    headers = (*one.request.headers, ("user-agent", "claude-cli/2.1.197 (external, cli)"))
+    answer = dataclasses.replace(one.response, chunks=(Chunk(1, said),))
+    request = dataclasses.replace(one.request, headers=headers)
+    fill(path, dataclasses.replace(one, request=request, response=answer))
+    assert "Claude Code 2.1.197" in run(capsys, path, "ls")[1]
+    out = run(capsys, path, "show", "1")[1]
+    assert "\nclient      Claude Code 2.1.197\nanswered by gpt-4o-2024-08-06 fp_7\n" in out
+    told = json.loads(run(capsys, path, "show", "1", "--json")[1])
+    assert (told["client"], told["answered_by"]) == ("Claude Code 2.1.197", "gpt-4o-2024-08-06 fp_7")
+
+
 def test_show_shows_tool_calls(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A call's name, id and arguments, the latter as readable JSON; an answer cut short is called so."""
     call = {"id": "call_1", "type": "function", "function": {"name": "search", "arguments": '{"q": "x"}'}}

@@ -19,7 +19,7 @@ from llmproxy.core.dialects.streams import events_once
 from llmproxy.core.dialects.table import codec_of, dialect_of
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.traffic.frames import CONTENT_TYPE, server_events
-from llmproxy.core.traffic.interaction import Headers, Usage
+from llmproxy.core.traffic.interaction import Headers, Response, Usage, header
 from llmproxy.files import DATA
 from llmproxy.late import late
 
@@ -194,6 +194,14 @@ def model_of(family: Family, operation: str, content_type: str, body: bytes) -> 
             if isinstance(model, str) and model:
                 return model.removeprefix("models/")
     return None
+
+
+def answered_by(answer: Response) -> str:
+    """Return the model that an answer names, and its fingerprint where it has one; empty where it names none."""
+    kind, body = header(answer.headers, "content-type") or "", answer.body
+    places = (*_MODELS, ("system_fingerprint",))
+    said = (_at(value, *place) for value in events_once(kind, body) for place in places)
+    return " ".join(dict.fromkeys(each.removeprefix("models/") for each in said if isinstance(each, str)))
 
 
 # -- prices ------------------------------------------------------------------------------------------------------------

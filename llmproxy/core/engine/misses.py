@@ -21,7 +21,7 @@ from llmproxy.core.sessions.interceptor import MissReason
 from llmproxy.core.store.queries import count, count_of, find_other_places
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.interaction import Key, Request, header
+from llmproxy.core.traffic.interaction import Key, Request, client_of, header
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import Channel
 
@@ -64,6 +64,7 @@ def explain_miss(
         elsewhere=_find_elsewhere(store, key, exchange.channel) if store else (), complete=session.complete,
         state=exchange.unbound if why is MissReason.STATE else "",
         toolless=store is not None and exchange.channel is Channel.MCP and not count_of(store, *place, Channel.MCP),
+        client=client_of(exchange.headers),
         is_python="python" in (header(exchange.headers, "user-agent") or "").lower(),
         unbound="" if why is MissReason.STATE else exchange.unbound,
     )  # fmt: skip
@@ -73,7 +74,8 @@ def explain_miss(
         return explain(context, wanted, ())
     told = (each.wording(store, wanted) for each in exchange.interceptors)
     wording = next((each for each in told if each is not None), AS_RECORDED)
-    return explain(context, wanted, _candidates(exchange, config, store, wording), wording)
+    found = _candidates(exchange, config, store, wording)
+    return explain(context, wanted, found, wording, lambda id_: client_of(store.load(id_).request.headers))
 
 
 def _find_elsewhere(store: Store, key: Key, channel: Channel) -> tuple[MissPlace, ...]:

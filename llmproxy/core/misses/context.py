@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from llmproxy.advice import StartCommand
+from llmproxy.core.traffic.interaction import Client
 from llmproxy.protocol import AGENT, DEFAULT_STORE
 
 
@@ -59,6 +60,10 @@ class MissContext:
     """A server of tools was asked, and none is in the cassette."""
     concurrent: tuple[tuple[int, ...], ...] = ()
     """Recordings of the session's cassette that went on at the same time, by group."""
+    client: Client | None = None
+    """The program that asked, as far as it says so."""
+    recorded_by: Client | None = None
+    """The program that asked what is recorded nearest to it."""
     is_python: bool = False
     """Whether the client says that it is a Python program."""
     unbound: str = ""

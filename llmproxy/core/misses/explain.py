@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.advice import suggest_command
@@ -25,6 +25,7 @@ from llmproxy.protocol import AGENT, Channel
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical
+    from llmproxy.core.traffic.interaction import Client
 
 _SENT_TO: Mapping[Channel, str] = {Channel.LLM: "provider", Channel.MCP: "server", Channel.HTTP: "service"}
 _NUMBER = re.compile(r"\d+")
@@ -54,6 +55,7 @@ class ExplainedMiss:
         context = asdict(self.context)
         for name in ("again", "upstreams", "concurrent", "is_python"):  # for the text alone
             del context[name]
+        context |= {name: str(getattr(self.context, name) or "") for name in ("client", "recorded_by")}
         return {
             **context,
             "reason": reason(self.context, self.nearest),
@@ -86,10 +88,17 @@ class ExplainedMiss:
 
 
 def explain(
-    context: MissContext, wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: Wording = AS_RECORDED
+    context: MissContext,
+    wanted: Canonical,
+    candidates: Sequence[tuple[int, Canonical]],
+    wording: Wording = AS_RECORDED,
+    recorded_by: Callable[[int], Client | None] = lambda _: None,
 ) -> ExplainedMiss:
-    """Explain a miss; `candidates` are (row, canonical request) of recordings it could have meant, 50 are plenty."""
+    """Explain a miss; `candidates` are (row, canonical request) of recordings it could have meant, 50 are plenty.
+    `recorded_by` returns the client of a row.
+    """
     near = nearest(wanted, candidates, wording)
+    context = context if near is None else replace(context, recorded_by=recorded_by(near.id))
     return ExplainedMiss(context, near, miss_text(context, near))
 
 
@@ -150,6 +159,7 @@ def _lines(case: _Case, shown: int, width: int) -> list[str]:
         f"{', '.join(which)}; nothing was sent to the {_SENT_TO[channel_of(context.provider, context.operation)]}.",
         asked,
         *(_describe_nearest(case.near, shown, width) if case.near else ()),
+        *_describe_clients(context),
         *([short(context.unbound, 6 * width)] if context.unbound else []),
         "What to do:",
         *(f"  {n}. {step}" for n, step in enumerate(_steps(case), 1)),
@@ -178,6 +188,15 @@ def _describe_nearest(near: Nearest, shown: int, width: int) -> list[str]:
     if near.bound and shown:
         lines.append(f"  no difference, since bound: {short(', '.join(near.bound), 2 * width)}")
     return lines
+
+
+def _describe_clients(context: MissContext) -> list[str]:
+    """Say which programs asked then and now, where they are not the same: an upgrade changes requests."""
+    then, now = context.recorded_by, context.client
+    if then is None or now is None or then == now:
+        return []
+    asked = now.version if now.name == then.name else str(now)
+    return [f"recorded by {short(str(then), 60)}, asked by {short(asked, 60)}"]
 
 
 def _name(text: str) -> str:

@@ -14,7 +14,17 @@ from typing import Any
 
 from llmproxy.core.providers.table import MCP_PREFIX, channel_of
 from llmproxy.core.store.bodies import DATA
-from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Interaction, Key, Request, Response, Usage
+from llmproxy.core.traffic.interaction import (
+    Cut,
+    Ending,
+    Headers,
+    Interaction,
+    Key,
+    Request,
+    Response,
+    Usage,
+    client_of,
+)
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Channel
 
@@ -80,6 +90,8 @@ class RowSummary:
     superseded: bool
     last_user_text: str | None
     answer_text: str | None
+    client: str
+    """Program that asked, with its version; empty where it does not say."""
 
     @property
     def channel(self) -> Channel:
@@ -89,7 +101,7 @@ class RowSummary:
 SELECT_SUMMARY = (
     "SELECT id, cassette, sample, party, position, occurrence, key, provider, operation, model, stream, method, target,"
     " status, ending, started_at, first_byte_ms, duration_ms, input_tokens, output_tokens, cost_usd, redacted,"
-    " superseded_at, last_user_text, answer_text FROM interactions"
+    " superseded_at, last_user_text, answer_text, request_headers FROM interactions"
 )
 OF_CHANNEL: dict[Channel, str] = {
     Channel.MCP: "operation LIKE 'mcp:%'",
@@ -242,12 +254,14 @@ def to_summary(row: Row) -> RowSummary:
     summary: dict[str, Any] = dict(zip(RowSummary.__slots__, values, strict=True))
     try:
         ending = Ending(summary["ending"])
-    except ValueError as error:
+        client = str(client_of(to_headers(summary["client"])) or "")
+    except (ValueError, TypeError, RecursionError) as error:
         raise CassetteCorrupt(f"Interaction {summary['id']} is damaged: {error!r:.200}.") from error
     summary |= {
         "ending": ending,
         "stream": bool(summary["stream"]),
         "redacted": bool(summary["redacted"]),
         "superseded": summary["superseded"] is not None,
+        "client": client,
     }
     return RowSummary(**summary)

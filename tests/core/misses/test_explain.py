@@ -17,7 +17,7 @@ from llmproxy.core.misses.nearest import Nearest
 from llmproxy.core.misses.suggest import Suggestion
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.differences import Difference
-from llmproxy.core.traffic.interaction import Request
+from llmproxy.core.traffic.interaction import Client, Request
 
 CONTEXT = MissContext(
     mode="replay",
@@ -253,3 +253,14 @@ def test_another_order_of_what_ran_at_once_says_so() -> None:
     alone = miss_text(CONTEXT, replace(NEAR, reordered="$.tools"))
     assert "it is the same members as #12 in another order, at $.tools." in alone
     assert "PYTHONHASHSEED" not in alone
+
+
+def test_a_miss_names_both_clients_where_they_differ() -> None:
+    """An upgraded agent is said with both versions; an equal one, or one that says nothing, is not mentioned."""
+    then, now = Client("Claude Code", "2.1.197"), Client("Claude Code", "2.1.332")
+    text = miss_text(replace(CONTEXT, client=now, recorded_by=then), NEAR)
+    assert "recorded by Claude Code 2.1.197, asked by 2.1.332\n" in text
+    other = replace(CONTEXT, client=Client("Codex", "0.63.0"), recorded_by=then)
+    assert "recorded by Claude Code 2.1.197, asked by Codex 0.63.0\n" in miss_text(other, NEAR)
+    for same in (replace(CONTEXT, client=then, recorded_by=then), replace(CONTEXT, client=now)):
+        assert "recorded by" not in miss_text(same, NEAR)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.traffic.interaction import Chunk, Cut, Headers, Response, header, without
+from llmproxy.core.traffic.interaction import Chunk, Client, Cut, Headers, Response, client_of, header, without
 
 FIELDS: Headers = (("Content-Type", "a"), ("X", "1"), ("x", "2"))
 
@@ -61,3 +61,20 @@ def test_what_is_put_in_place_of_a_body_is_as_long() -> None:
     assert cut.replace_body(b"wxyz") == (Chunk(5, b"w"), Chunk(6, b""), Chunk(6, b"xyz"))
     with pytest.raises(ValueError, match="3 bytes for 4"):
         cut.replace_body(b"abc")
+
+
+@pytest.mark.parametrize(
+    ("said", "client"),
+    [
+        ("claude-cli/2.1.332 (external, cli)", Client("Claude Code", "2.1.332")),
+        ("codex_cli_rs/0.63.0 (Debian 12; x86_64) vt100", Client("Codex", "0.63.0")),
+        ("AsyncOpenAI/Python 2.8.1", Client("AsyncOpenAI/Python", "2.8.1")),
+        ("ai-sdk/openai/2.0.3 runtime/node", Client("ai-sdk/openai", "2.0.3")),
+        ("my agent", None),
+        ("", None),
+    ],
+)
+def test_a_client_is_read_from_its_user_agent(said: str, client: Client | None) -> None:
+    """Agents by the name that people call them; others by what they say; what has no version is nobody."""
+    assert client_of((("User-Agent", said),)) == client
+    assert client_of(()) is None
