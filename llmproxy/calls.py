@@ -69,6 +69,8 @@ class Call(NamedTuple):
     """How often its client had sent the request before, as it says itself; None if it does not."""
     bound: tuple[str, ...] = ()
     """Of a bound hit: the names of the variables and volatile fields whose values differ from the recording's."""
+    carried: tuple[str, ...] = ()
+    """Of a carried answer: the names of the changes under which it was given, though its request has changed."""
     asked: str = ""
     """Beginning of the last prompt, redacted; of a hit as it was recorded. Empty where it is not known."""
     answered: str = ""
@@ -124,6 +126,7 @@ class Call(NamedTuple):
             **{name: getattr(self, name) for name in _TOLD},
             "decision": self.decision.value,
             "note": self.note,
+            "carried": list(self.carried),
             "channel": self.channel.value,
             "recording": self.recording,
         }
@@ -138,6 +141,7 @@ class Call(NamedTuple):
         said, channel = str(value.get("decision") or ""), str(value.get("channel") or "")
         given["decision"] = Decision(said) if said in Decision else cast("Decision", said)
         given["channel"] = Channel(channel) if channel in Channel else Channel.LLM
+        given["carried"] = tuple(str(name) for name in value.get("carried") or ())
         return cls(**given | {"miss": bool(given["miss"]), "recording": value.get("recording")})
 
 
@@ -189,7 +193,7 @@ class Use:
 
 _COUNTS = (
     "hits", "misses", "bound", "recorded", "passed", "refused", "failed", "served_failures", "dealt", "injected",
-    "live_calls",
+    "live_calls", "carried",
 )  # fmt: skip
 
 
@@ -204,6 +208,10 @@ class Totals:
     """Hits of which something was bound: the recording in this run's words, not byte for byte."""
     bound_names: tuple[str, ...] = ()
     """What was bound in them."""
+    carried: int = 0
+    """Hits that were given although their requests have changed: neither exact nor bound."""
+    carried_names: tuple[str, ...] = ()
+    """The changes under which they were."""
     recorded: int = 0
     passed: int = 0
     refused: int = 0
@@ -246,6 +254,9 @@ class Totals:
             if call.bound:
                 self.bound += 1
                 self.bound_names = _unite(self.bound_names, call.bound)
+            if call.carried:
+                self.carried += 1
+                self.carried_names = _unite(self.carried_names, call.carried)
             self.saved.add(call)
         else:
             self.live_calls += 1
@@ -258,6 +269,7 @@ class Totals:
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.bound_names = _unite(self.bound_names, other.bound_names)
+        self.carried_names = _unite(self.carried_names, other.carried_names)
         self.saved.merge(other.saved)
         self.spent.merge(other.spent)
         for party, use in other.parties.items():
@@ -287,11 +299,12 @@ class Totals:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, as the control API gives them."""
         counts = {name: getattr(self, name) for name in _COUNTS}
-        rare = {name: counts.pop(name) for name in ("served_failures", "dealt", "injected")}
+        rare = {name: counts.pop(name) for name in ("served_failures", "dealt", "injected", "carried")}
         return {
             **counts,
             "bound_names": list(self.bound_names),
             **{name: count for name, count in rare.items() if count},
+            **({"carried_names": list(self.carried_names)} if self.carried else {}),
             "tokens": {"input": self.tokens_in, "output": self.tokens_out},
             "cost_not_spent": self.saved.to_json()["cost"],
             "cost_spent": self.spent.to_json()["cost"],
@@ -305,7 +318,7 @@ class Totals:
         """Return the fields that the JSON form gives, by name; what it does not say is none."""
         return {
             **{name: int(value.get(name) or 0) for name in _COUNTS},
-            "bound_names": tuple(str(name) for name in value.get("bound_names") or ()),
+            **{names: tuple(map(str, value.get(names) or ())) for names in ("bound_names", "carried_names")},
             "saved": Use.of(value["saved"]) if "saved" in value else Use(cost=_read_money(value.get("cost_not_spent"))),
             "spent": Use(cost=_read_money(value.get("cost_spent"))),
             "parties": {name: Use.of(each) for name, each in (value.get("parties") or {}).items()},
@@ -332,6 +345,8 @@ def find_doubts(totals: Totals, unused: int | None, *, used: bool, fail_on_miss:
         doubts.append("nothing is known of unused recordings" if unused is None else known)
         bound = format_count(totals.bound, "hit was", "hits were")
         doubts.append(f"{bound} bound, not exact" if totals.bound else "")
+        carried = format_count(totals.carried, "hit was", "hits were")
+        doubts.append(f"{carried} carried under {', '.join(totals.carried_names)}" if totals.carried else "")
     return tuple(filter(None, doubts))
 
 

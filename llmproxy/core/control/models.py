@@ -72,6 +72,10 @@ class Open(TypedDict):
     """
     bind: NotRequired[Scope | None]
     """What may be bound; none: only equal requests are hits."""
+    trial: NotRequired[bool | None]
+    """A request that misses is answered by the recording at its place, and what changed is noted. For mode replay."""
+    carry: NotRequired[bool | None]
+    """Whether accepted changes count; true unless given."""
     faults: NotRequired[
         Annotated[str, {"minLength": 1}]
         | Annotated[list[Annotated[str, {"minLength": 1}] | FaultRule], {"maxItems": 1000}]
@@ -141,6 +145,12 @@ class Report(TypedDict):
     """Hits whose answer had failed, or was cut, when it was recorded; absent where there are none."""
     dealt: NotRequired[int]
     """Hits of equal concurrent requests whose answers differ, dealt in the order of arrival; absent as above."""
+    carried: NotRequired[int]
+    """Hits that were given although their requests have changed: neither exact nor bound; absent as above."""
+    carried_names: NotRequired[list[str]]
+    """The changes under which they were."""
+    trial: NotRequired[list[dict[str, Any]]]
+    """Of a session on trial: what became of each call that had no recording of its own."""
     name: str
     cassette: str
     sample: int
@@ -318,6 +328,8 @@ class Call(TypedDict):
     miss: bool
     """Refused because it was never recorded; `note` is the text that the client got."""
     note: str
+    carried: list[str]
+    """Names of the accepted changes under which the answer was given; empty for most."""
     key: str | None
     occurrence: int | None
     provider: str

@@ -175,7 +175,7 @@ def _sessions(engine: Engine, _call: ControlCall) -> tuple[int, Json]:
 
 OPEN_MEMBERS = (
     "name", "mode", "speed", "exhausted", "sample", "upstreams", "overrides", "fork", "mocks", "run_variables", "bind",
-    "faults", "live", "unknown_tool", "read_only",
+    "faults", "live", "unknown_tool", "read_only", "trial", "carry",
 )  # fmt: skip
 
 
@@ -202,6 +202,8 @@ def _open(engine: Engine, call: ControlCall) -> tuple[int, Json]:
         bind=one_of(Scope, body.get("bind"), "bind"),
         faults=faults_of(body.get("faults")),
         live=live_of(body, engine.config.live),
+        trial=maybe_flag_of(body.get("trial"), "trial"),
+        carry=maybe_flag_of(body.get("carry"), "carry"),
     )
     return 201, report(engine, session)
 

@@ -1,0 +1,22 @@
+"""Recordings that outlive an edit: which recorded answer stands here, and what of its request has changed since.
+
+    recorded, present request -> `compare.compare`: the `Change`s, or the `Refusal` with its reason
+    a request that missed     -> `places.Places.find`: the one recording at its place, or why there is none
+    a change that is accepted -> `accepted.AcceptedChange`: in the store by cassette, in its file as `changes:`
+    a call of a trial         -> `trial.TrialCall`: what it came to, what it would cost to record anew
+
+The question is never carried. Everything else is carried only under changes that somebody accepted (or in a session on
+trial, which accepts all that may be offered), and is said each time: `Call.carried` holds the names of the changes, the
+answer has the header ``x-llmproxy-carried``, `Totals` counts it. It is a hit, never exact and never bound.
+
+How a session is told (`core.engine.carried_answers`):
+
+    Sessions.open(..., trial=True)      misses are answered on trial; only in the modes that stay offline
+    Sessions.open(..., carry=False)     accepted changes do not count: what changed is a miss (asked anew in `once`)
+    neither                             what is accepted in its cassette counts
+    Config.trial                        every session that says nothing else is on trial
+    report["trial"]                     of a session on trial: `TrialCall.to_json()` of each call that was no exact hit
+
+Accepted changes of a cassette are read and written with `core.store.queries.accepted_of` and `put_accepted`. To accept
+`Change`s that a trial saw, put them together by name: `accepted.accept(changes, day, until=..., when=...)`.
+"""

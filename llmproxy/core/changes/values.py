@@ -1,0 +1,182 @@
+"""Changes and refusals, as values: what a segment said when it was recorded, and what it says now.
+
+A change is named by its content, ``system-3f2a``: equal edits of equal lines have one name, in whichever calls and
+cassettes they stand. What it covers is exact all the same: `before_digest` and `after_digest` are those of the two
+whole segments, and an accepted change lists the pairs that somebody saw.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple, Self
+
+_DIGITS = 4
+"""Of a digest, in a change's name."""
+_DIGEST = 16
+"""Hexadecimal digits of a digest that covers a segment."""
+
+
+class Source(StrEnum):
+    """Who wrote what changed."""
+
+    CLIENT = "client"
+    PROMPT = "prompt"
+    TOOL_SERVER = "tool server"
+
+
+class Origin(NamedTuple):
+    """Where a change came from."""
+
+    source: Source
+    name: str = ""
+    """Of the client, or of the tool's server; empty where nobody says it."""
+    version: str = ""
+    """Of the client that asks now."""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.source.value, self.name, self.version)))
+
+
+class Hunk(NamedTuple):
+    """Lines that stand in the place of others."""
+
+    line: int
+    """Of the first one, in the present segment, from 1."""
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+class Change(NamedTuple):
+    """What a segment said when it was recorded, and what it says now."""
+
+    kind: str
+    """`dialects.conversation.Kind`, or ``header`` or ``query``."""
+    segment: str
+    """For people, the same in every call: ``system prompt``, ``tool search_orders``, ``result of bash``."""
+    before: str | None
+    """Text of the whole segment; None: it is new."""
+    after: str | None
+    """None: it is gone."""
+    before_digest: str
+    """Of the value, not only of its text; empty where there is none."""
+    after_digest: str
+    hunks: tuple[Hunk, ...]
+    """What is different, by lines; of a tool's result with its values left out."""
+    origin: Origin = Origin(Source.PROMPT)
+    turned: str = ""
+    """Of a tool's result: ``fails now``, where it had succeeded."""
+
+    @property
+    def digest(self) -> str:
+        """Stands for the edit: equal for equal lines in the place of equal lines of the same segment."""
+        said = [self.kind, self.segment, self.turned]
+        for hunk in self.hunks:
+            said += ["-", *hunk.before, "+", *hunk.after]
+        return digest_of(said if self.hunks else [*said, self.before_digest, self.after_digest])
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.digest[:_DIGITS]}"
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        return self.before_digest, self.after_digest
+
+    def __str__(self) -> str:
+        """Say it in a line: ``system prompt, line 12: "Be brief." -> "Be brief and kind."``."""
+        if self.before is None or self.after is None:
+            return f"{self.segment} is {'new' if self.before is None else 'gone'}"
+        if not self.hunks:
+            return f"{self.segment}: written in another way"
+        hunk = self.hunks[0]
+        line = f", line {hunk.line}" if "\n" in self.before + self.after else ""
+        said = [f'"{_SPACE.join(lines).strip()}"' if lines else "nothing" for lines in (hunk.before, hunk.after)]
+        more = f", and {len(self.hunks) - 1} more places" if len(self.hunks) > 1 else ""
+        return f"{self.segment}{line}: {said[0]} -> {said[1]}{more}{f'; it {self.turned}' if self.turned else ''}"
+
+    @property
+    def difference(self) -> str:
+        """Both texts as a difference, for people: lines that begin with ``-`` and ``+``."""
+        return "\n".join(_difference(self.hunks))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; `name`, `difference` and `text` are for who reads them."""
+        return {
+            "name": self.name, "kind": self.kind, "segment": self.segment, "text": str(self), "before": self.before,
+            "after": self.after, "before_digest": self.before_digest, "after_digest": self.after_digest,
+            "hunks": [[hunk.line, list(hunk.before), list(hunk.after)] for hunk in self.hunks],
+            "origin": list(self.origin), "turned": self.turned, "difference": self.difference,
+        }  # fmt: skip
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Self:
+        """Read the JSON form."""
+        source, name, version = value["origin"]
+        hunks = tuple(Hunk(line, tuple(before), tuple(after)) for line, before, after in value["hunks"])
+        return cls(
+            value["kind"], value["segment"], value["before"], value["after"], value["before_digest"],
+            value["after_digest"], hunks, Origin(Source(source), name, version), value["turned"],
+        )  # fmt: skip
+
+
+_SPACE = " "
+
+
+def _difference(hunks: Sequence[Hunk]) -> Iterator[str]:
+    for hunk in hunks:
+        yield from (f"- {line}" for line in hunk.before)
+        yield from (f"+ {line}" for line in hunk.after)
+
+
+def digest_of(parts: Sequence[str]) -> str:
+    """Return what stands for texts: equal only for equal ones."""
+    told = [piece for part in parts for piece in (f"{len(part)}:", part)]
+    return hashlib.sha256("".join(told).encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+
+
+def list_hunks(before: str | None, after: str | None) -> tuple[Hunk, ...]:
+    """Return which lines of a text stand in the place of which others."""
+    old, new = ((text or "").split("\n") if text is not None else [] for text in (before, after))
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    return tuple(
+        Hunk(at + 1, tuple(old[i:j]), tuple(new[at:to]))
+        for tag, i, j, at, to in matcher.get_opcodes()
+        if tag != "equal"
+    )
+
+
+class Why(StrEnum):
+    """Why an answer is not carried."""
+
+    NO_PLACE = "new"
+    """No recording stands at the place of this call, or it has none."""
+    AMBIGUOUS = "place not known"
+    """Recordings with different answers stand there."""
+    QUESTION = "question"
+    RESULT = "result"
+    """A tool answered something else in substance."""
+    IMPOSSIBLE = "impossible"
+    """The recorded answer is none that this request could get today."""
+    MODEL = "model"
+    HISTORY = "history"
+    """The conversation says something else of what was answered before."""
+    DATA = "data"
+    """What changed stands in a segment that says something else in each call."""
+    REQUEST = "request"
+    """Something changed that nobody may accept: nobody knows what it is."""
+    NOT_ACCEPTED = "not accepted"
+    ENDED = "ended"
+    """It was accepted until a day that is over."""
+    NOT_LOOKED_AT = "not looked at"
+    """It follows a refusal in its thread."""
+
+
+class Refusal(NamedTuple):
+    """Why an answer is not carried, and where that shows."""
+
+    why: Why
+    text: str
+    """For people: ``message 3 (user), line 1: "..." -> "..."``."""
