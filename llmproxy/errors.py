@@ -159,6 +159,8 @@ class AgentUnreachable(MachineError):
 class MissError(LLMProxyError):
     """The request was never recorded, and the mode refuses to go upstream."""
 
+    nearest: int | None = None
+    """The recording that it is most like, where there is one."""
     code = "llmproxy_cache_miss"
     status = 404
     exit_code = Exit.MISS

@@ -237,12 +237,10 @@ class ProxyContext:
         except Exception:  # what we say about an answer must never become part of it
             log.exception("could not report an exchange")
 
-    def reopen(self, exchange: Exchange) -> None:
-        """Have an answer asked live again, soon, whose recorded client left it: this one waits for more."""
-        exchange.note = "its client reads on where the recorded one left: it is asked live from the next run on"
-        if exchange.slot is not None:
-            write = self.engine.sessions.reopen(exchange.session, exchange.slot)
-            asyncio.get_running_loop().run_in_executor(self._writer, write)
+    def on_sent(self, exchange: Exchange) -> None:
+        """Hear that a client got all of a replayed answer, and is still there."""
+        for job in self.engine.on_sent(exchange):
+            asyncio.get_running_loop().run_in_executor(self._writer, job)
 
     def settle_hit(self, hit: Hit) -> None:
         """Report a hit that was sent."""

@@ -283,13 +283,13 @@ class Socket:
             mismatch,
             records=records,
         )
-        exchange.error = MissError(engine.redactor.text(miss.text))
-        exchange.nearest = exchange.interaction
+        exchange.error = error = MissError(engine.redactor.text(miss.text))
+        error.nearest = exchange.interaction
         exchange.decision = Decision.REFUSE
         exchange.note = f"message {mismatch.number} was not recorded"
         if records:
             session.record(exchange.walker)  # this conversation has changed: the next one is recorded
-        engine.journal.miss({**miss.data, "text": exchange.error.message}, at=engine.now())
+        engine.journal.miss({**miss.data, "text": error.message}, at=engine.now())
         yield from self._close(MISMATCH, engine.redactor.text(miss.reason))
 
     def _close(self, code: int, reason: str) -> Commands:

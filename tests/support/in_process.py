@@ -134,11 +134,12 @@ class InProcess:
     def _replay(self, exchange: Exchange, client: ClientHttp, reply: Reply) -> Answer:
         extra: Headers = ((KEY_HEADER, exchange.key or ""),)
         laid = self.engine.plan(exchange, client, extra=extra)
-        opened, talk = self.engine.plan_playback(exchange, client, extra=extra), exchange.playback
+        opened = self.engine.plan_playback(exchange, client, extra=extra)
         status = exchange.replayed_status or 0
-        if opened is None or talk is None:
+        if opened is None:
             answer = _join(laid)
         else:
+            talk, plan = opened
             turns, body = deque(talk.turns or ()), b""
             while turns and turns[0].wait is not Wait.FOR_EVER:
                 if not (ready := talk.ready(turns[0])):
@@ -151,7 +152,7 @@ class InProcess:
                         talk.ask(turns[0])
                         continue
                 break
-            answer = Answer(status, opened.head + body, body)
+            answer = Answer(status, plan.head + body, body)
         self.shell.settle(exchange, status)
         return answer
 

@@ -25,7 +25,8 @@ from urllib.parse import quote
 from llmproxy.core.control.values import BadControl, Json
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.mcp import MICROSECONDS, AnswerPart, Wait, refuse
-from llmproxy.core.sessions.exchange import Exchange, Playback
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import STDIO_PREFIX, Decision
@@ -149,10 +150,11 @@ class ToolLine:
 
     def _play(self, exchange: Exchange) -> bytes:
         response = self.engine.answer(exchange)
-        if exchange.playback is None or exchange.playback.turns is None:
+        playback = self.engine.playback(exchange)
+        if playback is None:
             self.shell.settle(exchange, response.status)
             return response.body
-        self._waiting.append(_Waiting(exchange, exchange.playback, deque(exchange.playback.turns)))
+        self._waiting.append(_Waiting(exchange, playback, deque(playback.turns or ())))
         return b""
 
     def _begin_stream(self) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from llmproxy.calls import Call
 from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.engine.decide import is_perfect
-from llmproxy.core.engine.misses import REPEATED
+from llmproxy.core.engine.misses import RepeatedMiss
 from llmproxy.core.engine.state import TEXT, State
 from llmproxy.core.keys.changes import is_success
 from llmproxy.core.sessions.exchange import Exchange
@@ -94,18 +94,18 @@ def call_of(
         usage, cost = Usage(input=priced.input, output=priced.output), priced.cost
     elif usage is not None:
         cost = cost_of(exchange.route.provider.name, exchange.model, usage)
-    first = exchange.first_offset
+    first, error = exchange.first_offset, exchange.error
     return Call(
         decision=decision, method=exchange.method, target=target, status=status, session=exchange.session.name,
         party=exchange.party, provider=exchange.route.provider.name, operation=exchange.operation,
         model=exchange.model or (priced.model if priced else None), channel=exchange.channel, ms=seconds * 1000,
         first_ms=first / 1000 if first is not None else None, input=None if usage is None else usage.input,
         output=None if usage is None else usage.output, cost=cost, key=exchange.key, interaction=exchange.interaction,
-        occurrence=exchange.nth or None, nearest=exchange.nearest,
+        occurrence=exchange.nth or None, nearest=error.nearest if isinstance(error, MissError) else None,
         note=exchange.note,
         asked=priced.asked if priced else exchange.asked, answered=priced.answered if priced else exchange.answered,
         attempt=attempt_of(exchange.headers), at=exchange.started_at,
-        miss=isinstance(exchange.error, MissError) and not (exchange.repeats or exchange.expected), lost=lost,
+        miss=isinstance(error, MissError) and not isinstance(error, RepeatedMiss), lost=lost,
         failed=decision is Decision.REPLAY and exchange.slot is not None and not is_perfect(exchange.slot),
         seq=exchange.seq,
     )  # fmt: skip
@@ -149,7 +149,8 @@ class OutcomeRecorder:
             priced=self.prices.of(self._state.stores.opened, exchange.interaction or 0) if replayed else None,
             usage=usage, lost=lost,
         )  # fmt: skip
-        said = REPEATED if exchange.repeats else exchange.error.message if exchange.error is not None else ""
+        error = exchange.error
+        said = RepeatedMiss.note if isinstance(error, RepeatedMiss) else error.message if error is not None else ""
         self._state.pending.on_call_end(exchange)
         if exchange.change is not None and not is_success(status):
             exchange.session.changes.undo(exchange.change)

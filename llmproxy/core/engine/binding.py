@@ -38,6 +38,7 @@ from llmproxy.core.bindings.volatile_fields import list_shipped
 from llmproxy.core.engine.decide import playable
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.misses.context import MissContext
 from llmproxy.core.misses.nearest import RestatedCandidate, Wording, conversation
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
@@ -264,6 +265,14 @@ class _InThisRunsWords(Wording):
         return self._renamers.setdefault(id(table), Renamer(table))
 
 
+@dataclass(slots=True)
+class _Compared:
+    """How recordings were held against a call."""
+
+    why: str = ""
+    """Why the nearest one does not fit."""
+
+
 class BindingInterceptor(Interceptor[Exchange]):
     """What one session binds: run variables, the volatile fields of its cassette, what tools made in it so far."""
 
@@ -309,7 +318,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             call.state.put(answer)
             call.made, call.told = answer.response, ((BOUND_HEADER, ", ".join(answer.names)),)
             return decided
-        call.unbound = f"the answer of recording #{slot.id}: {answer}"
+        call.state.put(_Compared(f"the answer of recording #{slot.id}: {answer}"))
         if call.session.policy.writes:
             return Decided(Decision.RECORD)
         return Decided(Decision.REFUSE, reason=MissReason.UNBOUND)
@@ -336,6 +345,11 @@ class BindingInterceptor(Interceptor[Exchange]):
         note = ", ".join(filter(None, (f"bound: {', '.join(answer.names)}", record.note)))
         return record._replace(bound=answer.names, note=note)
 
+    @override
+    def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
+        compared = call.state.get(_Compared)
+        return context if compared is None or context.state else replace(context, unbound=compared.why)
+
     def wording(self, store: Store, wanted: Canonical) -> Wording:
         return _InThisRunsWords(self.bound, self._requests, store, wanted)
 
@@ -344,11 +358,12 @@ class BindingInterceptor(Interceptor[Exchange]):
     def _find(self, call: Exchange, store: Store, canonical: Callable[[], Canonical]) -> FoundRecording | None:
         """Return the recording that a request without one of its own fits.
 
-        Else the call's `unbound` says why none does.
+        Else `_Compared` says why none does.
         """
-        session, bound = call.session, self.bound
+        session, bound, compared = call.session, self.bound, _Compared()
         if session.policy.plays is Plays.NOTHING or call.route.not_llm:
             return None
+        call.state.put(compared)
         wanted = canonical()
         fitting: list[FoundRecording] = []
         typed = None if len(bound.known) else read_typed(wanted, bound.typed)
@@ -356,11 +371,11 @@ class BindingInterceptor(Interceptor[Exchange]):
             table = bound.table(self._requests.declared_of(store, ids[0]))
             if not table or (recorded := self._requests.load(store, ids[0])) is None:
                 continue
-            if call.unbound and typed is not None and not typed.may_be(ids[0], recorded, table):
+            if compared.why and typed is not None and not typed.may_be(ids[0], recorded, table):
                 continue
             result = fit_request(table, recorded.tree, wanted.tree, bound.known, bound.expectations(table))
             if isinstance(result, Mismatch):
-                call.unbound = call.unbound or f"recording #{ids[0]}, bound: {result}"
+                compared.why = compared.why or f"recording #{ids[0]}, bound: {result}"
                 continue
             slots = store.slots(session.cassette, session.sample, call.party, key)
             if playable(session.policy, slots):
@@ -369,7 +384,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             return self._try(call, store, wanted)
         if not fitting and session.policy.on_miss is Decision.REFUSE:
             advice = self._advise(call, store, wanted)
-            call.unbound = "; ".join(filter(None, (call.unbound, advice)))
+            compared.why = "; ".join(filter(None, (compared.why, advice)))
         return self._choose(call, store, fitting) if fitting else None
 
     def _advise(self, call: Exchange, store: Store, wanted: Canonical) -> str:
@@ -416,7 +431,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             else:
                 teaching.append((key, ids[0], said, recorded, lessons))
         if len(teaching) != 1:
-            call.unbound = ON_TRIAL + _why_not([each[1] for each in teaching], outside)
+            call.state.put(_Compared(ON_TRIAL + _why_not([each[1] for each in teaching], outside)))
             return None
         key, _, said, recorded, lessons = teaching[0]
         bound.teach(lessons)
@@ -426,7 +441,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         if isinstance(result, Mismatch) or not playable(session.policy, slots):
             return None
         bound.trial.served += 1
-        call.unbound = ""
+        call.state.drop(_Compared)
         return FoundRecording(key, slots, result, table)
 
     def _candidates(self, call: Exchange, store: Store, wanted: Canonical) -> list[tuple[Key, list[int]]]:
@@ -456,9 +471,8 @@ class BindingInterceptor(Interceptor[Exchange]):
         if (found := next((each for each in fitting if each.key == follows), None)) is not None:
             return found
         named = " and ".join(f"#{each.slots[0].id}" for each in fitting[:2])
-        call.unbound = (
-            f"recordings {named} both fit, their answers differ, and the order of the run does not say which is meant"
-        )
+        why = f"recordings {named} both fit, their answers differ, and the order of the run does not say which is meant"
+        call.state.put(_Compared(why))
         return None
 
     @staticmethod

@@ -233,6 +233,7 @@ class _Ordered(NamedTuple):
     """A call whose answer waits for its place."""
 
     recording: int
+    client: ClientEnds = None
 
 
 class OrderInterceptor(Interceptor[Exchange]):
@@ -257,9 +258,12 @@ class OrderInterceptor(Interceptor[Exchange]):
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
         return replace(context, concurrent=self.order.groups)
 
-    def wait_before(self, call: Exchange, offset: float | None, has_read: Callable[[ClientEnds], bool]) -> float:
+    def wait_before(
+        self, call: Exchange, offset: float | None, ends: ClientEnds, has_read: Callable[[ClientEnds], bool]
+    ) -> float:
         if (ordered := call.state.get(_Ordered)) is None:
             return 0.0
+        call.state.put(ordered._replace(client=ends))
         order = self.order
         expired, seconds = order.expired, order.wait_before(ordered.recording, offset, self._clock(), has_read)
         if order.expired > expired:
@@ -268,10 +272,10 @@ class OrderInterceptor(Interceptor[Exchange]):
 
     def on_end(self, call: Exchange, record: Call) -> Call:
         if (ordered := call.state.get(_Ordered)) is not None:
-            self.order.on_end(ordered.recording, self._clock(), call.client_ends)
+            self.order.on_end(ordered.recording, self._clock(), ordered.client)
             record = record._replace(dealt=ordered.recording in self.order.dealt)
-        elif call.nearest is not None and call.slot is None and isinstance(call.error, MissError):
-            self.order.give_up(call.nearest)
+        elif isinstance(call.error, MissError) and call.error.nearest is not None and call.slot is None:
+            self.order.give_up(call.error.nearest)
         return record
 
 

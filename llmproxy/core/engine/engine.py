@@ -101,8 +101,9 @@ class Engine:
         self.is_long, self.prepare = keying.is_long, keying.prepare
         self.identify = parts.stages(state, keying, misses).identify
         self.answer, self.plan = answering.answer, answering.plan
-        self.plan_playback, self.plan_made = answering.plan_playback, answering.plan_made
-        self.wait_before, self.meet_handshake = answering.wait_before, self.features.meet_handshake
+        self.playback, self.plan_playback = answering.playback, answering.plan_playback
+        self.plan_made, self.wait_before, self.on_sent = answering.plan_made, answering.wait_before, answering.on_sent
+        self.meet_handshake = self.features.meet_handshake
         self.store_answer, self.read_usage = writer.store_answer, writer.read_usage
         self.stored_together = writer.stored_together
         self.outcome, self.show_target = recorder.outcome, recorder.show_target

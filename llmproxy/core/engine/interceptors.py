@@ -11,6 +11,7 @@ from llmproxy.core.engine.end_order import OrderFeature
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.engine.feature import Feature
 from llmproxy.core.engine.forking import ForkFeature
+from llmproxy.core.engine.left_answers import LeftFeature
 from llmproxy.core.engine.live_exchanges import LiveFeature
 from llmproxy.core.engine.mcp_playback import PlaybackFeature
 
@@ -20,5 +21,6 @@ FEATURES: tuple[type[Feature], ...] = (
     FaultFeature,  # is done to what would be a hit by then, and before it is counted
     ForkFeature,  # counts only what met no fault, and forks where everything before it found nothing
     PlaybackFeature,  # goes by what was decided
-    OrderFeature,  # last: holds back what is played in the end
+    OrderFeature,  # holds back what is played in the end
+    LeftFeature,  # last: adds to what nobody holds back
 )

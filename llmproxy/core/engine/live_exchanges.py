@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, override
+from typing import Any, NamedTuple, override
 
+from llmproxy.calls import Call
 from llmproxy.core.bindings.answer_bodies import list_parts
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.table import envelope, status_of_miss
@@ -52,6 +53,15 @@ class NothingToServe(RefusedError):
 
     code = "llmproxy_nothing_to_serve"
     status = 404
+
+
+class _Refused(NamedTuple):
+    """A call that no recording answers."""
+
+    state: str = ""
+    """Why none holds in the state of the tools, where there are some."""
+    is_error: bool = False
+    """That is no miss of the run: the model reads that its tool failed."""
 
 
 class LiveInterceptor(Interceptor[Exchange]):
@@ -153,7 +163,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         if chosen.recording is not None:
             return Decided(Decision.REPLAY, chosen.recording)
         if slots:
-            call.unbound = chosen.why or "it was not recorded as a call of a tool"
+            call.state.put(_Refused(chosen.why or "it was not recorded as a call of a tool"))
         return Decided(Decision.REFUSE, reason=MissReason.STATE if slots else MissReason.NEVER)
 
     def _send(self, call: Exchange) -> None:
@@ -188,8 +198,9 @@ class LiveInterceptor(Interceptor[Exchange]):
             living.parted = living.parted or (name if self._changes_something(call) else "")
             self._send(call)
             return True
-        call.expected = living.asked.unknown is UnknownTool.ERROR
         call.error = self._parts.misses.miss(call, why, recordings)
+        refused = call.state.get(_Refused) or _Refused()
+        call.state.put(refused._replace(is_error=living.asked.unknown is UnknownTool.ERROR))
         call.note = call.note or f"no recording of {name} holds here"
         self._keep(call)
         response = refusal_of(call, str(call.error), self._parts.state.config.miss_status)
@@ -206,7 +217,8 @@ class LiveInterceptor(Interceptor[Exchange]):
 
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
         """Say of a tool's call that it came beside live channels."""
-        return replace(context, elsewhere=(), beside_live="" if call.channel is Channel.LLM else _name(call))
+        refused, named = call.state.get(_Refused) or _Refused(), "" if call.channel is Channel.LLM else _name(call)
+        return replace(context, elsewhere=(), beside_live=named, state=refused.state)
 
     def on_answer(self, call: Exchange, response: Response) -> Response:
         """Put an answer that is served into the child, soon."""
@@ -218,6 +230,10 @@ class LiveInterceptor(Interceptor[Exchange]):
             self.living.waiting.append(made)
             self._announce(call, response)
         return response
+
+    def on_end(self, call: Exchange, record: Call) -> Call:
+        refused = call.state.get(_Refused)
+        return record._replace(miss=False) if refused is not None and refused.is_error else record
 
     def on_stored(self, call: Exchange, made: Interaction) -> None:
         self._announce(call, made.response)

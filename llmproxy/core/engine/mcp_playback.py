@@ -189,8 +189,12 @@ class PlaybackInterceptor(Interceptor[Exchange]):
         """Make the answer fit this client's request, and let it wait for its client where it must."""
         if (store := self._parts.state.stores.opened) is None:
             return response
-        call.playback = RecordedPlayback(store, call, response, self._questions)
-        return call.playback.response
+        made = RecordedPlayback(store, call, response, self._questions)
+        call.state.put(made)
+        return made.response
+
+    def playback(self, call: Exchange) -> RecordedPlayback | None:
+        return call.state.get(RecordedPlayback)
 
     def before_store(self, call: Exchange, response: Response) -> Response:
         """Call whole what holds the result, and a stream that only the client can end and has ended."""

@@ -62,11 +62,9 @@ def explain_miss(
         same_operation=count(store, *place, *kind) if store else 0,
         played=recordings if why is MissReason.EXHAUSTED else 0,
         elsewhere=_find_elsewhere(store, key, exchange.channel) if store else (), complete=session.complete,
-        state=exchange.unbound if why is MissReason.STATE else "",
         toolless=store is not None and exchange.channel is Channel.MCP and not count_of(store, *place, Channel.MCP),
         client=client_of(exchange.headers),
         is_python="python" in (header(exchange.headers, "user-agent") or "").lower(),
-        unbound="" if why is MissReason.STATE else exchange.unbound,
     )  # fmt: skip
     for each in exchange.interceptors:
         context = each.on_explain(exchange, context)
@@ -101,8 +99,10 @@ def _candidates(exchange: Exchange, config: Config, store: Store, wording: Wordi
     return found
 
 
-REPEATED = "asked again without a stream: the miss before"
-"""Note of a request that is no second miss: Claude Code asks so when its first question failed."""
+class RepeatedMiss(MissError):
+    """A request that is no second miss: Claude Code asks so when its first question failed."""
+
+    note = "asked again without a stream: the miss before"
 
 
 class Misses:
@@ -113,17 +113,20 @@ class Misses:
         """Explain a miss: to the client in the error, and in the journal for `llmproxy why`."""
         wanted = self._keying.canonical(exchange, exchange.body or b"")
         miss = self.explain_refusal(exchange, why, recordings, wanted)
-        exchange.nearest = miss.nearest.id if miss.nearest else None
         exchange.asked = self._state.redactor.text(miss.context.last_user[:TEXT])
         if exchange.session.misses_again(wanted):
-            exchange.repeats, exchange.note = True, REPEATED
-            return MissError(self._state.redactor.text(miss.text))
+            exchange.note = RepeatedMiss.note
+            error: MissError = RepeatedMiss(self._state.redactor.text(miss.text))
+            error.nearest = miss.nearest.id if miss.nearest else None
+            return error
         places = miss.nearest.places if miss.nearest else ()
         self._state.journal.miss(miss.to_dict(), at=exchange.started_at, places=places, steps=miss.steps)
         text = miss.text
         for each in exchange.interceptors:
             text = each.on_miss_told(exchange, miss, text)
-        return MissError(self._state.redactor.text(text))
+        error = MissError(self._state.redactor.text(text))
+        error.nearest = miss.nearest.id if miss.nearest else None
+        return error
 
     def explain_refusal(self, exchange: Exchange, why: MissReason, recordings: int, wanted: Canonical) -> ExplainedMiss:
         """Explain why an exchange is refused; `recordings` of its key exist."""

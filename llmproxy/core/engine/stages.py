@@ -19,7 +19,7 @@ from llmproxy.core.keys.changes import is_success
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.mcp import MICROSECONDS
 from llmproxy.core.sessions.exchange import Exchange, Harmless
-from llmproxy.core.sessions.interceptor import ClientEnds, Lookup
+from llmproxy.core.sessions.interceptor import ClientEnds, Lookup, Playback
 from llmproxy.core.sessions.journal import AnsweredQuestion
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.traffic.interaction import Headers, Key, Response
@@ -167,30 +167,54 @@ class Answering:
             if (host := leads_to(answer.headers)) is not None:
                 exchange.note = f"location left out: it leads to {host}, and in replay nothing leaves the machine"
             timed = exchange.held and answer.chunked
-            return plan(answer, client, speed=speed, now=now, extra=extra, prefix=exchange.prefix, timed=timed)
+            laid = plan(answer, client, speed=speed, now=now, extra=extra, prefix=exchange.prefix, timed=timed)
+            return self._plan_in_turn(exchange, laid)
         if self._state.stores.opened is None:
             raise ValueError("a recording without a store")
-        laid = self._state.plans.at_once(slot.id, client, now=now, extra=extra, read=self._state.stores.opened.response)
+        sent = self._state.plans.at_once(slot.id, client, now=now, extra=extra, read=self._state.stores.opened.response)
         self._serve(exchange, slot)
-        return SendingPlan(((0, laid.data),), laid.close)
+        return self._plan_in_turn(exchange, SendingPlan(((0, sent.data),), sent.close))
 
-    def wait_before(self, exchange: Exchange, offset: int | None, has_read: Callable[[ClientEnds], bool]) -> float:
+    @staticmethod
+    def _plan_in_turn(exchange: Exchange, laid: SendingPlan) -> SendingPlan:
+        for each in reversed(exchange.interceptors):
+            laid = each.on_plan(exchange, laid)
+        return laid
+
+    def wait_before(
+        self, exchange: Exchange, offset: int | None, ends: ClientEnds, has_read: Callable[[ClientEnds], bool]
+    ) -> float:
         """Return in how many seconds to ask again whether a piece of a recorded answer may go out; 0 if it may now.
 
-        `offset` is its place in the plan, microseconds; None for the answer's last piece. `has_read` as of `EndOrder`.
+        `offset` is its place in the plan, microseconds; None for the answer's last piece. `ends` are the client's
+        connection's, `has_read` as of `EndOrder`.
         """
         if not exchange.held:
             return 0.0
         recorded = None if offset is None else offset * (exchange.session.speed or 1) / MICROSECONDS
-        return max((each.wait_before(exchange, recorded, has_read) for each in exchange.interceptors), default=0.0)
+        waits = (each.wait_before(exchange, recorded, ends, has_read) for each in exchange.interceptors)
+        return max(waits, default=0.0)
 
-    def plan_playback(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> OpenPlan | None:
-        """Lay out how an answer of MCP begins that must wait for its client; None for every other. After `plan`."""
-        talk = exchange.playback
-        if talk is None or talk.turns is None or client.method == "HEAD":
+    @staticmethod
+    def playback(exchange: Exchange) -> Playback | None:
+        """Return what goes on when its client has done what the recorded one did; None for nearly all. After `plan`."""
+        made = (each.playback(exchange) for each in exchange.interceptors)
+        return next((each for each in made if each is not None and each.turns is not None), None)
+
+    def plan_playback(
+        self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()
+    ) -> tuple[Playback, OpenPlan] | None:
+        """Lay out how an answer begins that must wait for its client; None for every other. After `plan`."""
+        playback = self.playback(exchange)
+        if playback is None or client.method == "HEAD":
             return None
         extra = (*extra, *exchange.told)
-        return plan_open(talk.response, client, now=self._state.now(), extra=extra)
+        return playback, plan_open(playback.response, client, now=self._state.now(), extra=extra)
+
+    @staticmethod
+    def on_sent(exchange: Exchange) -> list[Callable[[], None]]:
+        """Hear that all of a replayed answer was sent; return what is to be done in the writer's thread."""
+        return [job for each in exchange.interceptors if (job := each.on_sent(exchange)) is not None]
 
     def plan_made(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
         """Lay out, in its own time, what an interceptor made in place of the provider's answer; nothing of nothing."""
@@ -199,9 +223,7 @@ class Answering:
             said = "fault" if exchange.decision is Decision.FAULT else "passed"
             more, now = (*exchange.told, *extra), self._state.now()
             laid = plan(exchange.made, client, speed=1, now=now, extra=more, prefix=exchange.prefix, said=said)
-        for each in reversed(exchange.interceptors):
-            laid = each.on_plan(exchange, laid)
-        return laid
+        return self._plan_in_turn(exchange, laid)
 
     @staticmethod
     def _serve(exchange: Exchange, slot: KeyedRecording) -> None:

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from llmproxy.advice import StartCommand, quote_word
 from llmproxy.core.dialects.streams import ending
@@ -15,10 +15,9 @@ from llmproxy.core.faults.values import Faults
 from llmproxy.core.keys.changes import StateChange
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.live_channels import LiveChannels
-from llmproxy.core.mcp import AnswerPart
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.providers.table import Family, channel_of
-from llmproxy.core.sessions.interceptor import ClientEnds, Interceptor, Slots
+from llmproxy.core.sessions.interceptor import Interceptor, Slots
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.traffic.encoding import Inflater
@@ -108,23 +107,6 @@ class RequestPlace(NamedTuple):
     """The party for which the session's name was bound."""
 
 
-class Playback(Protocol):
-    """A recorded answer that goes on when its client has done what the recorded one did."""
-
-    response: Response
-    turns: list[AnswerPart] | None
-    """None where nothing has to be waited for."""
-
-    def ask(self, turn: AnswerPart) -> None:
-        """Hear that the client was asked what `turn` waits for."""
-
-    def ready(self, turn: AnswerPart) -> bool | str:
-        """Return whether a turn's data may go out now; a text: never, and why."""
-
-    def refusal(self, text: str) -> bytes:
-        """Return the end of the answer where it must not be told."""
-
-
 @dataclass(slots=True)
 class Exchange:
     """One request on its way through; the shell carries it from head to end."""
@@ -156,14 +138,10 @@ class Exchange:
     occurrence: int = 0
     """Of its recording, where it is to be recorded: given at its arrival; 0 before."""
     slot: KeyedRecording | None = None
-    client_ends: ClientEnds = None
-    """Where the client is that gets an answer which is `held`."""
     held: bool = False
     """Pieces of its answer may have to wait (`Interceptor.wait_before`)."""
     rewritten: bool = False
     """The body is not what the client sent."""
-    unbound: str = ""
-    """Why the nearest recording does not fit, where one was compared."""
     made: Response | None = None
     """The answer, where an interceptor made one in place of the recorded or the provider's."""
     withheld: bool = False
@@ -174,16 +152,9 @@ class Exchange:
     """What its interceptors keep of it."""
     error: LLMProxyError | None = None
     """Why it was refused."""
-    expected: bool = False
-    """It was refused, and that is no miss of the run: the model reads that its tool failed."""
     into: tuple[str, int] | None = None
     """Cassette and sample in which its answer is kept, where that is not its session's."""
-    repeats: bool = False
-    """It is the miss before, asked again without a stream."""
-    playback: Playback | None = None
-    """Of a recorded answer that waits for its client."""
     note: str = ""
-    nearest: int | None = None
     asked: str = ""
     """Beginning of its last prompt, redacted, where it missed or was recorded."""
     answered: str = ""
@@ -245,12 +216,6 @@ class Exchange:
     def replayed_status(self) -> int | None:
         """Status of the answer that is played, None where none is."""
         return self.made.status if self.made is not None else self.slot.status if self.slot is not None else None
-
-    @property
-    def may_be_left(self) -> bool:
-        """Whether the answer ends where its recorded client left, and can be asked live by who reads on."""
-        left = self.slot is not None and self.slot.left and not self.held
-        return left and self.session.mode.policy.writes and self.channel is not Channel.MCP
 
     @property
     def place(self) -> tuple[str, int]:

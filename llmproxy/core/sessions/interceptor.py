@@ -14,10 +14,13 @@ and only that has the fast path.
     (where the head settled what becomes of a call, as in `record`, none of these is asked)
     the way back, in reverse order
         on_answer       another answer for the client; or the same, noted
-        on_plan         what is sent, and when, of an answer that was made here: of a FAULT, or where it is `withheld`
-        wait_before     seconds until a piece of a replayed answer (its recorded second; None: the last) may go out, or
-                        is asked for again; only where `call.held` was set; `has_read` says whether a client has read
-                        what it was sent
+        on_plan         what is sent, and when: of a replayed answer, and of one that was made here: of a FAULT, or
+                        where it is `withheld`
+        wait_before     seconds until a piece of a replayed answer (its recorded second; None: the last) may go out to
+                        the client at `ends`, or is asked for again; only where `call.held` was set; `has_read` says
+                        whether a client has read what it was sent
+        playback        an answer that goes on when its client has done what the recorded one did
+        on_sent         all of a replayed answer was sent, and its client is still there
         before_store    another answer for the store
         on_interaction  what is kept of a call, before it is
         on_stored       the provider's answer is in the store
@@ -35,7 +38,7 @@ of a type of its own in `call.state`, which nobody else reads:
         call.state.put(Waited(self.clock() + 1))
         return found._replace(key=other, recordings=store.slots(..., other))     # the answer of another key
 
-    def wait_before(self, call, offset, has_read):
+    def wait_before(self, call, offset, ends, has_read):
         return max(0.0, call.state.get(Waited).until - self.clock()) if offset is None else 0.0
 
 Everything runs on the event loop and must not wait, but what has to do with storing, which runs in the writer's thread.
@@ -46,10 +49,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from llmproxy.calls import Call
 from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.mcp import AnswerPart
 from llmproxy.core.misses.context import MissContext
 from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.misses.nearest import Wording
@@ -117,6 +121,23 @@ class Slots:
         self._values.pop(kind, None)
 
 
+class Playback(Protocol):
+    """A recorded answer that goes on when its client has done what the recorded one did."""
+
+    response: Response
+    turns: list[AnswerPart] | None
+    """None where nothing has to be waited for."""
+
+    def ask(self, turn: AnswerPart) -> None:
+        """Hear that the client was asked what `turn` waits for."""
+
+    def ready(self, turn: AnswerPart) -> bool | str:
+        """Return whether a turn's data may go out now; a text: never, and why."""
+
+    def refusal(self, text: str) -> bytes:
+        """Return the end of the answer where it must not be told."""
+
+
 class Interceptor[C]:
     """What a feature does to the calls (`C`) of one session: nothing, unless a method is overridden."""
 
@@ -170,8 +191,16 @@ class Interceptor[C]:
     def on_plan(self, call: C, laid: SendingPlan) -> SendingPlan:
         return laid
 
-    def wait_before(self, call: C, offset: float | None, has_read: Callable[[ClientEnds], bool]) -> float:
+    def wait_before(
+        self, call: C, offset: float | None, ends: ClientEnds, has_read: Callable[[ClientEnds], bool]
+    ) -> float:
         return 0.0
+
+    def playback(self, call: C) -> Playback | None:
+        return None
+
+    def on_sent(self, call: C) -> Callable[[], None] | None:
+        """Return what is to be done in the writer's thread then; it must not raise."""
 
     def before_store(self, call: C, response: Response) -> Response:
         return response

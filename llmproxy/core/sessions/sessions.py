@@ -21,7 +21,6 @@ from urllib.parse import quote
 from llmproxy.core.forks.table import reserve
 from llmproxy.core.sessions.interceptor import Interceptor
 from llmproxy.core.sessions.session import Session, split_name
-from llmproxy.core.store.reading import KeyedRecording, Rekeying
 from llmproxy.core.store.store import Store
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, OFFLINE, Exhausted, Mode, Plays
@@ -279,30 +278,6 @@ class Sessions:
             store.end(*place, self.holder, clean=session.sealed)
             if session.policy.writes:
                 self.on_run_end(session)
-
-    def reopen(self, session: Session, left: KeyedRecording) -> Callable[[], None]:
-        """Return what makes an answer that its client left count as left once, so that it is asked live once more: who
-        asks today reads on. It blocks.
-        """
-        store, place = self.store(session.mode), (session.cassette, session.sample)
-        rows = store.list_keys(*place) if store is not None else []
-        mine = next((each for each in rows if each.id == left.id), None)
-
-        def write() -> None:
-            if store is None or mine is None:
-                return
-            alike = [each.occurrence for each in rows if (each.party, each.key) == (mine.party, mine.key)]
-            turn = sorted(alike).index(mine.occurrence) + 1
-            try:
-                store.begin(*place, exclusive=True, holder=_LATE, anew=False)
-                try:
-                    store.rekey([Rekeying(mine.id, mine.key, mine.key, turn, mine.rules)])
-                finally:
-                    store.end(*place, _LATE, clean=False)
-            except LLMProxyError as why:
-                log.warning("recording #%s will not be asked live again: %s", mine.id, why.message)
-
-        return write
 
     def on_recording_stored(self, session: Session) -> None:
         """Hear that a recording of `session` was stored, maybe after its end.

@@ -98,6 +98,11 @@ says nothing of when its client goes on.
 """
 
 
+_LEFT = (
+    "SELECT 1 FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND ending = 'left' LIMIT 1"
+)
+
+
 class Candidate(NamedTuple):
     id: int
     key: Key
@@ -169,6 +174,11 @@ def list_times(store: Reading, cassette: str, sample: int) -> list[Row]:
     id of the answer's body.
     """
     return store.rows(_TIMES, (to_sql(cassette), sample))
+
+
+def has_left(store: Reading, cassette: str, sample: int) -> bool:
+    """Return whether a sample has a live recording whose client left it."""
+    return bool(store.rows(_LEFT, (to_sql(cassette), sample)))
 
 
 def list_declared(store: Reading, cassette: str, sample: int) -> list[str]:

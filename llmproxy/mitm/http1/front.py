@@ -269,10 +269,10 @@ class Front(asyncio.StreamReaderProtocol):
         slot = exchange.slot
         if exchange.decision is not Decision.REPLAY or slot is None:
             return False
-        if slot.status == SWITCHING or slot.status in REDIRECTS or exchange.held or exchange.may_be_left:
+        if slot.status == SWITCHING or slot.status in REDIRECTS or exchange.held:
             return False  # what waits, or leads on, is the layer's
         laid = incoming.lay_out()
-        if exchange.playback is not None or (data := at_once(laid)) is None:
+        if incoming.lay_out_playback() is not None or (data := at_once(laid)) is None:
             return False  # so is what waits
         self._incoming = None
         self._out.write(data)

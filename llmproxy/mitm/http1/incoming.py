@@ -18,6 +18,7 @@ from mitmproxy.connection import Client
 
 from llmproxy.core.providers.table import Family, parse_port
 from llmproxy.core.sessions.exchange import Exchange, RequestPlace
+from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.origin_guard import SANDBOX, SeenHead, shows
 from llmproxy.core.traffic.response_bytes import ClientHttp, OpenPlan, SendingPlan, prefix_of
@@ -150,9 +151,9 @@ class Incoming:
             self.laid = self.shell.engine.plan(self.exchange, self.client, extra=self._extra(self.exchange))
         return self.laid
 
-    def lay_out_playback(self) -> OpenPlan | None:
+    def lay_out_playback(self) -> tuple[Playback, OpenPlan] | None:
         """Lay out how an answer begins that must wait for its client; None for every other. After `lay_out`."""
-        if self.exchange is None or self.exchange.playback is None:
+        if self.exchange is None:
             return None
         return self.shell.engine.plan_playback(self.exchange, self.client, extra=self._extra(self.exchange))
 

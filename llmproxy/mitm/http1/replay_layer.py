@@ -328,15 +328,14 @@ class ReplayLayer(layer.Layer):
         incoming = self._here.incoming
         laid = incoming.lay_out()
         incoming.answering = True
-        opened = incoming.lay_out_playback()
-        if opened is not None and exchange.playback is not None:
-            yield from self._send(self._sender.talk(exchange.playback, opened))
-        elif not (exchange.held or exchange.may_be_left) and (data := at_once(laid)) is not None:
+        if (opened := incoming.lay_out_playback()) is not None:
+            yield from self._send(self._sender.talk(*opened))
+        elif not exchange.held and (data := at_once(laid)) is not None:
             self._here.close_after = laid.close
             yield self._here.send(data)
             yield from self._end_replay()
         else:
-            yield from self._send(self._sender.replay(laid, left=exchange.may_be_left))
+            yield from self._send(self._sender.replay(laid))
 
     def send_made(self) -> Commands:
         """Let the client see what an interceptor made in place of its answer."""
@@ -364,8 +363,7 @@ class ReplayLayer(layer.Layer):
     def _end_replay(self) -> Commands:
         here, exchange = self._here, self._here.incoming.exchange
         if exchange is not None:
-            if exchange.may_be_left:
-                self._shell.reopen(exchange)
+            self._shell.on_sent(exchange)
             self._shell.settle(exchange, exchange.replayed_status or 0)
         self._reset()
         paced, here.state = here.state is LayerState.REPLAYING, LayerState.READING

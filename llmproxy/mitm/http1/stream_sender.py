@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections import deque
 
 from llmproxy.core.mcp import LAST_CHUNK, AnswerPart, Wait, frame_chunk
-from llmproxy.core.sessions.exchange import Exchange, Playback
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.response_bytes import OpenPlan, SendingPlan
 from llmproxy.mitm.http1.connection_state import LOOK, ClientState, Ending, LayerState, has_read
 
 MICROSECONDS = 1_000_000
-LEAVING = 1_000_000
-"""Microseconds that a client has to leave where the recorded one left, before it gets to see the break."""
 
 
 class StreamSender:
@@ -26,7 +25,7 @@ class StreamSender:
         self._here = here
         self._pieces: deque[tuple[int, bytes]] = deque()
         self._turns: deque[AnswerPart] = deque()
-        self._opened: OpenPlan | None = None
+        self._opened: tuple[Playback, OpenPlan] | None = None
         self._began = 0.0
         self.crash_after = False
         """End the connection with a reset when the answer is sent."""
@@ -42,11 +41,9 @@ class StreamSender:
         self._turns.clear()
         self._opened = None
 
-    def replay(self, laid: SendingPlan, *, left: bool) -> Ending:
-        """Send a recorded answer in its time; `left`: as far as its client read, then wait for this one to leave."""
+    def replay(self, laid: SendingPlan) -> Ending:
+        """Send a recorded answer in its time."""
         self._here.close_after = laid.close
-        if left:
-            laid = laid._replace(pieces=(*laid.pieces, (laid.pieces[-1][0] + LEAVING, b"")))
         return (yield from self._begin(laid))
 
     def send_made(self, exchange: Exchange, *, withheld: bool) -> Ending:
@@ -65,16 +62,15 @@ class StreamSender:
         if talk.turns is None:
             raise AssertionError("nothing to wait for")
         here = self._here
-        here.state, self._opened, here.close_after = LayerState.REPLAYING, opened, opened.close
+        here.state, self._opened, here.close_after = LayerState.REPLAYING, (talk, opened), opened.close
         self._turns.extend(talk.turns)
         yield here.send(opened.head)
         return (yield from self._continue_playback(talk, opened))
 
     def go_on(self) -> Ending:
         """Its time has come: send what may be sent by now."""
-        exchange = self._here.incoming.exchange
-        if self._opened is not None and exchange is not None and exchange.playback is not None:
-            return (yield from self._continue_playback(exchange.playback, self._opened))
+        if self._opened is not None:
+            return (yield from self._continue_playback(*self._opened))
         if self._here.state is LayerState.REPLAYING:
             return (yield from self._send_due())
         return False
@@ -116,8 +112,8 @@ class StreamSender:
         here, exchange = self._here, self._here.incoming.exchange
         if exchange is None or not exchange.held:
             return 0.0
-        exchange.client_ends = here.client.peername, here.client.sockname
-        return here.shell.engine.wait_before(exchange, offset, has_read)
+        ends = here.client.peername, here.client.sockname
+        return here.shell.engine.wait_before(exchange, offset, ends, has_read)
 
     def _continue_playback(self, talk: Playback, opened: OpenPlan) -> Ending:
         """Send what may be sent by now, and look again soon."""

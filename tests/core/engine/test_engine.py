@@ -115,7 +115,7 @@ def test_a_miss_says_why_and_is_in_the_journal(tmp_path: Path) -> None:
         missed = ask(made, "hi there")
         assert missed.decision is Decision.REFUSE
         assert isinstance(missed.error, MissError)
-        assert missed.nearest == 1
+        assert missed.error.nearest == 1
         assert "hi there" in missed.error.message
         assert made.outcome(missed, 404).miss
 

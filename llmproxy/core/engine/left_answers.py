@@ -1,0 +1,85 @@
+"""An answer that its recorded client left, in a session that may write: who reads on today gets it live the next time.
+
+Leaving once may be an interrupt or a timeout; twice it is the agent's way (`core.store.reading.is_left_again`). So what
+was left is served as far as it goes, and its client gets `LEAVING` microseconds to leave as well. One that is still
+there then wants all of it: the recording counts as left once again, so that the next run asks for it live.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import override
+
+from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.interceptor import Interceptor
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.store.queries import has_left
+from llmproxy.core.store.reading import Rekeying
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.response_bytes import SendingPlan
+from llmproxy.errors import LLMProxyError
+from llmproxy.protocol import Channel
+
+log = logging.getLogger(__name__)
+
+LEAVING = 1_000_000
+"""Microseconds that a client has to leave where the recorded one left, before it gets to see the break."""
+_HOLDER = "llmproxy, late"
+"""Names whoever marks a recording, in the lease of its cassette."""
+
+
+class LeftInterceptor(Interceptor[Exchange]):
+    def __init__(self, parts: EngineParts) -> None:
+        self._sessions = parts.state.sessions
+
+    def on_plan(self, call: Exchange, laid: SendingPlan) -> SendingPlan:
+        """Send it as far as its client read, then wait for this one to leave."""
+        if not _may_be_left(call):
+            return laid
+        return laid._replace(pieces=(*laid.pieces, (laid.pieces[-1][0] + LEAVING, b"")))
+
+    def on_sent(self, call: Exchange) -> Callable[[], None] | None:
+        if call.slot is None or not _may_be_left(call):
+            return None
+        call.note = "its client reads on where the recorded one left: it is asked live from the next run on"
+        return self._forget_leaving(call.session, call.slot.id)
+
+    def _forget_leaving(self, session: Session, recording: int) -> Callable[[], None]:
+        """Return what makes a recording count as left once; it blocks."""
+        store, place = self._sessions.store(session.mode), (session.cassette, session.sample)
+        rows = store.list_keys(*place) if store is not None else []
+        mine = next((each for each in rows if each.id == recording), None)
+
+        def write() -> None:
+            if store is None or mine is None:
+                return
+            alike = [each.occurrence for each in rows if (each.party, each.key) == (mine.party, mine.key)]
+            turn = sorted(alike).index(mine.occurrence) + 1
+            try:
+                store.begin(*place, exclusive=True, holder=_HOLDER, anew=False)
+                try:
+                    store.rekey([Rekeying(mine.id, mine.key, mine.key, turn, mine.rules)])
+                finally:
+                    store.end(*place, _HOLDER, clean=False)
+            except LLMProxyError as why:
+                log.warning("recording #%s will not be asked live again: %s", mine.id, why.message)
+
+        return write
+
+
+def _may_be_left(call: Exchange) -> bool:
+    """Return whether an answer ends where its recorded client left, in its own time."""
+    return call.slot is not None and call.slot.left and not call.held and call.channel is not Channel.MCP
+
+
+class LeftFeature(Feature):
+    """Cassettes that hold such answers, in modes that can ask for them live."""
+
+    kind = LeftInterceptor
+
+    @override
+    def on_first(self, session: Session, store: Store) -> None:
+        if session.mode.policy.writes and has_left(store, session.cassette, session.sample):
+            self.parts.state.sessions.features.put(session, LeftInterceptor(self.parts))
