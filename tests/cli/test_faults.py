@@ -40,8 +40,9 @@ def test_one_kind_and_one_that_is_none(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_page_has_the_table_of_kinds() -> None:
-    """docs/faults.md says of each kind what the code says."""
+    """docs/fault-kinds.md says of each kind what the code says, docs/faults.md of each preset."""
     page = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
-    assert kinds_table() in page
+    assert kinds_table() in (ROOT / "docs" / "fault-kinds.md").read_text(encoding="utf-8")
+    assert f"[All {len(KINDS)} kinds" in page
     assert f"{len(KINDS)} kinds and {len(PRESETS)} presets" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert [name for name in PRESETS if f"| `{name}` | {PRESETS[name]} |" not in page] == []

@@ -1,7 +1,7 @@
 """The rules of the key, accounted for: written down for people, and two requests with one key explained.
 
-`tables` makes the tables of `docs/keys.md` (tests compare). `explain` says in what two requests with one key differ,
-and which rule says that it is no matter:
+`body_rows` are the rules of bodies in `docs/keys.md` (a test compares). `explain` says in what two requests with one
+key differ, and which rule says that it is no matter:
 
     (recorded request, other request, their routes) -> [KeyDifference, ...]
 
@@ -18,7 +18,6 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-from llmproxy.core.keys import fields
 from llmproxy.core.keys.fields import ID_QUERY, ignored_member, judge, signed_members
 from llmproxy.core.keys.normalize import Walk, shape_of
 from llmproxy.core.keys.rules import SHAPES, SYSTEM_BLOCKS, Do, Rule, Shape
@@ -84,47 +83,6 @@ def rules_of(shape: Shape, path: str = "$", seen: tuple[int, ...] = ()) -> Itera
     for kind, inner in shape.kinds.items():
         for below, rule in rules_of(inner, f"{path}(type={kind})", (*seen, id(shape))):
             yield below, rule
-
-
-def tables() -> str:
-    """Return the tables of `docs/keys.md`, in Markdown."""
-    parts = [
-        "### Header fields that count everywhere", _table(("field", "why"), _pairs(fields.KEYED)),
-        "### Names of header fields that begin so count everywhere",
-        _table(("begins with", "why"), _pairs(fields.KEYED_PREFIXES)),
-        f"So does a field with a word in its name that says what it chooses (`{_words()}`): {fields.KEYED_WORDS_WHY}.",
-        "### Header fields that count nowhere at a known operation",
-        _table(("field", "why"), _group_reasons(fields.IGNORED)),
-        "### Names of header fields that begin so count nowhere at a known operation",
-        _table(("begins with", "why"), _group_reasons(fields.IGNORED_PREFIXES)),
-        "### Header fields that count nowhere, also where nobody knows the path",
-        _table(("field", "why"), _group_reasons(fields.ELSEWHERE)),
-        "### Names of header fields that begin so count nowhere, also where nobody knows the path",
-        _table(("begins with", "why"), _group_reasons(fields.ELSEWHERE_PREFIXES)),
-        "### Bodies", f"In JSON {NULLS}.",
-        _table(("operations", "members", "what", "why"), [tuple(row) for row in body_rows()]),
-    ]  # fmt: skip
-    return "\n\n".join(parts) + "\n"
-
-
-def _words() -> str:
-    return "`, `".join(fields.WORDS)
-
-
-def _pairs(table: dict[str, str]) -> list[tuple[str, ...]]:
-    return [(f"`{name}`", why) for name, why in table.items()]
-
-
-def _group_reasons(table: dict[str, str]) -> list[tuple[str, ...]]:
-    reasons: dict[str, list[str]] = {}
-    for name, why in table.items():
-        reasons.setdefault(why, []).append(f"`{name}`")
-    return [(", ".join(names), why) for why, names in reasons.items()]
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
 MOST = 200

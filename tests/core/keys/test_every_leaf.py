@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.audit import rules_of, tables
+from llmproxy.core.keys.audit import rules_of
 from llmproxy.core.keys.fields import (
     ELSEWHERE,
     ELSEWHERE_PREFIXES,
@@ -31,6 +31,7 @@ from llmproxy.core.providers.routing import route
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Headers, Key, Request
+from tests.core.keys.key_tables import BEGIN, END, PAGE, tables
 
 Path = tuple[str | int, ...]
 
@@ -508,8 +509,7 @@ def test_words_that_look_like_secrets_are_words(one: str, other: str, said: str,
     assert len(keys) == 2
 
 
-def test_the_tables_are_in_the_docs(pytestconfig: pytest.Config) -> None:
+def test_the_tables_are_in_the_docs() -> None:
     """What does not count is written down, with its reason, where users look."""
-    text = (pytestconfig.rootpath / "docs/keys.md").read_text("utf-8")
-    begin, end = "<!-- tables: made by llmproxy.core.keys.audit.tables() -->\n", "<!-- /tables -->"
-    assert text.partition(begin)[2].partition(end)[0].strip() == tables().strip()
+    text = PAGE.read_text("utf-8")
+    assert text.partition(BEGIN)[2].partition(END)[0] == tables(), "uv run python -m tests.core.keys.key_tables"

@@ -1,0 +1,71 @@
+"""The tables of docs/keys.md, made from the rules themselves: `uv run python -m tests.core.keys.key_tables` writes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from llmproxy.core.keys import fields
+from llmproxy.core.keys.audit import NULLS, body_rows
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/keys.md"
+BEGIN, END = "<!-- tables: made by tests/core/keys/key_tables.py -->\n", "<!-- /tables -->"
+
+
+def tables() -> str:
+    """Return all tables in Markdown: what counts of a request's head, what does not, what rules say of bodies."""
+    words = "`, `".join(fields.WORDS)
+    parts = [
+        "### Header fields that count everywhere",
+        _table(("field", "why"), [(f"`{name}`", why) for name, why in fields.KEYED.items()]),
+        "Fields whose names begin so count everywhere, too:",
+        _table(("begins with", "why"), [(f"`{name}`", why) for name, why in fields.KEYED_PREFIXES.items()]),
+        f"So does a field with one of these words in its name (`{words}`): {fields.KEYED_WORDS_WHY}.",
+        "### Header fields that do not count",
+        "At a known operation of a model none of these counts. Elsewhere only those with a * do not count.",
+        _table(("field", "why"), _uncounted(fields.IGNORED, fields.ELSEWHERE)),
+        "The same of fields whose names begin so:",
+        _table(("begins with", "why"), _uncounted(fields.IGNORED_PREFIXES, fields.ELSEWHERE_PREFIXES)),
+        "### Bodies",
+        f"In JSON, {NULLS}. `a…b` is the member `b` somewhere below `a`, at the places where the provider's API has it.",
+        _table(("members (of provider)", "what", "why"), _bodies()),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _uncounted(known: Mapping[str, str], elsewhere: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return names by reason; a star stands behind those that count at other services neither."""
+    reasons: dict[str, list[str]] = {}
+    for name, why in {**elsewhere, **known}.items():
+        reasons.setdefault(why, []).append(f"`{name}`{'*' if name in elsewhere else ''}")
+    return [(", ".join(names), why) for why, names in reasons.items()]
+
+
+def _bodies() -> list[tuple[str, str, str]]:
+    """Return the rules of bodies by what they do and why, each with its members and the providers that have them."""
+    found: dict[tuple[str, str], dict[str, set[str]]] = {}
+    for row in body_rows():
+        for member in re.findall(r"`([^`]+)`", row.members):
+            first, *rest = member.split(".")
+            short = f"{first}…{rest[-1]}" if rest else first
+            providers = {operation.split()[0] for operation in row.operations.split(", ")}
+            found.setdefault((row.what, row.why), {}).setdefault(short, set()).update(providers)
+    lines = []
+    for (what, why), members in found.items():
+        together: dict[str, list[str]] = {}
+        for member, providers in members.items():
+            together.setdefault(", ".join(sorted(providers)), []).append(f"`{member}`")
+        cells = (f"{', '.join(names)} ({providers})" for providers, names in together.items())
+        lines.append(("; ".join(cells), what, why))
+    return lines
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]] | list[tuple[str, str]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
+    PAGE.write_text(before + BEGIN + tables() + rest[rest.index(END) :], "utf-8")
