@@ -34,7 +34,9 @@ def test_the_page_has_each_kind_and_each_sdk() -> None:
     clients = [client.name for client in NEWEST]
     met = [name for name, kind in KINDS.items() if Channel.LLM in kind.channels]
     assert [name for name in met if rows[f"`{name}`"][-1] != KINDS[name].sound] == []
-    named = {name for row in rows.values() for part in row[0].split("; ")[1:] for name in part.split(": ")[1].split(", ")}
+    named = {
+        name for row in rows.values() for part in row[0].split("; ")[1:] for name in part.split(": ")[1].split(", ")
+    }
     assert named < set(clients) < set(rows)
 
 
