@@ -112,6 +112,18 @@ class Exhausted(StrEnum):
     MISS = "miss"
 
 
+class Update(StrEnum):
+    """What becomes of recordings that are there already (``LLMPROXY_UPDATE``)."""
+
+    NONE = "none"
+    TRIAL = "trial"
+    """Nothing; what has changed is noted, and served on trial."""
+    CHANGED = "changed"
+    """What has changed is asked anew, and takes the place of what was recorded, at the end and at once."""
+    ALL = "all"
+    """Everything, likewise."""
+
+
 class Scope(StrEnum):
     """What may be bound between a recorded run and this one (``--bind``)."""
 
@@ -172,6 +184,8 @@ STDIO_URL = "http://stdio.invalid"
 """Where such a server seems to be: nowhere."""
 URL_VARIABLE = "LLMPROXY_URL"
 """Of the environment of a run's child: where the proxy is."""
+UPDATE_VARIABLE = "LLMPROXY_UPDATE"
+"""Which recordings a proxy replaces."""
 RUN_VARIABLE = "LLMPROXY_RUN"
 """The session of a run, for its children."""
 

@@ -40,13 +40,14 @@ from llmproxy.protocol import (
     Mode,
     Scope,
     UnknownTool,
+    Update,
 )
 from llmproxy.store_server import is_server, place, server_of
 
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"
 NOT_OPTIONS = re.compile(
-    r"LLMPROXY_(DEBUG|DOCTOR|URL|COMMAND|STARTED_BY|SUMMARY|PACER|NOW|SEED|SUITE|SCENARIO|RUN|USER|UPDATE|TEST_.*)"
+    r"LLMPROXY_(DEBUG|DOCTOR|URL|COMMAND|STARTED_BY|SUMMARY|PACER|NOW|SEED|SUITE|SCENARIO|RUN|USER|TEST_.*)"
 )
 """Variables with our prefix that are not options: a debugging aid, what `run` and suites give their children, and the
 tests' own."""
@@ -277,6 +278,16 @@ class Settings:
         "cassette's volatile fields, "
         "paths (cwd, home, tmp), or none (only equal requests are hits).",
         of_session=True,
+    )
+    update: Update = _option(
+        values.read_update,
+        "all|changed|trial",
+        default=Update.NONE,
+        description="What becomes of recordings when a session ends well, at once: all that it asked anew takes the "
+        "place of all that its cassette held, or only what has changed is asked anew. `llmproxy rerecord --changed`, "
+        "`llmproxy changes` and `pytest --llmproxy-update` set it.",
+        has_flag=False,
+        again=False,
     )
     faults: str = _option(
         values.read_text,

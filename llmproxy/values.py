@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.protocol import VCR_MODES, Channel, Exhausted, Mode, Scope, UnknownTool
+from llmproxy.protocol import VCR_MODES, Channel, Exhausted, Mode, Scope, UnknownTool, Update
 
 ANY_PROVIDER = "*"
 """Each provider of models, for itself."""
@@ -113,6 +113,7 @@ read_mode = member_of(Mode, **VCR_MODES)
 read_exhausted = member_of(Exhausted)
 read_scope = member_of(Scope)
 read_unknown_tool = member_of(UnknownTool)
+read_update = member_of(Update)
 read_truth = one_of(_TRUTH)
 read_status = optional(one_of({str(each): each for each in (400, 404, 422, 501, 503)}))
 read_seed = optional(matching(r"[+-]?\d{1,18}", "a seed: a whole number", lambda found: int(found[0])))

@@ -58,6 +58,8 @@ class Report(Totals):
     """
     faults: Mapping[str, Any] | None = field(default=None, kw_only=True)
     """The injected faults and how often each was injected, as the proxy says it; None for a session without."""
+    replacement: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    """Whether what was recorded takes the place of older recordings, as the proxy says it; None for most sessions."""
     unfiled: str = field(default="", kw_only=True)
     """What to do about answers that were served although they stand in no file of the folder of cassettes."""
     further: tuple[Call, ...] | None = field(default=None, kw_only=True)
@@ -72,6 +74,15 @@ class Report(Totals):
     def unused_faults(self) -> tuple[str, ...]:
         """Why rules of its faults met no call that were to meet one whatever chance says; each in a line."""
         return find_unused_faults(self.faults or {})
+
+    @property
+    def left_as_it_was(self) -> str:
+        """Why older recordings were not replaced though they were to be, and where the new ones are; mostly nothing."""
+        told = self.replacement or {}
+        if not told.get("why_not"):
+            return ""
+        kept = f"; what came is in cassette {told['cassette']}" if self.recorded else ""
+        return f"its recording stays as it was: {told['why_not']}{kept}"
 
     @property
     def unmocked(self) -> Unmocked | None:
@@ -94,6 +105,7 @@ class Report(Totals):
             overrides=value.get("overrides"),
             faults=value.get("faults"),
             live=value.get("live"),
+            replacement=value.get("replacement"),
             unfiled=str(value.get("unfiled") or ""),
             further=None if further is None else tuple(Call.of(each) for each in further),
         )
@@ -111,6 +123,7 @@ class Report(Totals):
             "overrides": self.overrides,
             **({} if self.live is None else {"live": self.live}),
             **({} if self.faults is None else {"faults": self.faults}),
+            **({} if self.replacement is None else {"replacement": self.replacement}),
             **({"unfiled": self.unfiled} if self.unfiled else {}),
         }
 

@@ -107,7 +107,7 @@ def config_of(
     """
     return Config(
         mode=settings.mode, cassette=settings.cassette, speed=settings.speed, exhausted=settings.exhausted,
-        bind=settings.bind, order_wait=settings.order_wait, miss_status=settings.miss_status,
+        bind=settings.bind, order_wait=settings.order_wait, update=settings.update, miss_status=settings.miss_status,
         max_request=settings.max_request, store=settings.store, shown=shown_path(settings.store),
         again=again or StartCommand(), cassette_dir=settings.cassette_dir, upstreams=dict(settings.upstream),
         redirected=redirected, rules=Rules.from_config(settings.normalize.as_config()),

@@ -196,6 +196,8 @@ class Collector:
         for test, report in self.done:
             if report.failed:
                 yield f"{test}: {report.failed} answers could not be recorded: its cassette is incomplete"
+            if report.left_as_it_was:
+                yield f"{test}: {report.left_as_it_was}"
             if report.unfiled:
                 yield f"{test}: {report.unfiled}"
             if report.served_failures:
@@ -254,18 +256,21 @@ def misses_of(session: SharedSession) -> tuple[str, ...]:
     return ()
 
 
-def miss_sections(session: SharedSession, shown: str = "") -> list[tuple[str, str]]:
+def miss_sections(session: SharedSession, shown: str = "", renew: str = "") -> list[tuple[str, str]]:
     """Return what a failed test says about requests of its session that were never recorded; not again what it has
-    `shown`.
+    `shown`. `renew` is the command that records the test anew, for one that has recordings.
     """
     try:
-        misses = session.misses
+        report = session.report()
+        misses = tuple(report.miss_texts)
     except ControlError as error:
         return [("llmproxy", str(error))]
     injected = _injected_section(session)
     title = f'llmproxy: {len(misses)} of its requests not in cassette "{session.cassette}" (mode {session.mode})'
     untold = [miss for miss in misses if not is_shown(miss, shown)]
-    return [*injected, *([(title, "\n\n".join(untold))] if untold else [])]
+    known = bool(misses and renew and (report.hits or report.unused))
+    anew = [("llmproxy: this test changed? Record it anew", renew)] if known else []
+    return [*injected, *([(title, "\n\n".join(untold))] if untold else []), *anew]
 
 
 def _injected_section(session: SharedSession) -> list[tuple[str, str]]:

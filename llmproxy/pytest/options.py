@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import LLMProxyError, SettingsError, sign_text
-from llmproxy.protocol import Mode
+from llmproxy.protocol import UPDATE_VARIABLE, Mode
 from llmproxy.report.choices import CHOICES, handler_of
 from llmproxy.report.events import Handler
 from llmproxy.report.sharding import describe_cut, read_shard, read_times, split, weights
 from llmproxy.values import in_words
 
 MODE, CASSETTE_DIR = "--llmproxy-mode", "--llmproxy-cassette-dir"
-LIVE = "--llmproxy-live"
+LIVE, UPDATE = "--llmproxy-live", "--llmproxy-update"
 DEBUG, REPORT, HEADLESS = "--scenario-debug", "--scenario-report", "--headless"
 REJUDGE, BASELINE = "--scenario-rejudge", "--scenario-baseline"
 SHARD, SHARD_TIMES = "--llmproxy-shard", "--llmproxy-shard-times"
@@ -66,6 +66,11 @@ def add_options(parser: pytest.Parser) -> None:
         "--live`"
     )
     add(LIVE, metavar="llm|mcp|http", default=None, help=lives)
+    renew = (
+        "record the selected tests anew, and let that take the place of their recordings when they end well; with "
+        "changed only what has changed is asked"
+    )
+    add(UPDATE, choices=["all", "changed"], default=None, help=renew)
     if not _langwatch():
         debug = "scenarios stop before each turn of the simulated user, and let you write instead"
         add(DEBUG, action="store_true", default=False, help=debug)
@@ -114,6 +119,17 @@ def type_again(config: pytest.Config, test: str = "", more: str = "") -> str:
         place = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
         return f'{shlex.join(words)}{more} "{place}::{name}"'
     return shlex.join([*words, *(getattr(options, "file_or_dir", None) or ())])
+
+
+def update_of(config: pytest.Config) -> str:
+    """Return which recordings are to be replaced: ``all``, ``changed`` or nothing. Raises ValueError."""
+    update = "" if UPDATE in TAKEN else getattr(config.known_args_namespace, "llmproxy_update", None)
+    update = update or os.environ.get(UPDATE_VARIABLE) or ""
+    if update not in {"", "all", "changed"}:
+        raise ValueError(f"{UPDATE_VARIABLE} is {update!r}; it can be all or changed")
+    if update and getattr(config.known_args_namespace, "llmproxy_mode", None):
+        raise ValueError(f"{UPDATE} {update} and {MODE} exclude each other: give either")
+    return str(update)
 
 
 def distributes(config: pytest.Config) -> bool:

@@ -26,7 +26,7 @@ from llmproxy.client.environment import in_ci
 from llmproxy.client.host import HOST
 from llmproxy.client.process import running_at
 from llmproxy.errors import LLMProxyError, sign_text
-from llmproxy.protocol import OFFLINE
+from llmproxy.protocol import OFFLINE, Mode
 from llmproxy.pytest.collector import ATTRIBUTE, Collector, hide_libraries, miss_sections, misses_of
 from llmproxy.pytest.late import LateThreads
 from llmproxy.pytest.options import (
@@ -38,11 +38,13 @@ from llmproxy.pytest.options import (
     SHARD,
     SHARD_TIMES,
     TAKEN,
+    UPDATE,
     add_options,
     baseline_of,
     distributes,
     report_handlers,
     type_again,
+    update_of,
 )
 from llmproxy.pytest.scenario_runs import LISTENER, MARKER as AGENT_TEST, Scenarios
 from llmproxy.pytest.shared import (
@@ -189,6 +191,7 @@ def _mode(config: pytest.Config, marker: str = "") -> str:
     option = (
         "" if MODE in config.stash[_RUN].taken else getattr(config.known_args_namespace, "llmproxy_mode", None) or ""
     )
+    option = {"all": Mode.RECORD.value, "changed": Mode.REPLAY.value}.get(update_of(config), option)
     variable, ini = os.environ.get("LLMPROXY_MODE", ""), str(config.getini("llmproxy_mode") or "")
     return choose_mode(option=option, marker=marker, variable=variable, ini=ini, ci=in_ci(os.environ))
 
@@ -239,7 +242,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _bench(config: pytest.Config, run: _PluginRun) -> SuiteBench:
-    return SuiteBench(config.rootpath, _mode(config), run.option(config, CASSETTE_DIR))
+    return SuiteBench(config.rootpath, _mode(config), run.option(config, CASSETTE_DIR), update=update_of(config))
 
 
 def _recordings(config: pytest.Config, run: _PluginRun, *, suites: bool) -> Path | None:
@@ -279,9 +282,14 @@ def _begin(config: pytest.Config) -> None:
         run.notes.append(notice)
 
 
+def _is_asked_for(config: pytest.Config, run: _PluginRun) -> bool:
+    """Return whether somebody said what becomes of recordings."""
+    return bool(run.option(config, MODE) or update_of(config) or os.environ.get("LLMPROXY_MODE"))
+
+
 def _is_wanted(config: pytest.Config, run: _PluginRun) -> bool:
     """Return whether this suite uses us, before anything of it is imported."""
-    if run.option(config, MODE) or os.environ.get("LLMPROXY_MODE") or config.getini("llmproxy_autouse"):
+    if _is_asked_for(config, run) or config.getini("llmproxy_autouse"):
         return True
     here = config.invocation_params.dir
     named = [str(each).partition("::")[0] for each in getattr(config.known_args_namespace, "file_or_dir", None) or ()]
@@ -295,7 +303,9 @@ def _prepare(config: pytest.Config, run: _PluginRun, mode: str) -> None:
     folder = run.option(config, CASSETTE_DIR)
     where = str(config.rootpath / folder) if folder else ""
     typed = type_again(config)
-    run.shared = Shared(os.environ, config.rootpath, replay=mode in OFFLINE, cassette_dir=where, typed=typed)
+    update, offline = update_of(config), mode in OFFLINE
+    run.shared = Shared(os.environ, config.rootpath, replay=offline and not update, cassette_dir=where, typed=typed)
+    run.shared.update = update
     run.notes += run.shared.prepare().notes
 
 
@@ -362,7 +372,7 @@ def _first_of_functions(item: pytest.Item, names: Sequence[str]) -> int:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Start the proxy if a test needs it (it gets ready while others run), else give the environment back."""
     config, run = session.config, session.config.stash[_RUN]
-    wanted = AGENT_TEST if run.option(config, MODE) or os.environ.get("LLMPROXY_MODE") else FIXTURE
+    wanted = AGENT_TEST if _is_asked_for(config, run) else FIXTURE
     users = [
         each
         for each in session.items
@@ -390,7 +400,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not config.getoption("collectonly", default=False) and run.shared is not None:
         try:
             asked = [_read_asked(item) for item in users]
-            run.shared.start(live=any(each.mode not in OFFLINE or each.live for each in asked))
+            live = any(each.mode not in OFFLINE or each.live for each in asked)
+            run.shared.start(live=live or bool(update_of(config)))
             HOST.ready = run.shared.ready
         except (LLMProxyError, ValueError):
             return  # the first test that needs it says why
@@ -524,7 +535,8 @@ def pytest_runtest_makereport(
     if report.when == "call":
         item.stash[_PASSED] = report.passed
     if report.failed:
-        report.sections += miss_sections(walk, report.longreprtext)
+        anew = type_again(item.config, item.nodeid, f" {UPDATE}=all")
+        report.sections += miss_sections(walk, report.longreprtext, anew)
     return report
 
 

@@ -28,7 +28,7 @@ from llmproxy.client.process import TOKEN_VARIABLE, Command, Proxy, attach, find
 from llmproxy.client.reports import Report
 from llmproxy.client.run_variables import gather_run_variables
 from llmproxy.errors import MachineError
-from llmproxy.protocol import DEFAULT_HOST, OFFLINE, VCR_MODES, Mode
+from llmproxy.protocol import DEFAULT_HOST, OFFLINE, UPDATE_VARIABLE, VCR_MODES, Mode
 from llmproxy.store_server import server_of
 from llmproxy.values import read_channels, read_patterns, read_unknown_tool
 
@@ -181,6 +181,8 @@ class Shared:
     """Whether keys that are absent get a placeholder."""
     cassette_dir: str = ""
     """Folder of the cassettes' files, where one was named to us."""
+    update: str = ""
+    """Which recordings are to be replaced, ``all`` or ``changed``."""
     typed: str = "pytest"
     """What is typed to run these tests again."""
     url: str = ""
@@ -236,9 +238,8 @@ class Shared:
             *(["--cassette-dir", self.cassette_dir] if self.cassette_dir else []),
         ]
         found = replace(self._found or find_command(self._before), notice="")  # said in the header
-        self._process = spawn(
-            found, words, self._before, cwd=self.folder, started_by=f"{self.typed} --llmproxy-mode {{mode}}"
-        )
+        env = self._before | ({UPDATE_VARIABLE: self.update} if self.update else {})
+        self._process = spawn(found, words, env, cwd=self.folder, started_by=f"{self.typed} --llmproxy-mode {{mode}}")
 
     def begin(self, asked: PluginOptions) -> SharedSession:
         """Open a test's session and send this process's traffic to it. Raises MachineError: the proxy does not serve,
@@ -382,6 +383,8 @@ class SuiteBench:
     root: Path
     mode: str
     cassette_dir: str = ""
+    update: str = ""
+    """Which recordings are to be replaced, ``all`` or ``changed``."""
     rejudge: str = ""
     """A JSON report whose runs are judged again; empty where agents are run."""
     aside: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -407,6 +410,7 @@ class SuiteBench:
     def _start_proxy(self, env: Mapping[str, str]) -> str:
         folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="llmproxy-suites-"))
         words = [] if running_at(env) else self._options(env)
+        env = {**env, **({UPDATE_VARIABLE: self.update} if self.update else {})}
         return self._open.enter_context(attach(words, env, log=Path(folder) / "proxy.log")).url
 
     def close(self) -> None:
@@ -420,7 +424,7 @@ class SuiteBench:
         known = settings({}, env, self.root)
         on_server = server_of(known.settings.store) is not None
         words = ["--mode", Mode.REPLAY.value, "--host", DEFAULT_HOST, "--port", "0"]
-        live = self.mode not in OFFLINE
+        live = self.mode not in OFFLINE or bool(self.update)
         words += ["--allow-live"] if live else []
         if known.is_default("store"):
             words.append(f"--store={self.store(env)}")

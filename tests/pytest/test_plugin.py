@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -118,6 +119,30 @@ def test_what_a_green_test_no_longer_asks_is_reported(suite: pytest.Pytester, pr
     suite.makepyfile(test_suite="from app import ask\ndef test_it(llmproxy):\n    ask('one')\n")
     again = run(suite)
     again.stdout.fnmatch_lines(["test_suite.py::test_it: 1 recorded but not asked for: #2 gpt-4o 'two'"])
+
+
+def test_a_test_that_changed_is_recorded_anew_by_the_command_that_its_failure_names(
+    suite: pytest.Pytester, provider: Provider
+) -> None:
+    """Its old recording goes, the other tests keep theirs; with another mode beside it nobody knows what is meant."""
+    record(suite, provider)
+    failed = run(suite, "-k", "three", CHANGED="please ")
+    failed.assert_outcomes(failed=2)
+    typed = re.findall(r"^pytest (--llmproxy-update=all) \"(.*)\"$", failed.stdout.str(), re.MULTILINE)
+    assert len(typed) == 2, failed.stdout.str()
+    assert not re.search(
+        "^pytest --llmproxy-update", run(suite, "--llmproxy-cassette-dir=none").stdout.str(), re.MULTILINE
+    )
+    asked = len(provider.requests)
+    env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine", "CHANGED": "please "}
+    anew = run(suite, *typed[0], **env)
+    anew.assert_outcomes(passed=1)
+    assert len(provider.requests) == asked + 1
+    again = run(suite, CHANGED="please ")
+    again.assert_outcomes(passed=3, failed=1)
+    assert "not asked for" not in "".join(line for line in again.outlines if typed[0][1] in line)
+    both = run(suite, "--llmproxy-update=all", "--llmproxy-mode=auto")
+    assert "--llmproxy-update all and --llmproxy-mode exclude each other" in both.stderr.str()
 
 
 def test_a_suite_that_does_not_use_it_is_left_alone(pytester: pytest.Pytester) -> None:

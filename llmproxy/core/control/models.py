@@ -97,6 +97,15 @@ class Open(TypedDict):
     """
 
 
+class Replacement(TypedDict):
+    """Of a session whose recordings take the place of older ones when it is closed."""
+
+    cassette: str
+    """Where they are kept meanwhile, and stay if they do not."""
+    why_not: str
+    """Why they do not take it, as far as is known; empty if they do."""
+
+
 class Sum(TypedDict):
     calls: int
     input: int
@@ -151,6 +160,7 @@ class Report(TypedDict):
     """The changes under which they were."""
     trial: NotRequired[list[dict[str, Any]]]
     """Of a session on trial: what became of each call that had no recording of its own."""
+    replacement: NotRequired[Replacement]
     name: str
     cassette: str
     sample: int

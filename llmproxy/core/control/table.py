@@ -63,8 +63,8 @@ def report(engine: Engine, session: Session) -> dict[str, Json]:
         "speed": session.speed, "exhausted": str(session.exhausted), "opened": session.opened,
         "arrived": session.calls.arrived, **session.totals.to_json(), "bind": str(engine.config.bind),
         "run_variables": [], "overrides": None,
-        **{name: value for each in session.interceptors for name, value in each.report().items()},
         "unused": None if unused is None else rows, "unused_total": None if unused is None else len(unused),
+        **{name: value for each in session.interceptors for name, value in each.report().items()},
     }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from llmproxy.core.engine.forking import ForkFeature
 from llmproxy.core.engine.left_answers import LeftFeature
 from llmproxy.core.engine.live_exchanges import LiveFeature
 from llmproxy.core.engine.mcp_playback import PlaybackFeature
+from llmproxy.core.engine.replacement import ReplacementFeature
 
 FEATURES: tuple[type[Feature], ...] = (
     LiveFeature,  # first: what goes live looks for no recording; what is served is kept as the client got it
@@ -21,6 +22,7 @@ FEATURES: tuple[type[Feature], ...] = (
     FaultFeature,  # is done to what would be a hit by then, and before it is counted
     ForkFeature,  # counts only what met no fault, and forks where everything before it found nothing
     PlaybackFeature,  # goes by what was decided
+    ReplacementFeature,  # says where answers are kept, whatever led to them
     OrderFeature,  # holds back what is played in the end
     LeftFeature,  # last: adds to what nobody holds back
 )

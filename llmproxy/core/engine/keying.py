@@ -116,7 +116,8 @@ class Keying:
         store, place = self._state.stores.current, session.made_in
 
         def made_by(name: str) -> Origin | None:
-            found = store.made_by(*place, name) if store else None
+            places = dict.fromkeys((place, session.kept_in)) if store else ()
+            found = next((known for each in places if store and (known := store.made_by(*each, name))), None)
             return found or self._state.pending.made_by(place, name)
 
         return made_by

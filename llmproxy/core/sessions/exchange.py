@@ -23,7 +23,17 @@ from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.traffic.encoding import Inflater
 from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Key, Request, Response, header, without
 from llmproxy.errors import LLMProxyError
-from llmproxy.protocol import AGENT, DEFAULT_ORDER_WAIT, DEFAULT_SESSION, Channel, Decision, Exhausted, Mode, Scope
+from llmproxy.protocol import (
+    AGENT,
+    DEFAULT_ORDER_WAIT,
+    DEFAULT_SESSION,
+    Channel,
+    Decision,
+    Exhausted,
+    Mode,
+    Scope,
+    Update,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,8 @@ class Config:
     """What may be bound."""
     order_wait: float = DEFAULT_ORDER_WAIT
     """Seconds that concurrent answers wait for a call that was recorded before them; 0: they are not ordered."""
+    update: Update = Update.NONE
+    """What becomes of recordings in a session of this proxy that ends well."""
     faults: Faults | None = None
     """Injected faults of every session that has none of its own."""
     live: LiveChannels | None = None
@@ -220,7 +232,7 @@ class Exchange:
     @property
     def place(self) -> tuple[str, int]:
         """Cassette and sample in which its answer is kept, if it is."""
-        return self.into or (self.session.cassette, self.session.sample)
+        return self.into or self.session.kept_in
 
     @property
     def walker(self) -> tuple[str, Key]:

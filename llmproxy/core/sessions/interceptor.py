@@ -231,6 +231,11 @@ class Interceptor[C]:
         return None
 
     @property
+    def kept_in(self) -> tuple[str, int] | None:
+        """Cassette and sample in which the session's answers are kept, where that is not its own."""
+        return None
+
+    @property
     def made_in(self) -> tuple[str, int] | None:
         """Cassette and sample whose answers made the ids that requests name, where that is not the session's own."""
         return None

@@ -138,6 +138,8 @@ class Session:
     """What its close said of its cassette: complete, or open; None: it is complete if nothing in it failed or is
     cut.
     """
+    is_over: bool = False
+    """Who opened it has closed it; False: its proxy ends it."""
     first: Walker | None = None
     """The cassette's first recording; None while nothing is recorded."""
     counts: Counter[Walker] = field(default_factory=Counter)
@@ -264,11 +266,16 @@ class Session:
         return next((each.made_in for each in self.interceptors if each.made_in), (self.cassette, self.sample))
 
     @property
+    def kept_in(self) -> tuple[str, int]:
+        """Cassette and sample in which its answers are kept, where a call does not say otherwise."""
+        return next((each.kept_in for each in self.interceptors if each.kept_in), (self.cassette, self.sample))
+
+    @property
     def leased(self) -> tuple[str, int] | None:
         """The cassette and sample that it alone may record now.
 
-        Its own, or the child that it records or may fork to.
+        Where it keeps its answers, or the child that it records or may fork to.
         """
         if self.policy.alone:
-            return self.cassette, self.sample
+            return self.kept_in
         return next((each.leased for each in self.interceptors if each.leased is not None), None)

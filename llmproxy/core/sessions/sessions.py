@@ -220,9 +220,8 @@ class Sessions:
                         name,
                     )
             if session.policy.writes:
-                store.begin(
-                    cassette, sample, exclusive=session.policy.alone, holder=self.holder, anew=session.policy.anew
-                )
+                place, alone = session.kept_in, session.policy.alone
+                store.begin(*place, exclusive=alone, holder=self.holder, anew=session.policy.anew)
         self.walks[name] = session
         return session
 
@@ -254,7 +253,7 @@ class Sessions:
         still open.
         """
         session = self.get_session(name)
-        session.sealed = complete
+        session.sealed, session.is_over = complete, True
         self._leave(session)
         self.bindings = {source: target for source, target in self.bindings.items() if target != session.name}
         self.speakers = {source: party for source, party in self.speakers.items() if source in self.bindings}
@@ -271,7 +270,7 @@ class Sessions:
 
     def end(self, session: Session) -> None:
         """Give a session's lease back, and mark its cassette. Raises as `close`."""
-        place = session.leased or ((session.cassette, session.sample) if session.policy.writes else None)
+        place = session.leased or (session.kept_in if session.policy.writes else None)
         if place is not None and (store := self.store(Mode.RECORD)) is not None:
             for each in session.interceptors:
                 each.on_close()
@@ -289,7 +288,7 @@ class Sessions:
         self._keep(session)
         try:
             if (store := self.store(session.mode)) is not None:
-                store.end(*session.leased or (session.cassette, session.sample), _LATE, clean=session.sealed)
+                store.end(*session.leased or session.kept_in, _LATE, clean=session.sealed)
                 if session.policy.writes:
                     self.on_run_end(session)
         except Exception as error:  # noqa: BLE001 - the answer itself is stored: who hears otherwise stores it twice

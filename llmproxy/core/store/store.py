@@ -114,6 +114,13 @@ class Writing(Protocol):
         """See that what others recorded in a cassette can be read. Raises LLMProxyError."""
 
     @abstractmethod
+    def promote(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
+        """Let everything that was recorded in `staged` be recordings of `place`, where those of `gone` are superseded.
+
+        `clean` says that the cassette is complete then. Raises CassetteBusy: somebody else records it.
+        """
+
+    @abstractmethod
     def put_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
         """Write the slots of a cassette (JSON), in place of those that it had."""
 

@@ -157,7 +157,7 @@ class Test {
     if (!texts.length) return "";
     const told = texts.filter((text) => !text.split("\n").every((line) => said.includes(line.trim())));
     const title = told.length ? [`llmproxy: requests not in cassette "${this.cassette}" (mode ${this.mode})`] : [];
-    return ["", ...title, ...told, `To record what is missing: LLMPROXY_MODE=auto ${this.again}`].join("\n");
+    return ["", ...title, ...told, `To record what is missing: LLMPROXY_MODE=auto ${this.again}`, `If this test changed: LLMPROXY_UPDATE=all ${this.again}`].join("\n");
   }
 }
 

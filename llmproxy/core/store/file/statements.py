@@ -88,6 +88,33 @@ def release_lease(conn: sqlite3.Connection, name: str | bytes, sample: int, hold
         )
 
 
+def promote(
+    conn: sqlite3.Connection,
+    staged: tuple[str | bytes, int],
+    place: tuple[str | bytes, int],
+    gone: Collection[int],
+    holder: str,
+    now: float,
+    *,
+    clean: bool,
+) -> None:
+    """Let what was recorded in `staged` be recordings of `place`, in the stead of those of `gone`. Raises
+    CassetteBusy.
+    """
+    take_lease(conn, *place, holder, now, anew=False)
+    sql = "UPDATE interactions SET superseded_at = ? WHERE id = ? AND superseded_at IS NULL"
+    conn.executemany(sql, [(now, id_) for id_ in gone])
+    for table in ("interactions", "made_ids"):
+        conn.execute(f"UPDATE {table} SET cassette = ? WHERE cassette = ? AND sample = ?", (place[0], *staged))
+    conn.execute(
+        "UPDATE cassettes SET recorded = recorded + coalesce("
+        "(SELECT recorded FROM cassettes WHERE name = ? AND sample = ?), 0) WHERE name = ? AND sample = ?",
+        (*staged, *place),
+    )
+    conn.execute("DELETE FROM cassettes WHERE name = ? AND sample = ?", staged)
+    release_lease(conn, *place, holder, clean=clean)
+
+
 _DEAD = """
 SELECT b.id FROM bodies AS b WHERE NOT EXISTS (SELECT 1 FROM interactions WHERE request_body = b.id)
     AND NOT EXISTS (SELECT 1 FROM interactions WHERE response_body = b.id) ORDER BY b.id DESC

@@ -33,7 +33,7 @@ from llmproxy.core.store.file.connect import (
     open_writer,
     translate,
 )
-from llmproxy.core.store.reading import SLOTS, FileSeen, KeyedRecording, Rekeying
+from llmproxy.core.store.reading import SLOTS, FileSeen, KeyedRecording, Place, Rekeying
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_occurrence
 from llmproxy.core.traffic.interaction import Ending, Interaction
@@ -238,6 +238,11 @@ class FileStore(Store):
             if clean is None:
                 clean = not conn.execute(UNFINISHED, (to_sql(cassette), sample)).fetchall()
             statements.release_lease(conn, to_sql(cassette), sample, holder, clean=clean)
+
+    def promote(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
+        with self.in_file() as conn:
+            names = (to_sql(staged[0]), staged[1]), (to_sql(place[0]), place[1])
+            statements.promote(conn, *names, gone, holder, self._now(), clean=clean)
 
     def reach(self) -> None:
         """Do nothing: a file is always there."""

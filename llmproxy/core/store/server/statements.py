@@ -158,6 +158,30 @@ def rename(conn: Conn, path: Path, old: str, new: str) -> None:
         conn.execute("UPDATE llmproxy.volatile_fields SET cassette = %s WHERE cassette = %s", (is_, was))
 
 
+def promote(
+    conn: Conn, staged: Place, place: Place, gone: Sequence[int], holder: str, now: float, *, clean: bool
+) -> None:
+    """Let what was recorded in `staged` be recordings of `place`, in the stead of those of `gone`. Raises
+    CassetteBusy.
+    """
+    with conn.transaction():
+        take_lease(conn, place, holder, now, anew=False)
+        conn.execute(
+            "UPDATE llmproxy.interactions SET superseded_at = %s WHERE id = ANY(%s) AND superseded_at IS NULL",
+            (now, gone),
+        )
+        sql = "UPDATE llmproxy.interactions SET cassette = %s WHERE cassette = %s AND sample = %s"
+        conn.execute(sql, (place[0], *staged))
+        conn.execute(
+            "UPDATE llmproxy.cassettes SET recorded = recorded + coalesce((SELECT recorded FROM llmproxy.cassettes"
+            " WHERE name = %s AND sample = %s), 0) WHERE name = %s AND sample = %s",
+            (*staged, *place),
+        )
+        conn.execute("DELETE FROM llmproxy.cassettes WHERE name = %s AND sample = %s", staged)
+        conn.execute(_BEGIN_ANEW, place)
+        release_lease(conn, place, holder, clean=clean)
+
+
 def rekey(conn: Conn, made: Sequence[Rekeying]) -> None:
     """Give live recordings other keys. The slots of a whole cassette may change places, so copies of it begin anew."""
     ids = [each.id for each in made]

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import Bodies, Prepared, encode
 from llmproxy.core.store.file.connect import close_writer, open_beside, open_writer, translate as translate_local
-from llmproxy.core.store.reading import FileSeen, KeyedRecording, Rekeying
+from llmproxy.core.store.reading import FileSeen, KeyedRecording, Place, Rekeying
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.core.store.server import copying, schema, statements
 from llmproxy.core.store.server.copying import Body
@@ -506,6 +506,14 @@ class ServerStore(Store):
         with self._writes.open_connection(writing=True) as conn:
             statements.rename(conn, self.path, old, new)
             self._follow(conn, None, {})
+
+    def promote(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
+        self._require_writable()
+        names = (in_column(staged[0]), staged[1]), (in_column(place[0]), place[1])
+        with self._writes.open_connection(writing=True) as conn:
+            statements.promote(conn, *names, list(gone), holder, self._now(), clean=clean)
+            self._follow(conn, None, {})
+        self._held.pop(names[0], None)
 
     def rekey(self, made: Sequence[Rekeying]) -> None:
         """Give live recordings other keys."""
