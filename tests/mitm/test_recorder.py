@@ -423,12 +423,35 @@ def test_an_answer_that_its_client_always_leaves_is_asked_live_twice_and_one_tha
             assert (got.body, got.whole) == (EVENTS[0], False), "never as a whole answer"
         for said in (EVENTS[:1], EVENTS):
             with Rig(mode, store, {"openai": p.url}) as rig, rig.client() as c:
-                assert c.ask(chat(stream=True)).body == b"".join(said), "live from the next run on"
+                assert c.ask(chat(stream=True)).body == b"".join(said), "the next time it is asked"
         (made,) = recorded(store)
         assert (made.response.body, made.response.ending) == (b"".join(EVENTS), Ending.COMPLETE)
         with Rig(mode, store, {"openai": p.url}) as rig, rig.client() as c:
             assert c.ask(chat(stream=True)).whole
         assert len(p.requests) == 3
+
+
+@pytest.mark.parametrize("first", ["leaves", "reads on"])
+def test_who_asks_once_more_in_a_run_gets_what_was_left_live_once(tmp_path: Path, first: str) -> None:
+    """Whether the one before left as recorded or saw the break: what comes then is whole, and all get it from then on."""
+    store = tmp_path / "x.db"
+    with upstream(*[sse(*EVENTS, wait=0.3)] * 3) as p:
+        for run in range(3):
+            with Rig("once", store, {"openai": p.url}) as rig:
+                with rig.client() as c:
+                    c.send(chat(stream=True)).until(EVENTS[0])
+                    if run == 2 and first == "reads on":
+                        assert DONE not in c.rest()
+                rig.wait_outcomes(1)
+                rig.wait_idle()
+                for _ in range(2 * (run == 2)):
+                    with rig.client() as c:
+                        assert c.ask(chat(stream=True)).body == b"".join(EVENTS)
+        assert len(p.requests) == 3
+        with Rig("once", store, {"openai": p.url}) as rig, rig.client() as c:
+            assert [c.ask(chat(stream=True)).whole for _ in "12"] == [True, True]
+        assert len(p.requests) == 3
+        assert [each.response.ending for each in recorded(store)] == [Ending.COMPLETE]
 
 
 @pytest.mark.parametrize("mode", ["auto", "once"])

@@ -65,17 +65,17 @@ class Answer(NamedTuple):
 
 
 class InProcess:
-    """One engine with its session's client and its upstream; time goes on by `STEP` with each request."""
+    """One engine with its session's client and its upstream; time goes on by `STEP` with each request, and its clock is ahead by `jump`."""
 
     def __init__(self, store: Path, mode: str, engine: type[Engine] = Engine, **config: Any) -> None:  # noqa: ANN401 - as Config takes them
         """Open the store."""
-        self.time = NOW
+        self.time, self.jump = NOW, 0.0
         self._journal = Journal.open(Path("/dev/null/journal"), lambda: self.time)
         self.engine = engine(
             Config(mode=Mode[mode.upper()], store=store, **config),
             redactor=Redactor(),
             journal=self._journal,
-            now=lambda: self.time,
+            now=lambda: self.time + self.jump,
             clock=lambda: self.time - NOW,
         )
         self.shell = ProxyContext(self.engine, lambda _: None)

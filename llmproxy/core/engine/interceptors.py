@@ -24,5 +24,5 @@ FEATURES: tuple[type[Feature], ...] = (
     PlaybackFeature,  # goes by what was decided
     ReplacementFeature,  # says where answers are kept, whatever led to them
     OrderFeature,  # holds back what is played in the end
-    LeftFeature,  # last: adds to what nobody holds back
+    LeftFeature,  # last: adds to the end of what is played
 )

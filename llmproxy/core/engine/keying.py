@@ -8,7 +8,7 @@ from functools import partial
 
 from llmproxy.core.engine.dispatch import CALLER_HEADER, fingerprint_connectors
 from llmproxy.core.engine.state import State
-from llmproxy.core.keys.changes import STATE_HEADER, find_change, named_things, read_json
+from llmproxy.core.keys.changes import STATE_HEADER, find_change, is_listing, named_things, read_json
 from llmproxy.core.keys.normalize import Canonical, KnownRequest, Origin, canonicalize, key_of, named_model
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
@@ -57,7 +57,8 @@ class Keying:
         change = find_change(where, exchange.method, known.key, known.refs, tree)
         if changes:
             names = named_things(where, known.refs, change)
-            if state := changes.state_of(names, self.made_by(exchange.session), change.both if change else frozenset()):
+            both, lists = change.both if change else frozenset(), is_listing(where, exchange.method)
+            if state := changes.state_of(names, self.made_by(exchange.session), both, lists=lists):
                 exchange.headers, exchange.redacted = (*exchange.headers, (STATE_HEADER, state)), None
                 seen = self.canonical(exchange, body)
                 known = replace(known, key=key_of(seen))

@@ -2,7 +2,8 @@
 
 Leaving once may be an interrupt or a timeout; twice it is the agent's way (`core.store.reading.is_left_again`). So what
 was left is served as far as it goes, and its client gets `LEAVING` microseconds to leave as well. One that is still
-there then wants all of it: the recording counts as left once again, so that the next run asks for it live.
+there then wants all of it: the recording counts as left once again, so that the next run asks for it live. A part is
+never repeated: what asks once more than was recorded gets it live, also where the cassette was complete.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import override
 
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import Interceptor
+from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import has_left
-from llmproxy.core.store.reading import Rekeying
+from llmproxy.core.store.reading import KeyedRecording, Rekeying
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.response_bytes import SendingPlan
 from llmproxy.errors import LLMProxyError
-from llmproxy.protocol import Channel
+from llmproxy.protocol import Channel, Decision, Exhausted
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +39,19 @@ class LeftInterceptor(Interceptor[Exchange]):
         """Send it as far as its client read, then wait for this one to leave."""
         if not _may_be_left(call):
             return laid
-        return laid._replace(pieces=(*laid.pieces, (laid.pieces[-1][0] + LEAVING, b"")))
+        last = laid.pieces[-1][0] if call.session.speed or not call.held else 0
+        return laid._replace(pieces=(*laid.pieces, (last + LEAVING, b"")))
+
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+        """Ask for it live rather than repeat it."""
+        left = decided.recording is not None and decided.recording.left and call.channel is not Channel.MCP
+        repeated = call.nth > len(found.recordings) and call.session.exhausted is Exhausted.LAST
+        return Decided(Decision.RECORD) if left and repeated else decided
 
     def on_sent(self, call: Exchange) -> Callable[[], None] | None:
         if call.slot is None or not _may_be_left(call):
             return None
-        call.note = "its client reads on where the recorded one left: it is asked live from the next run on"
+        call.note = "its client reads on where the recorded one left: the next time it is asked live"
         return self._forget_leaving(call.session, call.slot.id)
 
     def _forget_leaving(self, session: Session, recording: int) -> Callable[[], None]:
@@ -70,8 +78,8 @@ class LeftInterceptor(Interceptor[Exchange]):
 
 
 def _may_be_left(call: Exchange) -> bool:
-    """Return whether an answer ends where its recorded client left, in its own time."""
-    return call.slot is not None and call.slot.left and not call.held and call.channel is not Channel.MCP
+    """Return whether an answer ends where its recorded client left."""
+    return call.slot is not None and call.slot.left and call.channel is not Channel.MCP
 
 
 class LeftFeature(Feature):

@@ -16,7 +16,6 @@ from llmproxy.calls import Call
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.mcp import ANSWER, END, STREAM
 from llmproxy.core.mcp import (
-    MICROSECONDS,
     AnswerPart,
     Wait,
     answers,
@@ -71,6 +70,10 @@ def _asked_id(body: bytes | None) -> str:
     except (ValueError, RecursionError):
         return ""
     return json.dumps(value.get("id")) if isinstance(value, dict) else ""
+
+
+def _is_during(answer: RowSummary, call: RowSummary) -> bool:
+    return call.started_at <= answer.started_at <= call.started_at + (call.duration_ms or 0) / 1000 + SLACK
 
 
 class RecordedPlayback:
@@ -147,11 +150,19 @@ class RecordedPlayback:
         return True if {reply.key} == expected else f"{OTHER_ANSWER}\n{reply.text}".rstrip()
 
     def _find_expected(self, asked: str) -> set[Key]:
-        """Return the keys of what the recorded client answered to a question of this call."""
-        begun, chunks = self._recorded.started_at, self._recorded.response.chunks
-        over = begun + (chunks[-1].offset if chunks else 0) / MICROSECONDS + SLACK
-        rows = [row for row in self._rows() if row.operation == ANSWER and begun <= row.started_at <= over]
-        return {row.key for row in rows if _asked_id(self._store.load(row.id).request.body) == asked}
+        """Return the keys of what the recorded client answered to a question of this call.
+
+        Both by their time and by their place, between the call before and this one: where the clock was set meanwhile
+        the times say nothing, or the wrong thing.
+        """
+        rows, here = list(self._rows()), self._recorded.id or 0
+        calls = {row.id: row for row in rows if row.operation not in (ANSWER, STREAM, END)}
+        last, call = max((id_ for id_ in calls if id_ < here), default=0), calls.get(here)
+        answers = (row for row in rows if row.operation == ANSWER and self._is_answer(row, asked))
+        return {row.key for row in answers if last < row.id < here or (call is not None and _is_during(row, call))}
+
+    def _is_answer(self, row: RowSummary, asked: str) -> bool:
+        return _asked_id(self._store.load(row.id).request.body) == asked
 
     def refusal(self, text: str) -> bytes:
         """Return the end of the answer where it must not be told: an error in place of the result."""

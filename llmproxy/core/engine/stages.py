@@ -109,7 +109,7 @@ class Stages:
             if not any(each.on_miss(exchange, why, len(slots)) for each in exchange.interceptors):
                 exchange.error = self._misses.miss(exchange, why, len(slots))
         elif verdict.decision is not Decision.REFUSE:
-            if not slots:
+            if not slots or not exchange.session.policy.writes:
                 exchange.session.record(exchange.walker)
             check_upstream(exchange)
             self._state.pending.reserve(exchange, slots)

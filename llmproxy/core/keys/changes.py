@@ -10,7 +10,8 @@ providers' rows (`core.providers.table.Operation`). A change is told by its own 
 met: so recordings with other ids, made in the same order, agree. What an object refers to is part of its state: a file
 that was put into a vector store that an assistant searches.
 
-A collection is a thing as well: listing files after an upload is another question than listing them without it.
+A collection is a thing as well: listing files after an upload is another question than listing them without it. What
+is added side by side has no order for whoever searches it; a list tells the order, so there it counts.
 """
 
 from __future__ import annotations
@@ -82,16 +83,22 @@ class StateChanges:
         self._made.clear()
         self._births.clear()
 
-    def state_of(self, names: Iterable[str], made_by: MadeBy, both: frozenset[str] = frozenset()) -> str:
+    def state_of(
+        self, names: Iterable[str], made_by: MadeBy, both: frozenset[str] = frozenset(), *, lists: bool = False
+    ) -> str:
         """Return 16 hex digits for what was made of these things, and of all that they refer to; empty where nothing
         was. `made_by` finds what an object referred to at its birth; only changes that name `both` count.
+
+        `lists`: the answer tells what was added, in its order.
         """
         said, todo = [], list(names)
-        known = set(todo)
+        known, listed = set(todo), len(todo) if lists else 0
         for number, name in enumerate(todo):  # which grows
             made = [each for each in self._made.get(_without_collection(name), []) if both <= {*each.names}]
             in_order = [each for each in made if each.ordered]
-            heap = sorted((each for each in made if not each.ordered), key=lambda each: each.key)
+            heap = [each for each in made if not each.ordered]
+            if number >= listed:
+                heap.sort(key=lambda each: each.key)
             if made:
                 said.append((number, [each.key for each in in_order], [each.key for each in heap]))
             born = (origin := made_by(name)) and self._births.get(origin.key)
@@ -125,6 +132,11 @@ def named_things(route: Route, refs: Iterable[str], change: StateChange | None) 
             else [each for each in named if _without_collection(each) not in change.things]
         )
     return [*named, _collection(route)] if route.keeps and not route.ids else named
+
+
+def is_listing(route: Route, method: str) -> bool:
+    """Return whether a request asks for the things of a collection, not for one of them."""
+    return method in SAFE and route.operation.rpartition("/")[2] not in route.ids
 
 
 def read_json(body: bytes) -> object:

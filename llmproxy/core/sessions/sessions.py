@@ -270,12 +270,13 @@ class Sessions:
 
     def end(self, session: Session) -> None:
         """Give a session's lease back, and mark its cassette. Raises as `close`."""
-        place = session.leased or (session.kept_in if session.policy.writes else None)
+        writes = session.policy.writes or session.recorded_here  # a left answer is asked live even where it is complete
+        place = session.leased or (session.kept_in if writes else None)
         if place is not None and (store := self.store(Mode.RECORD)) is not None:
             for each in session.interceptors:
                 each.on_close()
             store.end(*place, self.holder, clean=session.sealed)
-            if session.policy.writes:
+            if writes:
                 self.on_run_end(session)
 
     def on_recording_stored(self, session: Session) -> None:

@@ -89,13 +89,14 @@ class StreamSender:
         passed = (self._here.shell.engine.clock() - self._began) * MICROSECONDS
         due, wait = b"", 0.0
         while self._pieces:
-            offset = self._pieces[0][0]
+            offset, data = self._pieces[0]
             wait = self._wait_in_order(None if len(self._pieces) == 1 else offset)
-            if self._is_timed and offset > passed:
+            if (self._is_timed or not data) and offset > passed:
                 wait = max(wait, (offset - passed) / MICROSECONDS)
             if wait:
                 break
-            due += self._pieces.popleft()[1]
+            self._pieces.popleft()
+            due += data
         if due:
             yield self._here.send(due)
         if self._pieces:
