@@ -7,6 +7,8 @@ the prompt of the first test of the first file.
 from __future__ import annotations
 
 import json
+import random
+import re
 import shutil
 import subprocess
 import tarfile
@@ -49,6 +51,18 @@ let tries = 0;
   {retry}
 }});
 """
+INTERLEAVED = """
+{imports}
+const play = (who, steps) => played.play(who, steps);
+play("file{n}", [["late", 40, 0, "fetch"], ["late", 90, 1, "http"]]);
+{hook}(() => play("file{n}", [["ask", 2, "openai"], ["late", 60, 3, "openai"]]));
+const programs = {programs};
+for (const [who, steps] of programs.slice(0, 4)) {test}(who, () => play(who, steps));
+{describe}("at once", {concurrent}() => {{
+  for (const [who, steps] of programs.slice(4, 10)) {test_concurrent}(who, () => play(who, steps));
+}});
+for (const [who, steps] of programs.slice(10)) {test}(who, () => play(who, steps));
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +80,40 @@ class Runner:
     def render(self, n: int) -> str:
         """Return a file of tests."""
         return FILE.format(n=n, first=json.dumps(n == 0), imports=self.imports, **self.words)
+
+    def interleave(self, n: int, chance: random.Random) -> str:
+        """Return a file of tests with random programs for tests/sdk/node/play.cjs."""
+        programs = json.dumps([(f"f{n}t{number}", _program(chance)) for number in range(14)])
+        library = '"../play.cjs"'
+        played = f"const played = require({library});" if self.commonjs else f"import played from {library};"
+        imports = self.imports.partition("\nconst assert")[0].replace('import { agent } from "../agent.mjs";', "")
+        imports = imports.replace('const { agent } = require("../agent.cjs");\n', "")
+        return INTERLEAVED.format(n=n, programs=programs, imports=f"{imports}\n{played}", **self.words)
+
+
+def _program(chance: random.Random) -> list[list[object]]:
+    """Return what a test does, step after step: awaited, by timers, at once, and too late."""
+    numbers = iter(range(99))
+
+    def asked() -> list[object]:
+        return [next(numbers), chance.choice(("openai", "fetch", "http"))]
+
+    def step() -> list[object]:
+        match chance.randrange(6):
+            case 0:
+                return ["wait", chance.randrange(20)]
+            case 1:
+                return ["all", *(["ask", *asked()] for _ in range(3))]
+            case 2:
+                return ["timer", chance.randrange(15), ["ask", *asked()]]
+            case 3:
+                return ["late", chance.choice((5, 40, 150, 300)), *asked()]
+            case 4:
+                return ["emitter", *asked()]
+            case _:
+                return ["ask", *asked()]
+
+    return [step() for _ in range(chance.randrange(1, 6))]
 
 
 _ESM = 'import OpenAI from "openai";'
@@ -152,7 +200,7 @@ RUNNERS = {
             "['llmproxy-replay/reporter']] };\n"
         },
         {
-            "hook": "void ",
+            "hook": "test.beforeAll",
             "describe": "describe",
             "test": "test",
             "test_concurrent": "test",
@@ -211,6 +259,37 @@ class Suite:
             (folder / "tests" / f"part{n}{runner.suffix}").write_text(runner.render(n))
         return cls(runner, folder, files)
 
+    @classmethod
+    def interleaved(cls, runner: Runner, folder: Path, modules: Path, files: int, seed: int) -> Suite:
+        """Write one of random tests, whose cassettes are files."""
+        made = cls.make(runner, folder, modules, 0)
+        (folder / "package.json").write_text('{"private": true, "llmproxy": {"cassetteDir": "cassettes"}}')
+        shutil.copy(NODE / "play.cjs", folder)
+        chance = random.Random(seed)
+        for n in range(files):
+            (folder / "tests" / f"part{n}{runner.suffix}").write_text(runner.interleave(n, chance))
+        return made
+
+    def echo(self) -> Provider:
+        """Return a provider that answers each question of `interleaved` tests with the question, once."""
+        who = [
+            each
+            for file in (self.folder / "tests").iterdir()
+            for each in set(re.findall(r"f\d+t\d+|file\d+", file.read_text("utf-8")))
+        ]
+        said = [f"{each} asks {number}" for each in who for number in range(20)]
+        return Provider(load({"ordered": False, "steps": [{"user": each, "say": each} for each in said]}), check=False)
+
+    def astray(self) -> list[str]:
+        """Return what is recorded in a cassette of somebody else: of each cassette of a test, and of a file."""
+        wrong = []
+        for each in (self.folder / "cassettes").iterdir():
+            test, file = re.search(r"f\d+t\d+", each.name), re.search(r"part(\d+)", each.name)
+            owner = test[0] if test else f"file{file[1] if file else ''}"
+            asked = set(re.findall(r"(\w+) asks \d+", each.read_text("utf-8")))
+            wrong += [f"{each.name} has a call of {who}" for who in asked if who != owner]
+        return wrong
+
     def environment(self, upstream: str, **env: str) -> dict[str, str]:
         """Return the variables with which it runs."""
         known = {
@@ -243,8 +322,7 @@ class Suite:
     def provider(self) -> Provider:
         """Return a provider that expects what its tests ask, each question once, and answers with the question."""
         said = [f"{each} {n}" for n in range(self.files) for each in ("one", "at once a", "at once b", "at once c")]
-        if self.runner.words["hook"] != "void ":
-            said += [f"shared by file {n}" for n in range(self.files)]
+        said += [f"shared by file {n}" for n in range(self.files)]
         steps: list[dict[str, object]] = [{"user": each, "say": each} for each in said]
         flaky = "tries" in self.runner.words["retry"]
         for n in range(self.files):

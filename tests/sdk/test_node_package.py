@@ -194,6 +194,20 @@ def test_clients_that_ask_at_once_are_told_apart(modules: Path, tmp_path: Path) 
     assert _summed(replayed.stdout) == (12, 12, 0, 0)
 
 
+def test_no_call_is_recorded_in_the_cassette_of_another_test(modules: Path, tmp_path: Path) -> None:
+    """Random tests with clients that all share, timers and calls that come too late: each cassette holds what its owner asked.
+
+    With `scripts/lab/node-suites interleaved` for the other runners, and more seeds.
+    """
+    suite = Suite.interleaved(RUNNERS["node-test"], tmp_path / "suite", modules, 1, seed=time.time_ns())
+    with suite.echo() as up:
+        recorded = suite.run(up.url, OPENAI_API_KEY="k", LLMPROXY_MODE="once")
+    assert recorded.returncode == 0, recorded.stdout
+    assert len(up.requests) > 20
+    assert not suite.astray(), suite.folder
+    assert not up.refused
+
+
 def test_cassette_of_pytest_replays_in_vitest_and_back(modules: Path, tmp_path: Path) -> None:
     """One session's name, one store: what a test in Python recorded answers a test in Node, and the other way round."""
     suite = Suite.make(RUNNERS["vitest"], tmp_path / "suite", modules, 0)
@@ -269,6 +283,7 @@ SESSION = """
 import { expect, test } from "vitest";
 import { session } from "llmproxy-replay";
 import { agent } from "./agent.mjs";
+let told;
 test("calls", async () => {
   const here = await session({ cassette: "named" });
   await agent("hi");
@@ -280,6 +295,21 @@ test("faults", async () => {
   await here.faults("http-503@1");
   await expect(agent("hi")).rejects.toThrow("503");
   expect((await here.calls())[0].fault).toContain("http-503");
+});
+test("overrides and run variables", async () => {
+  const here = await session({ cassette: "named", mode: "replay", runVariables: { "order.id": "a4f7c2d9" }, overrides: { answers: [{ call: 0, text: "not hello" }] } });
+  expect(await agent("hi")).toBe("not hello");
+  await here.runVariable("order.other", 17);
+  await here.reset();
+});
+test("an override that matches nothing", async () => {
+  await session({ cassette: "named", mode: "replay", overrides: { answers: [{ call: 7, text: "never" }] } });
+  await agent("hi");
+});
+test("late", async () => { setTimeout(() => agent("too late").catch((error) => { told = error.message; }), 1); });
+test("the next one", async () => {
+  await new Promise((done) => setTimeout(done, 300));
+  expect(told).toContain("this call came after its test had ended");
 });
 test("expectNoMiss", async () => {
   const here = await session({ cassette: "named", mode: "replay" });
@@ -299,8 +329,10 @@ def test_session_has_calls_faults_and_misses_and_ci_records_nothing(modules: Pat
         assert (in_ci.returncode, len(up.requests)) == (1, 0), in_ci.stdout
         recorded = suite.run(up.url, OPENAI_API_KEY="k")
         assert not up.refused, up.refused[0].refused
-    assert recorded.returncode == 0, recorded.stdout
-    assert suite.run(DEAD, CI="true").returncode == 0
+    assert "6 passed" in recorded.stdout, recorded.stdout
+    assert "the override of call 7 (calls count from 0) changed nothing" in recorded.stdout + recorded.stderr
+    replayed = suite.run(DEAD, CI="true")
+    assert "6 passed" in replayed.stdout, replayed.stdout
 
 
 LAZY = """

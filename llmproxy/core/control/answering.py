@@ -53,6 +53,14 @@ class ControlRequest:
     """Which connection it came by: some clients are gone when that is."""
 
 
+NOBODYS = {
+    "ended-test": "llmproxy: this call came after its test had ended, and was refused: await in a test what it begins.",
+    "no-test": "llmproxy: this call was made outside of any test, and was refused: make it in a test, a hook or a"
+    " fixture; a handler that something else calls: AsyncResource.bind(handler), of node:async_hooks.",
+}
+"""What the npm package asks for in the place of a call that belongs to no running test (data/node/attribution.js)."""
+
+
 def answer(engine: Engine, asked: ControlRequest, proxy: ControlledProxy) -> tuple[int, bytes, str]:
     """Serve one control request: (status, body, content type). Errors are JSON too."""
     try:
@@ -111,6 +119,8 @@ def _serve(engine: Engine, asked: ControlRequest, proxy: ControlledProxy) -> tup
         raise refusing
     endpoints = TABLE.get(shape)
     if endpoints is None:
+        if (told := NOBODYS.get(shape[0])) is not None:
+            raise NoSuch(told)
         known = ", ".join(sorted("/".join(row) for row in TABLE))
         raise NoSuch(f"llmproxy: there is no {path[:80]}.", hint=f"There is, under {CONTROL_PREFIX}: {known}")
     endpoint = endpoints.get("GET" if asked.method == "HEAD" else asked.method)

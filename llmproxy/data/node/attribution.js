@@ -8,9 +8,11 @@ import diagnostics from "node:diagnostics_channel";
 import http from "node:http";
 import { syncBuiltinESMExports } from "node:module";
 
+// What the proxy refuses, with the reason.
 const LATE = "/_llmproxy/ended-test";
+const NOBODYS = "/_llmproxy/no-test";
 
-/** The test that runs, in each async context: an object with `segment` ("/s/<session>"), `ended` and `late`. */
+/** The test that runs, in each async context: an object with `segment` ("/s/<session>"), `ended` and `tell()`. */
 export const context = new AsyncLocalStorage();
 
 /** Send what goes to `url` + one of `segments` (a Set, which grows) to the session that `choose()` returns for the caller. */
@@ -20,9 +22,9 @@ export function attribute(url, segments, choose) {
     const segment = /^\/s\/[^/]+(?=\/)/.exec(path)?.[0]; // a client keeps the one that it was made with
     if (!segments.has(segment)) return path;
     const test = choose(context.getStore());
-    if (!test) return path;
+    if (!test) return NOBODYS;
     if (!test.ended) return test.segment + path.slice(segment.length);
-    test.late += 1; // its session is closed, and another test's must not answer
+    test.tell({ late: 1 }); // its session is closed, and another test's must not answer
     return LATE;
   };
   diagnostics.subscribe("undici:request:create", ({ request }) => {

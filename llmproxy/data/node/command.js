@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // `npx llmproxy-replay run -- npm test`: calls the llmproxy of this machine, which is a program in Python.
 import { spawn, spawnSync } from "node:child_process";
-import { accessSync, constants, realpathSync } from "node:fs";
+import { existsSync, realpathSync, statSync } from "node:fs";
 import os from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
@@ -37,12 +37,7 @@ function onPath(env, name) {
 }
 
 function isProgram(file) {
-  try {
-    accessSync(file, constants.X_OK);
-    return true;
-  } catch {
-    return false;
-  }
+  return existsSync(file) && statSync(file).isFile() && (statSync(file).mode & 0o111) !== 0;
 }
 
 /** Split as a shell does: blanks, quotes, backslashes. */

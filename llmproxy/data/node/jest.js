@@ -27,7 +27,7 @@ export default function Environment(config, given) {
   const loaded = name === NAME ? TestEnvironment : load(name);
   const inner = new (loaded.TestEnvironment ?? loaded.default ?? loaded)(config, given);
   const [setup, teardown, handle] = ["setup", "teardown", "handleTestEvent"].map((each) => inner[each]?.bind(inner));
-  const ours = new Tests(given.testPath, config.globalConfig.rootDir);
+  const ours = new Tests(given.testPath, config.globalConfig.rootDir, config.projectConfig.displayName?.name);
   inner.setup = async () => {
     await setup();
     await ours.begin(inner.global);
@@ -38,7 +38,10 @@ export default function Environment(config, given) {
   };
   inner.handleTestEvent = async (event, state) => {
     await handle?.(event, state);
-    await ours.on(event, state);
+    await ours.on(event, state).catch((error) => {
+      if (!event.test) throw error;
+      event.test.errors.push(error); // beside its own
+    });
   };
   return inner;
 }
@@ -49,16 +52,25 @@ function titles(test) {
   return names;
 }
 
+/** Have a test or a hook run as this session; it may have been wrapped before, for another. */
+function wrap(holder, session) {
+  const fn = holder.fn.original ?? holder.fn;
+  const run = (self, given) => context.run(session, () => fn.apply(self, given));
+  holder.fn = fn.length ? function (done) { return run(this, [done]); } : function (...given) { return run(this, given); };
+  holder.fn.original = fn;
+}
+
 /** The tests of one file, as jest-circus tells of them. */
 class Tests {
   sessions = new Map();
 
-  constructor(file, root) {
-    Object.assign(this, { file, root });
+  constructor(file, root, project) {
+    Object.assign(this, { file, root, project });
   }
 
   async begin(global) {
     this.worker = begin("jest", { root: this.root });
+    this.worker.project = this.project;
     await this.worker.beginFile(this.file);
     this.environment = global.process.env; // the sandbox has a copy
     this.copy();
@@ -72,7 +84,8 @@ class Tests {
   async on(event, state) {
     if (event.name === "run_start") this.wrapConcurrent(state.rootDescribeBlock);
     else if (event.name === "test_started" && !event.test.concurrent) await this.open(event.test);
-    else if (event.name === "test_fn_start" && !event.test.concurrent) this.wrap(event.test);
+    else if (event.name === "test_fn_start" && !event.test.concurrent) wrap(event.test, this.sessions.get(event.test));
+    else if (event.name === "hook_start") wrap(event.hook, this.running(state.currentlyRunningTest));
     else if (event.name === "test_fn_failure" && !event.test.concurrent) await this.sessions.get(event.test).annotate([event.error].flat()[0]);
     else if (event.name === "test_done" && !event.test.concurrent) await this.close(event.test);
   }
@@ -89,17 +102,14 @@ class Tests {
     for (const name of Object.keys(this.worker.variables)) if (name in process.env) this.environment[name] = process.env[name];
   }
 
-  wrap(test) {
-    const { fn } = test;
+  /** The session of what a hook does: its test's, or the file's. */
+  running(test) {
     const session = this.sessions.get(test);
-    const run = (self, given) => context.run(session, () => fn.apply(self, given));
-    test.fn = fn.length ? function (done) { return run(this, [done]); } : function (...given) { return run(this, given); };
-    test.fn.original = fn;
+    return session && !session.ended ? session : this.worker.outside;
   }
 
   async close(test) {
-    if (test.fn?.original) test.fn = test.fn.original; // a retry is wrapped anew
-    await this.sessions.get(test).end({ passed: test.errors.length === 0 });
+    await this.sessions.get(test)?.end({ passed: test.errors.length === 0 });
   }
 
   /** Concurrent tests begin before anybody is told: each opens and ends its session itself. */
@@ -110,16 +120,7 @@ class Tests {
         const { fn } = child;
         child.fn = async (...given) => {
           const session = await this.open(child);
-          try {
-            const value = await context.run(session, () => fn(...given));
-            await session.end({ passed: true });
-            return value;
-          } catch (error) {
-            if (session.ended) throw error;
-            await session.annotate(error);
-            await session.end({ passed: false });
-            throw error;
-          }
+          return session.attempt(() => fn(...given));
         };
       }
     }

@@ -1,6 +1,6 @@
 // Names of cassettes, modes, and what is true of this run only: as the pytest plugin has them, so that recordings are exchanged.
 import { createHash } from "node:crypto";
-import { realpathSync } from "node:fs";
+import { existsSync, realpathSync } from "node:fs";
 import os from "node:os";
 import path from "node:path";
 
@@ -69,9 +69,5 @@ function folder(name, given) {
 }
 
 function real(given) {
-  try {
-    return realpathSync(given);
-  } catch {
-    return path.resolve(given);
-  }
+  return existsSync(given) ? realpathSync(given) : path.resolve(given);
 }

@@ -4,7 +4,6 @@
 // outside before it runs. Calls of hooks belong to the file.
 import { AsyncResource } from "node:async_hooks";
 import path from "node:path";
-import { context } from "./attribution.js";
 import { summary } from "./reporter.js";
 import { begin } from "./sessions.js";
 
@@ -21,25 +20,12 @@ if (process.argv[1] && (child || !process.execArgv.includes("--test"))) {
   const file = path.resolve(process.argv[1]);
   const worker = begin("node-test");
   await worker.beginFile(file);
-  let left = false;
-  process.on("beforeExit", async () => {
-    if (left) return;
-    left = true;
-    await worker.endFile();
-  });
+  process.once("beforeExit", () => worker.endFile());
   AsyncResource.prototype.runInAsyncScope = function runInAsyncScope(fn, self, ...given) {
     if (this.constructor.name !== "Test" || fn !== this.fn || !this.parent) return direct.call(this, fn, self, ...given);
     const run = async (...args) => {
       const test = await worker.begin(this.loc?.file ?? file, titles(this), this);
-      try {
-        const value = await context.run(test, () => called(fn, self, args));
-        await test.end({ passed: true });
-        return value;
-      } catch (error) {
-        await test.annotate(error);
-        if (!test.ended) await test.end({ passed: false });
-        throw error;
-      }
+      return test.attempt(() => called(fn, self, args));
     };
     const done = fn.length > 1 ? given.pop() : undefined;
     const promise = direct.call(this, run, undefined, ...given);
@@ -51,8 +37,7 @@ if (process.argv[1] && (child || !process.execArgv.includes("--test"))) {
 
 /** Call a function of a test; one that takes a callback as its second argument ends when that is called. */
 function called(fn, self, given) {
-  if (fn.length < 2) return fn.apply(self, given);
-  return new Promise((resolve, reject) => fn.call(self, ...given, (error) => (error ? reject(error) : resolve())));
+  return fn.length < 2 ? fn.apply(self, given) : new Promise((resolve, reject) => fn.call(self, ...given, (error) => (error ? reject(error) : resolve())));
 }
 
 function titles(test) {

@@ -4,7 +4,7 @@
 // file of that process starts keeper.js, which starts the proxy, writes its address into the file, and ends it with the run.
 import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
-import { closeSync, mkdirSync, openSync, readFileSync, rmSync, statSync } from "node:fs";
+import { closeSync, existsSync, mkdirSync, openSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import http from "node:http";
 import os from "node:os";
 import path from "node:path";
@@ -15,15 +15,26 @@ const PATIENCE = 120_000;
 const DOWNLOAD_PATIENCE = 300_000;
 const OK = [200, 201];
 const PAUSE = 25;
+/** What is a worker of runners that load tests in their own process as well, which somebody may have forked. */
+const PROGRAMS = { jest: /jest-worker/, playwright: /playwright[\\/]lib[\\/]/ };
 
 /** The process whose end is the end of the run: the parent of a worker process, else this one. */
-export function owner(env = process.env) {
-  const worker = isMainThread && (typeof process.send === "function" || (env.NODE_TEST_CONTEXT ?? "").startsWith("child"));
-  return worker ? process.ppid : process.pid;
+export function owner(runner) {
+  const worker = runner === "node-test" ? process.env.NODE_TEST_CONTEXT?.startsWith("child") : (PROGRAMS[runner] ?? /./).test(process.argv[1]);
+  return worker && isMainThread && (runner === "node-test" || process.send) ? process.ppid : process.pid;
 }
 
-/** Files of the run of this process. */
-export function files(pid = owner(), root = process.cwd()) {
+export function runs(pid) {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return error.code === "EPERM";
+  }
+}
+
+/** Files of the run that this process owns. */
+export function files(pid, root = process.cwd()) {
   const user = typeof process.getuid === "function" ? process.getuid() : "";
   const folder = path.join(os.tmpdir(), `llmproxy-node-${user}`);
   mkdirSync(folder, { recursive: true, mode: 0o700 });
@@ -33,25 +44,28 @@ export function files(pid = owner(), root = process.cwd()) {
   return { lock: at("lock"), state: at("json"), sums: at("jsonl"), log: at("log") };
 }
 
-/** Return {url, variables} of the proxy of the run of these files; starts it where nobody did. `live` permits modes that reach the network. */
-export function findProxy(at, { live, cassetteDir, typed }) {
+/** Start the keeper, unless another worker does; `killed` is one that was ended before it could take its files away. */
+function keep(at, given, killed) {
   try {
-    closeSync(openSync(at.lock, "wx"));
+    closeSync(openSync(killed ? `${at.lock}.${killed}` : at.lock, "wx"));
   } catch (error) {
     if (error.code !== "EEXIST") throw error;
-    return waitFor(at);
+    return;
   }
-  const given = JSON.stringify({ owner: owner(), live, cassetteDir, typed, at });
-  const keeper = fileURLToPath(new URL("./keeper.js", import.meta.url));
-  spawn(process.execPath, [keeper, given], { detached: true, stdio: "ignore", cwd: process.cwd() }).unref();
-  return waitFor(at);
+  for (const each of [at.state, at.log]) rmSync(each, { force: true });
+  const keeper = [fileURLToPath(new URL("./keeper.js", import.meta.url)), JSON.stringify({ ...given, at })];
+  const child = spawn(process.execPath, keeper, { detached: true, stdio: "ignore", cwd: process.cwd() });
+  child.unref();
+  writeFileSync(at.lock, String(child.pid ?? ""));
 }
 
-/** Wait without a turn of the loop: modules that are loaded next read what is set then. */
-function waitFor(at) {
+/** Return {url, variables} of the proxy of the run of these files; starts it where nobody did. `live` permits modes that reach the network. */
+export function findProxy(at, given) {
   const begun = Date.now();
   for (;;) {
-    const state = readState(at.state);
+    const keeper = readState(at.lock); // its process
+    const state = keeper && runs(keeper) ? readState(at.state) : undefined;
+    if (!existsSync(at.lock) || (keeper && !runs(keeper))) keep(at, given, keeper);
     if (state?.url) return state;
     if (state?.error) throw new Error(state.error);
     const patience = state?.downloads ? DOWNLOAD_PATIENCE : PATIENCE;
@@ -59,6 +73,7 @@ function waitFor(at) {
       rmSync(at.lock, { force: true }); // the next run tries again
       throw new Error(`llmproxy: the proxy does not serve after ${patience / 1000} s; ${at.log} has what it said.`);
     }
+    // Without a turn of the loop: modules that are loaded next read what is set then.
     Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, PAUSE);
   }
 }

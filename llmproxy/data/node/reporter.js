@@ -1,9 +1,5 @@
 // What the run came to, in a line: hits, misses, what was recorded, and what somebody should look at although a test passed.
-//   vitest      reporters: ["default", "llmproxy-replay/reporter"]
-//   Jest        reporters: ["default", "llmproxy-replay/reporter"]
-//   Playwright  reporter: [["list"], ["llmproxy-replay/reporter"]]
-//   node:test   --test-reporter=llmproxy-replay/node-test --test-reporter-destination=stderr, beside spec's
-import { readFileSync, rmSync } from "node:fs";
+import { existsSync, readFileSync, rmSync } from "node:fs";
 import { files } from "./proxy.js";
 
 const LISTED = 5;
@@ -14,7 +10,7 @@ export function summary(file = files(process.pid).sums) {
   rmSync(file, { force: true }); // of a watch run the next one begins anew
   if (!done.length) return [];
   const add = (name) => done.reduce((sum, each) => sum + (each[name] ?? 0), 0);
-  const remarks = done.flatMap((each) => [...remarksOf(each)]);
+  const remarks = [...done.flatMap((each) => [...remarksOf(each)]), ...tooLate(done)];
   const lines = remarks.slice(0, LISTED);
   if (remarks.length > LISTED) lines.push(`... and ${remarks.length - LISTED} more`);
   const tests = new Set(done.map((each) => each.test).filter((test) => test.includes("::"))).size;
@@ -28,19 +24,19 @@ export function summary(file = files(process.pid).sums) {
 }
 
 function read(file) {
-  try {
-    return readFileSync(file, "utf8").trim().split("\n").filter(Boolean).map((line) => JSON.parse(line));
-  } catch (error) {
-    if (error.code === "ENOENT") return [];
-    throw error;
-  }
+  const text = existsSync(file) ? readFileSync(file, "utf8") : "";
+  return text.trim().split("\n").filter(Boolean).map((line) => JSON.parse(line));
 }
 
-function* remarksOf({ test, passed, failed, misses, miss_texts: texts, unused, unused_total: left, late }) {
+function* remarksOf({ test, passed, failed, misses, miss_texts: texts, unused, unused_total: left }) {
   if (failed) yield `${test}: ${failed} answers could not be recorded: its cassette is incomplete`;
   if (passed && misses) yield `${test}: passed, but was refused ${misses}: ${texts[0]?.split("\n")[0].slice(0, 200) ?? ""}`;
   if (passed && left) yield `${test}: ${left} recorded but not asked for: ${unused.slice(0, 3).map((row) => `#${row.id}`).join(", ")}`;
-  if (late) yield `${test}: ${late} calls came after it had ended, and were refused`;
+}
+
+function* tooLate(done) {
+  const late = done.filter((each) => each.late).map((each) => each.test);
+  for (const test of new Set(late)) yield `${test}: ${late.filter((each) => each === test).length} calls came after it had ended, and were refused`;
 }
 
 /** Print what this process's run came to. */
@@ -48,25 +44,11 @@ export function print() {
   for (const line of summary()) process.stdout.write(`${line}\n`);
 }
 
-/** The reporter: vitest calls onTestRunEnd (before 3: onFinished), Jest onRunComplete, Playwright onEnd. */
+/** The reporter: vitest calls onTestRunEnd, Jest onRunComplete, Playwright onEnd. */
 export default class Reporter {
-  onTestRunEnd() {
-    print();
-  }
+  onTestRunEnd = print;
+  onRunComplete = print;
+  onEnd = print;
 
-  onFinished() {
-    print();
-  }
-
-  onRunComplete() {
-    print();
-  }
-
-  onEnd() {
-    print();
-  }
-
-  printsToStdio() {
-    return false;
-  }
+  printsToStdio = () => false;
 }

@@ -1,23 +1,24 @@
 // The sessions of one worker: one for each test, and one for what a file does outside its tests.
-import { appendFileSync, readFileSync } from "node:fs";
+import { appendFileSync, existsSync, readFileSync } from "node:fs";
 import os from "node:os";
 import path from "node:path";
 import { threadId } from "node:worker_threads";
 import { attribute, context } from "./attribution.js";
 import { OFFLINE, cassetteName, chooseMode, runVariables } from "./names.js";
-import { control, files, findProxy, readState } from "./proxy.js";
+import { control, files, findProxy, owner, readState } from "./proxy.js";
 
 const PLACEHOLDER = "llmproxy-placeholder";
 const NAMED = "LLMPROXY-SESSION";
 const BUSY = 30_000; // milliseconds to wait for a cassette that another worker has open
 const PAUSE = 50;
+export const FILE = "file"; // the key of what belongs to a file
 const CONFLICT = 409;
-/** What runs the tests: alone, and with the option that selects by title. */
+/** What runs the tests: alone, and with the options that select by title and by project. */
 const RUNNERS = {
-  vitest: ["npx vitest run", "-t"],
-  jest: ["npx jest", "-t"],
+  vitest: ["npx vitest run", "-t", "--project"],
+  jest: ["npx jest", "-t", "--selectProjects"],
   "node-test": ["node --import llmproxy-replay/node-test --test", "--test-name-pattern"],
-  playwright: ["npx playwright test", "-g"],
+  playwright: ["npx playwright test", "-g", "--project"],
 };
 
 /** What the tests of this worker share; made once by `begin`, and found again by copies of this module. */
@@ -27,13 +28,11 @@ class Worker {
     this.name = `${this.runner}-${os.hostname().slice(0, 40)}-${process.pid}-${threadId}`;
     this.segment = `/s/${encodeURIComponent(this.name)}`;
     this.segments = new Set([this.segment]);
-    this.outside = undefined;
   }
 
   /** Set base URLs and keys, before any module of a test file is loaded. */
   setEnvironment() {
-    // A process that the only running test starts is its own.
-    const { segment } = this.open.size === 1 ? [...this.open][0] : this;
+    const { segment } = this.only ?? this.outside ?? this; // a process that the only running test starts is its own
     const recording = this.mode !== undefined && !OFFLINE.includes(this.mode);
     for (const [name, value] of Object.entries(this.variables)) {
       if (value === PLACEHOLDER && (recording || name in process.env)) continue;
@@ -41,22 +40,24 @@ class Worker {
     }
   }
 
-  /** Whose call is it: that of the test in whose context it is made, of the only one that runs, else of the file. */
-  choose(test) {
-    return test ?? (this.open.size === 1 ? [...this.open][0] : this.outside);
+  /** The test that runs, where there is one. */
+  get only() {
+    return this.open.size === 1 ? [...this.open][0] : undefined;
   }
 
   /** The name of a test: of two with the same titles the second has a number. `key` is the same for attempts of one test. */
   identify(file, titles, key) {
+    const { project } = this; // of several, which may run the same file
     const relative = path.relative(this.root, file).split(path.sep).join("/");
-    const id = [relative, ...titles].join("::");
+    const id = [project ? `${relative} [${project}]` : relative, ...titles].join(key === FILE ? " " : "::");
     const keys = this.seen.get(id) ?? this.seen.set(id, []).get(id);
-    if (!keys.includes(key)) keys.push(key);
-    const nth = keys.indexOf(key);
-    const title = titles.join(" ").replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
-    const [typed, select] = RUNNERS[this.runner];
-    const again = [typed, ...(title ? [select, quote(title)] : []), quote(relative)].join(" ");
-    return { id, again, cassette: cassetteName(relative, nth ? [...titles, String(nth + 1)] : titles) };
+    const nth = keys.includes(key) ? keys.indexOf(key) : keys.push(key) - 1;
+    const title = key === FILE ? "" : titles.join(" ").replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+    const [typed, select, choose] = RUNNERS[this.runner];
+    const chosen = [...(project ? [choose, quote(project)] : []), ...(title ? [select, quote(title)] : [])];
+    const again = [typed, ...chosen, quote(relative)].join(" ");
+    const names = [...(project ? [project] : []), ...titles, ...(nth ? [String(nth + 1)] : [])];
+    return { id, again, cassette: cassetteName(relative, names) };
   }
 
   /** Open the session of an attempt of a test. */
@@ -71,20 +72,21 @@ class Worker {
   /** Open the session of what a file does outside its tests: at import, in hooks that tests share. */
   async beginFile(file) {
     await this.endFile();
-    this.outside = await this.begin(file, [], "file");
+    this.outside = await this.begin(file, [], FILE);
     this.open.delete(this.outside);
-    await this.ask("POST", `sessions/${encodeURIComponent(this.name)}/bind`, { session: this.outside.name });
     this.setEnvironment();
   }
 
   /** Where the proxy ended, its keeper knows why. */
   gone(error) {
-    const state = error.unanswered ? readState(this.files.state) : undefined;
-    return state?.error ? new Error(state.error) : error;
+    if (!error.unanswered) return error;
+    this.lost = true;
+    const { error: said = error.message } = readState(this.files.state) ?? {};
+    return new Error(said);
   }
 
-  async endFile(passed = true) {
-    await this.outside?.end({ passed });
+  async endFile() {
+    await this.outside?.end({ passed: !this.lost }); // tests have said it
     this.outside = undefined;
   }
 }
@@ -92,7 +94,6 @@ class Worker {
 /** One attempt of a test: its session. `segment` is how base URLs name it. */
 class Test {
   ended = false;
-  late = 0;
 
   constructor(worker, named) {
     Object.assign(this, named, { worker });
@@ -131,16 +132,37 @@ class Test {
     return (await this.report()).miss_texts ?? [];
   }
 
-  /** End the attempt, and keep what it came to for the reporter. */
+  /** Run a function as this attempt: in its context, and to its end. */
+  async attempt(call) {
+    try {
+      const value = await context.run(this, call);
+      await this.end({ passed: true });
+      return value;
+    } catch (error) {
+      if (this.ended) throw error;
+      await this.annotate(error);
+      await this.end({ passed: false });
+      throw error;
+    }
+  }
+
+  /** End the attempt, and keep what it came to for the reporter. Of one that failed its own error is said, whatever happens here. */
   async end({ passed }) {
     this.ended = true;
     const { worker } = this;
     worker.open.delete(this);
     worker.setEnvironment();
-    this.closed = await this.api("POST", "/close", { complete: passed });
+    this.closed = await this.api("POST", "/close", { complete: passed }).catch((error) => (passed ? Promise.reject(error) : {}));
     worker.tried.set(this.id, !passed && this.closed.recorded > 0);
-    const sum = { test: this.id, passed, late: this.late, ...this.closed };
-    if (this.closed.arrived || this.late) appendFileSync(worker.files.sums, `${JSON.stringify(sum)}\n`);
+    if (this.closed.arrived) this.tell({ passed, ...this.closed });
+    const { tools = [], answers = [] } = this.closed.overrides ?? {};
+    const idle = passed && [...tools, ...answers].find((each) => !each.used && !each.inherited);
+    if (idle) throw new Error(`llmproxy: the override of ${idle.tool ?? `call ${idle.call} (calls count from 0)`} changed nothing.`);
+  }
+
+  /** Tell the reporter. */
+  tell(sum) {
+    appendFileSync(this.worker.files.sums, `${JSON.stringify({ test: this.id, ...sum })}\n`);
   }
 
   /** Put what a failure should say besides what it `said` behind an error's message, and into its stack, which runners print. */
@@ -153,8 +175,8 @@ class Test {
 
   /** Return what a failure should say besides the messages of its errors: nothing where no request was refused. */
   async explain(said) {
-    const texts = await this.misses();
-    if (!texts.length) return "";
+    const texts = await this.misses().catch((error) => `\n${error.message}`);
+    if (typeof texts === "string" || !texts.length) return String(texts);
     const told = texts.filter((text) => !text.split("\n").every((line) => said.includes(line.trim())));
     const title = told.length ? [`llmproxy: requests not in cassette "${this.cassette}" (mode ${this.mode})`] : [];
     return ["", ...title, ...told, `To record what is missing: LLMPROXY_MODE=auto ${this.again}`, `If this test changed: LLMPROXY_UPDATE=all ${this.again}`].join("\n");
@@ -173,12 +195,12 @@ export function begin(runner, { root = process.cwd() } = {}) {
   const ini = options(root);
   const mode = chooseMode(process.env, ini);
   const live = mode !== undefined && !OFFLINE.includes(mode);
-  const at = files();
+  const at = files(owner(runner));
   const running = process.env.LLMPROXY_URL && !readState(at.state); // a worker of ours before may have set it
-  const found = running ? here() : findProxy(at, { live, cassetteDir: ini.cassetteDir, typed: RUNNERS[runner][0] });
+  const found = running ? here() : findProxy(at, { owner: owner(runner), live, cassetteDir: ini.cassetteDir, typed: RUNNERS[runner][0] });
   const worker = new Worker({ runner, root, files: at, mode: running ? mode : (mode ?? "replay"), ...found });
   const { url } = worker;
-  attribute(url, worker.segments, (test) => worker.choose(test));
+  attribute(url, worker.segments, (test) => test ?? worker.outside);
   worker.setEnvironment();
   globalThis[OURS] = { worker, context, session: (given) => session(worker, given) };
   return worker;
@@ -196,17 +218,13 @@ function here() {
 }
 
 function options(root) {
-  try {
-    return JSON.parse(readFileSync(path.join(root, "package.json"), "utf8")).llmproxy ?? {};
-  } catch (error) {
-    if (error.code === "ENOENT") return {};
-    throw new Error(`llmproxy: package.json cannot be read: ${error.message}`, { cause: error });
-  }
+  const file = path.join(root, "package.json");
+  return (existsSync(file) && JSON.parse(readFileSync(file, "utf8")).llmproxy) || {};
 }
 
 /** The session of the running test; with options, one of its own in the place of the one that it has. */
 async function session(worker, given) {
-  const test = worker.choose(context.getStore());
+  const test = context.getStore() ?? worker.only;
   if (!test || test === worker.outside) throw new Error("llmproxy: session() is for a running test; several run at once, or none.");
   if (given && Object.keys(given).length) {
     const { runVariables: declared, readOnly, unknownTool, ...others } = given;

@@ -4,7 +4,9 @@ import { context } from "./attribution.js";
 import { begin } from "./sessions.js";
 
 const worker = begin("vitest");
+worker.project = globalThis["__vitest_worker__"]?.ctx.projectName; // of several that may run the same file
 await worker.beginFile(vitest.expect.getState().testPath);
+vitest.aroundAll?.((runAll) => context.run(worker.outside, runAll));
 vitest.afterAll(() => worker.endFile());
 
 function titles(task) {
@@ -27,7 +29,8 @@ async function run(runTest, task) {
 if (vitest.aroundEach) {
   vitest.aroundEach((runTest, { task }) => run(runTest, task));
 } else {
-  const { getFn, setFn } = await import("vitest/suite");
+  const suite = "vitest/suite"; // not there since 5, and looked for where it stands as a text
+  const { getFn, setFn } = await import(suite);
   const own = new WeakMap(); // of each attempt the same
   vitest.beforeEach(({ task }) => {
     const fn = own.get(task) ?? own.set(task, getFn(task)).get(task);
