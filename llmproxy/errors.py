@@ -38,6 +38,10 @@ class Exit(IntEnum):
     ENVIRONMENT = 3
     MISS = 4
     NOTHING = 5
+    DRIFTED = 8
+    """`drift`: recorded requests are answered otherwise now."""
+    UNTOLD = 9
+    """`drift`: too few answers came to tell."""
     INTERRUPTED = 130
 
 

@@ -43,6 +43,7 @@ GROUPS = {
         "why": LazyCommand("ls", "Say why the last requests were refused, and what to type."),
         "audit": LazyCommand("audit", "Say which recordings count as one request, and why that is sound."),
         "verify": LazyCommand("maintenance", "Check every recording: the file, each body's hash, and each key."),
+        "drift": LazyCommand("drift", "Ask recorded requests again: does the model still answer so?"),
         "scan": LazyCommand("scan", "Find secrets in stores, cassettes and reports that exist."),
     },
     "Change": {

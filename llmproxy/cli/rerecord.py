@@ -57,8 +57,8 @@ def rerecord(
             f"interaction {id_} was replaced by a newer one.",
             hint=f"The numbers of today: {suggest_command('ls', database.path)}",
         )
-    headers = _headers(found, os.environ, record_first(loaded, found.cassette))
-    target = _upstream(found, dict(loaded.settings.upstream))
+    headers = live_headers(found, os.environ, record_first(loaded, found.cassette))
+    target = live_upstream(found, dict(loaded.settings.upstream))
     typer.echo(f"asking {found.model or found.operation} at {target or found.upstream} again ...", err=True)
     made = _ask(found, headers, target)
     if made.response.status >= 400 or made.response.ending.value != "complete":
@@ -84,7 +84,7 @@ def _place(found: Interaction) -> tuple[str, int]:
     return found.cassette, found.sample
 
 
-def _headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers:
+def live_headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers:
     """Return the headers to send, with a key of the environment where one was recorded; `record` is advice. Raises
     SettingsError.
     """
@@ -118,7 +118,7 @@ def _headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers
     return (*plain, (fields[name], env[name]) if fields[name] else ("authorization", f"Bearer {env[name]}"))
 
 
-def _upstream(found: Interaction, configured: Mapping[str, str]) -> str:
+def live_upstream(found: Interaction, configured: Mapping[str, str]) -> str:
     """Return where to ask, as ``NAME=URL``; empty for the provider's own host.
 
     A recording may come from somebody else: where it says that it was made decides nothing about where our key goes.

@@ -33,7 +33,7 @@ RUN = {
     r"[a-z-]+\.md \w+ (newest|previous|node)": "sdk/test_frameworks.py",
     r"node\.md js suite [\w.]+": "sdk/test_node_package.py",
     r"agents\.md yaml": "scenario/agents/test_config.py",
-    r"ci\.md yaml (github|gitlab|compose|pre-commit)": "package/test_files.py",
+    r"(ci|drift)\.md yaml (github|gitlab|compose|pre-commit)": "package/test_files.py",
     r"suites\.md yaml \w+": "suite/test_documentation.py",
 }
 """Block -> the test that runs it, or has its reader read it."""

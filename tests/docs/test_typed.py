@@ -96,8 +96,9 @@ NAMED = {
 """Commands of which a page says the name only: typed so they end with 2, and say how they are used."""
 CODES = {
     "llmproxy doctor": 1,
+    "llmproxy drift --accept": 2,
 }
-"""Exit codes that the page announces, where they are not 0: the shell's own variable is wrong."""
+"""Exit codes that the page announces, where they are not 0: the shell's own variable is wrong, nothing was asked yet."""
 SERVES = re.compile(r"llmproxy (start|ui)\b")
 ASKS = re.compile(r"llmproxy (status|stop|env|doctor$)")
 """What asks a proxy that runs already."""

@@ -47,9 +47,11 @@ def test_workflows_are_what_github_takes() -> None:
 
 
 SNIPPETS = re.findall(
-    r"^```yaml ([a-z-]+)\n(.*?)^```$", (ROOT / "docs/ci.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+    r"^```yaml ([a-z-]+)\n(.*?)^```$",
+    "".join((ROOT / "docs" / page).read_text("utf-8") for page in ("ci.md", "drift.md")),
+    re.MULTILINE | re.DOTALL,
 )
-"""What docs/ci.md gives to be copied: its kind, and the text."""
+"""What the pages give to be copied: its kind, and the text."""
 
 
 def test_what_is_to_be_copied_is_what_its_reader_takes(tmp_path: Path) -> None:

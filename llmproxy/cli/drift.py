@@ -1,0 +1,583 @@
+"""``llmproxy drift``: recorded requests asked again, and whether the model still answers as it did.
+
+The sample is drawn over models, cassettes and kinds of calls, and is the same the next night. Only calls of models are
+sent; no tool of theirs runs here, and what changes something at a server, or names what a server kept, is left out and
+counted. New answers go into a store of their own beside the recordings (``llmproxy.db.drift.db``): a recording was kept
+because its test passed, and is no sample of what the model says. Answers of nights without drift are the *earlier* ones
+of the next night.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from llmproxy.advice import suggest_command
+from llmproxy.amounts import dollars
+from llmproxy.cli.parts.options import gather, record_first
+from llmproxy.cli.parts.printing import dump, line, print_line
+from llmproxy.cli.parts.store_arguments import STORE, open_given
+from llmproxy.cli.rerecord import live_headers, live_upstream
+from llmproxy.errors import Exit, SettingsError
+
+if TYPE_CHECKING:
+    from llmproxy.core.store.rows import RowSummary
+    from llmproxy.core.store.store import Store
+    from llmproxy.core.traffic.interaction import Headers, Interaction, Usage
+    from llmproxy.settings import Loaded
+    from llmproxy.trace.comparing.contracts import Contract
+
+BESIDE = ".drift.db"
+"""How the store of what drift asked is called, behind the store's name."""
+_BEFORE, _ASKED = "before ", "asked "
+"""How cassettes of that store begin: a night without drift or one that was accepted, and one that was neither."""
+_AT_ONCE = 4
+_PATIENCE = 600.0
+"""Seconds that an answer may take."""
+_KEPT_THERE = re.compile(
+    rb'"(?:previous_response_id|conversation|container|file_id|file_ids|vector_store_ids|cachedContent|cached_content|'
+    rb'fileData|fileUri|file_uri|assistant_id|prompt_cache_id)"\s*:\s*(?!null)'
+)
+"""Members that name what a server kept for one run: it may be gone, and that is no drift."""
+_OWN_KINDS = frozenset({"function", "custom"})
+_MARGIN = Decimal("1.05")
+"""Tokens of a prompt are counted by the provider: today's count may be a little higher than the recorded one."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("drift")(drift)
+
+
+def drift(
+    cassettes: list[str] = typer.Argument([], metavar="CASSETTE", help="Whose calls; else of the whole store."),
+    calls: int = typer.Option(8, "--calls", min=1, max=1000, metavar="N", help="Recorded calls to ask again."),
+    runs: int = typer.Option(
+        3, "--runs", min=2, max=20, metavar="K", help="Answers for each: without a second one the noise is unknown."
+    ),
+    max_cost: str = typer.Option("", "--max-cost", metavar="USD", help="Never spend more than this."),
+    accept: bool = typer.Option(False, "--accept", help="Ask nothing: what was answered last counts as before now."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    store: Path | None = STORE,
+    upstream: list[str] = typer.Option([], "--upstream", metavar="NAME=URL", help="Ask there, as in `llmproxy start`."),
+) -> None:
+    """Ask recorded requests again, and say whether the model still answers so: is a request refused, a shape or a
+    behavior another one? Costs money; needs the providers' keys.
+
+    Ends with 0 (no drift seen), 8 (drift) or 9 (could not tell).
+    """  # fmt: skip
+    loaded = gather({"store": store, "upstream": upstream or None})
+    kept = Path(f"{loaded.settings.store}{BESIDE}")
+    if accept:
+        _accept(kept)
+        return
+    limit = _money(max_cost)
+    with open_given(store) as database:
+        plan = _draw(database, loaded, cassettes, calls, runs, limit)
+    old = _read_earlier(kept)
+    sizes = [(len(old.get(_question(each.recorded), ())) or 1, runs) for each in plan.chosen]
+    if not as_json:
+        for text in plan.describe(sizes, limit):
+            print_line(text)
+    if not plan.chosen:
+        if as_json:
+            dump({"verdict": "could not tell", "left_out": dict(plan.left_out)})
+        raise typer.Exit(int(Exit.UNTOLD))
+    night = f"{_ASKED}{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}"
+    spending = _Spending(limit)
+    try:
+        _ask_all(plan, spending, kept, night, quiet=as_json)
+    except KeyboardInterrupt:
+        print_line(f"Interrupted: {spending.asked} answers came and are kept in {kept}; {spending.format()}.")
+        raise
+    new = _read_night(kept, night)
+    found = [_Compared.of(each, old.get(_question(each.recorded), ()), new.get(_question(each.recorded), ()))
+             for each in plan.chosen]  # fmt: skip
+    verdicts = _judge(found)
+    code = _end(verdicts)
+    if code is Exit.OK:
+        with open_given(kept, writable=True) as database:
+            database.rename(night, night.replace(_ASKED, _BEFORE))
+    if as_json:
+        dump(_to_json(verdicts, plan, spending, code))
+    else:
+        for text in _report(verdicts, spending, code, kept):
+            print_line(text)
+    raise typer.Exit(int(code))
+
+
+def _money(text: str) -> Decimal | None:
+    """Read an amount of USD. Raises SettingsError."""
+    if not text:
+        return None
+    with suppress(InvalidOperation):
+        if (amount := Decimal(text.removeprefix("$"))).is_finite() and amount > 0:
+            return amount
+    raise SettingsError(f"--max-cost {text}: an amount of USD above 0, for example 0.50.")
+
+
+def _accept(kept: Path) -> None:
+    """Let the last night's answers be the earlier ones from now on. Raises SettingsError: there are none."""
+    if not kept.exists():
+        raise SettingsError(f"nothing was asked yet: {kept} is not there.", hint="First: llmproxy drift")
+    with open_given(kept, writable=True) as database:
+        nights = sorted({each.name for each in database.cassettes()}, key=lambda name: name.partition(" ")[2])
+        if not nights:
+            raise SettingsError(f"nothing was asked yet: {kept} is empty.", hint="First: llmproxy drift")
+        for name in nights[:-1]:
+            database.delete([row.id for row in database.summaries(name)])
+        if nights[-1].startswith(_ASKED):
+            database.rename(nights[-1], nights[-1].replace(_ASKED, _BEFORE))
+    print_line(f"What was answered on {nights[-1].partition(' ')[2]} counts as before from now on.")
+
+
+# -- what is asked -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    recorded: Interaction
+    headers: Headers
+    upstream: str
+    """``NAME=URL``; empty for the provider's own host."""
+    most: Decimal | None
+    """USD that one answer costs at the most; None where nothing limits it."""
+
+    @property
+    def label(self) -> str:
+        return f"#{self.recorded.id} {self.recorded.cassette}"
+
+
+@dataclass(slots=True)
+class _Plan:
+    runs: int
+    recorded: int
+    chosen: list[_Sampled] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def describe(self, sizes: Sequence[tuple[int, int]], limit: Decimal | None) -> Iterator[str]:
+        """Yield what will be asked, what it costs and what could be seen, before anything is sent."""
+        from llmproxy.trace.comparing.drift import NOISE, PLANTED, find_power
+
+        for reason, count in self.left_out.most_common():
+            yield f"left out: {count} of {self.recorded}: {line(reason)}"
+        if not self.chosen:
+            why = "there is no call that can be asked again" if self.recorded else "nothing is recorded there"
+            yield f"Could not tell: {why}. Nothing was sent."
+            return
+        usual = [_cost(each.recorded, each.recorded.usage) for each in self.chosen]
+        known = [each for each in usual if each is not None]
+        price = dollars(sum(known, Decimal(0)) * self.runs) if len(known) == len(usual) else "of unknown price"
+        bound = f", at most {dollars(limit)}" if limit is not None else ""
+        yield (
+            f"asking {len(self.chosen)} of {self.recorded} recorded calls {self.runs} times each: about {price}{bound}"
+        )
+        seen = ", ".join(f"in {share:.0%} {find_power(sizes, share):.2f}" for share in PLANTED)
+        yield (
+            f"how probably a change of behavior would be seen: {seen} of these calls, if by chance two answers differ "
+            f"in {NOISE:.0%}"
+        )
+
+
+def _draw(
+    database: Store, loaded: Loaded, cassettes: Sequence[str], calls: int, runs: int, limit: Decimal | None
+) -> _Plan:
+    """Draw calls over models, cassettes and kinds of calls; the same ones as long as the recordings are the same."""
+    names: list[str | None] = [*dict.fromkeys(cassettes)] or [None]
+    rows = [row for name in names for row in database.summaries(name)]
+    for name in cassettes:
+        if not any(row.cassette == name for row in rows):
+            raise SettingsError(
+                f"cassette {name} is not in {database.path}.", hint=suggest_command("ls", database.path)
+            )
+    plan, groups = _Plan(runs, len(rows)), defaultdict(list)
+    for row in rows:
+        if reason := _reason_against(row):
+            plan.left_out[reason] += 1
+        else:
+            groups[row.model, row.cassette, row.operation, row.stream].append(row)
+    for row in _interleave(groups):
+        if len(plan.chosen) == calls:
+            break
+        each = database.load(row.id)
+        try:
+            plan.chosen.append(_prepare(each, loaded, limit))
+        except SettingsError as error:
+            plan.left_out[error.message.replace(f" of {each.id},", ",").rstrip(".")] += 1
+    return plan
+
+
+def _reason_against(row: RowSummary) -> str:
+    """Return why a recording is not asked again, as far as its row tells; empty if it may be."""
+    from llmproxy.core.dialects.table import CHAT
+    from llmproxy.core.traffic.interaction import Ending
+
+    if row.superseded:
+        return "replaced by a newer recording"
+    if row.operation not in CHAT or row.method != "POST":
+        return "no question to a model"
+    return "" if row.status in range(200, 300) and row.ending is Ending.COMPLETE else "was not answered"
+
+
+def _interleave(groups: Mapping[tuple[Any, ...], list[RowSummary]]) -> Iterator[RowSummary]:
+    """Yield one row of each model in turn, of its cassettes in turn; each key once."""
+    models: dict[object, list[list[RowSummary]]] = defaultdict(list)
+    for name in sorted(groups, key=str):
+        models[name[0]].append(sorted(groups[name], key=lambda row: sha256(row.key.encode()).digest()))
+    queues = [[rows.pop(0) for _ in range(max(map(len, kinds))) for rows in kinds if rows] for kinds in models.values()]
+    seen = set()
+    while queues := [queue for queue in queues if queue]:
+        for queue in queues:
+            if (row := queue.pop(0)).key not in seen:
+                seen.add(row.key)
+                yield row
+
+
+def _prepare(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> _Sampled:
+    """Return a call as it will be sent. Raises SettingsError, whose message is why it is not."""
+    import json
+
+    body = json.loads(recorded.request.body) if recorded.request.body[:1] == b"{" else {}
+    if _KEPT_THERE.search(recorded.request.body):
+        raise SettingsError("names what a server kept")
+    if any(_is_providers(tool) for tool in body.get("tools") or ()):
+        raise SettingsError("runs tools of the provider")
+    headers = live_headers(recorded, os.environ, record_first(loaded, recorded.cassette))
+    most = _most(recorded, body)
+    if limit is not None and most is None:
+        raise SettingsError("nothing says what an answer costs at the most, which --max-cost needs")
+    return _Sampled(recorded, headers, live_upstream(recorded, dict(loaded.settings.upstream)), most)
+
+
+def _is_providers(tool: object) -> bool:
+    if not isinstance(tool, dict):
+        return True
+    ours = {"functionDeclarations", "function_declarations", "toolSpec", "input_schema", "function", "parameters"}
+    return not (ours & tool.keys()) and tool.get("type") not in _OWN_KINDS
+
+
+def _most(recorded: Interaction, body: Mapping[str, Any]) -> Decimal | None:
+    """Return what an answer costs at the most: the prompt, and as many tokens as request or model allow."""
+    from dataclasses import replace
+
+    from llmproxy.trace.reading.exchange import parameters
+
+    usage, said = recorded.usage, parameters(dict(body))
+    tokens = said.get("gen_ai.request.max_tokens") or _model_limit(recorded.model)
+    if usage.input is None or not isinstance(tokens, int):
+        return None
+    prompt = int(usage.input * _MARGIN) + 1
+    answers = said.get("gen_ai.request.choice.count") or 1
+    costs = [
+        _cost(recorded, replace(usage, input=prompt, output=tokens * answers, cached=0, cache_written=written))
+        for written in (0, prompt if usage.cache_written else 0)
+    ]
+    return None if None in costs else max(each for each in costs if each is not None)
+
+
+def _model_limit(model: str | None) -> int | None:
+    """Return how many tokens a model answers with at the most, by litellm's table; None if that is not known."""
+    import importlib.util
+    import json
+
+    spec = importlib.util.find_spec("litellm")
+    if spec is None or spec.origin is None:
+        return None
+    with suppress(OSError, ValueError):
+        table = json.loads(
+            (Path(spec.origin).parent / "model_prices_and_context_window_backup.json").read_text("utf-8")
+        )
+        found = table.get(model, {}).get("max_output_tokens")
+        return found if isinstance(found, int) else None
+    return None
+
+
+def _cost(recorded: Interaction, usage: Usage) -> Decimal | None:
+    from llmproxy.core.dialects.usage import cost_of
+
+    return cost_of(recorded.provider, recorded.model, usage)
+
+
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Spending:
+    """What was spent; what is under way counts with the most that it may cost."""
+
+    limit: Decimal | None
+    spent: Decimal = Decimal(0)
+    reserved: Decimal = Decimal(0)
+    unknown: int = 0
+    """Answers without a price."""
+    asked: int = 0
+    refused: int = 0
+    """Calls that were not sent, since the budget might not have been enough."""
+    ended: bool = False
+    """Nothing more is asked for."""
+    change: threading.Condition = field(default_factory=threading.Condition)
+
+    def reserve(self, most: Decimal | None) -> bool:
+        """Return whether an answer may be asked for; waits for those under way, which may cost less than reserved."""
+        with self.change:
+            while self.limit is not None and (most is None or self.spent + self.reserved + most > self.limit):
+                if self.ended or not self.reserved:
+                    self.refused += 1
+                    return False
+                self.change.wait()
+            self.reserved += most or 0
+            return not self.ended
+
+    def settle(self, most: Decimal | None, cost: Decimal | None) -> None:
+        """Count an answer; one whose price nobody knows counts with the most that it may cost."""
+        with self.change:
+            self.reserved -= most or 0
+            self.spent += cost if cost is not None else most or 0
+            self.unknown += cost is None and most is None
+            self.asked += 1
+            self.change.notify_all()
+
+    def format(self) -> str:
+        more = f", {self.unknown} of unknown price" if self.unknown else ""
+        return f"{dollars(self.spent)} spent{more}"
+
+
+def _ask_all(plan: _Plan, spending: _Spending, kept: Path, night: str, *, quiet: bool) -> None:
+    """Send every call as often as planned, through a proxy of our own that records the answers."""
+    from llmproxy.client.process import attach
+
+    env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
+    upstreams = sorted({each.upstream for each in plan.chosen if each.upstream})
+    options = ["--mode=record", f"--store={kept}", f"--cassette={night}", *(f"--upstream={each}" for each in upstreams)]
+    # The first answers of all calls come before the second ones: a budget that ends early has seen every call.
+    work = [each for _ in range(plan.runs) for each in plan.chosen]
+    with attach(options, env, started_by="llmproxy drift") as proxy, ThreadPoolExecutor(_AT_ONCE) as pool:
+        try:
+            for done, _ in enumerate(pool.map(lambda each: _ask(proxy.url, each, spending), work), 1):
+                if not quiet and (done % 10 == 0 or done == len(work)):
+                    typer.echo(f"{done} of {len(work)}, {spending.format()}", err=True)
+        finally:
+            spending.ended = True
+
+
+def _ask(proxy: str, sampled: _Sampled, spending: _Spending) -> None:
+    from urllib.parse import quote
+
+    import httpx
+
+    from llmproxy.core.dialects.usage import usage_of
+    from llmproxy.core.providers.routing import family_of
+
+    recorded = sampled.recorded
+    if not spending.reserve(sampled.most):
+        return
+    url, cost = f"{proxy}/{quote(recorded.provider)}{recorded.request.target}", None
+    try:
+        answer = httpx.post(url, content=recorded.request.body, headers=list(sampled.headers), timeout=_PATIENCE)
+        family, kind = family_of(recorded.provider, recorded.operation), answer.headers.get("content-type", "")
+        refused = not answer.is_success
+        usage = usage_of(family, recorded.operation, kind, answer.content, tuple(answer.headers.items()))
+        cost = Decimal(0) if refused else _cost(recorded, usage)
+    except httpx.HTTPError:
+        pass  # what came of it is in the store, or nothing is
+    finally:
+        spending.settle(sampled.most, cost)
+
+
+# -- what came ---------------------------------------------------------------------------------------------------------
+
+
+def _question(each: Interaction) -> tuple[str, str, bytes]:
+    return each.provider, each.request.target, sha256(each.request.body).digest()
+
+
+def _read_nights(kept: Path, begins: str) -> dict[tuple[str, str, bytes], list[Contract]]:
+    from llmproxy.trace.comparing.contracts import read_contract
+
+    found: dict[tuple[str, str, bytes], list[Contract]] = defaultdict(list)
+    if kept.exists():
+        with open_given(kept) as database:
+            for name in {each.name for each in database.cassettes() if each.name.startswith(begins)}:
+                for each in database.interactions(name):
+                    found[_question(each)].append(read_contract(each))
+    return found
+
+
+def _read_earlier(kept: Path) -> dict[tuple[str, str, bytes], list[Contract]]:
+    every = _read_nights(kept, _BEFORE)
+    return {name: [each for each in found if each.usable] for name, found in every.items()}
+
+
+def _read_night(kept: Path, night: str) -> dict[tuple[str, str, bytes], list[Contract]]:
+    return _read_nights(kept, night)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    sampled: _Sampled
+    recorded: Contract
+    earlier: Sequence[Contract]
+    """Of nights before; none in the first one."""
+    new: Sequence[Contract]
+    gone: Sequence[str]
+    shape: Sequence[str]
+
+    @classmethod
+    def of(cls, sampled: _Sampled, earlier: Sequence[Contract], new: Sequence[Contract]) -> _Compared:
+        from llmproxy.trace.comparing.contracts import compare_shapes, find_refusals, read_contract
+
+        recorded = read_contract(sampled.recorded)
+        return cls(
+            sampled, recorded, earlier, new, find_refusals(new), compare_shapes(list(earlier) or [recorded], new)
+        )
+
+    @property
+    def before(self) -> Sequence[Contract]:
+        return self.earlier or [self.recorded]
+
+    @property
+    def usable(self) -> list[Contract]:
+        return [each for each in self.new if each.usable]
+
+    @property
+    def otherwise(self) -> bool:
+        """Whether no new answer did what an earlier one did."""
+        before = {(each.tools, each.finish) for each in self.before}
+        return bool(self.usable) and before.isdisjoint((each.tools, each.finish) for each in self.usable)
+
+    @property
+    def reworded(self) -> bool:
+        return bool(self.usable) and {each.text for each in self.before}.isdisjoint(each.text for each in self.usable)
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """Of one model."""
+
+    model: str
+    calls: Sequence[_Compared]
+    p: float | None
+    """Corrected for the number of models; None where so few answers came that no p could be small."""
+
+    @property
+    def answered(self) -> list[_Compared]:
+        return [each for each in self.calls if each.usable]
+
+    @property
+    def certain(self) -> list[_Compared]:
+        return [each for each in self.calls if each.gone or each.shape]
+
+    @property
+    def drifted(self) -> bool:
+        from llmproxy.trace.comparing.drift import ALPHA
+
+        return bool(self.certain) or (self.p is not None and self.p <= ALPHA)
+
+
+def _judge(found: Sequence[_Compared]) -> list[_Verdict]:
+    """Return one verdict for each model that was asked."""
+    from llmproxy.trace.comparing.contracts import distance
+    from llmproxy.trace.comparing.drift import ALPHA, correct, find_least_p, find_p, measure_call
+
+    models: dict[str, list[_Compared]] = defaultdict(list)
+    for each in found:
+        models[each.sampled.recorded.model or each.sampled.recorded.operation].append(each)
+    ps: list[float | None] = []
+    for calls in models.values():
+        told = [each for each in calls if len(each.usable) > 1]
+        least = find_least_p([(len(each.before), len(each.usable)) for each in told])
+        statistics = [measure_call(each.before, each.usable, distance) for each in told]
+        both = all(each.earlier for each in told)
+        ps.append(find_p(statistics, both=both) if told and least * len(models) <= ALPHA else None)
+    corrected = iter(correct([p for p in ps if p is not None]))
+    return [
+        _Verdict(model, calls, None if p is None else next(corrected))
+        for (model, calls), p in zip(models.items(), ps, strict=True)
+    ]
+
+
+def _end(verdicts: Sequence[_Verdict]) -> Exit:
+    if any(each.drifted for each in verdicts):
+        return Exit.DRIFTED
+    return Exit.UNTOLD if any(each.p is None for each in verdicts) else Exit.OK
+
+
+def _report(verdicts: Sequence[_Verdict], spending: _Spending, code: Exit, kept: Path) -> Iterator[str]:
+    from llmproxy.trace.comparing.contracts import describe_behavior
+
+    for each in verdicts:
+        models = sorted({new.model for call in each.calls for new in call.usable if new.model})
+        was = sorted({call.recorded.model for call in each.calls if call.recorded.model})
+        yield ""
+        yield line(f"{each.model}: recorded from {', '.join(was) or 'nobody knows'}, now {', '.join(models) or 'none'}")
+        for name in ("gone", "shape"):
+            for call in each.calls:
+                yield from (f"  {name:10}{line(f'{call.sampled.label}: {text}')}" for text in getattr(call, name))
+        yield f"  behavior  {_format_p(each)}"
+        for call in each.calls:
+            if call.otherwise:
+                did = Counter(describe_behavior(new) for new in call.usable).most_common(1)[0][0]
+                yield line(f"  answered otherwise: {call.sampled.label}: {did}") + (
+                    line(f" (before: {describe_behavior(call.before[0])})")
+                )
+        words = sum(call.reworded for call in each.calls)
+        yield f"  words     {words} of {len(each.answered)} calls answered in other words"
+        for text, count in Counter(_trouble(new) for call in each.calls for new in call.new).items():
+            if text:
+                yield f"  no answer {count} times: {line(text)}"
+    yield ""
+    if spending.refused:
+        yield f"{spending.refused} answers were not asked for: they might have cost more than --max-cost leaves."
+    said = {Exit.OK: "No drift was seen", Exit.DRIFTED: "Drift", Exit.UNTOLD: "Could not tell"}[code]
+    yield f"{said}; {spending.asked} answers, {spending.format()}."
+    if code is Exit.DRIFTED:
+        yield "To record anew: llmproxy rerecord ID. To take the new answers as usual: llmproxy drift --accept"
+    elif code is Exit.UNTOLD:
+        yield f"More calls or runs tell more: --calls, --runs. What came is in {kept}."
+
+
+def _trouble(new: Contract) -> str:
+    return "" if new.usable or new.refusal else f"status {new.status}"
+
+
+def _format_p(verdict: _Verdict) -> str:
+    from llmproxy.trace.comparing.drift import ALPHA
+
+    if verdict.p is None:
+        return "could not tell: too few answers"
+    test = f"p {verdict.p:.3f}, permutation test within {len(verdict.answered)} calls"
+    return f"drift ({test})" if verdict.p <= ALPHA else f"no drift seen ({test})"
+
+
+def _to_json(verdicts: Sequence[_Verdict], plan: _Plan, spending: _Spending, code: Exit) -> dict[str, Any]:
+    said = {Exit.OK: "no drift seen", Exit.DRIFTED: "drift", Exit.UNTOLD: "could not tell"}[code]
+    return {
+        "verdict": said, "asked": spending.asked, "spent_usd": str(spending.spent), "unknown_price": spending.unknown,
+        "not_sent": spending.refused, "left_out": dict(plan.left_out),
+        "models": [
+            {
+                "model": each.model, "p": each.p, "drifted": each.drifted,
+                "calls": [
+                    {
+                        "interaction": call.sampled.recorded.id, "cassette": call.sampled.recorded.cassette,
+                        "answers": len(call.usable), "earlier": len(call.earlier), "gone": list(call.gone),
+                        "shape": list(call.shape), "otherwise": call.otherwise, "reworded": call.reworded,
+                    }
+                    for call in each.calls
+                ],
+            }
+            for each in verdicts
+        ],
+    }  # fmt: skip

@@ -1,0 +1,157 @@
+"""``llmproxy drift``: recorded requests asked again of a real provider, and what is said of the answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from llmproxy.core.traffic.interaction import Interaction, Key, Usage
+from llmproxy.errors import Exit
+from tests.provider import Provider, Step, step
+from tests.support.chats import NOW, chat, fill
+from tests.support.forked import program
+from tests.support.process import clean_env
+
+USER = "What is order {}?"
+SAID = "It is on its way, and you will have it on the day that we told you of."
+
+
+def body(say: str = SAID, *, tool: str = "", **more: object) -> dict[str, object]:
+    """Return what a model answers."""
+    message: dict[str, object] = {"role": "assistant", "content": say or None}
+    if tool:
+        message["tool_calls"] = [{"id": "c", "type": "function", "function": {"name": tool, "arguments": "{}"}}]
+    return {
+        "model": "gpt-4o-2024-08-06", "choices": [{"index": 0, "message": message,
+            "finish_reason": "tool_calls" if tool else "stop"}],
+        "usage": {"prompt_tokens": 11, "completion_tokens": 2, "total_tokens": 13}, **more,
+    }  # fmt: skip
+
+
+def recorded(number: int, *, model: str = "gpt-4o", **request: object) -> Interaction:
+    """Return a recorded call with a limit of tokens."""
+    asked = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": USER.format(number)}]}
+    made = chat(USER.format(number))
+    response = dataclasses.replace(
+        made.response, chunks=(dataclasses.replace(made.response.chunks[0], data=json.dumps(body()).encode()),)
+    )
+    sent = dataclasses.replace(made.request, body=json.dumps(asked | request).encode())
+    return dataclasses.replace(made, request=sent, response=response, model=model, started_at=NOW + number,
+                               key=Key(f"v2:{number:064x}"), usage=Usage(11, 2))  # fmt: skip
+
+
+def drift(store: Path, *typed: str, upstream: str = "", key: str = "sk-test") -> subprocess.CompletedProcess[str]:
+    """Run it, with the environment of a user."""
+    env = clean_env({"OPENAI_API_KEY": key} if key else {})
+    more = ["--upstream", f"openai={upstream}/v1"] if upstream else []
+    command = [*program("llmproxy"), "drift", "--store", str(store), *more, *typed]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False, cwd=store.parent)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Return a store with eight calls."""
+    fill(tmp_path / "x.db", *map(recorded, range(8)))
+    return tmp_path / "x.db"
+
+
+def always(answer: Mapping[str, object], status: int = 200) -> list[Step]:
+    """Return a provider's script that answers each of the eight calls so, as often as it is asked."""
+    return [step(user=USER.format(number), json=answer, status=status, times=None) for number in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [
+        (body(), Exit.OK, "no drift seen"),
+        (body("Your parcel left us, and it is with you on the day that was told to you."), Exit.OK, "no drift seen"),
+        (body("", tool="lookup_order"), Exit.DRIFTED, "answered otherwise: #1 default: calls lookup_order"),
+        (body(SAID * 2), Exit.DRIFTED, "behavior  drift"),
+        (body("Sie ist auf dem Weg, und die Lieferung ist mit der Post an dem Tag, den wir zu nennen."), Exit.DRIFTED,
+         "behavior  drift"),
+        ({**body(), "usage": None}, Exit.DRIFTED, "#1 default: usage is gone"),
+        ({**body(), "usage": {"prompt_tokens": 11, "completion_tokens": "2"}}, Exit.DRIFTED,
+         "usage.completion_tokens was a number, and is a string"),
+        ({**body(), "choices": [{"index": 0, "delivery": {"text": SAID}}]}, Exit.DRIFTED, "nothing in the answer is understood"),
+    ],
+)  # fmt: skip
+def test_a_change_is_told_and_has_its_code(store: Path, answer: dict[str, object], code: Exit, said: str) -> None:
+    """Other words are no drift; another tool, length, language, a member or a kind that is gone are."""
+    with Provider(always(answer), ordered=False) as provider:
+        done = drift(store, "--runs", "2", upstream=provider.url)
+        assert len(provider.requests) == 16
+    assert (done.returncode, said in done.stdout) == (code, True), done.stdout + done.stderr
+
+
+def test_a_model_that_is_retired_is_gone_at_its_first_call(store: Path) -> None:
+    """A refusal of the request needs no statistics."""
+    retired = {"error": {"message": "The model gpt-4o has been deprecated", "code": "model_not_found"}}
+    with Provider(always(retired, status=404), ordered=False) as provider:
+        done = drift(store, "--calls", "1", upstream=provider.url)
+    assert done.returncode == Exit.DRIFTED
+    assert "gone      #" in done.stdout
+    assert "has been deprecated" in done.stdout
+
+
+@pytest.mark.parametrize("status", [401, 429, 503])
+def test_a_provider_that_does_not_answer_is_not_drift(store: Path, status: int) -> None:
+    """Nothing is known then, which is a code of its own."""
+    with Provider(always({"error": {"message": "no"}}, status=status), ordered=False) as provider:
+        done = drift(store, "--calls", "2", upstream=provider.url)
+    assert (done.returncode, f"status {status}" in done.stdout) == (Exit.UNTOLD, True), done.stdout + done.stderr
+
+
+def test_a_night_without_drift_is_what_the_next_one_is_compared_with(store: Path) -> None:
+    """And one with drift is not, until it is accepted; nothing of it is in the recordings."""
+    before = store.read_bytes()
+    done, seen = drift(store, "--calls=x"), []
+    for answer, typed in ((body("A", finish=1), ["--runs", "3"]), (body(), []), (body(), ["--accept"]), (body(), [])):
+        with Provider(always(answer), ordered=False, check=False) as provider:
+            done = drift(store, *typed, "--json" if not typed else "--runs=3", upstream=provider.url)
+        seen.append(done.returncode)
+    assert seen == [Exit.DRIFTED, Exit.OK, Exit.OK, Exit.OK], done.stdout + done.stderr
+    assert all(call["earlier"] == 3 for call in json.loads(done.stdout)["models"][0]["calls"])
+    assert store.read_bytes() == before
+
+
+def test_a_budget_is_never_exceeded(store: Path) -> None:
+    """What is under way counts with the most that it may cost; the provider counts what came."""
+    most = (Decimal(12) * Decimal("2.5") + Decimal(100) * 10) / 1_000_000
+    with Provider(always(body()), ordered=False) as provider:
+        done = drift(store, "--max-cost", str(most * 3), "--json", upstream=provider.url)
+        came = len(provider.requests)
+    told = json.loads(done.stdout)
+    assert Decimal(told["spent_usd"]) <= most * 3
+    assert (told["asked"], told["asked"] + told["not_sent"]) == (came, 24)
+    assert came > 0
+
+
+@pytest.mark.parametrize(
+    ("calls", "typed", "key", "why"),
+    [
+        ([], [], "k", "nothing is recorded there"),
+        ([recorded(1)], [], "", "openai wants a key: set OPENAI_API_KEY"),
+        ([recorded(1, model="nobody-knows-it")], ["--max-cost", "1"], "k", "nothing says what an answer costs at the most"),
+        ([recorded(1, previous_response_id="resp_1")], [], "k", "names what a server kept"),
+        ([recorded(1, tools=[{"type": "web_search"}])], [], "k", "runs tools of the provider"),
+        ([recorded(1)], ["other"], "k", "cassette other is not in"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_left_out_and_said(
+    tmp_path: Path, calls: list[Interaction], typed: list[str], key: str, why: str
+) -> None:
+    """Nothing is sent then, nothing written, and it is no `no drift`."""
+    fill(tmp_path / "x.db", *[dataclasses.replace(each, request=dataclasses.replace(
+        each.request, headers=(*each.request.headers, ("authorization", "Bearer [REDACTED]")))) for each in calls])  # fmt: skip
+    with Provider() as provider:
+        done = drift(tmp_path / "x.db", *typed, upstream=provider.url, key=key)
+        assert provider.requests == []
+    assert done.returncode in (Exit.UNTOLD, Exit.USAGE)
+    assert why in done.stdout + done.stderr
+    assert not list(tmp_path.glob("*.drift.db"))
