@@ -196,8 +196,8 @@ class ProxyContext:
     ) -> tuple[int, bytes]:
         """Write an error as MCP says it: (status, whole response)."""
         text = self.engine.redactor.text(str(error))
-        status, headers, body = refuse(exchange.operation, exchange.body or b"", text)
-        extra: Headers = (*exchange.grants, *(((CACHE_HEADER, "miss"),) if isinstance(error, MissError) else ()))
+        status, headers, body = refuse(exchange.operation, exchange.request.data, text)
+        extra: Headers = (*exchange.answer.grants, *(((CACHE_HEADER, "miss"),) if isinstance(error, MissError) else ()))
         ours: Headers = (*headers, (ERROR_HEADER, error.code), *extra)
         return status, whole_response(status, ours, body, close=close, method=method)
 
@@ -251,7 +251,7 @@ class ProxyContext:
 
     def lose(self, exchange: Exchange, why: str) -> None:
         """Report an answer that should have been recorded and was not."""
-        exchange.finished = True
+        exchange.progress.finished = True
         exchange.note = f"NOT RECORDED: {why}"
         self.settle(exchange, exchange.recording.status, lost=exchange.decision is Decision.RECORD)
 
@@ -268,9 +268,9 @@ class ProxyContext:
         Returns when it is stored, or after COMMIT_PATIENCE seconds; then the client gets the end of its answer all the
         same, and a failure that comes later is still counted.
         """
-        if exchange.finished:
+        if exchange.progress.finished:
             return
-        exchange.finished = True
+        exchange.progress.finished = True
         loop = asyncio.get_running_loop()
         over = loop.create_future()
         late = loop.call_later(COMMIT_PATIENCE, _too_late, over)
@@ -332,7 +332,7 @@ class ProxyContext:
 
     def keep(self, exchange: Exchange, *, proper: bool = True) -> None:
         """Store an answer that came by another way than a connection of ours, and report it, soon."""
-        exchange.finished = True
+        exchange.progress.finished = True
         self._kept = asyncio.get_running_loop().create_future()
         self._ended.append(EndedAnswer(exchange, proper, self._kept))
         self._call_writer()

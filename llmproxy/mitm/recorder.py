@@ -182,7 +182,7 @@ class Recorder(SocketHooks):
             flow.metadata[CARRIED] = exchange
             self._address(flow.request, exchange)
             flow.request.stream = True
-            exchange.released = self._shell.engine.clock()
+            exchange.progress.released = self._shell.engine.clock()
             return self._in_time(flow, exchange) if self._shell.pace is not None else None
         except Exception as why:  # noqa: BLE001 - what leaves a hook lets the request go on to the provider
             self._fail_closed(flow, why)
@@ -197,7 +197,7 @@ class Recorder(SocketHooks):
             left = not flow.client_conn.state & connection.ConnectionState.CAN_READ
             if left or self._shell.released.get(flow.client_conn.id) is not exchange:
                 flow.kill()  # type: ignore[no-untyped-call]
-            exchange.released = self._shell.engine.clock()
+            exchange.progress.released = self._shell.engine.clock()
         except Exception as why:  # noqa: BLE001 - as above
             self._fail_closed(flow, why)
 
@@ -247,7 +247,8 @@ class Recorder(SocketHooks):
             kept, led = redirect_answer(_headers(response), exchange)
             exchange.recording.head(self._offset(exchange), response.status_code, response.reason, kept)
             said = b"recorded" if exchange.decision is Decision.RECORD else b"passed"
-            ours = ((CACHE_NAME, said), *led, *((name.encode(), value.encode()) for name, value in exchange.grants))
+            grants = ((name.encode(), value.encode()) for name, value in exchange.answer.grants)
+            ours = ((CACHE_NAME, said), *led, *grants)
             replaced = {name for name, _ in ours}
             others = (field for field in response.headers.fields if field[0].lower() not in replaced)
             response.headers = http.Headers((*others, *ours))
@@ -271,7 +272,8 @@ class Recorder(SocketHooks):
         return tap
 
     def _offset(self, exchange: Exchange) -> int:
-        return round((self._shell.engine.clock() - (exchange.released or exchange.arrived)) * 1_000_000)
+        since = exchange.progress.released or exchange.progress.arrived
+        return round((self._shell.engine.clock() - since) * 1_000_000)
 
     async def response(self, flow: http.HTTPFlow) -> None:
         """Store the answer; its end reaches the client when this returns."""
@@ -291,7 +293,7 @@ class Recorder(SocketHooks):
         last = self._last_ends.setdefault(exchange.session.name, LastEnd())
         async with last.lock:
             clock, until = self._shell.engine.clock, last.at + LONGEST_TURN
-            while last.at > exchange.arrived and (left := last.at + LONGEST_PAUSE - clock()) > 0:
+            while last.at > exchange.progress.arrived and (left := last.at + LONGEST_PAUSE - clock()) > 0:
                 await asyncio.sleep(min(left, LOOK))
                 if clock() < until and not has_read(last.client):
                     last.at = clock()
@@ -318,7 +320,7 @@ class Recorder(SocketHooks):
             begun.exchange.note = begun.exchange.note or "the connection ended before it was served"
             self._shell.settle(begun.exchange, 0)
         exchange = self._shell.released.pop(client.id, None)
-        if exchange is None or exchange.finished:
+        if exchange is None or exchange.progress.finished:
             return
         if exchange.recording.started:
             exchange.recording.left = not self._shell.draining
@@ -400,7 +402,7 @@ def redirect_answer(headers: Headers, exchange: Exchange) -> tuple[Headers, Fiel
         is_public=lambda host: provider_of_host(host, None) is where.provider,
     )  # fmt: skip
     fields = tuple((name, kept if name.lower() == "location" else value) for name, value in headers)
-    back = response_bytes.to_served(kept, exchange.prefix)
+    back = response_bytes.to_served(kept, exchange.place.prefix)
     if back is None:
         exchange.note = f"leads to {response_bytes.leads_to(fields)}, past this proxy: what follows is not recorded"
         return fields, ()

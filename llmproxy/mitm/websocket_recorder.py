@@ -70,7 +70,7 @@ def redact_message(engine: Engine, exchange: Exchange, data: str | bytes) -> str
     form, stands for any caller's.
     """
     plain, route = data.encode() if isinstance(data, str) else data, exchange.route
-    request = Request("POST", route.target, exchange.headers, plain)
+    request = Request("POST", route.target, exchange.request.headers, plain)
     body = engine.redactor.request(request, route.provider.credentials).body
     return body.decode() if isinstance(data, str) else body
 

@@ -57,7 +57,7 @@ class Socket:
         self._player = self._play(self._response)
         self._ws = WSConnection(ConnectionType.SERVER)
         self._hello = self._accept()
-        exchange.interaction = exchange.slot.id
+        exchange.kept.interaction = exchange.slot.id
         self._due: deque[tuple[float, Frame]] = deque()
         self._wakeup: commands.RequestWakeup | None = None
         self._parts: list[str | bytes] = []
@@ -231,7 +231,7 @@ class Socket:
             response = store.response(slot.id)
             player = self._play(response)
             if not player.speaks_first and not isinstance(player.on_message(first), FrameMismatch):
-                exchange.slot, exchange.interaction = slot, slot.id
+                exchange.slot, exchange.kept.interaction = slot, slot.id
                 self._player, self._response = self._play(response), response
                 self._player.opening(response.head_offset)
                 return True
@@ -279,12 +279,12 @@ class Socket:
         records = session.policy.on_miss is Decision.RECORD
         miss = explain(
             replace(context_of(exchange), store=str(engine.config.store)),
-            exchange.interaction or 0,
+            exchange.kept.interaction or 0,
             mismatch,
             records=records,
         )
         exchange.error = error = MissError(engine.redactor.text(miss.text))
-        error.nearest = exchange.interaction
+        error.nearest = exchange.kept.interaction
         exchange.decision = Decision.REFUSE
         exchange.note = f"message {mismatch.number} was not recorded"
         if records:

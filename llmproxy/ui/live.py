@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from llmproxy.calls import Call, CallLog
 from llmproxy.core.engine.engine import Engine
+from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.journal import Missed
 from llmproxy.protocol import Decision
 
@@ -22,23 +23,6 @@ _WORDS = {
     Decision.REPLAY: "hit", Decision.RECORD: "recorded", Decision.PASS: "passed", Decision.REFUSE: "refused",
     Decision.FAULT: "fault",
 }  # fmt: skip
-
-
-class Open(Protocol):
-    """What is used of an exchange that has not ended."""
-
-    @property
-    def started_at(self) -> float:
-        """Unix seconds."""
-
-    @property
-    def party(self) -> str: ...
-
-    @property
-    def operation(self) -> str: ...
-
-    @property
-    def model(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +36,7 @@ class LiveState:
     open: list[dict[str, Json]]
 
 
-def snapshot(engine: Engine, watch: CallLog, opened: Iterable[Open], after: int) -> LiveState:
+def snapshot(engine: Engine, watch: CallLog, opened: Iterable[Exchange], after: int) -> LiveState:
     """Take what happened after the `after`-th call."""
     sessions = [
         {
@@ -65,7 +49,12 @@ def snapshot(engine: Engine, watch: CallLog, opened: Iterable[Open], after: int)
         for each in engine.sessions.walks.values()
     ]
     waiting = [
-        {"at": each.started_at, "party": each.party, "operation": each.operation, "model": each.model}
+        {
+            "at": each.progress.started_at,
+            "party": each.party,
+            "operation": each.operation,
+            "model": each.identity.model,
+        }
         for each in opened
     ]
     return LiveState(

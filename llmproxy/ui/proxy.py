@@ -18,6 +18,7 @@ from llmproxy.advice import store_words, suggest_command
 from llmproxy.calls import CallLog
 from llmproxy.core.control.answering import ControlRequest, Forbidden, refusal
 from llmproxy.core.engine.engine import Engine
+from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import header
@@ -37,7 +38,7 @@ class Viewer:
 
     engine: Engine
     watch: CallLog
-    opened: Callable[[], Iterable[live.Open]]
+    opened: Callable[[], Iterable[Exchange]]
     """Gives the exchanges that have not ended."""
     token: str = ""
     page_token: str = ""

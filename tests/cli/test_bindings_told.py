@@ -177,6 +177,6 @@ def test_files_keep_run_variables_and_slots(
         for body in bodies(B, "aa01bc", "1 ms"):
             exchange = made.arrive("POST", CHAT.replace("/v1", "/s/a/v1"), None, ())
             made.identify(exchange, json.dumps(body).encode())
-            assert exchange.made is not None, exchange.error
-            said.append(exchange.made.body)
+            assert exchange.answer.made is not None, exchange.error
+            said.append(exchange.answer.made.body)
         assert b"see /srv/ci/today/x, made by aa01bc" in said[-1]

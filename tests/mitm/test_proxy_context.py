@@ -89,7 +89,7 @@ class Picky(AnswerWriter):
     """Cannot store one of them."""
 
     def stored_together(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
-        if any(b"bad" in (exchange.body or b"") for exchange, _ in ended):
+        if any(b"bad" in (exchange.request.data) for exchange, _ in ended):
             raise RecordingError("a bad one")
         return super().stored_together(ended)
 

@@ -12,8 +12,11 @@ from llmproxy.cli import main
 from llmproxy.core.keys.normalize import canonicalize, key_of
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import route
+from llmproxy.core.sessions.exchange import Exchange, Progress, ReceivedRequest, RequestPlace
+from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Request, Response, Usage
+from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Interaction, Request, Response, Usage
+from llmproxy.protocol import AGENT
 
 NOW = 1_800_000_000.0
 EVIL = "\x1b]0;owned\x07\x1b[2J\u202e"
@@ -39,6 +42,13 @@ def chat(text: str = "How are you?", answer: str = "Fine.", **changes: object) -
         upstream="https://api.openai.com",
     )
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+
+
+def chat_exchange(session: Session, headers: Headers) -> Exchange:
+    """Return a request for a chat that has arrived, and whose body is empty."""
+    where = route("POST", "/v1/chat/completions", headers)
+    place = RequestPlace(AGENT, session.name, where, True, "POST", headers, where.operation, b"", 0, {})
+    return Exchange(place, session, Progress(0, 1.0, NOW), ReceivedRequest(headers, b""))
 
 
 def fill(path: Path, *interactions: Interaction, supersede: bool = False) -> None:

@@ -172,8 +172,8 @@ class InProcess:
         return _read(data)
 
     def _forward(self, exchange: Exchange, upstream: Upstream, client: ClientHttp, label: str, reply: Reply) -> Answer:
-        withheld = exchange.withheld
-        sent = exchange.body or b""
+        withheld = exchange.answer.withheld
+        sent = exchange.request.data
         self.sent.append((label, sent))
         made, begun = upstream(sent), self.time
         exchange.recording.head(10, made.status, made.reason, made.headers)

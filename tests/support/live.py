@@ -181,7 +181,7 @@ class Bench:
         status, answer, why = 200, None, ""
         match exchange.decision:
             case Decision.RECORD:
-                answer = live(exchange.body or b"")
+                answer = live(exchange.request.data)
                 exchange.recording.head(
                     10, 200, "OK", (("content-type", "application/json"), ("content-length", str(len(answer))))
                 )

@@ -125,12 +125,12 @@ class ToolLine:
         """Note that the server is asked. Raises LLMProxyError: too much waits for it already."""
         if len(self._open) >= MOST_OPEN:
             raise LLMProxyError(f"llmproxy: {MOST_OPEN} messages wait for an answer of {self.server}.")
-        exchange.released = self.engine.clock()
-        self._open[self._number], self._begun[self._number] = exchange, exchange.started_at
+        exchange.progress.released = self.engine.clock()
+        self._open[self._number], self._begun[self._number] = exchange, exchange.progress.started_at
 
     def _break(self, exchange: Exchange) -> ToolLineOutcome:
         """Let the client see what an injected fault makes of its answer; the server hears nothing of the call."""
-        made = exchange.made
+        made = exchange.answer.made
         self.shell.settle(exchange, 0 if made is None else made.status)
         if made is None:
             return ToolLineOutcome(gone=True)
@@ -220,10 +220,10 @@ class ToolLine:
         if stream is None or not unasked:
             return
         self.shell.begin(stream)
-        stream.released = self.engine.clock()
+        stream.progress.released = self.engine.clock()
         stream.recording.head(0, 200, "OK", (("content-type", LINES),))
         for after, line in unasked:
-            since = max(0.0, self._begun.get(after, stream.started_at) - stream.started_at)
+            since = max(0.0, self._begun.get(after, stream.progress.started_at) - stream.progress.started_at)
             stream.recording.data(int(since * MICROSECONDS) + 1, line + b"\n")
         self.shell.keep(stream)
 

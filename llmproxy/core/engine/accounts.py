@@ -18,7 +18,7 @@ from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import summary
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.interaction import Usage, attempt_of
+from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteError, LLMProxyError, MissError, unsign_text
 from llmproxy.protocol import Decision
 
@@ -86,28 +86,28 @@ def call_of(
     `target` is redacted, `seconds` how long it took, `priced` what its recording says (REPLAY), `usage` what the
     provider's answer says.
     """
-    decision = exchange.decision or Decision.REFUSE
+    decision, kept = exchange.decision or Decision.REFUSE, exchange.kept
     cost: Decimal | None = None
-    if exchange.made is not None and exchange.slot is None and decision is Decision.REPLAY:
+    if exchange.answer.made is not None and exchange.slot is None and decision is Decision.REPLAY:
         usage, cost = Usage(input=0, output=0), Decimal(0)
     elif priced is not None:
         usage, cost = Usage(input=priced.input, output=priced.output), priced.cost
     elif usage is not None:
-        cost = cost_of(exchange.route.provider.name, exchange.model, usage)
+        cost = cost_of(exchange.route.provider.name, exchange.identity.model, usage)
     first, error = exchange.first_offset, exchange.error
     return Call(
         decision=decision, method=exchange.method, target=target, status=status, session=exchange.session.name,
         party=exchange.party, provider=exchange.route.provider.name, operation=exchange.operation,
-        model=exchange.model or (priced.model if priced else None), channel=exchange.channel, ms=seconds * 1000,
-        first_ms=first / 1000 if first is not None else None, input=None if usage is None else usage.input,
-        output=None if usage is None else usage.output, cost=cost, key=exchange.key, interaction=exchange.interaction,
+        model=exchange.identity.model or (priced.model if priced else None), channel=exchange.channel,
+        ms=seconds * 1000, first_ms=first / 1000 if first is not None else None, cost=cost,
+        input=None if usage is None else usage.input, output=None if usage is None else usage.output,
+        key=exchange.key, interaction=kept.interaction,
         occurrence=exchange.nth or None, nearest=error.nearest if isinstance(error, MissError) else None,
-        note=exchange.note,
-        asked=priced.asked if priced else exchange.asked, answered=priced.answered if priced else exchange.answered,
-        attempt=attempt_of(exchange.headers), at=exchange.started_at,
+        note=exchange.note, asked=(priced or kept).asked, answered=(priced or kept).answered,
+        attempt=exchange.place.attempt, at=exchange.progress.started_at,
         miss=isinstance(error, MissError) and not isinstance(error, RepeatedMiss), lost=lost,
         failed=decision is Decision.REPLAY and exchange.slot is not None and not is_perfect(exchange.slot),
-        seq=exchange.seq,
+        seq=exchange.progress.seq,
     )  # fmt: skip
 
 
@@ -142,11 +142,11 @@ class OutcomeRecorder:
 
     def outcome(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> Call:
         """Sum up an exchange that is over, and write it into the journal."""
-        replayed = exchange.decision is Decision.REPLAY and exchange.interaction is not None
+        replayed = exchange.decision is Decision.REPLAY and exchange.kept.interaction is not None
         call = call_of(
             exchange, status, target=self.show_target(exchange.route.target),
-            seconds=self._state.clock() - exchange.arrived,
-            priced=self.prices.of(self._state.stores.opened, exchange.interaction or 0) if replayed else None,
+            seconds=self._state.clock() - exchange.progress.arrived,
+            priced=self.prices.of(self._state.stores.opened, exchange.kept.interaction or 0) if replayed else None,
             usage=usage, lost=lost,
         )  # fmt: skip
         error = exchange.error

@@ -74,11 +74,13 @@ class AnswerWriter:
 
     def _build_interaction(self, exchange: Exchange, *, proper: bool) -> Interaction | None:
         """Return what is to be stored of an exchange, None if nothing is. Raises RecordingError."""
-        if self._state.stores.opened is None or exchange.key is None or exchange.body is None:
+        if self._state.stores.opened is None or exchange.key is None or exchange.request.body is None:
             raise RecordingError("the request's body never came to its end")
         if exchange.recording.damaged:
             raise RecordingError("a piece of the answer was lost")
-        response = exchange.recording.end(exchange.family, exchange.operation, stream=exchange.stream, proper=proper)
+        response = exchange.recording.end(
+            exchange.family, exchange.operation, stream=exchange.identity.stream, proper=proper
+        )
         if 400 <= response.status < 500 and self._stale(exchange):
             exchange.decision = Decision.PASS
             exchange.note = STALE
@@ -92,7 +94,7 @@ class AnswerWriter:
 
     def _record_stored(self, exchange: Exchange, made: Interaction, stored: int, described: Described) -> None:
         """Note that an exchange is stored, as interaction `stored`."""
-        exchange.interaction, exchange.model = stored, made.model
+        exchange.kept.interaction, exchange.identity = stored, replace(exchange.identity, model=made.model)
         for each in reversed(exchange.interceptors):
             each.on_stored(exchange, made)
         exchange.session.served.add(stored)
@@ -100,7 +102,7 @@ class AnswerWriter:
             exchange.session.failed.add(stored)
         # Not from the store: reading it belongs to the event loop, and this is the writer's thread.
         said, replied, _ = described
-        exchange.asked, exchange.answered = (said or "")[:TEXT], (replied or "")[:TEXT]
+        exchange.kept.asked, exchange.kept.answered = (said or "")[:TEXT], (replied or "")[:TEXT]
         self._state.sessions.on_recording_stored(exchange.session)
         how = made.response.ending
         exchange.note = exchange.note or ("" if how == "complete" else f"incomplete ({how})")
@@ -110,9 +112,9 @@ class AnswerWriter:
 
         The provider may have forgotten it by now.
         """
-        if exchange.session.policy.plays is Plays.NOTHING or not exchange.refs:
+        if exchange.session.policy.plays is Plays.NOTHING or not exchange.identity.refs:
             return False
-        origins = map(self._keying.made_by(exchange.session), exchange.refs)
+        origins = map(self._keying.made_by(exchange.session), exchange.identity.refs)
         return any(origin is not None and not exchange.session.records(origin.key) for origin in origins)
 
     def read_usage(self, exchange: Exchange, *, proper: bool) -> Usage:
@@ -120,8 +122,10 @@ class AnswerWriter:
         where = exchange.route
         if where.not_llm:
             return Usage()
-        response = exchange.recording.end(exchange.family, exchange.operation, stream=exchange.stream, proper=proper)
-        for each in reversed(exchange.interceptors) if exchange.withheld else ():
+        response = exchange.recording.end(
+            exchange.family, exchange.operation, stream=exchange.identity.stream, proper=proper
+        )
+        for each in reversed(exchange.interceptors) if exchange.answer.withheld else ():
             each.on_withheld(exchange, response)
         kind = header(response.headers, "content-type") or ""
         return usage_of(exchange.family, exchange.operation, kind, response.body, response.headers)
@@ -138,13 +142,13 @@ class InteractionBuilder:
         kind, body = header(response.headers, "content-type") or "", response.body
         made = Interaction(
             provider=exchange.route.provider.name, operation=exchange.operation, key=exchange.key or Key(""),
-            request=_sent_to(exchange.route.upstream, self._keying.request(exchange, exchange.body or b"")),
-            response=response, started_at=exchange.started_at + max(0.0, (exchange.released or 0.0) - exchange.arrived),
-            cassette=exchange.place[0], sample=exchange.place[1], party=exchange.party,
-            occurrence=exchange.occurrence or exchange.nth, model=self._model(exchange, kind, body),
-            stream=exchange.stream, upstream=exchange.route.upstream, usage=usage, redacted=redacted,
+            request=_sent_to(exchange.route.upstream, self._keying.request(exchange, exchange.request.data)),
+            response=response, started_at=exchange.progress.sent_at,
+            cassette=exchange.kept_in[0], sample=exchange.kept_in[1], party=exchange.party,
+            occurrence=exchange.kept.occurrence or exchange.nth, model=self._model(exchange, kind, body),
+            stream=exchange.identity.stream, upstream=exchange.route.upstream, usage=usage, redacted=redacted,
             rules=self._state.config.rules.digest,
-            made_ids=new_ids(made_ids(exchange.family, exchange.operation, kind, body), exchange.refs),
+            made_ids=new_ids(made_ids(exchange.family, exchange.operation, kind, body), exchange.identity.refs),
         )  # fmt: skip
         for each in exchange.interceptors:
             made = each.on_interaction(exchange, made)
@@ -156,7 +160,7 @@ class InteractionBuilder:
 
         Azure's path names a deployment, and only the answer the model behind it (and so its price).
         """
-        named = exchange.model
+        named = exchange.identity.model
         if exchange.channel is Channel.MCP or (named is not None and exchange.route.provider.name != "azure"):
             return named
         return model_of(exchange.family, exchange.operation, kind, body) or named

@@ -316,7 +316,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             return decided
         if not isinstance(answer, Mismatch):
             call.state.put(answer)
-            call.made, call.told = answer.response, ((BOUND_HEADER, ", ".join(answer.names)),)
+            call.answer.made, call.answer.told = answer.response, ((BOUND_HEADER, ", ".join(answer.names)),)
             return decided
         call.state.put(_Compared(f"the answer of recording #{slot.id}: {answer}"))
         if call.session.policy.writes:

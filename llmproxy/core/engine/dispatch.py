@@ -34,6 +34,7 @@ from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.session import Session, check_party
 from llmproxy.core.sessions.sessions import Sessions
 from llmproxy.core.traffic.interaction import Headers, attempt_of, header
+from llmproxy.core.traffic.response_bytes import prefix_of
 from llmproxy.errors import LLMProxyError, MachineError, RefusedError, SettingsError
 from llmproxy.protocol import OFFLINE, OUR_HEADERS_PREFIX, PARTY_HEADER, SESSION_HEADER, Decision, Mode, Plays
 from llmproxy.values import host_matches
@@ -79,6 +80,7 @@ class Dispatcher:
             counted=Memory.read_head(where.provider.name, method, where.target, kept, known=where.known),
             learned=self._redactor.epoch.count, upstreams=own,
             channel=channel_of(where.provider.name, where.operation), attempt=attempt_of(kept),
+            prefix=prefix_of(target, where.target) if host is None else "",
         )  # fmt: skip
 
     def holds(self, place: RequestPlace) -> bool:
@@ -196,8 +198,9 @@ def check_upstream(exchange: Exchange) -> None:
         if not upstream:
             msg = f"llmproxy: nobody said where {name} is."
             raise SettingsError(msg, hint=f"Start the proxy with --upstream {name}=https://...")
-        check_signature(exchange.headers, upstream)
-        if (where := find_placeholder(exchange.headers, exchange.route.target, exchange.body or b"")) is not None:
+        check_signature(exchange.request.headers, upstream)
+        where = find_placeholder(exchange.request.headers, exchange.route.target, exchange.request.data)
+        if where is not None:
             msg = (
                 f"llmproxy: {where} holds a placeholder of a recording, no credential, "
                 f"so this request is not sent to {name}."

@@ -249,8 +249,8 @@ class OrderInterceptor(Interceptor[Exchange]):
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
         """Note that a recording is asked for; a WebSocket has its own time."""
         chosen = decided.recording
-        if chosen is not None and chosen.status != SWITCHING and self.order.on_begin(chosen.id, call.arrived):
-            call.held = True
+        if chosen is not None and chosen.status != SWITCHING and self.order.on_begin(chosen.id, call.progress.arrived):
+            call.answer.held = True
             call.state.put(_Ordered(chosen.id))
         return decided
 

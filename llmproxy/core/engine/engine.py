@@ -29,7 +29,7 @@ from llmproxy.core.engine.misses import Misses
 from llmproxy.core.engine.stages import Answering, Stages
 from llmproxy.core.engine.state import State, Stores
 from llmproxy.core.secrets.redact import Redactor, find_placeholder
-from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
+from llmproxy.core.sessions.exchange import Config, Exchange, Progress, ReceivedRequest, RequestPlace
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session, split_name
 from llmproxy.core.sessions.sessions import SessionDefaults, Sessions
@@ -155,9 +155,8 @@ class Engine:
         """
         session = self.sessions.get(place.name)
         exchange = Exchange(
-            route=place.route, session=session, party=place.party, method=place.method, headers=place.headers,
-            operation=place.operation, arrived=self.clock(), started_at=self.now(), counted=place.counted,
-            seq=session.calls.begin(), decision=at_the_head(place, session),
+            place, session, Progress(session.calls.begin(), self.clock(), self.now()), ReceivedRequest(place.headers),
+            decision=at_the_head(place, session),
         )  # fmt: skip
         check_upstream(exchange)
         return exchange
@@ -167,7 +166,7 @@ class Engine:
         session, policy = exchange.session, exchange.session.policy
         unseen = policy.writes and not policy.alone and not any(each.rewrites for each in session.interceptors)
         allowed = unseen and bool(exchange.route.upstream)
-        return allowed and find_placeholder(exchange.headers, exchange.route.target) is None
+        return allowed and find_placeholder(exchange.request.headers, exchange.route.target) is None
 
     def listen_on(self, port: int) -> None:
         """Hear which port was free, where any would do.

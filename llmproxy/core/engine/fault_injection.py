@@ -91,18 +91,18 @@ class FaultInterceptor(Interceptor[Exchange]):
         if (injected := self.faulting.inject(target)) is None:
             return found
         call.state.put(injected)
-        call.told = ((FAULT_HEADER, injected.fault.kind.name),)
+        call.answer.told = ((FAULT_HEADER, injected.fault.kind.name),)
         if injected.broken is None:
-            call.decision, call.withheld = Decision.PASS, True
+            call.decision, call.answer.withheld = Decision.PASS, True
         else:
-            call.decision, call.made = Decision.FAULT, injected.broken.response
+            call.decision, call.answer.made = Decision.FAULT, injected.broken.response
         check_upstream(call)
         self._keep(call)
         return found
 
     def _target(self, call: Exchange, found: Lookup, nth: int, slot: KeyedRecording | None) -> FaultTarget:
         provider = call.route.provider.name
-        upgrade = (header(call.headers, "upgrade") or "").lower() == "websocket"
+        upgrade = (header(call.request.headers, "upgrade") or "").lower() == "websocket"
         known: list[Response | None] = []
 
         def answer() -> Response | None:
@@ -114,7 +114,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             session=call.session.name,
             party=call.party,
             provider=provider,
-            model=call.model or "",
+            model=call.identity.model or "",
             operation=call.operation,
             channel=call.channel,
             transport="websocket" if upgrade else transport_of(provider),
@@ -122,37 +122,37 @@ class FaultInterceptor(Interceptor[Exchange]):
             nth=nth,
             family=call.family,
             recording=None if slot is None else slot.id,
-            stream=call.stream,
+            stream=call.identity.stream,
             target=call.route.target,
-            body=call.body or b"",
+            body=call.request.data,
             speed=0 if slot is None else call.session.speed,  # what comes from the provider has had its time
             now=int(self._parts.state.now()),
             answer=answer,
-            tools=lambda: tools_of(call.family, call.operation, call.body or b"", answer()),
-            in_session=header(call.headers, "mcp-session-id") is not None,
+            tools=lambda: tools_of(call.family, call.operation, call.request.data, answer()),
+            in_session=header(call.request.headers, "mcp-session-id") is not None,
         )
 
     def _read(self, call: Exchange, found: Lookup, slot: KeyedRecording) -> Response | None:
         """Return the answer that a hit would get, in this run's words; None where it would be a miss."""
         if (store := self._parts.state.stores.current) is None:
             return None
-        hit, kept, told, state = Decided(Decision.REPLAY, slot), call.made, call.told, call.state
+        hit, kept, told, state = Decided(Decision.REPLAY, slot), call.answer.made, call.answer.told, call.state
         call.state = state.copy()  # it is only looked at
         try:
             for each in takewhile(lambda each: each is not self, call.interceptors):
                 if each.on_decision(call, found, hit) is not hit:
                     return None
-            return call.made or store.response(slot.id)
+            return call.answer.made or store.response(slot.id)
         finally:
-            call.made, call.told, call.state = kept, told, state
+            call.answer.made, call.answer.told, call.state = kept, told, state
 
     def _keep(self, call: Exchange) -> None:
         """Let the session tell what the client of a struck call got; nothing of it is stored."""
-        injected, response = call.state.get(InjectedFault), call.made
+        injected, response = call.state.get(InjectedFault), call.answer.made
         if self.faulting is not None and injected is not None and response is not None:
             response, redacted = self._parts.state.redactor.response(response)
             made = self._parts.builder.interaction(call, response, Usage(input=0, output=0), redacted=redacted)
-            self.faulting.keep(call.seq, replace(made, occurrence=injected.call.nth))
+            self.faulting.keep(call.progress.seq, replace(made, occurrence=injected.call.nth))
 
     def on_withheld(self, call: Exchange, response: Response) -> None:
         """Do to a provider's answer what the fault does; where there is nothing to do it to, it is sent as it came."""
@@ -161,12 +161,12 @@ class FaultInterceptor(Interceptor[Exchange]):
         broken = injected.fault.kind.do(injected.call._replace(answer=lambda: response), injected.fault.rule.values)
         if broken is not None:
             call.state.put(injected._replace(broken=broken))
-            call.made = broken.response
+            call.answer.made = broken.response
             self._keep(call)
             return
         call.state.drop(InjectedFault)
         cut = response.ending in (Ending.CUT, Ending.LEFT)
-        call.told, call.made = (), with_pieces(response, time_pieces(response, 0), 0, cut=cut)
+        call.answer.told, call.answer.made = (), with_pieces(response, time_pieces(response, 0), 0, cut=cut)
         call.note = f"{injected.fault} found nothing in this answer to be done to; not recorded"
         if self.faulting is not None:
             self.faulting.spare(injected)

@@ -123,8 +123,8 @@ class Forking:
             self._used[each.override.name] += 1
             self._causes[f"the result of {each.place.tool} (call {each.place.nth}) was overridden"] = None
         if done.swaps:
-            call.body, call.rewritten = done.body, True
-            call.headers = without(call.headers, "content-encoding")
+            call.request.body, call.request.rewritten = done.body, True
+            call.request.headers = without(call.request.headers, "content-encoding")
             call.note = f"overridden: {', '.join(dict.fromkeys(each.override.name for each in done.swaps))}"
         return done.body
 
@@ -161,8 +161,9 @@ class Forking:
         self._causes[f"the answer of LLM call {number} was overridden"] = None
         call.note = "; ".join(note for note in (call.note, f"answer {number} overridden") if note)
         return write(
-            call.operation, call.body or b"", call.route.target, call.model, said, stream=call.stream, call=number
-        )
+            call.operation, call.request.data, call.route.target, call.identity.model, said,
+            stream=call.identity.stream, call=number,
+        )  # fmt: skip
 
     def learn(self, said: Message | None) -> None:
         """Note the tool calls of an answer: a later request may name them by id alone."""
@@ -274,13 +275,13 @@ class ForkInterceptor(Interceptor[Exchange]):
         swap them.
         """
         forking = self.forking
-        if forking.mocks and (header(call.headers, "upgrade") or "").lower() == "websocket":
+        if forking.mocks and (header(call.request.headers, "upgrade") or "").lower() == "websocket":
             raise RefusedError(
                 "llmproxy: this run mocks results of tools, which is done in requests;"
                 " over a WebSocket they are not swapped.",
                 hint="Let the agent ask its model over HTTP, or take `mock` out of the scenario.",
             )
-        coding, plain = header(call.headers, "content-encoding"), body
+        coding, plain = header(call.request.headers, "content-encoding"), body
         if coding and coding.strip().lower() != "identity":
             try:
                 plain = decode(body, coding, self._parts.state.config.max_request)
@@ -299,7 +300,7 @@ class ForkInterceptor(Interceptor[Exchange]):
             return forking.calls.get(call_id)
 
         changed = forking.swap(call, plain, find_place)
-        return changed if call.rewritten else body
+        return changed if call.request.rewritten else body
 
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
         """Answer a call whose answer is overridden. Which one it is, only requests to the model tell."""
@@ -308,18 +309,18 @@ class ForkInterceptor(Interceptor[Exchange]):
         count(call, found)
         forking, opened = self.forking, self._parts.state.stores.opened
         try:
-            call.made = forking.answer(call, forking.count(call))
+            call.answer.made = forking.answer(call, forking.count(call))
         except LLMProxyError as error:
             call.refuse(error)
             return found
-        if call.made is None:
+        if call.answer.made is None:
             return found
         call.decision = Decision.REPLAY
-        made = self._parts.builder.interaction(call, call.made, Usage(input=0, output=0), redacted=False)
-        forking.made[call.seq] = made
+        made = self._parts.builder.interaction(call, call.answer.made, Usage(input=0, output=0), redacted=False)
+        forking.made[call.progress.seq] = made
         if forking.forked and opened is not None:  # by hand, so seldom: it need not wait for the writer's turn
-            call.interaction = opened.add(made, supersede=False)
-            call.session.served.add(call.interaction)
+            call.kept.interaction = opened.add(made, supersede=False)
+            call.session.served.add(call.kept.interaction)
         return found
 
     def goes_on(self, call: Exchange) -> bool:
@@ -334,7 +335,7 @@ class ForkInterceptor(Interceptor[Exchange]):
             self._part(call, decided.reason, len(found.recordings))
             return Decided(Decision.RECORD)
         if forking.live and recording is not None:
-            forking.shared.append(Copy(recording.id, call.nth, call.started_at))
+            forking.shared.append(Copy(recording.id, call.nth, call.progress.started_at))
         return decided
 
     def _part(self, call: Exchange, why: MissReason | None, recordings: int) -> None:
@@ -347,7 +348,7 @@ class ForkInterceptor(Interceptor[Exchange]):
             raise AssertionError("a fork without a store")
         miss, now = None, parts.state.now()
         if why is not None:
-            wanted = parts.keying.canonical(call, call.body or b"")
+            wanted = parts.keying.canonical(call, call.request.data)
             miss = parts.misses.explain_refusal(call, why, recordings, wanted)
         forking.fork = fork = forking.fork_at(call, miss, forking.child or "", now)
         session.superseded.update(session.counts)  # what is shared is not replaced when its key comes again

@@ -33,14 +33,14 @@ class Keying:
         """Return what is known of a request, and its canonical form where that had to be made."""
         config = self._state.config
         if config.match_credential and (said := fingerprint_connectors(body, config.store)):
-            exchange.headers, exchange.redacted = (*exchange.headers, (CALLER_HEADER, said)), None
-        digest = self._state.memory.digest(exchange.counted, body)
+            exchange.request.add(CALLER_HEADER, said)
+        digest = self._state.memory.digest(exchange.place.counted, body)
         learned = self._state.redactor.epoch
         if (known := self._state.memory.get(digest, learned)) is not None:
             return known, None
-        if learned.count > ROTATING and exchange.redacted is None:
+        if learned.count > ROTATING and exchange.request.redacted is None:
             derive = partial(self.canonical, exchange, body)
-            canonical, noted = self._state.redactor.run_noting(derive, exchange.counted)
+            canonical, noted = self._state.redactor.run_noting(derive, exchange.place.counted)
         else:
             canonical, noted = self.canonical(exchange, body), False
         model = canonical.model or named_model(canonical)
@@ -53,13 +53,13 @@ class Keying:
     ) -> tuple[KnownRequest, Canonical | None]:
         """Add what this session changed before of what a request names, and find what the request itself changes."""
         where, changes = exchange.route, exchange.session.changes
-        tree = read_json(exchange.body or b"") if where.changes and known.refs else None
+        tree = read_json(exchange.request.data) if where.changes and known.refs else None
         change = find_change(where, exchange.method, known.key, known.refs, tree)
         if changes:
             names = named_things(where, known.refs, change)
             both, lists = change.both if change else frozenset(), is_listing(where, exchange.method)
             if state := changes.state_of(names, self.made_by(exchange.session), both, lists=lists):
-                exchange.headers, exchange.redacted = (*exchange.headers, (STATE_HEADER, state)), None
+                exchange.request.add(STATE_HEADER, state)
                 seen = self.canonical(exchange, body)
                 known = replace(known, key=key_of(seen))
         exchange.change = change and change._replace(key=known.key)
@@ -68,27 +68,27 @@ class Keying:
     def is_long(self, exchange: Exchange, body: bytes) -> bool:
         """Return whether a request is better prepared on a thread: its body is large, and was not seen before."""
         let_through = exchange.decision is Decision.PASS and exchange.route.not_llm
-        if len(exchange.counted) + len(body) < WORTH_A_THREAD or exchange.error is not None or let_through:
+        if len(exchange.place.counted) + len(body) < WORTH_A_THREAD or exchange.error is not None or let_through:
             return False
         return (
-            self._state.memory.get(self._state.memory.digest(exchange.counted, body), self._state.redactor.epoch)
+            self._state.memory.get(self._state.memory.digest(exchange.place.counted, body), self._state.redactor.epoch)
             is None
         )
 
     def prepare(self, exchange: Exchange, body: bytes) -> None:
         """Take the secrets out of a body before `identify` asks for it; on any thread: a megabyte takes its time."""
-        learned, headers = self._state.redactor.epoch.count, own_length(exchange.headers, len(body))
-        exchange.redacted = (learned, self._redact(exchange, body, headers))
+        learned, headers = self._state.redactor.epoch.count, own_length(exchange.request.headers, len(body))
+        exchange.request.redacted = (learned, self._redact(exchange, body, headers))
 
     def request(self, exchange: Exchange, body: bytes) -> Request:
         """Return the request as it may be kept: content-encoding undone, secrets gone. Made once, unless more is
         learned.
         """
-        learned, headers = self._state.redactor.epoch.count, own_length(exchange.headers, len(exchange.body or b""))
-        if exchange.redacted is not None and exchange.redacted[0] == learned and body is exchange.body:
-            return exchange.redacted[1]
-        request = self._redact(exchange, body, headers)
-        exchange.redacted = (learned, request)
+        learned, received = self._state.redactor.epoch.count, exchange.request
+        if received.redacted is not None and received.redacted[0] == learned and body is received.body:
+            return received.redacted[1]
+        request = self._redact(exchange, body, own_length(received.headers, len(received.data)))
+        received.redacted = (learned, request)
         return request
 
     def _redact(self, exchange: Exchange, body: bytes, headers: Headers) -> Request:

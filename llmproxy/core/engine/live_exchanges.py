@@ -141,7 +141,8 @@ class LiveInterceptor(Interceptor[Exchange]):
         """Send what is live; but never telemetry, nor what may be a tool under a name of the user's."""
         if call.route.not_llm or not self.living.is_live(call.channel):
             return found
-        if call.channel is Channel.LLM and not asks_a_model(call.route.provider.name, call.operation, call.body or b""):
+        provider, asked = call.route.provider.name, call.request.data
+        if call.channel is Channel.LLM and not asks_a_model(provider, call.operation, asked):
             return found
         self._send(call)
         return found
@@ -185,7 +186,7 @@ class LiveInterceptor(Interceptor[Exchange]):
             self._parts.state.sessions.end(call.session)
             self._begin_child()
         self.living.begun = True
-        call.into = self.leased
+        call.kept.into = self.leased
 
     @override
     def on_miss(self, call: Exchange, why: MissReason, recordings: int) -> bool:
@@ -205,7 +206,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         self._keep(call)
         response = refusal_of(call, str(call.error), self._parts.state.config.miss_status)
         made = self._parts.builder.interaction(call, response, Usage(), redacted=False)
-        living.made[call.seq] = made
+        living.made[call.progress.seq] = made
         living.waiting.append(made)
         return True
 
@@ -285,7 +286,7 @@ class LiveFeature(Feature):
 def refusal_of(exchange: Exchange, text: str, miss_status: int | None) -> Response:
     """Return the answer that tells a tool's caller why there is none, as it is sent."""
     if exchange.channel is Channel.MCP:
-        status, headers, body = refuse(exchange.operation, exchange.body or b"", text)
+        status, headers, body = refuse(exchange.operation, exchange.request.data, text)
     else:
         status = miss_status or status_of_miss(exchange.family, exchange.operation)
         headers, body = envelope(exchange.family, status, MissError.code, text)

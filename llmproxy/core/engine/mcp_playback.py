@@ -90,7 +90,7 @@ class RecordedPlayback:
         if slot is None:
             raise ValueError("a talk is made for exchanges decided REPLAY")
         self._recorded = store.load(slot.id)
-        self.response = readdress(response, self._recorded.request.body, exchange.body or b"")
+        self.response = readdress(response, self._recorded.request.body, exchange.request.data)
         self.turns = self._turns()
         """None where nothing has to be waited for."""
 
@@ -166,7 +166,7 @@ class RecordedPlayback:
 
     def refusal(self, text: str) -> bytes:
         """Return the end of the answer where it must not be told: an error in place of the result."""
-        message = error_message(self._exchange.body or b"", text)
+        message = error_message(self._exchange.request.data, text)
         return json.dumps(message).encode() + b"\n" if self._in_lines else event(message)
 
 
@@ -186,7 +186,7 @@ class PlaybackInterceptor(Interceptor[Exchange]):
         if decided.reason is not None and is_harmless(call.operation):
             call.error = Harmless("llmproxy: never recorded, and nothing depends on it; sent to nobody")
             decided = Decided(Decision.REFUSE)
-        which = call.route.provider.name, _asked_id(call.body)
+        which = call.route.provider.name, _asked_id(call.request.body)
         if call.operation != ANSWER or which not in self._questions:
             return decided
         reply = self._questions[which] = Reply(found.key if decided.decision is Decision.REPLAY else None)
@@ -212,7 +212,7 @@ class PlaybackInterceptor(Interceptor[Exchange]):
         if response.ending is Ending.COMPLETE:
             return response
         over = call.operation == STREAM and response.ending is Ending.LEFT
-        if over or answers(response, call.body or b""):  # clients end the stream as soon as they have the result
+        if over or answers(response, call.request.data):  # clients end the stream as soon as they have the result
             return replace(response, ending=Ending.COMPLETE)
         return response
 

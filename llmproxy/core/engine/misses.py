@@ -37,7 +37,7 @@ def context_of(exchange: Exchange) -> MissContext:
     return MissContext(
         mode=session.mode, cassette=session.cassette, session=session.name, sample=session.sample,
         party=exchange.party, key=exchange.key or "", method=exchange.method, provider=exchange.route.provider.name,
-        operation=exchange.operation, model=exchange.model,
+        operation=exchange.operation, model=exchange.identity.model,
     )  # fmt: skip
 
 
@@ -56,15 +56,15 @@ def explain_miss(
     key = exchange.key or Key("")
     place, kind = (session.cassette, session.sample), (where.provider.name, exchange.operation)
     context = replace(
-        context_of(exchange), stream=exchange.stream, last_user=last_user_text(request.body) or "",
+        context_of(exchange), stream=exchange.identity.stream, last_user=last_user_text(request.body) or "",
         store=config.shown or str(config.store), store_exists=store is not None, again=config.again,
         upstreams=session.upstreams, recordings=count(store, *place) if store else 0,
         same_operation=count(store, *place, *kind) if store else 0,
         played=recordings if why is MissReason.EXHAUSTED else 0,
         elsewhere=_find_elsewhere(store, key, exchange.channel) if store else (), complete=session.complete,
         toolless=store is not None and exchange.channel is Channel.MCP and not count_of(store, *place, Channel.MCP),
-        client=client_of(exchange.headers),
-        is_python="python" in (header(exchange.headers, "user-agent") or "").lower(),
+        client=client_of(exchange.request.headers),
+        is_python="python" in (header(exchange.request.headers, "user-agent") or "").lower(),
     )  # fmt: skip
     for each in exchange.interceptors:
         context = each.on_explain(exchange, context)
@@ -111,16 +111,16 @@ class Misses:
 
     def miss(self, exchange: Exchange, why: MissReason, recordings: int) -> MissError:
         """Explain a miss: to the client in the error, and in the journal for `llmproxy why`."""
-        wanted = self._keying.canonical(exchange, exchange.body or b"")
+        wanted = self._keying.canonical(exchange, exchange.request.data)
         miss = self.explain_refusal(exchange, why, recordings, wanted)
-        exchange.asked = self._state.redactor.text(miss.context.last_user[:TEXT])
+        exchange.kept.asked = self._state.redactor.text(miss.context.last_user[:TEXT])
         if exchange.session.misses_again(wanted):
             exchange.note = RepeatedMiss.note
             error: MissError = RepeatedMiss(self._state.redactor.text(miss.text))
             error.nearest = miss.nearest.id if miss.nearest else None
             return error
         places = miss.nearest.places if miss.nearest else ()
-        self._state.journal.miss(miss.to_dict(), at=exchange.started_at, places=places, steps=miss.steps)
+        self._state.journal.miss(miss.to_dict(), at=exchange.progress.started_at, places=places, steps=miss.steps)
         text = miss.text
         for each in exchange.interceptors:
             text = each.on_miss_told(exchange, miss, text)
@@ -130,7 +130,7 @@ class Misses:
 
     def explain_refusal(self, exchange: Exchange, why: MissReason, recordings: int, wanted: Canonical) -> ExplainedMiss:
         """Explain why an exchange is refused; `recordings` of its key exist."""
-        request = self._keying.request(exchange, exchange.body or b"")
+        request = self._keying.request(exchange, exchange.request.data)
         return explain_miss(
             exchange, why, recordings, request=request, wanted=wanted, config=self._state.config,
             store=self._state.stores.current,

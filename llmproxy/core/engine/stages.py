@@ -37,13 +37,13 @@ class Stages:
         if exchange.change is not None:
             slot = exchange.slot
             fails = exchange.error is not None or (slot is not None and not is_success(slot.status))
-            if fails or exchange.decision is Decision.FAULT or exchange.withheld:
+            if fails or exchange.decision is Decision.FAULT or exchange.answer.withheld:
                 exchange.change = None
             else:
                 exchange.session.changes.begin(exchange.change)
 
     def _identify(self, exchange: Exchange, body: bytes) -> None:
-        exchange.body = body
+        exchange.request.body = body
         if exchange.error is not None or (exchange.decision is Decision.PASS and exchange.route.not_llm):
             return
         undecided = exchange.decision is None
@@ -72,9 +72,7 @@ class Stages:
             exchange.session.restart()
         exchange.session.stateless = (exchange.party, known.key)
         known, seen = self._keying.add_state(exchange, body, known, seen)
-        exchange.key, exchange.model, exchange.stream, exchange.refs = known.key, known.model, known.stream, known.refs
-        if not exchange.route.known:
-            exchange.operation = known.path
+        exchange.identity = known
         return seen
 
     def _look_up(self, exchange: Exchange, body: bytes, seen: Canonical | None) -> Lookup:
@@ -129,11 +127,12 @@ class Stages:
         `llmproxy audit` compares the two.
         """
         store = self._state.stores.current
-        if self._state.journal.asks <= 0 or store is None or exchange.redacted is None or exchange.made is not None:
+        redacted = exchange.request.redacted
+        if self._state.journal.asks <= 0 or store is None or redacted is None or exchange.answer.made is not None:
             return
-        request = exchange.redacted[1]
+        request = redacted[1]
         same = store.has_request_body(slot.id, hashlib.sha256(request.body).digest())
-        self._state.journal.record_question(AnsweredQuestion(exchange.started_at, slot.id, request, same))
+        self._state.journal.record_question(AnsweredQuestion(exchange.progress.started_at, slot.id, request, same))
 
 
 class Answering:
@@ -142,12 +141,12 @@ class Answering:
 
     def answer(self, exchange: Exchange) -> Response:
         """Return the recorded response that was chosen, and note it as served."""
-        if exchange.slot is None and exchange.made is not None:
-            return exchange.made
+        if exchange.slot is None and exchange.answer.made is not None:
+            return exchange.answer.made
         if exchange.slot is None or self._state.stores.opened is None:
             msg = "answer() is for exchanges decided REPLAY"
             raise ValueError(msg)
-        response = exchange.made or self._state.stores.opened.response(exchange.slot.id)
+        response = exchange.answer.made or self._state.stores.opened.response(exchange.slot.id)
         self._serve(exchange, exchange.slot)
         for each in reversed(exchange.interceptors):
             response = each.on_answer(exchange, response)
@@ -156,18 +155,18 @@ class Answering:
     def plan(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
         """Lay out the recorded response that was chosen for its client, in the session's time."""
         if (slot := exchange.slot) is None:
-            if exchange.made is None:
+            if exchange.answer.made is None:
                 raise ValueError("plan() is for exchanges decided REPLAY")
-            return plan(exchange.made, client, speed=0, now=self._state.now(), extra=extra)
+            return plan(exchange.answer.made, client, speed=0, now=self._state.now(), extra=extra)
         speed, now = exchange.session.speed, self._state.now()
-        extra = (*extra, *exchange.told)
-        looked_at = exchange.made is not None or any(each.reads_answers for each in exchange.interceptors)
-        if speed or looked_at or exchange.held or slot.status in REDIRECTS:
+        extra = (*extra, *exchange.answer.told)
+        looked_at = exchange.answer.made is not None or any(each.reads_answers for each in exchange.interceptors)
+        if speed or looked_at or exchange.answer.held or slot.status in REDIRECTS:
             answer = self.answer(exchange)
             if (host := leads_to(answer.headers)) is not None:
                 exchange.note = f"location left out: it leads to {host}, and in replay nothing leaves the machine"
-            timed = exchange.held and answer.chunked
-            laid = plan(answer, client, speed=speed, now=now, extra=extra, prefix=exchange.prefix, timed=timed)
+            timed = exchange.answer.held and answer.chunked
+            laid = plan(answer, client, speed=speed, now=now, extra=extra, prefix=exchange.place.prefix, timed=timed)
             return self._plan_in_turn(exchange, laid)
         if self._state.stores.opened is None:
             raise ValueError("a recording without a store")
@@ -189,7 +188,7 @@ class Answering:
         `offset` is its place in the plan, microseconds; None for the answer's last piece. `ends` are the client's
         connection's, `has_read` as of `EndOrder`.
         """
-        if not exchange.held:
+        if not exchange.answer.held:
             return 0.0
         recorded = None if offset is None else offset * (exchange.session.speed or 1) / MICROSECONDS
         waits = (each.wait_before(exchange, recorded, ends, has_read) for each in exchange.interceptors)
@@ -208,7 +207,7 @@ class Answering:
         playback = self.playback(exchange)
         if playback is None or client.method == "HEAD":
             return None
-        extra = (*extra, *exchange.told)
+        extra = (*extra, *exchange.answer.told)
         return playback, plan_open(playback.response, client, now=self._state.now(), extra=extra)
 
     @staticmethod
@@ -218,14 +217,14 @@ class Answering:
 
     def plan_made(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
         """Lay out, in its own time, what an interceptor made in place of the provider's answer; nothing of nothing."""
-        laid = SendingPlan((), close=True)
-        if exchange.made is not None:
+        laid, made = SendingPlan((), close=True), exchange.answer.made
+        if made is not None:
             said = "fault" if exchange.decision is Decision.FAULT else "passed"
-            more, now = (*exchange.told, *extra), self._state.now()
-            laid = plan(exchange.made, client, speed=1, now=now, extra=more, prefix=exchange.prefix, said=said)
+            more, now, prefix = (*exchange.answer.told, *extra), self._state.now(), exchange.place.prefix
+            laid = plan(made, client, speed=1, now=now, extra=more, prefix=prefix, said=said)
         return self._plan_in_turn(exchange, laid)
 
     @staticmethod
     def _serve(exchange: Exchange, slot: KeyedRecording) -> None:
         exchange.session.served.add(slot.id)
-        exchange.interaction = slot.id
+        exchange.kept.interaction = slot.id

@@ -39,11 +39,11 @@ class PendingRecordings:
         if exchange.decision is not Decision.RECORD:
             return
         session = exchange.session
-        beside = self._places.setdefault(exchange.place, {})
-        taken = [each.occurrence for each in beside.values() if each.walker == exchange.walker]
+        beside = self._places.setdefault(exchange.kept_in, {})
+        taken = [each.kept.occurrence for each in beside.values() if each.walker == exchange.walker]
         if not session.policy.anew:
             taken += [slot.occurrence for slot in slots]
-        exchange.occurrence = exchange.nth if exchange.nth not in taken else max(taken) + 1
+        exchange.kept.occurrence = exchange.nth if exchange.nth not in taken else max(taken) + 1
         beside[id(exchange)] = exchange
 
     @property
@@ -52,7 +52,7 @@ class PendingRecordings:
 
     def on_call_end(self, exchange: Exchange) -> None:
         """Hear that an exchange is over, whatever became of it."""
-        self._places.get(exchange.place, {}).pop(id(exchange), None)
+        self._places.get(exchange.kept_in, {}).pop(id(exchange), None)
 
     def made_by(self, place: tuple[str, int], name: str) -> Origin | None:
         """Return which answer that is not stored yet made an id.
@@ -63,9 +63,9 @@ class PendingRecordings:
             so_far = each.recording.so_far if each.key is not None else b""
             if name.encode("utf-8", "surrogatepass") not in so_far:
                 continue
-            made = new_ids(made_ids(each.family, each.operation, each.recording.kind, so_far), each.refs)
+            made = new_ids(made_ids(each.family, each.operation, each.recording.kind, so_far), each.identity.refs)
             if each.key is not None and name in made:
-                return Origin(each.key, each.occurrence, made.index(name))
+                return Origin(each.key, each.kept.occurrence, made.index(name))
         return None
 
 

@@ -13,6 +13,7 @@ from llmproxy.advice import StartCommand, quote_word
 from llmproxy.core.dialects.streams import ending
 from llmproxy.core.faults.values import Faults
 from llmproxy.core.keys.changes import StateChange
+from llmproxy.core.keys.normalize import KnownRequest
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.live_channels import LiveChannels
 from llmproxy.core.providers.routing import Route
@@ -117,77 +118,140 @@ class RequestPlace(NamedTuple):
     """How often its client had sent the request before, as it says itself."""
     speaker: str = AGENT
     """The party for which the session's name was bound."""
+    prefix: str = ""
+    """What stood in the client's target before the provider's own path."""
 
 
 @dataclass(slots=True)
-class Exchange:
-    """One request on its way through; the shell carries it from head to end."""
+class Progress:
+    """How far a call has come; begun at its arrival, and carried on by the shell."""
 
-    route: Route
-    session: Session
-    party: str
-    method: str
-    headers: Headers
-    """As they came, ours taken out."""
+    seq: int
+    """Number of this call in its session, from 1."""
     arrived: float
     """Monotonic seconds."""
     started_at: float
     """Unix seconds."""
-    operation: str
-    """Name, or the redacted path for what nobody knows."""
-    seq: int = 0
-    """Number of this call in its session, from 1."""
-    decision: Decision | None = None
-    """None until the body is here, for modes that must look before they leap."""
-    key: Key | None = None
-    model: str | None = None
-    stream: bool = False
-    refs: tuple[str, ...] = ()
-    change: StateChange | None = None
-    """What it changes of what the server keeps, unless it fails."""
-    nth: int = 0
-    """Which arrival of its key this is in its session, from 1."""
-    occurrence: int = 0
-    """Of its recording, where it is to be recorded: given at its arrival; 0 before."""
-    slot: KeyedRecording | None = None
-    held: bool = False
-    """Pieces of its answer may have to wait (`Interceptor.wait_before`)."""
-    rewritten: bool = False
-    """The body is not what the client sent."""
-    made: Response | None = None
-    """The answer, where an interceptor made one in place of the recorded or the provider's."""
-    withheld: bool = False
-    """The provider's answer is not for the client: an interceptor makes another of it."""
-    told: Headers = ()
-    """Fields of ours that the client's answer gets besides."""
-    state: Slots = field(default_factory=Slots)
-    """What its interceptors keep of it."""
-    error: LLMProxyError | None = None
-    """Why it was refused."""
-    into: tuple[str, int] | None = None
-    """Cassette and sample in which its answer is kept, where that is not its session's."""
-    note: str = ""
-    asked: str = ""
-    """Beginning of its last prompt, redacted, where it missed or was recorded."""
-    answered: str = ""
-    """Beginning of the answer that was recorded."""
-    body: bytes | None = None
-    finished: bool = False
-    """Its answer was handed to the writer."""
     released: float | None = None
     """Monotonic seconds; when it was let go upstream."""
-    counted: bytes = b""
-    """What of the head counts for the memory of keys (`Memory.read_head`); empty where it was not written down yet."""
+    finished: bool = False
+    """Its answer was handed to the writer."""
+
+    @property
+    def sent_at(self) -> float:
+        """Unix seconds when it was let go upstream, where it was."""
+        return self.started_at + max(0.0, (self.released or 0.0) - self.arrived)
+
+
+@dataclass(slots=True)
+class ReceivedRequest:
+    """What came of a request, and what counts of it: an interceptor may change it before it gets its key."""
+
+    headers: Headers
+    """As they came, ours taken out; what tells its caller or state from others may be added."""
+    body: bytes | None = None
+    rewritten: bool = False
+    """The body is not what the client sent."""
     redacted: tuple[int, Request] | None = None
     """The request as it may be kept, and how many credentials the redactor knew then; None where nobody had to make
     it.
     """
-    interaction: int | None = None
-    prefix: str = ""
-    """What stood in the client's target before the provider's own path."""
+
+    @property
+    def data(self) -> bytes:
+        """The body; nothing until it is here."""
+        return self.body or b""
+
+    def add(self, name: str, value: str) -> None:
+        """Let a field of ours count."""
+        self.headers, self.redacted = (*self.headers, (name, value)), None
+
+
+@dataclass(slots=True)
+class ClientAnswer:
+    """What its client gets, where that is not the recorded or the provider's answer as it is."""
+
     grants: Headers = ()
-    """Fields of the answer that let a web page read it; see `origin_guard`."""
+    """Fields that let a web page read it; see `origin_guard`."""
+    told: Headers = ()
+    """Fields of ours that it gets besides."""
+    made: Response | None = None
+    """The answer, where an interceptor made one in place of the recorded or the provider's."""
+    withheld: bool = False
+    """The provider's answer is not for the client: an interceptor makes another of it."""
+    held: bool = False
+    """Its pieces may have to wait (`Interceptor.wait_before`)."""
+
+
+@dataclass(slots=True)
+class KeptCall:
+    """Where its answer stands in the store, and what is told of that."""
+
+    into: tuple[str, int] | None = None
+    """Cassette and sample, where that is not its session's."""
+    occurrence: int = 0
+    """Of its recording, where it is to be recorded: given at its arrival; 0 before."""
+    interaction: int | None = None
+    """Id of the recording that was made, or played."""
+    asked: str = ""
+    """Beginning of its last prompt, redacted, where it missed or was recorded."""
+    answered: str = ""
+    """Beginning of the answer that was recorded."""
+
+
+UNIDENTIFIED = KnownRequest(Key(""), None, stream=False)
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request on its way through; the shell carries it from head to end.
+
+    Each stage adds its value: the head's place, the body's identity, what was found, the decision, the answer.
+    """
+
+    place: RequestPlace
+    session: Session
+    progress: Progress
+    request: ReceivedRequest
+    identity: KnownRequest = UNIDENTIFIED
+    change: StateChange | None = None
+    """What it changes of what the server keeps, unless it fails."""
+    nth: int = 0
+    """Which arrival of its key this is in its session, from 1."""
+    slot: KeyedRecording | None = None
+    """The recording that answers it."""
+    decision: Decision | None = None
+    """None until the body is here, for modes that must look before they leap."""
+    error: LLMProxyError | None = None
+    """Why it was refused."""
+    note: str = ""
+    answer: ClientAnswer = field(default_factory=ClientAnswer)
+    kept: KeptCall = field(default_factory=KeptCall)
+    state: Slots = field(default_factory=Slots)
+    """What its interceptors keep of it."""
     _recording: Recording | None = None
+
+    @property
+    def route(self) -> Route:
+        return self.place.route
+
+    @property
+    def party(self) -> str:
+        return self.place.party
+
+    @property
+    def method(self) -> str:
+        return self.place.method
+
+    @property
+    def operation(self) -> str:
+        """Name, or the redacted path for what nobody knows."""
+        return self.place.operation if self.place.route.known else self.identity.path or self.place.operation
+
+    @property
+    def key(self) -> Key | None:
+        """None until the body is here."""
+        return self.identity.key or None
 
     @property
     def recording(self) -> Recording:
@@ -199,6 +263,10 @@ class Exchange:
     @recording.setter
     def recording(self, recording: Recording) -> None:
         self._recording = recording
+
+    def end_recording(self, *, proper: bool) -> Response:
+        """Return the answer as it came from upstream; as `Recording.end`."""
+        return self.recording.end(self.family, self.operation, stream=self.identity.stream, proper=proper)
 
     @property
     def first_offset(self) -> int | None:
@@ -227,12 +295,13 @@ class Exchange:
     @property
     def replayed_status(self) -> int | None:
         """Status of the answer that is played, None where none is."""
-        return self.made.status if self.made is not None else self.slot.status if self.slot is not None else None
+        made = self.answer.made
+        return made.status if made is not None else self.slot.status if self.slot is not None else None
 
     @property
-    def place(self) -> tuple[str, int]:
+    def kept_in(self) -> tuple[str, int]:
         """Cassette and sample in which its answer is kept, if it is."""
-        return self.into or self.session.kept_in
+        return self.kept.into or self.session.kept_in
 
     @property
     def walker(self) -> tuple[str, Key]:

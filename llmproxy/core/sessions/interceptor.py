@@ -17,7 +17,7 @@ and only that has the fast path.
         on_plan         what is sent, and when: of a replayed answer, and of one that was made here: of a FAULT, or
                         where it is `withheld`
         wait_before     seconds until a piece of a replayed answer (its recorded second; None: the last) may go out to
-                        the client at `ends`, or is asked for again; only where `call.held` was set; `has_read` says
+                        the client at `ends`, or is asked for again; only where `call.answer.held` was set; `has_read` says
                         whether a client has read what it was sent
         playback        an answer that goes on when its client has done what the recorded one did
         on_sent         all of a replayed answer was sent, and its client is still there
@@ -34,7 +34,7 @@ of a type of its own in `call.state`, which nobody else reads:
     class Waited(NamedTuple): until: float
 
     def on_lookup(self, call, found):
-        call.held = True
+        call.answer.held = True
         call.state.put(Waited(self.clock() + 1))
         return found._replace(key=other, recordings=store.slots(..., other))     # the answer of another key
 

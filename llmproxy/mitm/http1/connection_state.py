@@ -150,7 +150,7 @@ class ClientState:
         except MachineError:  # for a while, as writing does; nothing was counted yet
             if (exchange := self.incoming.exchange) is None:
                 raise
-            exchange.body = None
+            exchange.request.body = None
             yield StoreAwaitedHook(exchange)
         return self.incoming.identify(body)
 

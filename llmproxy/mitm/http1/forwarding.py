@@ -97,7 +97,7 @@ class Forwarding:
             raise AssertionError("nothing to release")
         here.shell.released[here.client.id] = exchange
         here.state, self.uploading, here.incoming.answering = LayerState.FORWARDING, uploading, False
-        self.withheld = exchange.withheld
+        self.withheld = exchange.answer.withheld
         if self._forwarder is None:
             self._forwarder = layers.HttpLayer(here.context, self._mode)
             yield from self._forwarder.handle_event(events.Start())
@@ -212,7 +212,7 @@ class Forwarding:
             yield commands.CloseConnection(self._spent)
             self._spent = None
         exchange = here.shell.released.pop(here.client.id, None)
-        if exchange is not None and not exchange.finished:
+        if exchange is not None and not exchange.progress.finished:
             if exchange.recording.started:
                 here.shell.lose(exchange, "its end was not noticed; see the log")
             else:

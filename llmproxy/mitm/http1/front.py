@@ -251,7 +251,7 @@ class Front(asyncio.StreamReaderProtocol):
         try:
             if plain.place is None or not engine.holds(plain.place):
                 plain.place = engine.place(head.method, head.target, None, head.headers)
-            exchange = incoming.arrive(plain.place, head.target)
+            exchange = incoming.arrive(plain.place)
         except LLMProxyError:
             return False  # the layer says it, in its way
         self._incoming = incoming
@@ -269,7 +269,7 @@ class Front(asyncio.StreamReaderProtocol):
         slot = exchange.slot
         if exchange.decision is not Decision.REPLAY or slot is None:
             return False
-        if slot.status == SWITCHING or slot.status in REDIRECTS or exchange.held:
+        if slot.status == SWITCHING or slot.status in REDIRECTS or exchange.answer.held:
             return False  # what waits, or leads on, is the layer's
         laid = incoming.lay_out()
         if incoming.lay_out_playback() is not None or (data := at_once(laid)) is None:

@@ -21,7 +21,7 @@ from llmproxy.core.sessions.exchange import Exchange, RequestPlace
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.origin_guard import SANDBOX, SeenHead, shows
-from llmproxy.core.traffic.response_bytes import ClientHttp, OpenPlan, SendingPlan, prefix_of
+from llmproxy.core.traffic.response_bytes import ClientHttp, OpenPlan, SendingPlan
 from llmproxy.errors import CassetteError, LLMProxyError, RefusedError
 from llmproxy.mitm.framing import FramingError, Head
 from llmproxy.mitm.intercept import find_destination, proxy_user
@@ -80,22 +80,16 @@ class Incoming:
                 host = origin or (named and find_destination(shell, client, named, head.headers))
                 user = shell.users.get(client.id) or proxy_user(head.headers)
                 place = shell.engine.place(head.method, target, host, head.headers, user)
-                self.arrive(place, "" if host else target)
+                self.arrive(place)
             if head.upgrade == "websocket" and (key := subprotocol_key(head)):
                 shell.engine.redactor.learn((("authorization", f"Bearer {key}"),), "")
         except LLMProxyError as error:
             self.refusal = error
 
-    def arrive(self, place: RequestPlace, target: str) -> Exchange:
-        """Count the request where it belongs.
-
-        `target` is what it asked for in origin form, empty if it named the server itself.
-
-        Raises LLMProxyError: its session cannot be.
-        """
+    def arrive(self, place: RequestPlace) -> Exchange:
+        """Count the request where it belongs. Raises LLMProxyError: its session cannot be."""
         self.exchange = exchange = self.shell.engine.begin(place)
-        exchange.grants = self.grants
-        exchange.prefix = prefix_of(target, exchange.route.target) if target else ""
+        exchange.answer.grants = self.grants
         self.shell.begin(exchange)
         return exchange
 
@@ -103,7 +97,7 @@ class Incoming:
     def streams(self) -> bool:
         """Whether its body may go upstream as it comes: decided at the head."""
         exchange = self.exchange
-        if self.refusal is not None or exchange is None or exchange.body is not None:
+        if self.refusal is not None or exchange is None or exchange.request.body is not None:
             return False
         return exchange.decision in (Decision.RECORD, Decision.PASS)
 
@@ -137,7 +131,7 @@ class Incoming:
                 self.shell.engine.identify(exchange, body)
             except CassetteError as error:
                 exchange.decision, exchange.error = Decision.REFUSE, error
-        elif exchange.body is None:
+        elif exchange.request.body is None:
             self.shell.engine.identify(exchange, body)
         return exchange
 

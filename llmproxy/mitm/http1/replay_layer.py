@@ -303,8 +303,8 @@ class ReplayLayer(layer.Layer):
             case Decision.REFUSE if exchange.error is not None:
                 yield from self.refuse(exchange.error, close=not head.keep_alive)
             case Decision.RECORD | Decision.PASS:
-                changed = exchange.rewritten
-                raw = rewrite_request(head, exchange.body or b"") if changed else head.raw + (incoming.raw or body)
+                changed = exchange.request.rewritten
+                raw = rewrite_request(head, exchange.request.data) if changed else head.raw + (incoming.raw or body)
                 yield from self._forwarding.forward(raw)
             case _:
                 raise AssertionError(f"no decision for {exchange.method} {exchange.route.operation}")
@@ -330,7 +330,7 @@ class ReplayLayer(layer.Layer):
         incoming.answering = True
         if (opened := incoming.lay_out_playback()) is not None:
             yield from self._send(self._sender.talk(*opened))
-        elif not exchange.held and (data := at_once(laid)) is not None:
+        elif not exchange.answer.held and (data := at_once(laid)) is not None:
             self._here.close_after = laid.close
             yield self._here.send(data)
             yield from self._end_replay()
@@ -382,7 +382,7 @@ class ReplayLayer(layer.Layer):
         incoming, shell = self._here.incoming, self._shell
         exchange = incoming.exchange
         method = incoming.head.method if incoming.head else "POST"
-        if exchange is not None and exchange.channel is Channel.MCP and exchange.body is not None:
+        if exchange is not None and exchange.channel is Channel.MCP and exchange.request.body is not None:
             status, data = shell.refusal_of_mcp(error, exchange, close=close, method=method)
         else:
             family, operation = (exchange.family, exchange.operation) if exchange else (incoming.family, "")

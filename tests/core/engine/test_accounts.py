@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
 from llmproxy.calls import Call
 from llmproxy.core.engine.accounts import Priced, Prices, call_of
-from llmproxy.core.providers.routing import route
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import Decision, Exhausted, Mode
-from tests.support.chats import NOW, chat, fill
+from tests.support.chats import NOW, chat, chat_exchange, fill
 
 
 def exchange(decision: Decision) -> Exchange:
     """Return a chat that was decided."""
-    return Exchange(
-        route=route("POST", "/v1/chat/completions", ()),
-        session=Session("s", "s", 1, Mode.REPLAY, 0.0, Exhausted.LAST),
-        party="agent",
-        method="POST",
-        headers=(),
-        arrived=1.0,
-        started_at=NOW,
-        operation="chat.completions",
-        decision=decision,
-        model="gpt-4o",
-    )
+    session = Session("s", "s", 1, Mode.REPLAY, 0.0, Exhausted.LAST)
+    made = chat_exchange(session, ())
+    made.decision, made.identity = decision, replace(made.identity, model="gpt-4o")
+    return made
 
 
 def came_to(made: Exchange, priced: Priced | None = None, usage: Usage | None = None) -> Call:

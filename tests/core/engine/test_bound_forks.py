@@ -169,6 +169,6 @@ def test_an_overridden_answer_counts_in_a_run_elsewhere(tmp_path: Path) -> None:
         )
         assert said(made, ask(made, B.body(1))) == B.text(1)
         second = ask(made, B.body(2))
-        assert second.made is not None
-        assert b"by hand" in second.made.body
+        assert second.answer.made is not None
+        assert b"by hand" in second.answer.made.body
         assert said(made, ask(made, B.body(3))) == B.text(3)

@@ -14,7 +14,6 @@ from llmproxy.core.engine.forking import ForkFeature, Forking, ForkInterceptor, 
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.forks.table import Copy, fork_of
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.providers.routing import route
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Lookup
 from llmproxy.core.sessions.session import Session
@@ -23,7 +22,7 @@ from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import Decision, Exhausted, Mode
 from tests.core.engine.test_engine import engine
-from tests.support.chats import NOW, chat, fill
+from tests.support.chats import NOW, chat, chat_exchange, fill
 
 BODY = json.dumps({"messages": [{"role": "tool", "name": "t", "content": "21"}]}).encode()
 ALONE = json.dumps({"input": [{"type": "function_call_output", "call_id": "c9", "output": "21"}]}).encode()
@@ -53,8 +52,7 @@ def made_for(session: Session) -> ForkInterceptor:
 
 def exchange(forks: ForkInterceptor, *headers: tuple[str, str]) -> Exchange:
     """Return a request of the agent, its third."""
-    where = route("POST", "/v1/chat/completions", headers, {})
-    made = Exchange(where, forks._session, "agent", "POST", headers, 0.0, NOW, "chat.completions", body=b"")
+    made = chat_exchange(forks._session, headers)
     made.state.put(_Numbered(3))
     return made
 
@@ -64,11 +62,11 @@ def test_a_compressed_request_is_swapped_plain(forks: ForkInterceptor) -> None:
     sent = exchange(forks, ("content-encoding", "gzip"), ("x", "1"))
     done = forks.before_key(sent, gzip.compress(BODY))
     assert json.loads(done)["messages"][0]["content"] == "5"
-    assert (sent.headers, sent.rewritten, sent.body) == ((("x", "1"),), True, done)
+    assert (sent.request.headers, sent.request.rewritten, sent.request.body) == ((("x", "1"),), True, done)
     for body in (gzip.compress(b"{}"), b"no gzip", gzip.compress(b" " * 5000)):
         sent = exchange(forks, ("content-encoding", "gzip"))
         assert forks.before_key(sent, body) == body
-        assert (sent.rewritten, len(sent.headers)) == (False, 1)
+        assert (sent.request.rewritten, len(sent.request.headers)) == (False, 1)
 
 
 def test_ids_are_looked_for_in_the_answers_so_far_once(forks: ForkInterceptor) -> None:

@@ -181,9 +181,9 @@ def test_the_request_that_was_redacted_for_its_key_is_the_one_that_is_stored(tmp
     store, secret = tmp_path / "x.db", "kx7-Canary-Gateway-0123456789"
     with engine(store) as made:
         first = ask(made, "one")
-        kept = first.redacted
+        kept = first.request.redacted
         answered(made, first)
-        assert first.redacted is kept is not None
+        assert first.request.redacted is kept is not None
         second = ask(made, secret)
         made.arrive("POST", CHAT, None, (("Authorization", f"Bearer {secret}"),))
         answered(made, second)
@@ -291,7 +291,7 @@ def test_several_answers_are_stored_together_or_not_at_all(tmp_path: Path) -> No
         made.store_answer(both[0], proper=True)
         both[1].recording.damaged = False
         made.stored_together([(both[1], True)])
-        assert [exchange.interaction for exchange in both] == [3, 4]
+        assert [exchange.kept.interaction for exchange in both] == [3, 4]
     with FileStore.open(store, writable=False, now=lambda: NOW) as opened:
         live = opened.conn.execute("SELECT id FROM interactions WHERE superseded_at IS NULL ORDER BY id").fetchall()
         assert [row[0] for row in live] == [3, 4]
@@ -336,7 +336,7 @@ def test_what_arrives_while_an_answer_is_stored_does_not_lose_it(tmp_path: Path,
             exchange.session.recorded_here = Growing()
             made.identify(exchange, json.dumps({"model": "m", "input": "b", **more}).encode())
             answered(made, exchange, b'{"error":{"message":"no"}}', status=status)
-            assert (exchange.decision, exchange.interaction is not None) == (Decision.RECORD, True)
+            assert (exchange.decision, exchange.kept.interaction is not None) == (Decision.RECORD, True)
 
 
 def test_auto_does_not_freeze_a_forgotten_id(tmp_path: Path) -> None:
@@ -358,12 +358,12 @@ def test_auto_does_not_freeze_a_forgotten_id(tmp_path: Path) -> None:
         assert exchange.decision is Decision.RECORD
         answered(made, exchange, b'{"error":{"message":"Previous response not found"}}', status=400)
         assert (exchange.decision, "--mode record" in exchange.note) == (Decision.PASS, True)
-        assert exchange.interaction is None
+        assert exchange.kept.interaction is None
     with engine(tmp_path / "y.db", Mode.AUTO) as made:
         answered(made, turn(made, first), made_it)
         exchange = turn(made, second)
         answered(made, exchange, b'{"error":{"message":"bad input"}}', status=400)
-        assert (exchange.decision, exchange.interaction) == (Decision.RECORD, 2)
+        assert (exchange.decision, exchange.kept.interaction) == (Decision.RECORD, 2)
 
 
 def test_a_place_holds_while_nothing_that_it_rests_on_changes(tmp_path: Path) -> None:
@@ -601,9 +601,9 @@ def test_a_large_body_is_prepared_on_a_thread_and_not_redacted_again(tmp_path: P
         assert made.is_long(exchange, sent)
         with ThreadPoolExecutor(1) as pool:
             pool.submit(made.prepare, exchange, sent).result()
-        prepared = exchange.redacted
+        prepared = exchange.request.redacted
         assert prepared is not None
         made.identify(exchange, sent)
-        assert exchange.redacted is prepared
+        assert exchange.request.redacted is prepared
         assert not made.is_long(small, sent)
         assert exchange.key == ask(made, large).key

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.sessions.sessions import LiveForbidden, SessionBusy
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.traffic.interaction import Chunk, Response
+from llmproxy.core.traffic.interaction import Chunk, Key, Response
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import Channel, Decision, Mode
 from tests.support.chats import NOW
@@ -91,8 +92,8 @@ def texts(engine: Engine, cassette: str) -> list[str]:
 
 def said(exchange: Exchange) -> str:
     """Return what an exchange was answered by hand."""
-    assert exchange.made is not None
-    return str(json.loads(exchange.made.body)["choices"][0]["message"]["content"])
+    assert exchange.answer.made is not None
+    return str(json.loads(exchange.answer.made.body)["choices"][0]["message"]["content"])
 
 
 def opened(engine: Engine, overrides: Overrides, name: str = "a", **fork: Json) -> Forking:
@@ -115,7 +116,7 @@ def test_a_swapped_result_is_another_request(engine: Make) -> None:
     forking = opened(one, COLD)
     assert ask(one, FIRST).decision is Decision.REPLAY
     exchange = ask(one, SECOND)
-    assert (exchange.decision, exchange.rewritten, type(exchange.error)) == (Decision.REFUSE, True, MissError)
+    assert (exchange.decision, exchange.request.rewritten, type(exchange.error)) == (Decision.REFUSE, True, MissError)
     assert "forks here, at request 2 of the agent: the result of get_weather (call 1) was overridden." in str(
         exchange.error
     )
@@ -157,7 +158,7 @@ def test_a_live_fork_records_its_child(engine: Make) -> None:
         upstream={"content": "Sure."},
     )
     assert [second.decision, third.decision] == [Decision.RECORD] * 2
-    assert b'"content":"5"' in (third.body or b"")
+    assert b'"content":"5"' in (third.request.body or b"")
     assert forking.fork is not None
     assert (forking.fork.cassette, forking.fork.why) == (
         "a@fork-1",
@@ -213,7 +214,7 @@ def test_a_retry_is_the_call_that_it_retries(engine: Make) -> None:
 
     def count(key: str, status: int) -> int | None:
         exchange = ask(engine(), FIRST)
-        exchange.key = key  # type: ignore[assignment]
+        exchange.identity = replace(exchange.identity, key=Key(key))
         number = forking.count(exchange)
         forking.on_call_end(exchange, status)
         return number
@@ -231,7 +232,7 @@ def test_a_result_whose_call_the_server_keeps_is_found(engine: Make) -> None:
         [{"role": "user", "content": "x"}],
         input=[{"type": "function_call_output", "call_id": "c1", "output": "21"}],
     )
-    assert exchange.rewritten
+    assert exchange.request.rewritten
     assert forking.to_json()["tools"][0]["used"] == 1
 
 
@@ -281,7 +282,7 @@ def test_an_answer_that_nobody_can_write_is_refused(engine: Make) -> None:
     """Not guessed, and not sent upstream."""
     forking = Forking(overrides=parse_overrides([], ["0=x"]))
     exchange = ask(engine(), FIRST)
-    exchange.operation = "embeddings"
+    exchange.place = exchange.place._replace(operation="embeddings")
     assert forking.count(exchange) is None
     with pytest.raises(RefusedError, match="embeddings cannot be overridden"):
         forking.answer(exchange, 0)

@@ -154,7 +154,7 @@ def play(made: Engine, steps: Sequence[Step], suffix: str = "r") -> list[Played]
         made.outcome(exchange, 200 if exchange.error is None else 404)
         if step.makes and exchange.error is None:
             ids[step.makes] = json.loads(made.answer(exchange).body).get("id", new) if exchange.slot else new
-        found.append(Played(exchange.decision, exchange.slot.id if exchange.slot else exchange.interaction))
+        found.append(Played(exchange.decision, exchange.slot.id if exchange.slot else exchange.kept.interaction))
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from llmproxy.core.sessions.exchange import Config, Harmless
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision, Mode
@@ -12,7 +14,7 @@ def test_who_asks_what_is_party_and_key() -> None:
     """Before the body is here there is no key."""
     made = exchange(Decision.REPLAY)
     assert made.walker == ("agent", Key(""))
-    made.key = Key("v1:1")
+    made.identity = replace(made.identity, key=Key("v1:1"))
     assert made.walker == ("agent", Key("v1:1"))
     assert made.family == "openai"
 
