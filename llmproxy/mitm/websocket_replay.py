@@ -241,7 +241,7 @@ class Socket:
 
     def _schedule(self, due: list[Due]) -> None:
         """Queue what is due; never before what is queued already."""
-        speed = self._exchange.session.speed
+        speed = self._exchange.session.settings.speed
         now = self._engine.clock()
         for after, frame in due:
             at = now + after / MICROSECONDS / speed if speed else now

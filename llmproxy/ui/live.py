@@ -43,8 +43,12 @@ def snapshot(engine: Engine, watch: CallLog, opened: Iterable[Exchange], after: 
             "name": each.name,
             "cassette": each.cassette,
             "sample": each.sample,
-            "mode": str(each.mode),
-            **{name: value for name, value in each.totals.to_json().items() if name not in ("parties", "miss_texts")},
+            "mode": str(each.settings.mode),
+            **{
+                name: value
+                for name, value in each.calls.totals.to_json().items()
+                if name not in ("parties", "miss_texts")
+            },
         }
         for each in engine.sessions.walks.values()
     ]

@@ -104,9 +104,11 @@ class Way:
         """Return all that is counted of every session; the texts of misses name the store."""
         found = {}
         for name, walk in self.made.sessions.walks.items():
-            tally = {**walk.totals.to_json(), "miss_texts": len(walk.totals.miss_texts)}
+            tally = {**walk.calls.totals.to_json(), "miss_texts": len(walk.calls.totals.miss_texts)}
             calls = walk.calls.after(0)
-            counts = {(each.party, each.key or ""): walk.counts[(each.party, Key(each.key or ""))] for each in calls}
+            counts = {
+                (each.party, each.key or ""): walk.position.counts[(each.party, Key(each.key or ""))] for each in calls
+            }
             found[name] = (counts, list(walk.served), calls, tally)
         return found, self.made.questions.count_unused()
 

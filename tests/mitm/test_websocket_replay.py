@@ -396,7 +396,8 @@ def test_the_nth_socket_gets_the_nth_recording(tmp_path: Path, exhausted: str, t
     path = tmp_path / "x.db"
     record(path, ("one",), ("two",))
     with Rig("replay", path, exhausted=exhausted) as rig:
-        rig.shell.engine.sessions.get("default").opened = True
+        session = rig.shell.engine.sessions.get("default")
+        session.settings = replace(session.settings, opened=True)
         for text in filter(None, ("one", "two", third)):
             with Client(rig.port) as client:
                 client.hear()

@@ -53,15 +53,15 @@ SpansOf = Callable[[Sequence[Interaction]], list[Json]]
 
 def report(engine: Engine, session: Session) -> dict[str, Json]:
     """Return what a session comes to so far. `unused` lists the first; None where recordings are not looked at."""
-    unused = engine.questions.unused_of(session) if session.policy.uses_store else None
+    unused, opened = engine.questions.unused_of(session) if session.policy.uses_store else None, session.settings
     rows = [
         {"id": row.id, "operation": row.operation, "model": row.model, "text": row.last_user_text}
         for row in (unused or ())[:LISTED]
     ]
     return {
-        "name": session.name, "cassette": session.cassette, "sample": session.sample, "mode": str(session.mode),
-        "speed": session.speed, "exhausted": str(session.exhausted), "opened": session.opened,
-        "arrived": session.calls.arrived, **session.totals.to_json(), "bind": str(engine.config.bind),
+        "name": session.name, "cassette": session.cassette, "sample": session.sample, "mode": str(opened.mode),
+        "speed": opened.speed, "exhausted": str(opened.exhausted), "opened": opened.opened,
+        "arrived": session.calls.arrived, **session.calls.totals.to_json(), "bind": str(engine.config.bind),
         "run_variables": [], "overrides": None,
         "unused": None if unused is None else rows, "unused_total": None if unused is None else len(unused),
         **{name: value for each in session.interceptors for name, value in each.report().items()},

@@ -153,7 +153,7 @@ class OutcomeRecorder:
         said = RepeatedMiss.note if isinstance(error, RepeatedMiss) else error.message if error is not None else ""
         self._state.pending.on_call_end(exchange)
         if exchange.change is not None and not is_success(status):
-            exchange.session.changes.undo(exchange.change)
+            exchange.session.position.changes.undo(exchange.change)
         for each in reversed(exchange.interceptors):
             call = each.on_end(exchange, call)
         self.record(exchange.session, call, said)
@@ -161,7 +161,6 @@ class OutcomeRecorder:
 
     def record(self, session: Session, call: Call, said: str = "") -> None:
         """Count what became of a call, and keep it; `said` is what a refused client was told."""
-        session.totals.add(call, said if call.miss else "")
         session.calls.add(call, said)
         self._state.journal.record(call)
 

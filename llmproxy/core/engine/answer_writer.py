@@ -56,7 +56,7 @@ class AnswerWriter:
                     [
                         *map(Addition, waiting),
                         *(
-                            Addition(one, supersede=supersede, healing=exchange.session.failed, described=told)
+                            Addition(one, supersede=supersede, healing=exchange.session.position.failed, described=told)
                             for (exchange, one), supersede, told in zip(kept, first, said, strict=True)
                         ),
                     ]
@@ -99,7 +99,7 @@ class AnswerWriter:
             each.on_stored(exchange, made)
         exchange.session.served.add(stored)
         if not KeyedRecording(stored, 0, made.response.status, made.response.ending).good:
-            exchange.session.failed.add(stored)
+            exchange.session.position.failed.add(stored)
         # Not from the store: reading it belongs to the event loop, and this is the writer's thread.
         said, replied, _ = described
         exchange.kept.asked, exchange.kept.answered = (said or "")[:TEXT], (replied or "")[:TEXT]

@@ -451,7 +451,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             return []
         kind = (session.cassette, session.sample, call.party, where.provider.name, call.operation, wanted.stream)
         alike = self._requests.index(store, kind).get(bound_key(wanted), {})
-        fresh = ((key, ids) for key, ids in alike.items() if (call.party, key) not in session.recorded_here)
+        fresh = ((key, ids) for key, ids in alike.items() if (call.party, key) not in session.position.recorded_here)
         return list(islice(fresh, _MOST_COMPARED))
 
     def _choose(self, call: Exchange, store: Store, fitting: Sequence[FoundRecording]) -> FoundRecording | None:
@@ -483,7 +483,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         last = session.last_of(call.party)
         if last is None:
             return order[0][1] if order else None
-        nth = session.counts[(call.party, last)]
+        nth = session.position.counts[(call.party, last)]
         at = next((n for n, (_, key, occurrence) in enumerate(order) if key == last and occurrence == nth), None)
         return order[at + 1][1] if at is not None and at + 1 < len(order) else None
 
@@ -543,7 +543,7 @@ class BindingFeature(Feature):
         return made
 
     def _fields_of(self, session: Session) -> tuple[VolatileField, ...]:
-        store = self.parts.state.sessions.store(session.mode)
+        store = self.parts.state.sessions.store(session.settings.mode)
         return volatile_fields_of(store, session.cassette) if store is not None else ()
 
     def _build(self, scope: Scope, fields: Sequence[VolatileField]) -> BindingInterceptor:
@@ -568,7 +568,7 @@ class BindingFeature(Feature):
 
     def try_out(self, session: Session) -> None:
         """Let a session's misses teach what varies. Raises RefusedError where it does not replay, or binds no slots."""
-        if session.mode not in OFFLINE:
+        if session.settings.mode not in OFFLINE:
             raise RefusedError("llmproxy: only a replay can be tried: nothing is learned from answers that are new.")
         if (bound := self._of(session)).scope is not Scope.ALL:
             raise RefusedError("llmproxy: what varies can be learned only with --bind all.")

@@ -94,7 +94,7 @@ class Dispatcher:
     def _upstreams_of(self, name: str) -> Mapping[str, str]:
         """Return the upstreams that the session of a request has of its own; one that is not open has none."""
         session = self._sessions.find_open(name)
-        return session.upstreams if session is not None else NO_UPSTREAMS
+        return session.settings.upstreams if session is not None else NO_UPSTREAMS
 
     def family_of(self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers) -> Family:
         """Return the dialect of what a request seems to be for; it opens no session, and keeps and learns nothing."""
@@ -118,7 +118,7 @@ class Dispatcher:
     def mode_of(self, name: str | None) -> Mode:
         """Return the mode of what arrives under a session's name, or under none; opens nothing. Raises RefusedError."""
         known = self._sessions.find_open(name) if name else None
-        return known.mode if known is not None else self._config.mode
+        return known.settings.mode if known is not None else self._config.mode
 
     def _keep_headers(self, headers: Headers, where: Route) -> Headers:
         """Return the headers without ours, and with the fingerprints of what counts and is never stored."""

@@ -76,8 +76,8 @@ class Engine:
         stores = Stores(config, now, self._forget)
         self.redactor, self.journal, self.now, self.clock = redactor, journal, now, clock
         self.sessions = Sessions(
-            SessionDefaults(config.mode, config.speed, config.exhausted, config.allow_live), stores.open_for, holder,
-            stores.keep_file, stores.make_ready, now,
+            SessionDefaults(config.mode, config.speed, config.exhausted, allow_live=config.allow_live), stores.open_for,
+            holder, stores.keep_file, stores.make_ready, now,
         )  # fmt: skip
         state = State(config, redactor, journal, now, clock, stores, self.sessions)
         parts = self.parts

@@ -23,12 +23,12 @@ from llmproxy.core.keys.normalize import KnownRequest
 from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.providers.table import channel_of
 from llmproxy.core.sessions.exchange import RequestPlace
-from llmproxy.core.sessions.session import Session, Walker
+from llmproxy.core.sessions.session import Session, SessionSettings, Walker
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp
-from llmproxy.protocol import KEY_HEADER, Decision, Exhausted, Mode, ModePolicy
+from llmproxy.protocol import KEY_HEADER, Decision, Exhausted, ModePolicy
 
 REMEMBERED = 8_192
 """Requests, and answers to them; about half a kilobyte each."""
@@ -64,9 +64,8 @@ class Asked:
     """Kept, so that no other one gets its id."""
     totals: Totals
     """Stands for the session: that itself, and all its calls, end with its close."""
-    mode: Mode
-    exhausted: Exhausted
-    """Both as the session has them."""
+    settings: SessionSettings
+    """As the session has them."""
     generation: tuple[int, int]
     """Of the store whose recordings these are."""
     learned: int
@@ -109,7 +108,7 @@ class FastPath:
             store is None
             or session is None
             or not session.is_plain(place.channel)
-            or place.upstreams != session.upstreams
+            or place.upstreams != session.settings.upstreams
             or place.speaker != sessions.speaker(place.name)
         ):
             return None
@@ -117,19 +116,18 @@ class FastPath:
         asked = self._asked.get((id(place), digest))
         if (
             asked is None
-            or asked.totals is not session.totals
+            or asked.totals is not session.calls.totals
             or asked.generation != store.generation
-            or asked.mode is not session.mode
-            or asked.exhausted is not session.exhausted
+            or asked.settings is not session.settings
             or (asked.learned != learned.count and not learned.changes_nothing(asked.learned, noted=asked.known.noted))
         ) and (asked := self._look_up(place, session, store, digest)) is None:
             return None
         asked.learned, walker = learned.count, asked.walker
         if walker == session.first and session.starts_again(walker, len(playable(asked.policy, asked.slots))):
             return None
-        turn = min(session.counts[walker] + 1, asked.last)
+        turn = min(session.position.counts[walker] + 1, asked.last)
         call = asked.calls.get(turn) or self._decide(asked, turn, session, store)
-        if call is None or call.interaction is None or walker in session.recorded_here:
+        if call is None or call.interaction is None or walker in session.position.recorded_here:
             return None
         at, extra = state.now(), ((KEY_HEADER, asked.known.key),)
         laid = state.plans.at_once(call.interaction, client, now=at, extra=extra, read=store.response)
@@ -154,10 +152,10 @@ class FastPath:
         )  # before the recordings: what is written meanwhile counts from the next request on
         slots = store.slots(session.cassette, session.sample, place.party, known.key)
         changes = changes_something(place.route, place.method)
-        repeats = exhausted_of(session.exhausted, place.channel, place.method, changes=changes)
+        repeats = exhausted_of(session.settings.exhausted, place.channel, place.method, changes=changes)
         self._make_room()
         made = self._asked[id(place), digest] = Asked(
-            place=place, totals=session.totals, mode=session.mode, exhausted=session.exhausted, generation=generation,
+            place=place, totals=session.calls.totals, settings=session.settings, generation=generation,
             learned=learned.count, known=known, walker=(place.party, known.key), slots=slots, policy=session.policy,
             repeats=repeats, last=sys.maxsize if repeats is Exhausted.CYCLE else len(slots) + 1,
         )  # fmt: skip

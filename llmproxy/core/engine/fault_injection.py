@@ -81,7 +81,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             return found
         if session.starts_again(walker, len(playable(session.policy, found.recordings))):
             session.restart()
-        nth = session.counts[walker] + 1
+        nth = session.position.counts[walker] + 1
         verdict = judge(call, found, nth)
         if verdict.decision is Decision.REFUSE and not any(each.goes_on(call) for each in call.interceptors):
             return found
@@ -125,7 +125,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             stream=call.identity.stream,
             target=call.route.target,
             body=call.request.data,
-            speed=0 if slot is None else call.session.speed,  # what comes from the provider has had its time
+            speed=0 if slot is None else call.session.settings.speed,  # what comes from the provider has had its time
             now=int(self._parts.state.now()),
             answer=answer,
             tools=lambda: tools_of(call.family, call.operation, call.request.data, answer()),

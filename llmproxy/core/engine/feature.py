@@ -130,6 +130,6 @@ def judge(call: Exchange, found: Lookup, nth: int) -> Decided[KeyedRecording]:
     """Return what the mode's row makes of the `nth` arrival of a call."""
     session, route = call.session, call.route
     changes = changes_something(route, call.method)
-    exhausted = exhausted_of(session.exhausted, call.channel, call.method, call.operation, changes=changes)
-    here = (call.party, found.key) in session.recorded_here
+    exhausted = exhausted_of(session.settings.exhausted, call.channel, call.method, call.operation, changes=changes)
+    here = (call.party, found.key) in session.position.recorded_here
     return decide(Situation(session.policy, found.recordings, nth, exhausted, here))

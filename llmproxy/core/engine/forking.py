@@ -351,12 +351,13 @@ class ForkInterceptor(Interceptor[Exchange]):
             wanted = parts.keying.canonical(call, call.request.data)
             miss = parts.misses.explain_refusal(call, why, recordings, wanted)
         forking.fork = fork = forking.fork_at(call, miss, forking.child or "", now)
-        session.superseded.update(session.counts)  # what is shared is not replaced when its key comes again
+        session.superseded.update(session.position.counts)  # what is shared is not replaced when its key comes again
         overrides = forking.overrides.redact(parts.state.redactor.text)
         session.served.update(make(store, replace(fork, overrides=overrides), forking.shared, now))
         for made in forking.made.values():
             session.served.add(store.add(replace(made, cassette=fork.cassette, sample=1), supersede=False))
-        session.cassette, session.sample, session.mode = fork.cassette, 1, Mode.RECORD
+        session.cassette, session.sample = fork.cassette, 1
+        session.settings = replace(session.settings, mode=Mode.RECORD)
         call.note = "; ".join(note for note in (call.note, f"fork: {fork.cassette}") if note)
 
     def on_miss_told(self, call: Exchange, miss: ExplainedMiss, text: str) -> str:
@@ -391,7 +392,8 @@ class ForkFeature(Feature):
         forking: Forking | None = asked.get("forking")
         sessions, inherited = self.parts.state.sessions, Overrides()
         parent = session.cassette, session.sample
-        if (store := sessions.store(session.mode)) is not None and (fork := fork_of(store, *parent)) is not None:
+        store = sessions.store(session.settings.mode)
+        if store is not None and (fork := fork_of(store, *parent)) is not None:
             inherited = Overrides(fork.overrides.tools)  # answers made by hand are recorded in it
         if forking is None:
             return ForkInterceptor(self.parts, session, Forking(inherited, parent=parent)) if inherited.tools else None

@@ -52,7 +52,7 @@ class Keying:
         self, exchange: Exchange, body: bytes, known: KnownRequest, seen: Canonical | None
     ) -> tuple[KnownRequest, Canonical | None]:
         """Add what this session changed before of what a request names, and find what the request itself changes."""
-        where, changes = exchange.route, exchange.session.changes
+        where, changes = exchange.route, exchange.session.position.changes
         tree = read_json(exchange.request.data) if where.changes and known.refs else None
         change = find_change(where, exchange.method, known.key, known.refs, tree)
         if changes:

@@ -56,7 +56,7 @@ class LeftInterceptor(Interceptor[Exchange]):
 
     def _forget_leaving(self, session: Session, recording: int) -> Callable[[], None]:
         """Return what makes a recording count as left once; it blocks."""
-        store, place = self._sessions.store(session.mode), (session.cassette, session.sample)
+        store, place = self._sessions.store(session.settings.mode), (session.cassette, session.sample)
         rows = store.list_keys(*place) if store is not None else []
         mine = next((each for each in rows if each.id == recording), None)
 
@@ -89,5 +89,5 @@ class LeftFeature(Feature):
 
     @override
     def on_first(self, session: Session, store: Store) -> None:
-        if session.mode.policy.writes and has_left(store, session.cassette, session.sample):
+        if session.settings.mode.policy.writes and has_left(store, session.cassette, session.sample):
             self.parts.state.sessions.features.put(session, LeftInterceptor(self.parts))

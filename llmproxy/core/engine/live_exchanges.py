@@ -273,7 +273,7 @@ class LiveFeature(Feature):
             raise LiveForbidden(msg, hint="Start the proxy with --allow-live, or with --live itself, to permit it.")
 
     def plug(self, session: Session, asked: Mapping[str, Any]) -> LiveInterceptor | None:
-        chosen = self._choose(session.mode, asked)
+        chosen = self._choose(session.settings.mode, asked)
         return None if chosen is None else LiveInterceptor(self.parts, session, chosen)
 
     def _choose(self, mode: Mode, asked: Mapping[str, Any]) -> LiveChannels | None:

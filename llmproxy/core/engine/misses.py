@@ -35,7 +35,7 @@ def context_of(exchange: Exchange) -> MissContext:
     """Return what an exchange itself says of its miss."""
     session = exchange.session
     return MissContext(
-        mode=session.mode, cassette=session.cassette, session=session.name, sample=session.sample,
+        mode=session.settings.mode, cassette=session.cassette, session=session.name, sample=session.sample,
         party=exchange.party, key=exchange.key or "", method=exchange.method, provider=exchange.route.provider.name,
         operation=exchange.operation, model=exchange.identity.model,
     )  # fmt: skip
@@ -58,7 +58,7 @@ def explain_miss(
     context = replace(
         context_of(exchange), stream=exchange.identity.stream, last_user=last_user_text(request.body) or "",
         store=config.shown or str(config.store), store_exists=store is not None, again=config.again,
-        upstreams=session.upstreams, recordings=count(store, *place) if store else 0,
+        upstreams=session.settings.upstreams, recordings=count(store, *place) if store else 0,
         same_operation=count(store, *place, *kind) if store else 0,
         played=recordings if why is MissReason.EXHAUSTED else 0,
         elsewhere=_find_elsewhere(store, key, exchange.channel) if store else (), complete=session.complete,

@@ -40,7 +40,7 @@ class Stages:
             if fails or exchange.decision is Decision.FAULT or exchange.answer.withheld:
                 exchange.change = None
             else:
-                exchange.session.changes.begin(exchange.change)
+                exchange.session.position.changes.begin(exchange.change)
 
     def _identify(self, exchange: Exchange, body: bytes) -> None:
         exchange.request.body = body
@@ -68,9 +68,9 @@ class Stages:
     def _key(self, exchange: Exchange, body: bytes) -> Canonical | None:
         """Give a call its key; returns its canonical form where that had to be made."""
         known, seen = self._keying.recognise(exchange, body)
-        if exchange.session.changes and self._starts_again(exchange, known.key):
+        if exchange.session.position.changes and self._starts_again(exchange, known.key):
             exchange.session.restart()
-        exchange.session.stateless = (exchange.party, known.key)
+        exchange.session.position.stateless = (exchange.party, known.key)
         known, seen = self._keying.add_state(exchange, body, known, seen)
         exchange.identity = known
         return seen
@@ -116,7 +116,7 @@ class Stages:
         """Return whether this is the first request of another run of the agent, which changed nothing yet."""
         session, store = exchange.session, self._state.stores.current
         walker = (exchange.party, key)
-        if walker != session.first or store is None or session.stateless == walker:
+        if walker != session.first or store is None or session.position.stateless == walker:
             return False
         slots = store.slots(session.cassette, session.sample, *walker)
         return session.starts_again(walker, len(playable(session.policy, slots)))
@@ -158,7 +158,7 @@ class Answering:
             if exchange.answer.made is None:
                 raise ValueError("plan() is for exchanges decided REPLAY")
             return plan(exchange.answer.made, client, speed=0, now=self._state.now(), extra=extra)
-        speed, now = exchange.session.speed, self._state.now()
+        speed, now = exchange.session.settings.speed, self._state.now()
         extra = (*extra, *exchange.answer.told)
         looked_at = exchange.answer.made is not None or any(each.reads_answers for each in exchange.interceptors)
         if speed or looked_at or exchange.answer.held or slot.status in REDIRECTS:
@@ -190,7 +190,7 @@ class Answering:
         """
         if not exchange.answer.held:
             return 0.0
-        recorded = None if offset is None else offset * (exchange.session.speed or 1) / MICROSECONDS
+        recorded = None if offset is None else offset * (exchange.session.settings.speed or 1) / MICROSECONDS
         waits = (each.wait_before(exchange, recorded, ends, has_read) for each in exchange.interceptors)
         return max(waits, default=0.0)
 

@@ -17,8 +17,8 @@ and only that has the fast path.
         on_plan         what is sent, and when: of a replayed answer, and of one that was made here: of a FAULT, or
                         where it is `withheld`
         wait_before     seconds until a piece of a replayed answer (its recorded second; None: the last) may go out to
-                        the client at `ends`, or is asked for again; only where `call.answer.held` was set; `has_read` says
-                        whether a client has read what it was sent
+                        the client at `ends`, or is asked for again; only where `call.answer.held` was set; `has_read`
+                        says whether a client has read what it was sent
         playback        an answer that goes on when its client has done what the recorded one did
         on_sent         all of a replayed answer was sent, and its client is still there
         before_store    another answer for the store

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,8 @@ class Calls:
 
     arrived: int = 0
     """Calls that have begun, since the session was opened; the number of the last one."""
+    totals: Totals = field(default_factory=Totals)
+    """Of those that have ended."""
     _ended: deque[Call] = field(default_factory=lambda: deque(maxlen=KEPT_CALLS))
     _count: int = 0
     _texts: dict[int, str] = field(default_factory=dict)
@@ -61,6 +64,7 @@ class Calls:
 
     def add(self, call: Call, text: str = "") -> None:
         """Keep a call that has ended; `text` is what a refused client was told."""
+        self.totals.add(call, text if call.miss else "")
         self._ended.append(call)
         self._count += 1
         if text and len(self._texts) < KEPT_TEXTS:
@@ -122,6 +126,46 @@ def check_party(value: str | None) -> str:
     return value
 
 
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """What a session was opened with; another value where that changes."""
+
+    mode: Mode
+    speed: float = 0.0
+    exhausted: Exhausted = Exhausted.LAST
+    opened: bool = False
+    """By the control API: it ends with close or reset, and never restarts by itself."""
+    upstreams: Mapping[str, str] = field(default_factory=dict)
+    """Where this session's providers are, if not where the proxy's are."""
+
+
+@dataclass(slots=True)
+class ReplayPosition:
+    """Where a session stands in its cassette."""
+
+    counts: Counter[Walker] = field(default_factory=Counter)
+    recorded_here: set[Walker] = field(default_factory=set)
+    """Which it records, each for its party and for nobody's."""
+    failed: set[int] = field(default_factory=set)
+    """Failures that were recorded: one that a good answer follows is a retry."""
+    changes: StateChanges = field(default_factory=StateChanges)
+    """What it made of what servers keep."""
+    last: Walker | None = None
+    """The last request."""
+    stateless: Walker | None = None
+    """The last request, by the key that it has without any state (`keys.changes`)."""
+    missed: Key | None = None
+    """Of the last miss that was to be streamed."""
+
+    def restart(self) -> None:
+        """Stand at the start again; who asked last is still known."""
+        self.counts.clear()
+        self.recorded_here.clear()
+        self.failed.clear()
+        self.changes.clear()
+        self.last = None
+
+
 @dataclass(slots=True)
 class Session:
     """The state of one walk."""
@@ -129,9 +173,7 @@ class Session:
     name: str
     cassette: str
     sample: int
-    mode: Mode
-    speed: float
-    exhausted: Exhausted
+    settings: SessionSettings
     complete: bool = False
     """`once`: the cassette was complete when this session opened."""
     sealed: bool | None = None
@@ -142,38 +184,21 @@ class Session:
     """Who opened it has closed it; False: its proxy ends it."""
     first: Walker | None = None
     """The cassette's first recording; None while nothing is recorded."""
-    counts: Counter[Walker] = field(default_factory=Counter)
-    recorded_here: set[Walker] = field(default_factory=set)
-    """Which it records, each for its party and for nobody's."""
+    position: ReplayPosition = field(default_factory=ReplayPosition)
     superseded: set[Walker] = field(default_factory=set)
     """`record`: keys whose older recordings were already replaced by this session."""
     served: set[int] = field(default_factory=set)
     """Interactions that were replayed or recorded, over all restarts; any thread adds."""
-    failed: set[int] = field(default_factory=set)
-    """Failures that were recorded, since the walk began: one that a good answer follows is a retry."""
-    opened: bool = False
-    """By the control API: it ends with close or reset, and never restarts by itself."""
-    upstreams: dict[str, str] = field(default_factory=dict)
-    """Where this session's providers are, if not where the proxy's are."""
-    totals: Totals = field(default_factory=Totals)
-    """What became of it."""
     calls: Calls = field(default_factory=Calls)
-    """What it was asked, over all restarts."""
+    """What it was asked and what became of it, over all restarts."""
     interceptors: tuple[Interceptor[Any], ...] = ()
     """Of the features that it has, in the declared order."""
     _along: dict[Channel, tuple[object, tuple[Interceptor[Any], ...]]] = field(default_factory=dict)
-    changes: StateChanges = field(default_factory=StateChanges)
-    """What it made of what servers keep, since the walk began."""
-    stateless: Walker | None = None
-    """The last request, by the key that it has without any state (`keys.changes`)."""
-    _last: Walker | None = None
-    _missed: Key | None = None
-    """Of the last miss that was to be streamed."""
 
     @property
     def policy(self) -> ModePolicy:
         """What its mode does over the cassette as it was when this session opened."""
-        policy = self.mode.policy
+        policy = self.settings.mode.policy
         return policy.complete if self.complete and policy.complete is not None else policy
 
     def along(self, channel: Channel) -> tuple[Interceptor[Any], ...]:
@@ -186,7 +211,7 @@ class Session:
 
     def is_plain(self, channel: Channel) -> bool:
         """Return whether a channel's calls are served as recorded, at once: nobody is asked, and nothing is paced."""
-        return not (self.speed or self.along(channel))
+        return not (self.settings.speed or self.along(channel))
 
     @property
     def sees_whole(self) -> bool:
@@ -200,8 +225,8 @@ class Session:
     def misses_again(self, wanted: Canonical) -> bool:
         """Note a missed request, and tell whether it is the one missed before, asked without a stream."""
         key = key_of(replace(wanted, stream=True, headers=()))
-        again = not wanted.stream and self._missed == key
-        self._missed = key if wanted.stream else None
+        again = not wanted.stream and self.position.missed == key
+        self.position.missed = key if wanted.stream else None
         return again
 
     def arrive(self, walker: Walker, recordings: int) -> int:
@@ -217,41 +242,39 @@ class Session:
         """
         return (
             walker == self.first
-            and self._last is not None
-            and self._last != walker
-            and not self.opened
+            and self.position.last is not None
+            and self.position.last != walker
+            and not self.settings.opened
             and self.policy.plays is not Plays.NOTHING
-            and 0 < recordings <= self.counts[walker]
+            and 0 < recordings <= self.position.counts[walker]
         )
 
     def count(self, walker: Walker) -> int:
         """Count one arrival that does not start the walk again, and return its number, from 1."""
-        self._last = walker
-        self.counts[walker] += 1
-        return self.counts[walker]
+        position = self.position
+        position.last = walker
+        position.counts[walker] += 1
+        return position.counts[walker]
 
     def last_of(self, party: str) -> Key | None:
         """Return the key that a party asked last; None if the last request was another's, or there was none."""
-        return self._last[1] if self._last is not None and self._last[0] == party else None
+        last = self.position.last
+        return last[1] if last is not None and last[0] == party else None
 
     def restart(self) -> None:
         """Walk from the start again."""
-        self.counts.clear()
-        self.recorded_here.clear()
-        self.failed.clear()
-        self.changes.clear()
-        self._last = None
+        self.position.restart()
         for each in self.interceptors:
             each.restart()
 
     def record(self, walker: Walker) -> None:
         """Note that what is asked here is recorded by this session, not served."""
-        self.recorded_here.add(walker)
-        self.recorded_here.add(("", walker[1]))
+        self.position.recorded_here.add(walker)
+        self.position.recorded_here.add(("", walker[1]))
 
     def records(self, key: Key) -> bool:
         """Return whether a key is recorded here, whoever asks. From any thread."""
-        return ("", key) in self.recorded_here
+        return ("", key) in self.position.recorded_here
 
     def supersedes(self, walker: Walker) -> bool:
         """Tell (once per key) that the recording about to be stored replaces the older ones."""

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from llmproxy.core.forks.table import reserve
 from llmproxy.core.sessions.interceptor import Interceptor
-from llmproxy.core.sessions.session import Session, split_name
+from llmproxy.core.sessions.session import Session, SessionSettings, split_name
 from llmproxy.core.store.store import Store
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, OFFLINE, Exhausted, Mode, Plays
@@ -56,13 +56,11 @@ class LiveForbidden(RefusedError):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionDefaults:
+class SessionDefaults(SessionSettings):
     """What a session is like unless it says otherwise."""
 
-    mode: Mode
-    speed: float
-    exhausted: Exhausted
     allow_live: bool = False
+    """A replay proxy may open sessions in modes that reach the network."""
 
 
 class SessionEnded(NamedTuple):
@@ -134,8 +132,7 @@ class Sessions:
         """Return the session that a request under `name` belongs to, opened now if need be."""
         name = canonical(name)
         name = self.bindings.get(name, name)
-        defaults = self.defaults
-        return self.walks.get(name) or self._begin(name, defaults.mode, defaults.speed, defaults.exhausted, {})
+        return self.walks.get(name) or self._begin(name, self.defaults, {})
 
     def find_open(self, name: str) -> Session | None:
         """Return the session that a request under `name` would belong to, if it is open. Raises RefusedError."""
@@ -166,7 +163,7 @@ class Sessions:
         """
         name = canonical(name)
         known = self.walks.get(name)
-        if known is not None and known.opened:
+        if known is not None and known.settings.opened:
             hint = f"Close it first: POST {CONTROL_PREFIX}sessions/{quote(name, safe='')}/close"
             raise SessionBusy(f"llmproxy: session {name!r} is open already.", hint=hint)
         mode = mode or self.defaults.mode
@@ -175,11 +172,10 @@ class Sessions:
         self.features.check(mode, asked)
         if known is not None:
             self._leave(known)
-        speed = self.defaults.speed if speed is None else speed
-        session = self._begin(name, mode, speed, exhausted or self.defaults.exhausted, asked)
-        session.opened = True
-        session.upstreams = dict(upstreams or {})
-        return session
+        ours = self.defaults
+        speed, exhausted = ours.speed if speed is None else speed, exhausted or ours.exhausted
+        settings = SessionSettings(mode, speed, exhausted, opened=True, upstreams=dict(upstreams or {}))
+        return self._begin(name, settings, asked)
 
     def refuse_network(self, which: str) -> None:
         """Refuse a session with a network that this proxy was not allowed. Raises LiveForbidden."""
@@ -203,8 +199,8 @@ class Sessions:
         if session.policy.plays is not Plays.NOTHING:
             self.features.on_first(session, store)
 
-    def _begin(self, name: str, mode: Mode, speed: float, exhausted: Exhausted, asked: Mapping[str, Any]) -> Session:
-        session = Session(name, *split_name(name), mode, speed, exhausted)
+    def _begin(self, name: str, settings: SessionSettings, asked: Mapping[str, Any]) -> Session:
+        session, mode = Session(name, *split_name(name), settings), settings.mode
         if (store := self.store(mode)) is not None:
             self.hear_begin(store, session.cassette, session.sample)
         self.features.plug(session, asked)
@@ -288,7 +284,7 @@ class Sessions:
             return
         self._keep(session)
         try:
-            if (store := self.store(session.mode)) is not None:
+            if (store := self.store(session.settings.mode)) is not None:
                 store.end(*session.leased or session.kept_in, _LATE, clean=session.sealed)
                 if session.policy.writes:
                     self.on_run_end(session)

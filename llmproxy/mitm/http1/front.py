@@ -256,7 +256,7 @@ class Front(asyncio.StreamReaderProtocol):
             return False  # the layer says it, in its way
         self._incoming = incoming
         session = exchange.session
-        return exchange.decision is None and not session.speed and not session.sees_whole
+        return exchange.decision is None and not session.settings.speed and not session.sees_whole
 
     def _replay(self, body: bytes) -> bool:
         """Send the recorded answer; False if there is none, or it is not for here."""

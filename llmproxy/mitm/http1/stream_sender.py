@@ -107,7 +107,7 @@ class StreamSender:
     def _is_timed(self) -> bool:
         """Whether pieces come in their time; at full speed they have one only for their place in the order."""
         exchange = self._here.incoming.exchange
-        return exchange is None or not exchange.answer.held or exchange.session.speed > 0
+        return exchange is None or not exchange.answer.held or exchange.session.settings.speed > 0
 
     def _wait_in_order(self, offset: int | None) -> float:
         here, exchange = self._here, self._here.incoming.exchange

@@ -9,17 +9,17 @@ from pathlib import Path
 from llmproxy.calls import Call
 from llmproxy.core.engine.accounts import Priced, Prices, call_of
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.session import Session
+from llmproxy.core.sessions.session import Session, SessionSettings
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import MissError, RefusedError
-from llmproxy.protocol import Decision, Exhausted, Mode
+from llmproxy.protocol import Decision, Mode
 from tests.support.chats import NOW, chat, chat_exchange, fill
 
 
 def exchange(decision: Decision) -> Exchange:
     """Return a chat that was decided."""
-    session = Session("s", "s", 1, Mode.REPLAY, 0.0, Exhausted.LAST)
+    session = Session("s", "s", 1, SessionSettings(Mode.REPLAY))
     made = chat_exchange(session, ())
     made.decision, made.identity = decision, replace(made.identity, model="gpt-4o")
     return made

@@ -70,7 +70,7 @@ def test_a_run_in_another_folder_gets_its_answer_in_its_own_words(tmp_path: Path
         assert outcome.bound == ("cwd", "date")
         assert "bound: cwd, date" in outcome.note
         session = made.sessions.get_session("default")
-        sums = session.totals.to_json()
+        sums = session.calls.totals.to_json()
         assert (sums["hits"], sums["bound"], sums["bound_names"]) == (1, 1, ["cwd", "date"])
         assert made.questions.count_unused() == 0
 

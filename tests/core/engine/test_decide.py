@@ -15,7 +15,7 @@ from llmproxy.core.engine.decide import (
     playable,
 )
 from llmproxy.core.sessions.interceptor import Decided, MissReason
-from llmproxy.core.sessions.session import Session
+from llmproxy.core.sessions.session import Session, SessionSettings
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.protocol import Channel, Decision, Exhausted, Mode, ModePolicy
 
@@ -90,7 +90,7 @@ COMPLETE: list[tuple[list[Take], list[str]]] = [
 
 def policy_of(mode: Mode, *, complete: bool) -> ModePolicy:
     """Return what a session of this mode does."""
-    return Session("s", "s", 1, mode, 0.0, Exhausted.LAST, complete=complete).policy
+    return Session("s", "s", 1, SessionSettings(mode), complete=complete).policy
 
 
 def told(verdict: Decided[Take]) -> str:

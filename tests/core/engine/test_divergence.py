@@ -16,11 +16,11 @@ from llmproxy.core.forks.table import Copy, fork_of
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Lookup
-from llmproxy.core.sessions.session import Session
+from llmproxy.core.sessions.session import Session, SessionSettings
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.traffic.interaction import Chunk, Response
-from llmproxy.protocol import Decision, Exhausted, Mode
+from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import engine
 from tests.support.chats import NOW, chat, chat_exchange, fill
 
@@ -33,7 +33,7 @@ def forks(tmp_path: Path) -> Iterator[ForkInterceptor]:
     """Return what overrides the tool `t` in a session `a`, whose cassette has one recording."""
     fill(tmp_path / "x.db", chat("one", cassette="a"))
     with engine(tmp_path / "x.db", Mode.RECORD, max_request=1000) as made:
-        session = Session("a", "a", 1, Mode.REPLAY, 0.0, Exhausted.LAST)
+        session = Session("a", "a", 1, SessionSettings(Mode.REPLAY))
         given = parse_overrides(["t=5"], [])
         state = Forking(overrides=given, given=given, parent=("a", 1), live=True, child="b")
         made.features.put(session, ForkInterceptor(made.features.get(ForkFeature).parts, session, state))
@@ -100,6 +100,6 @@ def test_a_fork_is_begun_in_the_store(tmp_path: Path, forks: ForkInterceptor, se
         assert found is not None
         assert secret not in str(found.overrides)
         assert (found.step, found.shared) == (3, 1)
-    assert (sent.session.cassette, sent.session.mode, sent.note) == ("b", Mode.RECORD, "fork: b")
+    assert (sent.session.cassette, sent.session.settings.mode, sent.note) == ("b", Mode.RECORD, "fork: b")
     assert not sent.session.supersedes(("agent", chat("one").key))
     assert sent.session.served == {2, 3}

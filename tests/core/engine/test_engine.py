@@ -333,7 +333,7 @@ def test_what_arrives_while_an_answer_is_stored_does_not_lose_it(tmp_path: Path,
     with engine(tmp_path / "x.db", mode) as made:
         for more in ({}, {"previous_response_id": "resp_1"}):
             exchange = made.arrive("POST", "/v1/responses", None, ())
-            exchange.session.recorded_here = Growing()
+            exchange.session.position.recorded_here = Growing()
             made.identify(exchange, json.dumps({"model": "m", "input": "b", **more}).encode())
             answered(made, exchange, b'{"error":{"message":"no"}}', status=status)
             assert (exchange.decision, exchange.kept.interaction is not None) == (Decision.RECORD, True)
@@ -442,7 +442,7 @@ def test_a_retry_inside_one_session_replays_as_one(mode: Mode, tmp_path: Path) -
             for each in asked:
                 made.outcome(each, 200)
             assert [each.note for each in asked] == ["a recorded failure: 429", "a recorded failure: 401", ""]
-            assert made.sessions.get("default").totals.to_json()["served_failures"] == 2
+            assert made.sessions.get("default").calls.totals.to_json()["served_failures"] == 2
         with engine(store, Mode.ONCE) as made:
             assert made.sessions.get("default").complete
 

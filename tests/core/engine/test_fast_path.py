@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,14 @@ def short_way(made: Engine, text: str = "hi", place: RequestPlace | None = None)
 def trace(session: Session) -> object:
     """Return all that is counted of a session."""
     return (
-        [session.counts[("agent", Key(key))] for key in sorted({each.key or "" for each in session.calls.after(0)})],
+        [
+            session.position.counts[("agent", Key(key))]
+            for key in sorted({each.key or "" for each in session.calls.after(0)})
+        ],
         sorted(session.served),
         session.calls.arrived,
         session.calls.after(0),
-        session.totals.to_json(),
+        session.calls.totals.to_json(),
     )
 
 
@@ -94,18 +98,20 @@ def test_what_was_asked_before_goes_the_short_way(store: Path) -> None:
 
 def trace_of_nothing(made: Engine) -> bool:
     """Tell whether nothing was counted at all."""
-    return all(walk.calls.arrived == 0 and not walk.counts for walk in made.sessions.walks.values())
+    return all(walk.calls.arrived == 0 and not walk.position.counts for walk in made.sessions.walks.values())
 
 
 def refuse(made: Engine, place: RequestPlace) -> RequestPlace:
     """Play nothing twice."""
-    made.sessions.walks["default"].exhausted = Exhausted.MISS
+    session = made.sessions.walks["default"]
+    session.settings = replace(session.settings, exhausted=Exhausted.MISS)
     return place
 
 
 def slow(made: Engine, place: RequestPlace) -> RequestPlace:
     """Play at the pace of the recording."""
-    made.sessions.walks["default"].speed = 1.0
+    session = made.sessions.walks["default"]
+    session.settings = replace(session.settings, speed=1.0)
     return place
 
 
@@ -122,13 +128,15 @@ def elsewhere(_made: Engine, place: RequestPlace) -> RequestPlace:
 
 def upstream(made: Engine, place: RequestPlace) -> RequestPlace:
     """Send the session's provider elsewhere."""
-    made.sessions.walks["default"].upstreams = {"openai": "http://other"}
+    session = made.sessions.walks["default"]
+    session.settings = replace(session.settings, upstreams={"openai": "http://other"})
     return place
 
 
 def record(made: Engine, place: RequestPlace) -> RequestPlace:
     """Record from now on."""
-    made.sessions.walks["default"].mode = Mode.RECORD
+    session = made.sessions.walks["default"]
+    session.settings = replace(session.settings, mode=Mode.RECORD)
     return place
 
 
@@ -195,7 +203,7 @@ def test_of_very_many_requests_the_short_way_remembers_some(store: Path, monkeyp
         kept = [each for each in gc.get_objects() if type(each) is fast_path.Asked]
         assert 0 < sum(any(each.place is place for place in places) for each in kept) <= 4
         assert [each and each[1].occurrence for each in found] == list(range(2, 22))
-        assert made.sessions.walks["default"].totals.to_json()["hits"] == 21
+        assert made.sessions.walks["default"].calls.totals.to_json()["hits"] == 21
 
 
 def test_an_unknown_session_and_an_empty_place_are_for_the_long_way(store: Path) -> None:
@@ -246,7 +254,7 @@ def test_a_session_of_the_same_name_is_another_session(store: Path) -> None:
         found = short_way(made, place=place)
         assert found is not None
         assert (found[1].seq, found[1].occurrence) == (1, 1)
-        assert made.sessions.walks["default"].totals.to_json()["hits"] == 1
+        assert made.sessions.walks["default"].calls.totals.to_json()["hits"] == 1
         short_way(made, place=place)
         assert sorted(made.sessions.walks["default"].served) == [1, 3]
 

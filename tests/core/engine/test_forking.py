@@ -133,7 +133,7 @@ def test_an_overridden_answer_needs_no_recording(engine: Make) -> None:
     one = engine()
     forking = opened(one, parse_overrides(["get_weather=5"], ["0=Early.", "1=Cold."]))
     assert [said(ask(one, messages)) for messages in (FIRST, SECOND)] == ["Early.", "Cold."]
-    tally = one.sessions.get_session("a").totals
+    tally = one.sessions.get_session("a").calls.totals
     assert (tally.saved.input, tally.saved.unpriced, tally.misses) == (0, 0, 0)
     assert forking.to_json()["answers"] == [{"call": 0, "used": True}, {"call": 1, "used": True}]
     told = json.loads(

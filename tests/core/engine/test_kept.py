@@ -315,12 +315,12 @@ def test_a_change_that_failed_changed_nothing(tmp_path: Path) -> None:
     with engine(tmp_path / "a.db", Mode.RECORD) as made:
         recorded = play(made, steps)
         session = made.sessions.walks["default"]
-        before = session.changes.state_of(["conv_r"], lambda _: None)
+        before = session.position.changes.state_of(["conv_r"], lambda _: None)
         exchange = made.arrive("POST", "/v1/conversations/conv_r/items", None, JSON)
         made.identify(exchange, b'{"items": []}')
-        assert session.changes.state_of(["conv_r"], lambda _: None) != before
+        assert session.position.changes.state_of(["conv_r"], lambda _: None) != before
         made.outcome(exchange, 500)
-        assert session.changes.state_of(["conv_r"], lambda _: None) == before
+        assert session.position.changes.state_of(["conv_r"], lambda _: None) == before
     assert len(recorded) == len(steps)
 
 

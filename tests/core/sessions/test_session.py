@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from llmproxy.core.sessions.session import LONGEST_NAME, Session, check_party, split_name
+from llmproxy.core.sessions.session import LONGEST_NAME, Session, SessionSettings, check_party, split_name
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import RefusedError
-from llmproxy.protocol import Exhausted, Mode
+from llmproxy.protocol import Mode
 
 A, B = ("agent", Key("v1:a")), ("agent", Key("v1:b"))
 
 
 def session(mode: Mode = Mode.REPLAY, *, complete: bool = False) -> Session:
     """Return a session of a cassette that begins with A."""
-    return Session("s", "s", 1, mode, 0.0, Exhausted.LAST, complete=complete, first=A)
+    return Session("s", "s", 1, SessionSettings(mode), complete=complete, first=A)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_a_walk_begins_anew_when_its_first_request_comes_again(
 def test_a_session_that_somebody_opened_does_not_begin_anew_by_itself() -> None:
     """It ends with close or reset."""
     walk = session()
-    walk.opened = True
+    walk.settings = replace(walk.settings, opened=True)
     assert [walk.arrive(walker, 1) for walker in (A, B, A)] == [1, 1, 2]
     walk.restart()
     assert walk.arrive(A, 1) == 1

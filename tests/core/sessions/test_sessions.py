@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def sessions(store: Store | None, mode: Mode = Mode.AUTO, *, allow_live: bool = False) -> Sessions:
     """Return the sessions of a proxy in this mode."""
-    return Sessions(SessionDefaults(mode, 0.0, Exhausted.LAST, allow_live), lambda _: store, "me")
+    return Sessions(SessionDefaults(mode, 0.0, Exhausted.LAST, allow_live=allow_live), lambda _: store, "me")
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,18 @@ def test_a_session_has_properties_of_its_own(store: Store) -> None:
     found = sessions(store)
     one = found.open("a", mode=Mode.REPLAY, speed=2.0, exhausted=Exhausted.MISS, upstreams={"openai": "http://o"})
     two = found.open("b")
-    assert (one.mode, one.speed, one.exhausted, one.upstreams) == ("replay", 2.0, "miss", {"openai": "http://o"})
-    assert (two.mode, two.speed, two.exhausted, two.upstreams) == ("auto", 0.0, "last", {})
+    assert (one.settings.mode, one.settings.speed, one.settings.exhausted, one.settings.upstreams) == (
+        "replay",
+        2.0,
+        "miss",
+        {"openai": "http://o"},
+    )
+    assert (two.settings.mode, two.settings.speed, two.settings.exhausted, two.settings.upstreams) == (
+        "auto",
+        0.0,
+        "last",
+        {},
+    )
     assert found.get("a") is one
 
 
@@ -112,8 +122,8 @@ def test_a_replay_proxy_opens_nothing_live(store: Store) -> None:
         assert error.value.status == 403
         assert "--allow-live" in error.value.hint
     assert found.get("a") is walk
-    assert found.open("a", mode=Mode.REPLAY).opened
-    assert sessions(store, Mode.REPLAY, allow_live=True).open("a", mode=Mode.RECORD).mode is Mode.RECORD
+    assert found.open("a", mode=Mode.REPLAY).settings.opened
+    assert sessions(store, Mode.REPLAY, allow_live=True).open("a", mode=Mode.RECORD).settings.mode is Mode.RECORD
 
 
 @pytest.mark.parametrize("name", ["", "x" * 301, "a\nb", "\0"])
@@ -407,7 +417,7 @@ def test_ten_thousand_closed_sessions_are_little(store: Store) -> None:
 
     def walk(n: int) -> None:
         session = found.open(f"tests-agent-{n:05}-0123abcd")
-        session.totals.miss_texts.extend(f"a long text {n} {i}" * 100 for i in range(3))
+        session.calls.totals.miss_texts.extend(f"a long text {n} {i}" * 100 for i in range(3))
         for i in range(20):
             session.arrive(("agent", key(i)), 1)
             session.served.add(n * 20 + i)
