@@ -81,7 +81,7 @@ class ReplacementInterceptor(Interceptor[Exchange]):
 
     def _find_objection(self, store: Store) -> str:
         """Return why the old recordings stay; empty if they do not."""
-        totals = self._session.totals
+        totals = self._session.calls.totals
         if not store.list_keys(*self.staged):
             return "nothing was recorded"
         if totals.failed or totals.refused:
