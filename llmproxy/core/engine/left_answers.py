@@ -39,13 +39,13 @@ class LeftInterceptor(Interceptor[Exchange]):
         """Send it as far as its client read, then wait for this one to leave."""
         if not _may_be_left(call):
             return laid
-        last = laid.pieces[-1][0] if call.session.speed or not call.held else 0
+        last = laid.pieces[-1][0] if call.session.settings.speed or not call.answer.held else 0
         return laid._replace(pieces=(*laid.pieces, (last + LEAVING, b"")))
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
         """Ask for it live rather than repeat it."""
         left = decided.recording is not None and decided.recording.left and call.channel is not Channel.MCP
-        repeated = call.nth > len(found.recordings) and call.session.exhausted is Exhausted.LAST
+        repeated = call.nth > len(found.recordings) and call.session.settings.exhausted is Exhausted.LAST
         return Decided(Decision.RECORD) if left and repeated else decided
 
     def on_sent(self, call: Exchange) -> Callable[[], None] | None:

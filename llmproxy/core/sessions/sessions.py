@@ -266,7 +266,9 @@ class Sessions:
 
     def end(self, session: Session) -> None:
         """Give a session's lease back, and mark its cassette. Raises as `close`."""
-        writes = session.policy.writes or session.recorded_here  # a left answer is asked live even where it is complete
+        writes = (
+            session.policy.writes or session.position.recorded_here
+        )  # a left answer is asked live even where it is complete
         place = session.leased or (session.kept_in if writes else None)
         if place is not None and (store := self.store(Mode.RECORD)) is not None:
             for each in session.interceptors:
