@@ -520,7 +520,7 @@ def _seconds(text: str) -> float:
 def test_wrapped_base64_and_cut_json_take_a_few_times_as_long_as_plain_text() -> None:
     """Five times; here eight, for machines that are busy. What is cut in JSON in JSON was quadratic: 71 times."""
     page = (Path(__file__).parents[3] / "docs" / "replay.md").read_text()
-    plain = (page * 9)[:50_000]
+    plain = (page * 12)[:50_000]
     coded = base64.b64encode(random.Random(1).randbytes(40_000)).decode()
     lines = "\n".join(coded[at : at + 64] for at in range(0, len(coded), 64))
     certificates = f"-----BEGIN CERTIFICATE-----\n{lines}\n-----END CERTIFICATE-----"
