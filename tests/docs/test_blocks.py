@@ -31,7 +31,7 @@ RUN = {
     r"\w+(-\w+)*\.md \w+ example [\w.]+": "docs/test_example_files.py",
     r"clients\.md (python|js|java|sh|go)": "clients/test_clients.py",
     r"[a-z-]+\.md \w+ (newest|previous|node)": "sdk/test_frameworks.py",
-    r"node\.md js suite [\w.]+": "sdk/test_node_package.py",
+    r"(node|README)\.md js suite [\w.]+": "sdk/test_node_package.py",
     r"agents\.md yaml": "scenario/agents/test_config.py",
     r"(ci|drift)\.md yaml (github|gitlab|compose|pre-commit)": "package/test_files.py",
     r"suites\.md yaml \w+": "suite/test_documentation.py",
@@ -85,7 +85,6 @@ def _read(text: str) -> dict[str, list[dict[str, object]]]:
 
 
 READ: dict[str, Callable[[str, Path], object]] = {
-    "README.md yaml": fragment("suite"),
     "coding-agents.md yaml": slots,
     "faults.md yaml": faults,
     "options.md toml": options,

@@ -84,13 +84,13 @@ AS = {
 }  # fmt: skip
 """What is put in for what a page leaves open."""
 NAMED = {
-    *("llmproxy cache", "llmproxy diff", "llmproxy diff --fail-on contract", "llmproxy fork", "llmproxy import"),
+    *("llmproxy cache", "llmproxy diff", "llmproxy diff --fail-on contract", "llmproxy fork"),
     *(
         "llmproxy judge", "llmproxy judge calibrate", "llmproxy label", "llmproxy learn", "llmproxy mcp",
         "llmproxy mcp --",
     ),
     *("llmproxy merge", "llmproxy replay", "llmproxy run", "llmproxy run --intercept"),
-    *("llmproxy run --live llm", "llmproxy run --store 'a b.db'", "llmproxy show", "llmproxy suite"),
+    *("llmproxy run --store 'a b.db'", "llmproxy show", "llmproxy suite"),
     "llmproxy textconv",
 }  # fmt: skip
 """Commands of which a page says the name only: typed so they end with 2, and say how they are used."""

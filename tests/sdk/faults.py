@@ -270,10 +270,15 @@ def outcome_in(summary: str, client: str) -> str:
 
 def tables(lab: FaultLab) -> str:
     """Write both tables in Markdown: what clients do at each kind, and what each client raises."""
-    lines = ["| fault | SDKs | a sound agent |", "|---|---|---|"]
+    together: dict[str, list[str]] = {}
     for name in lab.kinds:
         summary = summarize({client.name: cell(lab, client, name) for client in lab.clients})
-        lines.append(f"| `{name}` | {summary} | {KINDS[name].sound} |")
+        together.setdefault(summary, []).append(f"`{name}`")
+    lines = [
+        "| faults | SDKs |",
+        "|---|---|",
+        *(f"| {', '.join(names)} | {each} |" for each, names in together.items()),
+    ]
     raised = [row for row in RAISED if row[2] in lab.kinds]
     heads = [*STUBBORN, *(head for head, _, _ in raised)]
     lines += ["", f"| SDK | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]

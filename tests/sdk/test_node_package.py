@@ -152,8 +152,8 @@ def test_command_passes_on_to_llmproxy(modules: Path, tmp_path: Path) -> None:
 
 
 def test_page_is_right_as_it_stands(modules: Path, tmp_path: Path) -> None:
-    """The files of docs/node.md, written as the page has them: recorded, replayed, and the sum that the page shows."""
-    page = (ROOT / "docs" / "node.md").read_text("utf-8")
+    """The files of docs/node.md and README.md, as the pages have them: recorded, replayed, and the sum of both."""
+    page = "".join((ROOT / name).read_text("utf-8") for name in ("docs/node.md", "README.md"))
     suite = tmp_path / "suite"
     suite.mkdir()
     (suite / "package.json").write_text('{"name": "suite", "type": "module"}')
@@ -162,6 +162,7 @@ def test_page_is_right_as_it_stands(modules: Path, tmp_path: Path) -> None:
         (suite / name).write_text(text)
     says = {
         "Do I need an umbrella in Oslo?": "Take an umbrella.",
+        "Do I need an umbrella in Bergen?": "Always an umbrella.",
         "Does it rain in Oslo?": "Yes, rain.",
         "Does it rain in Bergen?": "Always rain.",
         "Where is order a4f7c2d9?": "Order a4f7c2d9 is here.",
@@ -172,7 +173,7 @@ def test_page_is_right_as_it_stands(modules: Path, tmp_path: Path) -> None:
     assert recorded.returncode == 0, recorded.stdout + recorded.stderr
     replayed = Suite(RUNNERS["vitest"], suite, 0).run(DEAD)
     assert replayed.returncode == 0, replayed.stdout
-    assert _summed(replayed.stdout) == (4, 4, 0, 0)
+    assert _summed(replayed.stdout) == (5, 5, 0, 0)
 
 
 def test_clients_that_ask_at_once_are_told_apart(modules: Path, tmp_path: Path) -> None:
