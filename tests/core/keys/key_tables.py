@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from llmproxy.core.keys import fields
@@ -15,13 +15,11 @@ BEGIN, END = "<!-- tables: made by tests/core/keys/key_tables.py -->\n", "<!-- /
 
 def tables() -> str:
     """Return all tables in Markdown: what counts of a request's head, what does not, what rules say of bodies."""
-    words = "`, `".join(fields.WORDS)
     parts = [
         "### Header fields that count everywhere",
-        _table(("field", "why"), [(f"`{name}`", why) for name, why in fields.KEYED.items()]),
-        "Fields whose names begin so count everywhere, too:",
-        _table(("begins with", "why"), [(f"`{name}`", why) for name, why in fields.KEYED_PREFIXES.items()]),
-        f"So does a field with one of these words in its name (`{words}`): {fields.KEYED_WORDS_WHY}.",
+        f"{_names(fields.KEYED)}.",
+        f"Fields whose names begin so count everywhere, too: {_names(fields.KEYED_PREFIXES)}.",
+        f"So does a field with one of these words in its name ({_names(fields.WORDS)}): {fields.KEYED_WORDS_WHY}.",
         "### Header fields that do not count",
         "At a known operation of a model none of these counts. Elsewhere only those with a * do not count.",
         _table(("field", "why"), _uncounted(fields.IGNORED, fields.ELSEWHERE)),
@@ -32,6 +30,10 @@ def tables() -> str:
         _table(("members (of provider)", "what", "why"), _bodies()),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _uncounted(known: Mapping[str, str], elsewhere: Mapping[str, str]) -> list[tuple[str, str]]:
