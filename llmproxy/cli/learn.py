@@ -181,10 +181,11 @@ def _decide(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Sequence[
             f"llmproxy: not taken: {', '.join(left)}. If they may be anything of their kind: {plain}{words}",
             f"  --accept takes {kinds} that a tool of this machine answered; all else is taken by name.",
         )
-    if not tried.misses:
-        return tried.code
-    _print_misses(tried.misses)
-    return Exit.MISS
+    if tried.misses:
+        _print_misses(tried.misses)
+    elif left:
+        _print_line("llmproxy: a replay in which they differ again will miss: exit code 4.")
+    return Exit.MISS if tried.misses or left else tried.code
 
 
 def _print_misses(misses: Sequence[Miss]) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,18 +21,21 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from llmproxy.calls import Call, CallLog
 from llmproxy.core.control.tool_lines import ToolLines
+from llmproxy.core.dialects.streams import ending
 from llmproxy.core.dialects.table import ERROR_HEADER, envelope, status_of_miss
+from llmproxy.core.engine.end_order import ALL_PAUSES, LONGEST_PAUSE, LOOK
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fast_path import Hit
 from llmproxy.core.mcp import refuse
 from llmproxy.core.providers.table import Family
 from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.interceptor import ClientEnds
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.traffic.interaction import Headers, Interaction, Usage
+from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usage
 from llmproxy.core.traffic.origin_guard import Guard
 from llmproxy.core.traffic.response_bytes import head_bytes
 from llmproxy.errors import LLMProxyError, MissError
-from llmproxy.mitm.sockets import Closable, Sockets
+from llmproxy.mitm.sockets import Closable, Sockets, has_read
 from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Decision
 
 if TYPE_CHECKING:
@@ -93,6 +97,65 @@ class Ahead(Closable, Protocol):
 
     layer: Idle | None
     """The layer behind."""
+
+
+LONGEST_TURN = 1.0
+"""Seconds that a piece of an answer waits at most for a client to read the end before it."""
+
+
+@dataclass(slots=True)
+class _LastEnd:
+    """The end of an answer that a session recorded last."""
+
+    seq: int = 0
+    at: float = -math.inf
+    """Monotonic seconds: when it went out, or was still not read by its client."""
+    until: float = 0.0
+    client: ClientEnds = None
+    """None when it has read it."""
+
+
+@dataclass(slots=True)
+class Turns:
+    """Lets concurrent answers of a session end one after the other while they are recorded, as replay will: so their
+    clients hear the recorded order. Whatever comes after an end is passed on when that was read, and after a pause.
+    """
+
+    clock: Callable[[], float]
+    released: Mapping[str, Exchange]
+    _last: dict[str, _LastEnd] = field(default_factory=dict)
+    """By session."""
+
+    async def wait(self, exchange: Exchange) -> None:
+        """Wait until a piece of an answer may reach its client."""
+        last = self._last.get(exchange.session.name)
+        while last is not None and last.at > exchange.progress.arrived and last.seq != exchange.seq:
+            if last.client is not None and self.clock() < last.until:
+                last.client, last.at = (None, last.at) if has_read(last.client) else (last.client, self.clock())
+            left = last.at + min(LONGEST_PAUSE, ALL_PAUSES / max(1, self._count(exchange))) - self.clock()
+            if left <= 0:
+                break
+            await asyncio.sleep(left if last.client is None else min(left, LOOK))
+
+    def on_piece(self, exchange: Exchange, data: bytes, client: ClientEnds) -> None:
+        """Note a piece of a stream that goes to its client; empty for its end."""
+        if self._count(exchange) > 1 and (not data or is_terminator(exchange, data)):
+            self.on_end(exchange, client)
+
+    def on_end(self, exchange: Exchange, client: ClientEnds) -> None:
+        """Note that the end of an answer goes to its client."""
+        last, now = self._last.setdefault(exchange.session.name, _LastEnd()), self.clock()
+        if last.seq != exchange.seq:
+            last.seq, last.at, last.until, last.client = exchange.seq, now, now + LONGEST_TURN, client
+
+    def _count(self, exchange: Exchange) -> int:
+        return sum(each.session is exchange.session for each in self.released.values())
+
+
+def is_terminator(exchange: Exchange, data: bytes) -> bool:
+    """Return whether a piece of a stream holds what ends it in its dialect."""
+    told = exchange.family, exchange.operation, exchange.stream, exchange.recording.status, exchange.recording.kind
+    return ending(*told, data, http_ended=False) is Ending.COMPLETE
 
 
 @dataclass(slots=True)
@@ -160,6 +223,7 @@ class ProxyContext:
     _ended: deque[EndedAnswer] = field(default_factory=deque)
     _viewer: Viewer | None = None
     """Answers that page; made when it is first opened."""
+    turns: Turns = field(init=False)
     lines: ToolLines | None = None
     """Clients of servers of tools that speak over stdio."""
     _called: bool = False
@@ -167,6 +231,7 @@ class ProxyContext:
 
     def __post_init__(self) -> None:
         self.lines = ToolLines(self)
+        self.turns = Turns(self.engine.clock, self.released)
 
     # --- answers of our own ----------------------------------------------------------------------------------------
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
 from urllib.parse import urlsplit
@@ -24,22 +22,17 @@ from mitmproxy.proxy.layers import http as http_layers
 from mitmproxy.proxy.layers.http._http1 import Http1Client
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from llmproxy.core.engine.end_order import LONGEST_PAUSE, LOOK
 from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import ClientEnds
 from llmproxy.core.traffic import response_bytes
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import LLMProxyError, UpstreamError, unsign_text
-from llmproxy.mitm.http1.connection_state import has_read
 from llmproxy.mitm.intercept import is_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.websocket_recorder import SocketHooks, is_unasked_switch, is_upgrade, prepare_upgrade
 from llmproxy.protocol import CACHE_HEADER, OUR_HEADERS_PREFIX, Decision
 
-LONGEST_TURN = 1.0
-"""Seconds that an answer's end waits at most for a client to read the one before."""
 MOST = 64 << 10
 """Bytes of interim heads before an answer; whoever sends more does not mean to answer."""
 _INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9][ \r]")
@@ -126,24 +119,12 @@ def deny(data: ServerConnectionHookData) -> None:
         data.server.error = DENIED
 
 
-@dataclass(slots=True)
-class LastEnd:
-    """The end of an answer that a session recorded last."""
-
-    at: float = -math.inf
-    """Monotonic seconds: when it went out, or was still not read by its client."""
-    client: ClientEnds = None
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-
 class Recorder(SocketHooks):
     """Obeys what the layer decided."""
 
     def __init__(self, shell: ProxyContext) -> None:
         read_past_interim()
         self._shell = shell
-        self._last_ends: dict[str, LastEnd] = {}
-        """By session."""
 
     def _exchange(self, flow: http.HTTPFlow) -> Exchange | None:
         """Return what this flow carries: the release may be taken back (the client left) before its last hook."""
@@ -253,17 +234,20 @@ class Recorder(SocketHooks):
             others = (field for field in response.headers.fields if field[0].lower() not in replaced)
             response.headers = http.Headers((*others, *ours))
             if response.status_code != SWITCHING:
-                response.stream = self._tap(exchange)
+                response.stream = self._tap(exchange, flow.client_conn)
         except Exception as why:  # noqa: BLE001 - as above
             self._fail_closed(flow, why)
 
-    def _tap(self, exchange: Exchange) -> Callable[[bytes], bytes]:
+    def _tap(self, exchange: Exchange, client: connection.Client) -> Callable[[bytes], bytes]:
         recording, offset = exchange.recording, self._offset
+        ends = client.peername, client.sockname
 
         def tap(data: bytes) -> bytes:
             try:
                 if data:
                     recording.data(offset(exchange), data)
+                if not recording.holds_end:
+                    self._shell.turns.on_piece(exchange, data, ends)
             except Exception:  # an exception that leaves a tap makes the client hang; the answer is its, come what may
                 log.exception("a piece of an answer could not be noted")
                 recording.damaged = True
@@ -283,21 +267,8 @@ class Recorder(SocketHooks):
         elif exchange is not None:
             await self._commit(exchange, proper=True)
             if exchange.decision is Decision.RECORD and exchange.recording.holds_end:
-                await self._end_in_turn(exchange, flow.client_conn)
-
-    async def _end_in_turn(self, exchange: Exchange, client: connection.Client) -> None:
-        """Let concurrent answers end one after the other, as replay will: so their client hears the recorded order.
-
-        Only those whose end is held back until it is stored; an answer without a length was passed on as it came.
-        """
-        last = self._last_ends.setdefault(exchange.session.name, LastEnd())
-        async with last.lock:
-            clock, until = self._shell.engine.clock, last.at + LONGEST_TURN
-            while last.at > exchange.progress.arrived and (left := last.at + LONGEST_PAUSE - clock()) > 0:
-                await asyncio.sleep(min(left, LOOK))
-                if clock() < until and not has_read(last.client):
-                    last.at = clock()
-            last.at, last.client = clock(), (client.peername, client.sockname)
+                await self._shell.turns.wait(exchange)
+                self._shell.turns.on_end(exchange, (flow.client_conn.peername, flow.client_conn.sockname))
 
     async def error(self, flow: http.HTTPFlow) -> None:
         """Store what came before the break, or say why nothing came: the layer tells it to the client."""

@@ -11,7 +11,7 @@ import struct
 import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.connection import Client
@@ -151,3 +151,53 @@ class Sockets:
                     log.warning("the port cannot be opened again yet: %s", error)
                     await asyncio.sleep(KNOCK)
         self._reopening = None
+
+
+_SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
+"""Of netlink(7) and sock_diag(7): the protocol, its message, and the flag of one that asks."""
+_HEAD, _ASKED = struct.Struct("=IHHII"), struct.Struct("=BBBBI")
+_FOUND = struct.Struct("=56xIIII")
+"""Of `inet_diag_msg`: bytes not read, bytes not acknowledged, user, inode."""
+
+
+class _OtherEnd(NamedTuple):
+    unread: int
+    """Bytes that it has received and nobody has read."""
+    inode: int
+    """0: it belongs to no process any more."""
+
+
+def has_gone(peer: Any, here: Any) -> bool:  # noqa: ANN401 - addresses, as the system gives them: (host, port, ...)
+    """Return whether nobody holds the other end of a connection from `peer` to `here`.
+
+    False also where that cannot be known.
+    """
+    found = _find_other_end(peer, here)
+    return found is not None and not found.inode
+
+
+def has_read(ends: Any) -> bool:  # noqa: ANN401 - as above, of both ends
+    """Return whether the client has read all that its system has received; True also where that cannot be known."""
+    found = None if ends is None else _find_other_end(*ends)
+    return found is None or not found.unread
+
+
+def _find_other_end(peer: Any, here: Any) -> _OtherEnd | None:  # noqa: ANN401 - as above
+    """Ask the kernel of the other end of one connection: 20 us, where reading `/proc/net/tcp` takes 10 ms among
+    thousands of others. None where it says nothing.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in peer[0] else socket.AF_INET
+        ends = b"".join(socket.inet_pton(family, each[0]).ljust(16, b"\0") for each in (peer, here))
+        asked = _ASKED.pack(family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF)
+        asked += struct.pack("!HH", peer[1], here[1]) + ends + bytes(4) + b"\xff" * 8
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as kernel:
+            kernel.settimeout(1)
+            kernel.send(_HEAD.pack(_HEAD.size + len(asked), _BY_FAMILY, _REQUEST, 1, 0) + asked)
+            said = kernel.recv(4096)
+    except (OSError, AttributeError, TypeError, IndexError, ValueError, struct.error):  # not Linux, or no address
+        return None
+    if _HEAD.unpack_from(said)[1] != _BY_FAMILY:
+        return None
+    unread, _, _, inode = _FOUND.unpack_from(said, _HEAD.size)
+    return _OtherEnd(unread, inode)

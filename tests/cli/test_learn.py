@@ -96,12 +96,14 @@ def test_one_trial_teaches_all_and_nothing_is_taken_that_was_not_named(recorded:
     assert "would be a hit if what tools made were volatile fields (made " in why.stdout
     assert "llmproxy learn tasks -- COMMAND" in why.stdout
     seen = llmproxy("learn", "tasks", *agent(), cwd=recorded)
-    assert seen.returncode == 0, seen.stderr
+    assert seen.returncode == 4, seen.stderr
     assert "2 values vary from run to run in cassette tasks" in seen.stderr
     assert "sequence (by name)" in seen.stderr
     assert slots(recorded) == []
     half = llmproxy("learn", "tasks", "--accept", *agent(), cwd=recorded)
     assert "not taken: sequence." in half.stderr
+    assert half.returncode == 4
+    assert "a replay in which they differ again will miss" in half.stderr
     assert slots(recorded) == ["made"]
     whole = llmproxy("learn", "tasks", "--take", "sequence", *agent(), cwd=recorded)
     assert whole.returncode == 0, whole.stderr
@@ -121,7 +123,7 @@ def test_what_says_the_day_is_learned_on_the_day_of_the_recording(tmp_path: Path
     """The trial runs in a zone where it is another day; with --keep-timezone only what varied here is learned."""
     record(tmp_path, "today")
     kept = llmproxy("learn", "tasks", "--keep-timezone", *agent("today"), cwd=tmp_path)
-    assert (kept.returncode, "time zone" in kept.stderr, " time " in kept.stderr) == (0, False, False), kept.stderr
+    assert (kept.returncode, "time zone" in kept.stderr, " time " in kept.stderr) == (4, False, False), kept.stderr
     tried = llmproxy("learn", "tasks", "--accept", "--take", "sequence", *agent("today"), cwd=tmp_path)
     assert tried.returncode == 0, tried.stderr
     assert "it was recorded today: tried in the time zone" in tried.stderr
@@ -234,7 +236,7 @@ def test_what_came_from_outside_is_shown_apart(tmp_path: Path) -> None:
     ]}  # fmt: skip
     _run_live(tmp_path, agent(), "record", steps)
     done = llmproxy("learn", "tasks", "--accept", *agent(), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 4, done.stderr
     assert "from outside of this machine (a page, a service, another host)" in done.stderr
     assert "made (by name)" in done.stderr
     assert (

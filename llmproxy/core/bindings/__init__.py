@@ -50,6 +50,7 @@ from llmproxy.core.bindings.run_variables import (
 )
 from llmproxy.core.bindings.table import Bindings, bind_arguments
 from llmproxy.core.bindings.volatile_fields import (
+    BLOCK,
     KINDS,
     LINE,
     OUTSIDE,
@@ -66,7 +67,7 @@ from llmproxy.core.traffic.json_bytes import split_json
 from llmproxy.protocol import Scope
 
 __all__ = [
-    "KINDS", "LINE", "OUTSIDE", "PERSONAL", "SYSTEM", "TEXT", "BadRunVariable", "BadVolatileField", "Bindings",
+    "BLOCK", "KINDS", "LINE", "OUTSIDE", "PERSONAL", "SYSTEM", "TEXT", "BadRunVariable", "BadVolatileField", "Bindings",
     "Conflict", "ExpectedMessages", "Fit", "Identities", "Identity", "Mismatch", "Nature", "RunVariable",
     "RunVariablePair", "Scope", "VolatileField", "VolatileKind", "VolatileValue", "Why", "bind_arguments",
     "bound_key", "check_run_variable", "expect", "find_captured", "find_volatile_fields", "fit_request",

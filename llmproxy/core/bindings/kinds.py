@@ -26,6 +26,13 @@ _NAMES_PID = late(r"\b(?:pid|pgid|ppid|process|proc(?:ess)?_?id|session(?:_id)?)
 _NAMES_PORT = late(r"(?:\bport\b[\W_]{0,3}|localhost:|127\.0\.0\.1:|0\.0\.0\.0:|\]:)$", re.IGNORECASE)
 _NAMES_COUNT = late(r"\b(?:total|count|tokens?|size|bytes?|lines?|chars|length|files?)\b[^\n]{0,12}$", re.IGNORECASE)
 _NAMES_DURATION = late(r"\b(?:took|elapsed|duration|time|real|user|sys)\b[^\n]{0,12}$", re.IGNORECASE)
+_NAMED = late(r"([A-Za-z_]\w*)[\"'\s:=>]{0,4}$")
+_TOOK = late(
+    r"(?i:duration|elapsed|latency|took)"
+    r"|(?:_(?:[mun]?s|secs?|seconds|millis|milliseconds)|[a-z](?:Ms|Secs?|Seconds|Millis))$"
+)
+_IS_SET = late(r"(?i)time_?out|limit|max|min|ttl|interval|delay|retry|wait|expir|budget|window|period|after|until")
+"""Words of durations that somebody chose, and did not measure."""
 _NAMES_TIME = late(r"(?:time|date|stamp|epoch|since|until|expires|(?<![^\W_])(?:ts|at))\b[^\n\w]{0,6}$", re.IGNORECASE)
 _NAMES_COMMIT = late(r"^\[\S+(?: \(root-commit\))? $")
 """What ``git commit`` says before the commit, and ``]`` behind it: of 700 pairs of commits one has no letter in seven
@@ -130,7 +137,9 @@ def _is_likely(kind: str, recorded: str, present: str, before: str, behind: tupl
             return alike and (mixed or (committed and len(recorded) > _SHORTEST_HEX))
         case "duration":
             united = all(_UNIT.search(each) for each in both) or all(_UNIT.match(each) for each in behind)
-            return united or (bool(_NAMES_DURATION.search(before)) and any("." in each for each in both))
+            named = _NAMED.search(before)
+            took = named is not None and _TOOK.search(named[1]) is not None and not _IS_SET.search(named[1])
+            return united or took or (bool(_NAMES_DURATION.search(before)) and any("." in each for each in both))
         case "port":
             return bool(_NAMES_PORT.search(before))
         case "pid":

@@ -50,7 +50,7 @@ from llmproxy.core.bindings.renaming import rename_request
 from llmproxy.core.bindings.results import Fit, Mismatch, Why, first_difference
 from llmproxy.core.bindings.run_variables import Nature, RunVariable
 from llmproxy.core.bindings.table import Bindings
-from llmproxy.core.bindings.volatile_fields import KINDS, LINE, OUTSIDE, SYSTEM, TEXT, VolatileField, is_of_kind
+from llmproxy.core.bindings.volatile_fields import BLOCK, KINDS, LINE, OUTSIDE, SYSTEM, TEXT, VolatileField, is_of_kind
 from llmproxy.core.bindings.volatile_values import VolatileReading
 from llmproxy.core.bindings.walking import pair_bodies
 from llmproxy.core.traffic.json_bytes import split_json
@@ -156,7 +156,7 @@ class Lesson:
         return (
             KINDS[self.slot.kind].accepted
             and not number
-            and self.slot.tool not in (OUTSIDE, SYSTEM)
+            and self.slot.tool not in (BLOCK, OUTSIDE, SYSTEM)
             and not self.foreign
         )
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from llmproxy.core.bindings.table import Bindings
 from llmproxy.core.bindings.volatile_fields import (
+    BLOCK,
     LINE,
     OUTSIDE,
     SYSTEM,
@@ -30,7 +31,7 @@ from llmproxy.core.bindings.volatile_fields import (
     is_at,
     may_stand,
 )
-from llmproxy.core.dialects.messages import named_in
+from llmproxy.core.dialects.messages import find_blocks, named_in
 
 Node = dict[str, Any]
 
@@ -288,8 +289,11 @@ def find_volatile_fields(
         (each for field in wanted for each in find_in_text(field, text, names)),
         key=lambda each: (each.start, -each.end),
     )
+    blocks = find_blocks(text) if any(field.tool == BLOCK for field in wanted) else []
     kept: list[FoundVolatile] = []
     for each in found:
+        if each.slot.tool == BLOCK and not is_agents(blocks, each.start):
+            continue
         if not kept or each.start >= kept[-1].end:
             kept.append(each)
     return kept
@@ -297,7 +301,7 @@ def find_volatile_fields(
 
 def volatile_fields_at(bindings: Bindings, place: LeafPlace) -> tuple[VolatileField, ...]:
     """Return the volatile fields that may stand in a text: those of its tool, in what the agent wrote those of system
-    text, whatever a user types.
+    text and of its blocks, whatever a user types.
     """
     fields = bindings.text_slots
     if not fields:
@@ -307,15 +311,16 @@ def volatile_fields_at(bindings: Bindings, place: LeafPlace) -> tuple[VolatileFi
         alike = tuple(field for field in bindings.of_many if tool.startswith(field.prefix))
         return (*fields.get(tool, ()), *alike) if alike else fields.get(tool, ())
     anywhere = fields.get(OUTSIDE, ())
-    return (*anywhere, *fields.get(SYSTEM, ())) if place.zone is Zone.SYSTEM else anywhere
+    written = {Zone.SYSTEM: SYSTEM, Zone.USER: BLOCK}.get(place.zone)
+    return (*anywhere, *fields.get(written, ())) if written else anywhere
 
 
 def is_of(field: VolatileField, call: PlacedCall | None, bound: Callable[[object], str]) -> bool:
     """Return whether a volatile field is of this call's results; `bound` writes its arguments with names
     (`bind_arguments`).
     """
-    if field.tool in (OUTSIDE, SYSTEM) or call is None:
-        return field.tool in (OUTSIDE, SYSTEM) and call is None
+    if field.tool in (BLOCK, OUTSIDE, SYSTEM) or call is None:
+        return field.tool in (BLOCK, OUTSIDE, SYSTEM) and call is None
     same = call.tool.startswith(field.prefix) if field.prefix else field.tool == call.tool
     return same and (not field.arguments or field.arguments == bound(call.arguments))
 

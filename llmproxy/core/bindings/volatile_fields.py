@@ -36,6 +36,8 @@ from llmproxy.late import late
 LINE, TEXT = "line", "text"
 SYSTEM = "<system>"
 """`tool` of a volatile field in system text, which nobody but the agent writes."""
+BLOCK = "<block>"
+"""`tool` of a volatile field in what an agent wrote around a user's words (`find_blocks`)."""
 OUTSIDE = ""
 """`tool` of a volatile field that stands in no tool's result: such are accepted one by one only."""
 

@@ -223,8 +223,11 @@ class EndOrder:
                 each.is_over = True
             self._advance(group)
         if self._last_end > (own.asked_at or -math.inf):
-            if now < self._moved + self.patience and not has_read(self._last_client):
-                self._last_end = now
+            if self._last_client is not None and now < self._moved + self.patience:
+                if has_read(self._last_client):
+                    self._last_client = None
+                else:
+                    self._last_end = now
             return max(0.0, self._last_end + group.pause - now)
         return 0.0
 

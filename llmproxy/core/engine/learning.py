@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from llmproxy.core.bindings import (
+    BLOCK,
     OUTSIDE,
     SYSTEM,
     Bindings,
@@ -133,7 +134,7 @@ def _may_hold(slots: Sequence[VolatileField], body: bytes) -> bool:
     """Tell at little cost whether a request has results of tools with volatile fields, or may have volatile fields
     elsewhere.
     """
-    return any(slot.tool in (OUTSIDE, SYSTEM) or json.dumps(slot.tool).encode() in body for slot in slots)
+    return any(slot.tool in (BLOCK, OUTSIDE, SYSTEM) or json.dumps(slot.tool).encode() in body for slot in slots)
 
 
 def _groups(

@@ -1,16 +1,10 @@
-"""The state of one client's connection, which the parts of its layer share, and whether the client has gone.
-
-A client that has said all it will say may wait for its answer, or be gone. On the wire both are the same FIN. Whoever
-is gone is noticed when something is sent to it; a provider that thinks for minutes sends nothing meanwhile. For a
-client on this machine Linux knows at once: a socket that was closed belongs to no process any more.
-"""
+"""The state of one client's connection, which the parts of its layer share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from mitmproxy.connection import Client
 from mitmproxy.proxy import commands, layer
@@ -21,44 +15,6 @@ from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.mitm.framing import RequestReader
 from llmproxy.mitm.http1.incoming import Incoming
 from llmproxy.mitm.proxy_context import ProxyContext
-
-_TABLES = tuple(Path("/proc/net") / name for name in ("tcp", "tcp6"))
-_LOCAL, _REMOTE, _QUEUES, _INODE = 1, 2, 4, 9
-"""Columns of these tables (proc(5))."""
-
-
-def has_gone(peer: Any, here: Any) -> bool:  # noqa: ANN401 - addresses, as the system gives them: (host, port, ...)
-    """Return whether nobody holds the other end of a connection from `peer` to `here`.
-
-    False also where that cannot be known.
-    """
-    found = _find_row(peer, here)
-    return found is not None and found[_INODE] == "0"
-
-
-def has_read(ends: Any) -> bool:  # noqa: ANN401 - as above, of both ends
-    """Return whether the client has read all that its system has received; True also where that cannot be known."""
-    found = None if ends is None else _find_row(*ends)
-    return found is None or found[_QUEUES].endswith(":00000000")
-
-
-def _find_row(peer: Any, here: Any) -> list[str] | None:  # noqa: ANN401 - as above
-    """Return what Linux says of the other end of a connection; None where it says nothing."""
-    try:
-        ends = f":{peer[1]:04X}", f":{here[1]:04X}"
-    except (TypeError, IndexError, ValueError):
-        return None
-    for table in _TABLES:
-        try:
-            lines = table.read_text("ascii", "replace").splitlines()[1:]
-        except OSError:
-            continue
-        for line in lines:
-            columns = line.split()
-            if len(columns) > _INODE and columns[_LOCAL].endswith(ends[0]) and columns[_REMOTE].endswith(ends[1]):
-                return columns
-    return None
-
 
 Commands = layer.CommandGenerator[None]
 

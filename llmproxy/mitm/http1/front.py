@@ -389,6 +389,8 @@ class ConnectionHandler(mode_servers.ProxyConnectionHandler):
     mitmproxy notices that at its next write to the client, and until then what the client had asked for goes on.
     """
 
+    shell: ProxyContext | None = None
+
     async def handle_connection(self, connection: Connection) -> None:
         """Read from a connection until it ends; returns, or is cancelled, when our side is closed too."""
         if connection is not self.client:
@@ -413,6 +415,14 @@ class ConnectionHandler(mode_servers.ProxyConnectionHandler):
             self.client.state = ConnectionState.CLOSED
             await self.server_event(events.ConnectionClosed(self.client))
         handler.cancel("client left")
+
+    async def server_event(self, event: events.Event) -> None:
+        """Let the layers hear of something, of a piece of a recorded answer in its turn."""
+        if isinstance(event, events.DataReceived) and event.connection is not self.client and self.shell is not None:
+            exchange = self.shell.released.get(self.client.id)
+            if exchange is not None and exchange.recording.status != SWITCHING:
+                await self.shell.turns.wait(exchange)
+        await super().server_event(event)
 
     async def on_timeout(self) -> None:
         """Close what is idle: what the front answers is not, though the layers hear nothing of it."""
@@ -456,6 +466,7 @@ class FrontedInstance(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
     async def handle_stream(self, reader: Any, writer: Any = None) -> None:  # noqa: ANN401 - no common type
         """Serve one connection."""
         handler = ConnectionHandler(ctx.master, reader, writer, ctx.options, self.mode)  # type: ignore[no-untyped-call]
+        handler.shell = cast("Fronted", self.manager).shell
         handler.layer = self.make_top_layer(handler.layer.context)
         with self.manager.register_connection(handler.client.id, handler):
             await handler.handle_client()

@@ -26,13 +26,14 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.errors import LLMProxyError, MissError, RefusedError
 from llmproxy.mitm.framing import BodyTooSlow, Head, HeadTooSlow, rewrite_request
-from llmproxy.mitm.http1.connection_state import ClientState, Commands, Ending, LayerState, has_gone
+from llmproxy.mitm.http1.connection_state import ClientState, Commands, Ending, LayerState
 from llmproxy.mitm.http1.forwarding import Forwarding
 from llmproxy.mitm.http1.incoming import Incoming, Origin, at_once, opens_root
 from llmproxy.mitm.http1.own_answers import LONGEST_TOOL_CALL, OwnAnswers, is_tool_call
 from llmproxy.mitm.http1.stream_sender import StreamSender
 from llmproxy.mitm.intercept import is_loopback
 from llmproxy.mitm.proxy_context import Ahead, ProxyContext, whole_response
+from llmproxy.mitm.sockets import has_gone
 from llmproxy.mitm.websocket_recorder import UpgradeMissed, UpgradeRefused
 from llmproxy.mitm.websocket_replay import Socket
 from llmproxy.protocol import CONTROL_PREFIX, Channel, Decision

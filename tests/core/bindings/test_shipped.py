@@ -2,7 +2,57 @@
 
 from __future__ import annotations
 
+import pytest
+
+from llmproxy.core.bindings import Bindings, Fit, fit_request
 from llmproxy.core.bindings.volatile_fields import OUTSIDE, SYSTEM, list_shipped
+
+NOTICE = """<system-reminder>
+<task-notification>
+<task-id>{id}</task-id>
+<result>{said}</result>
+<usage><subagent_tokens>{tokens}</subagent_tokens><tool_uses>{uses}</tool_uses><duration_ms>{ms}</duration_ms></usage>
+</task-notification>
+</system-reminder>"""
+LAUNCHED = """Async agent launched successfully.
+agentId: {id} (internal ID - do not mention to user.)
+output_file: /tmp/claude-0/-work/{session}/tasks/{id}.output"""
+HEARD = (
+    "milk\nagentId: {id} (use SendMessage with to: '{id}')\n<usage>subagent_tokens: {tokens}\nduration_ms: {ms}</usage>"
+)
+THEN = {"id": "afc1dec468ae4304c", "tokens": "30", "uses": "1", "ms": "358", "said": "milk",
+        "session": "8da5fde3-07c8-4337-baf3-8237183a13fd"}  # fmt: skip
+NOW = {"id": "ae9a6b5372240d050", "tokens": "31", "uses": "1", "ms": "2666", "said": "milk",
+       "session": "d619ba93-0f58-4173-bc9b-691bf5b00000"}  # fmt: skip
+
+
+def ask(result: str, said: str, values: dict[str, str]) -> dict[str, object]:
+    """Return a request after a sub-agent was started, and has spoken."""
+    call = {"type": "tool_use", "id": "call#1", "name": "Agent", "input": {"prompt": "Look!"}}
+    answer = {"type": "tool_result", "tool_use_id": "call#1", "content": result.format(**values)}
+    return {"messages": [
+        {"role": "assistant", "content": [call]}, {"role": "user", "content": [answer]},
+        {"role": "user", "content": said.format(**values)},
+    ]}  # fmt: skip
+
+
+@pytest.mark.parametrize("result", [LAUNCHED, HEARD])
+@pytest.mark.parametrize(
+    ("said", "changed", "fits"),
+    [
+        (NOTICE, {}, True),
+        (NOTICE, {"uses": "2"}, False),
+        (NOTICE, {"said": "bread"}, False),
+        ("It took <duration_ms>{ms}</duration_ms></usage>. Too long?", {}, False),
+        (NOTICE.replace("system-reminder", "user-message"), {}, False),
+    ],
+)
+def test_what_claude_code_notes_of_its_sub_agents_varies(
+    result: str, said: str, changed: dict[str, str], *, fits: bool
+) -> None:
+    """Ids, tokens and milliseconds, where the agent writes them; nothing that an agent or a user said."""
+    found = fit_request(Bindings((), (), list_shipped()), ask(result, said, THEN), ask(result, said, NOW | changed))
+    assert isinstance(found, Fit) is fits, found
 
 
 def test_each_shipped_slot_is_anchored_by_words_of_its_agent() -> None:

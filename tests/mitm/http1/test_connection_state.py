@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.mitm.http1.connection_state import has_gone
+from llmproxy.mitm.sockets import has_gone, has_read
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Received, chat
 from tests.provider import Answer, Piece, Provider, Script, Step, json_answer
@@ -97,11 +97,15 @@ def test_who_shuts_and_then_closes_is_noticed_with_the_next_piece(tmp_path: Path
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux tells")
 @pytest.mark.parametrize("gone", [False, True])
 def test_on_this_machine_it_is_known_who_has_gone(*, gone: bool) -> None:
-    """A socket that was shut still belongs to its process; one that was closed to none."""
+    """And who has read. A socket that was shut still belongs to its process; one that was closed to none."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())
         served, peer = server.accept()
         with served, client:
+            served.sendall(b"read it")
+            assert not has_read((peer, served.getsockname()))
+            client.recv(100)
+            assert has_read((peer, served.getsockname()))
             client.shutdown(socket.SHUT_WR)
             if gone:
                 client.close()
