@@ -129,7 +129,7 @@ class Turns:
     async def wait(self, exchange: Exchange) -> None:
         """Wait until a piece of an answer may reach its client."""
         last = self._last.get(exchange.session.name)
-        while last is not None and last.at > exchange.progress.arrived and last.seq != exchange.seq:
+        while last is not None and last.at > exchange.progress.arrived and last.seq != exchange.progress.seq:
             if last.client is not None and self.clock() < last.until:
                 last.client, last.at = (None, last.at) if has_read(last.client) else (last.client, self.clock())
             left = last.at + min(LONGEST_PAUSE, ALL_PAUSES / max(1, self._count(exchange))) - self.clock()
@@ -145,8 +145,8 @@ class Turns:
     def on_end(self, exchange: Exchange, client: ClientEnds) -> None:
         """Note that the end of an answer goes to its client."""
         last, now = self._last.setdefault(exchange.session.name, _LastEnd()), self.clock()
-        if last.seq != exchange.seq:
-            last.seq, last.at, last.until, last.client = exchange.seq, now, now + LONGEST_TURN, client
+        if last.seq != exchange.progress.seq:
+            last.seq, last.at, last.until, last.client = exchange.progress.seq, now, now + LONGEST_TURN, client
 
     def _count(self, exchange: Exchange) -> int:
         return sum(each.session is exchange.session for each in self.released.values())
@@ -154,7 +154,13 @@ class Turns:
 
 def is_terminator(exchange: Exchange, data: bytes) -> bool:
     """Return whether a piece of a stream holds what ends it in its dialect."""
-    told = exchange.family, exchange.operation, exchange.stream, exchange.recording.status, exchange.recording.kind
+    told = (
+        exchange.family,
+        exchange.operation,
+        exchange.identity.stream,
+        exchange.recording.status,
+        exchange.recording.kind,
+    )
     return ending(*told, data, http_ended=False) is Ending.COMPLETE
 
 
