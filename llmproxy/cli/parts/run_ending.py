@@ -167,8 +167,10 @@ class RunEnding:
         if self.report.recorded:
             write_whole_lines(*self._varying())
         lost = self.report.failed or self.proxy.exit_code == Exit.ENVIRONMENT
-        if lost:
+        if self.report.failed:
             write_whole_lines("llmproxy: an answer could not be recorded: this recording is incomplete.")
+        elif lost and self.proxy.process is not None:
+            write_whole_lines(*self.proxy.process.said.splitlines()[-3:])
         if self.unfiled:
             write_whole_lines(f"llmproxy: {self.unfiled}")
             if in_ci(os.environ):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import subprocess
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -328,6 +330,27 @@ def test_a_store_that_is_cut_under_its_recorder_is_said(
         with pytest.raises(RecordingError, match="was cut, emptied or replaced"):
             store.add(interaction(41), supersede=False)
     with pytest.raises(RecordingError, match=r"of 4[0-9] recordings"):
+        store.close()
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_store_that_is_replaced_under_its_recorder_is_said(copied: bool, path: Path) -> None:
+    """Also where more is recorded in the new file than was in the old one, unless what was recorded is in it."""
+    store = FileStore.open(path, writable=True, now=lambda: NOW)
+    for n in range(3):
+        store.add(interaction(n), supersede=False)
+    both = [path, path.with_name(f"{path.name}-wal")]
+    for each in both if copied else ():  # by another process: whoever closes a file gives up all locks on it
+        subprocess.run(["cp", each, each.with_name(f"copy-{each.name}")], check=True)
+    for each in path.parent.glob(f"{path.name}*"):
+        each.unlink()
+    for each in both if copied else ():
+        each.with_name(f"copy-{each.name}").rename(each)
+    for n in range(5, 15):
+        store.add(interaction(n), supersede=False)
+    store.end("default", 1, "a", clean=None)
+    assert store.closed_cleanly("default", 1) is copied
+    with nullcontext() if copied else pytest.raises(RecordingError, match=r"of 13 recordings"):
         store.close()
 
 

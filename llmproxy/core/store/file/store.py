@@ -89,6 +89,8 @@ class FileStore(Store):
         self._last = 0
         """The greatest id that we stored."""
         self._stored = 0
+        self._gone = False
+        """Whether somebody put a file in the place of ours in which what we stored is not."""
 
     def _follow_writer(self) -> None:
         """Follow the writing connection to another file."""
@@ -137,7 +139,7 @@ class FileStore(Store):
             cut = self._writer.is_cut()
             close_writer(self._writer)
             self._writer = None
-        if self._last and (cut or not self._holds_last()):
+        if self._gone or (self._last and (cut or not self._holds_last())):
             raise self._describe_loss()
 
     def _holds_last(self) -> bool:
@@ -237,7 +239,7 @@ class FileStore(Store):
         with self._writing() as conn, immediate(conn):
             if clean is None:
                 clean = not conn.execute(UNFINISHED, (to_sql(cassette), sample)).fetchall()
-            statements.release_lease(conn, to_sql(cassette), sample, holder, clean=clean)
+            statements.release_lease(conn, to_sql(cassette), sample, holder, clean=clean and not self._gone)
 
     def promote(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
         with self.in_file() as conn:
@@ -326,6 +328,7 @@ class FileStore(Store):
                 self._moved = True
             if self._writer is None:
                 self._writer = open_writer(self.path)
+                self._gone = self._gone or (self._last > 0 and not self._holds_last())
             if self._writer.is_cut():
                 raise self._describe_loss()
             try:
