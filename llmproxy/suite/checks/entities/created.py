@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion, Status
@@ -116,6 +117,25 @@ def find_changed(run: RunRows, info: EntityInfo, before: Baseline) -> list[Chang
     return found
 
 
+_BIRTH = {
+    "created",
+    "createdat",
+    "createdon",
+    "createtime",
+    "creationdate",
+    "creationtime",
+    "datecreated",
+    "insertedat",
+}
+"""Columns that keep when a row was made, without underscores."""
+
+
+def _is_made_anew(row: ChangedRow) -> bool:
+    """Return whether a row says itself that it was made later than the one before it under its key."""
+    times = [(row.before.get(name), now) for name, now in row.now.items() if name.replace("_", "").lower() in _BIRTH]
+    return any(isinstance(was, str | datetime) and type(was) is type(now) and was < now for was, now in times)
+
+
 def _number(key: Id) -> float | None:
     return float(key) if isinstance(key, int | float) or key.isdecimal() else None
 
@@ -163,6 +183,8 @@ def _now(run: RunRows, name: str, before: Baseline, item: Created) -> tuple[Enti
     foreign = find_foreign(run, info, before)
     if info.user is not None and info.user in item.fields:  # the fields say whose
         rows, foreign = [*rows, *foreign], []
+    changed = find_changed(run, info, before)
+    rows += [each.now for each in changed if _is_made_anew(each) and _is_meant(run, info, item, each.now)]
     if run.cleaner:
         for row in rows:
             run.cleaner.add(item.entity, row[info.key])
@@ -172,7 +194,7 @@ def _now(run: RunRows, name: str, before: Baseline, item: Created) -> tuple[Enti
     unclear = [each for each in judged if each.unclear]
     if unclear and (item.count is not None or not matching):
         return info, row_assertions(f"{name}.fields", info, unclear[0], item.fields, run.scope), []
-    doubts = _find_doubts(run, info, item, foreign, given, find_changed(run, info, before))
+    doubts = _find_doubts(run, info, item, foreign, given, [each for each in changed if not _is_made_anew(each)])
     none = "no row with a new key was added" if any(each.changed for each in doubts) else "no row was added"
     none = f"{none} to {info.name} in this step{describe_owner(info, run.user)}"
     found = _assertions(run, name, info, item, judged, none)

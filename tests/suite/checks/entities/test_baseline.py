@@ -108,6 +108,25 @@ def test_a_row_under_a_reused_number_is_seen_or_said(tmp_path: Path, store: str)
     look.store.close()
 
 
+@pytest.mark.parametrize(
+    ("column", "status"), [("created_at", "passed"), ("createdAt", "passed"), ("changed_at", "environment_error")]
+)
+def test_a_row_that_says_when_it_was_made_is_found_under_a_reused_number(
+    tmp_path: Path, column: str, status: str
+) -> None:
+    """Made later than the one before it under its number, it is another row; one that was changed keeps that time."""
+    entities, look, execute = reusing(tmp_path)
+    execute(f"ALTER TABLE tasks ADD COLUMN {column} TEXT DEFAULT '2027-01-04T09:00:00Z'")
+    before = entities.baseline(["tasks"])
+    execute(REMADE[0], f"INSERT INTO tasks (title, {column}) VALUES ('new', '2027-01-04T09:00:07Z')")
+    one, *_ = lines(entities.check_created(before, [Created(entity="tasks", fields={"title": "new"}, count=1)]))
+    assert one.startswith(f"{status} created[0]")
+    execute(f"UPDATE tasks SET title = 'two', {column} = '2027-01-04T09:00:00Z' WHERE id = 2")
+    (unknown,) = lines(entities.check_created(before, [Created(entity="tasks", fields={"title": "two"}, count=1)]))
+    assert not unknown.startswith("passed")
+    look.store.close()
+
+
 def test_a_row_that_was_only_changed_disturbs_nothing(tmp_path: Path) -> None:
     """One below a row that stayed cannot be a new one; the newest may be, which is said where the number holds anyway."""
     entities, look, execute = reusing(tmp_path)
