@@ -87,10 +87,11 @@ def test_what_the_passing_attempt_recorded_counts(how: str, mode: str, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_scenario_of_a_suite_is_tried_again_as_well(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["once", "auto"])
+def test_a_scenario_of_a_suite_is_tried_again_as_well(mode: str, tmp_path: Path) -> None:
     """The same for YAML."""
     write(tmp_path, app=APP, reruns=RERUNS)
     (tmp_path / "t.suite.yaml").write_text(SUITE)
-    first, later = record_and_replay(tmp_path, "Bergen", "Oslo")
+    first, later = record_and_replay(tmp_path, "Bergen", "Oslo", mode=mode)
     assert (first.get("rerun"), first.get("passed"), first.get("failed")) == (1, 1, None), first
     assert any("1 passed" in line for line in later), later

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion, Status
@@ -131,9 +130,9 @@ _BIRTH = {
 
 
 def _is_made_anew(row: ChangedRow) -> bool:
-    """Return whether a row says itself that it was made later than the one before it under its key."""
-    times = [(row.before.get(name), now) for name, now in row.now.items() if name.replace("_", "").lower() in _BIRTH]
-    return any(isinstance(was, str | datetime) and type(was) is type(now) and was < now for was, now in times)
+    """Return whether a row says itself that it was made at another time than the one before it under its key."""
+    births = [name for name in row.now if name.replace("_", "").lower() in _BIRTH and row.before.get(name) is not None]
+    return any(row.now[name] not in {None, row.before[name]} for name in births)
 
 
 def _number(key: Id) -> float | None:
