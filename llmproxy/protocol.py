@@ -227,10 +227,3 @@ TRANSIENT = frozenset({408, 409, 425, 429})
 `auto`."""
 AUTHENTICATION = frozenset({401, 403})
 """A bad key stays a bad key: recorded and replayed in turn, never a hit in `auto`."""
-
-
-def is_good(status: int) -> bool:
-    """Return whether an answer of this status may stand for the provider's answer in `auto`, or be
-    repeated as the last.
-    """
-    return status < 500 and status not in TRANSIENT and status not in AUTHENTICATION

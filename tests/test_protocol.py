@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llmproxy import protocol
-from llmproxy.protocol import VCR_MODES, Decision, Mode, is_good
+from llmproxy.core.store.reading import is_good
+from llmproxy.protocol import VCR_MODES, Decision, Mode
 
 
 def test_our_headers_have_our_prefix() -> None:

@@ -185,11 +185,6 @@ class Intercept:
             self._shell.without_tls.add(client.id)
             self._shell.on_call(call)
 
-    def client_disconnected(self, client: connection.Client) -> None:
-        self._shell.users.pop(client.id, None)
-        self._shell.tunnels.pop(client.id, None)
-        self._shell.without_tls.discard(client.id)
-
 
 def refusal(host: str, port: int, why: str) -> http.Response:
     """Write the answer to a refused CONNECT; most clients show its reason phrase and nothing else of it."""

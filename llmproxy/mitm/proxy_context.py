@@ -285,6 +285,12 @@ class ProxyContext:
             self._viewer = Viewer(engine, self.watch, lambda: list(self.open.values()), token, self.page_token, tests)
         return self._viewer.ask(asked)
 
+    def forget_client(self, client: str) -> None:
+        """Forget what is known of a connection that has ended, by its id."""
+        self.users.pop(client, None)
+        self.tunnels.pop(client, None)
+        self.without_tls.discard(client)
+
     # --- what became of an exchange --------------------------------------------------------------------------------
 
     def begin(self, exchange: Exchange) -> None:

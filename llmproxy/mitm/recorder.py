@@ -286,6 +286,7 @@ class Recorder(SocketHooks):
 
     async def client_disconnected(self, client: connection.Client) -> None:
         """End what is still released, or was never taken over: whatever came or did not, every exchange ends once."""
+        self._shell.forget_client(client.id)
         begun = self._shell.arrived.pop((client.peername, client.sockname), None)
         if begun is not None and begun.exchange is not None:
             begun.exchange.note = begun.exchange.note or "the connection ended before it was served"

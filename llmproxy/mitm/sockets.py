@@ -76,6 +76,8 @@ class Sockets:
     def __init__(self, server: Callable[[], Proxyserver | None]) -> None:
         """`server` returns mitmproxy's, once there is one."""
         self._server = server
+        self.room = _read_limit() - SPARE
+        """Descriptors below which there is room for a new connection."""
         self._until = 0.0
         self._reopening: asyncio.Task[None] | None = None
         self._said = -_QUIET

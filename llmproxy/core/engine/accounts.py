@@ -151,7 +151,8 @@ class OutcomeRecorder:
         )  # fmt: skip
         error = exchange.error
         said = RepeatedMiss.note if isinstance(error, RepeatedMiss) else error.message if error is not None else ""
-        self._state.pending.on_call_end(exchange)
+        if exchange.kept.occurrence:
+            self._state.pending.on_call_end(exchange)
         if exchange.change is not None and not is_success(status):
             exchange.session.position.changes.undo(exchange.change)
         for each in reversed(exchange.interceptors):

@@ -1,4 +1,4 @@
-"""Hit or miss, and what becomes of it: one pure function, which obeys the row of the mode (`protocol.Mode`).
+"""Hit or miss, and what becomes of it: one pure function (`decide`), which obeys the row of the mode (`protocol.Mode`).
 
 The n-th request of a key in a session gets the n-th recording of it. What counts as a recording depends on the mode:
 where it plays everything, failures and cut answers have their turn too; where it plays only what is good, what it
@@ -13,10 +13,40 @@ from typing import NamedTuple
 
 from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.providers.table import SAFE
-from llmproxy.core.sessions.interceptor import Decided, MissReason
-from llmproxy.core.store.reading import ReplayCandidate, is_left_again
+from llmproxy.core.sessions.exchange import Exchange, RequestPlace
+from llmproxy.core.sessions.interceptor import Decided, Lookup, MissReason
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.store.reading import KeyedRecording, ReplayCandidate, is_good, is_left_again
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.protocol import Channel, Decision, Exhausted, ModePolicy, Plays, is_good
+from llmproxy.protocol import Channel, Decision, Exhausted, ModePolicy, Plays
+
+
+def at_the_head(place: RequestPlace, session: Session) -> Decision | None:
+    """Return what becomes of a request whose body need not be looked at first; None for one that must be looked up."""
+    policy = session.policy
+    if not policy.reaches_network:
+        return None if place.in_scope else Decision.PASS
+    if not place.in_scope or place.route.not_llm:
+        return Decision.PASS
+    if session.sees_whole:
+        return None
+    return policy.on_miss if policy.plays is Plays.NOTHING else None
+
+
+def count(call: Exchange, found: Lookup) -> None:
+    """Count the arrival of a call, once."""
+    if not call.nth:
+        recordings = playable(call.session.policy, found.recordings)
+        call.nth = call.session.arrive((call.party, found.key), len(recordings))
+
+
+def judge(call: Exchange, found: Lookup, nth: int) -> Decided[KeyedRecording]:
+    """Return what the mode's row makes of the `nth` arrival of a call."""
+    session, place = call.session, call.place
+    chosen = session.settings.exhausted
+    exhausted = exhausted_of(chosen, call.channel, call.method, call.operation, changes=place.changes)
+    here = (call.party, found.key) in session.position.recorded_here
+    return decide(Situation(session.policy, found.recordings, nth, exhausted, here))
 
 
 class Situation[R: ReplayCandidate](NamedTuple):
@@ -69,7 +99,8 @@ def exhausted_of(
     the first one's number.
     """
     tells = channel is Channel.HTTP and method not in SAFE
-    tells = tells or changes or is_call(operation)  # of a tool nobody knows whether it changes something
+    # Of a tool nobody knows whether it changes something.
+    tells = tells or changes or (channel is Channel.MCP and is_call(operation))
     return Exhausted.MISS if tells and chosen is Exhausted.LAST else chosen
 
 

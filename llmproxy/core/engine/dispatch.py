@@ -26,17 +26,17 @@ from llmproxy.core.keys.fields import (
 )
 from llmproxy.core.keys.normalize import Memory
 from llmproxy.core.providers.hosts import check_signature, port_of, provider_of_host
-from llmproxy.core.providers.routing import Route, route, route_host, split_session
+from llmproxy.core.providers.routing import Route, changes_something, route, route_host, split_session
 from llmproxy.core.providers.table import Family, channel_of, host_in_path, service
 from llmproxy.core.secrets.encodings import Fingerprints
 from llmproxy.core.secrets.redact import Redactor, find_placeholder
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
-from llmproxy.core.sessions.session import Session, check_party
+from llmproxy.core.sessions.session import check_party
 from llmproxy.core.sessions.sessions import Sessions
 from llmproxy.core.traffic.interaction import Headers, attempt_of, header
 from llmproxy.core.traffic.response_bytes import prefix_of
 from llmproxy.errors import LLMProxyError, MachineError, RefusedError, SettingsError
-from llmproxy.protocol import OFFLINE, OUR_HEADERS_PREFIX, PARTY_HEADER, SESSION_HEADER, Decision, Mode, Plays
+from llmproxy.protocol import OFFLINE, OUR_HEADERS_PREFIX, PARTY_HEADER, SESSION_HEADER, Decision, Mode
 from llmproxy.values import host_matches
 
 NO_UPSTREAMS: Mapping[str, str] = {}
@@ -80,7 +80,7 @@ class Dispatcher:
             counted=Memory.read_head(where.provider.name, method, where.target, kept, known=where.known),
             learned=self._redactor.epoch.count, upstreams=own,
             channel=channel_of(where.provider.name, where.operation), attempt=attempt_of(kept),
-            prefix=prefix_of(target, where.target) if host is None else "",
+            prefix=prefix_of(target, where.target) if host is None else "", changes=changes_something(where, method),
         )  # fmt: skip
 
     def holds(self, place: RequestPlace) -> bool:
@@ -165,18 +165,6 @@ class Dispatcher:
             f"or name it with --upstream NAME={scheme}://{name}"
         )
         raise RefusedError(msg, hint=hint)
-
-
-def at_the_head(place: RequestPlace, session: Session) -> Decision | None:
-    """Return what becomes of a request whose body need not be looked at first; None for one that must be looked up."""
-    policy = session.policy
-    if not policy.reaches_network:
-        return None if place.in_scope else Decision.PASS
-    if not place.in_scope or place.route.not_llm:
-        return Decision.PASS
-    if session.sees_whole:
-        return None
-    return policy.on_miss if policy.plays is Plays.NOTHING else None
 
 
 _PLACEHOLDER_HINT = (

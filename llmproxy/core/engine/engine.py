@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from llmproxy.core.engine.accounts import OutcomeRecorder
 from llmproxy.core.engine.answer_writer import AnswerWriter, InteractionBuilder
-from llmproxy.core.engine.dispatch import Dispatcher, at_the_head, check_upstream
+from llmproxy.core.engine.dispatch import Dispatcher
 from llmproxy.core.engine.fast_path import FastPath
 from llmproxy.core.engine.feature import EngineParts, Features
 from llmproxy.core.engine.interceptors import FEATURES
@@ -29,7 +29,7 @@ from llmproxy.core.engine.misses import Misses
 from llmproxy.core.engine.stages import Answering, Stages
 from llmproxy.core.engine.state import State, Stores
 from llmproxy.core.secrets.redact import Redactor, find_placeholder
-from llmproxy.core.sessions.exchange import Config, Exchange, Progress, ReceivedRequest, RequestPlace
+from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session, split_name
 from llmproxy.core.sessions.sessions import SessionDefaults, Sessions
@@ -87,6 +87,7 @@ class Engine:
         recorder, writer = parts.outcomes(state), parts.writer(state, keying, builder)
         dispatcher, answering = parts.dispatcher(config, redactor, self.sessions), parts.answering(state)
         self._state, self._recorder = state, recorder
+        self.config = config
         shared = EngineParts(state, keying, builder, misses, recorder)
         self.features = self.sessions.features = Features(self.rows, shared)
         self.fast_path = FastPath(state, recorder)
@@ -99,7 +100,8 @@ class Engine:
         self.in_scope, self.family_of, self.mode_of = dispatcher.in_scope, dispatcher.family_of, dispatcher.mode_of
         self.place, self.holds = dispatcher.place, dispatcher.holds
         self.is_long, self.prepare = keying.is_long, keying.prepare
-        self.identify = parts.stages(state, keying, misses).identify
+        stages = parts.stages(state, keying, misses)
+        self.begin, self.identify = stages.begin, stages.identify
         self.answer, self.plan = answering.answer, answering.plan
         self.playback, self.plan_playback = answering.playback, answering.plan_playback
         self.plan_made, self.wait_before, self.on_sent = answering.plan_made, answering.wait_before, answering.on_sent
@@ -110,11 +112,6 @@ class Engine:
         self.strays, self.sum_up_refusal = recorder.strays, recorder.sum_up_refusal
         self.load_recording, self.read_call = builder.load_recording, builder.read_call
         stores.begin()
-
-    @property
-    def config(self) -> Config:
-        """What is known of the settings."""
-        return self._state.config
 
     @property
     def opened(self) -> Store | None:
@@ -148,19 +145,6 @@ class Engine:
         """
         return self.begin(self.place(method, target, host, headers, user))
 
-    def begin(self, place: RequestPlace) -> Exchange:
-        """Count the arrival of a request; `place` was read from its head, now or before, and holds.
-
-        Raises as `arrive`.
-        """
-        session = self.sessions.get(place.name)
-        exchange = Exchange(
-            place, session, Progress(session.calls.begin(), self.clock(), self.now()), ReceivedRequest(place.headers),
-            decision=at_the_head(place, session),
-        )  # fmt: skip
-        check_upstream(exchange)
-        return exchange
-
     def may_pass(self, exchange: Exchange) -> bool:
         """Return whether a request that cannot be matched may go upstream unrecorded."""
         session, policy = exchange.session, exchange.session.policy
@@ -176,7 +160,7 @@ class Engine:
         again = self.config.again
         if ("port", "0") in again.options:
             options = tuple((name, str(port) if name == "port" else value) for name, value in again.options)
-            self._state.config = replace(self.config, again=replace(again, options=options))
+            self.config = self._state.config = replace(self.config, again=replace(again, options=options))
 
     def reach(self) -> None:
         """Wait until the store's server is there again; not on the event loop. Raises Lost."""

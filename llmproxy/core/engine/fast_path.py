@@ -16,11 +16,17 @@ from dataclasses import dataclass, field
 
 from llmproxy.calls import Call, Totals
 from llmproxy.core.engine.accounts import OutcomeRecorder
-from llmproxy.core.engine.decide import Situation, decide, describe_failure, exhausted_of, is_perfect, playable
-from llmproxy.core.engine.dispatch import at_the_head
+from llmproxy.core.engine.decide import (
+    Situation,
+    at_the_head,
+    decide,
+    describe_failure,
+    exhausted_of,
+    is_perfect,
+    playable,
+)
 from llmproxy.core.engine.state import State
 from llmproxy.core.keys.normalize import KnownRequest
-from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.providers.table import channel_of
 from llmproxy.core.sessions.exchange import RequestPlace
 from llmproxy.core.sessions.session import Session, SessionSettings, Walker
@@ -145,14 +151,13 @@ class FastPath:
         channel = place.channel if place.route.known else channel_of(place.route.provider.name, known.path)
         if not session.is_plain(channel) or place.route.keeps:
             return None  # what a server keeps is another question after a change
-        if not learned.changes_nothing(place.learned, noted=known.noted):
+        if place.learned != learned.count and not learned.changes_nothing(place.learned, noted=known.noted):
             return None
         generation = (
             store.generation
         )  # before the recordings: what is written meanwhile counts from the next request on
         slots = store.slots(session.cassette, session.sample, place.party, known.key)
-        changes = changes_something(place.route, place.method)
-        repeats = exhausted_of(session.settings.exhausted, place.channel, place.method, changes=changes)
+        repeats = exhausted_of(session.settings.exhausted, place.channel, place.method, changes=place.changes)
         self._make_room()
         made = self._asked[id(place), digest] = Asked(
             place=place, totals=session.calls.totals, settings=session.settings, generation=generation,

@@ -11,16 +11,13 @@ from typing import Any, ClassVar, NamedTuple, override
 from llmproxy.calls import Call
 from llmproxy.core.engine.accounts import OutcomeRecorder
 from llmproxy.core.engine.answer_writer import InteractionBuilder
-from llmproxy.core.engine.decide import Situation, decide, exhausted_of, playable
 from llmproxy.core.engine.keying import Keying
 from llmproxy.core.engine.misses import Misses
 from llmproxy.core.engine.state import State
-from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
+from llmproxy.core.sessions.interceptor import Interceptor
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.sessions.sessions import SessionFeatures
-from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.protocol import Mode
 
@@ -117,19 +114,3 @@ class Features(SessionFeatures):
     def notes(self) -> list[str]:
         """Return what a user should know at the end of the run."""
         return [note for row in self._rows for note in row.notes()]
-
-
-def count(call: Exchange, found: Lookup) -> None:
-    """Count the arrival of a call, once."""
-    if not call.nth:
-        recordings = playable(call.session.policy, found.recordings)
-        call.nth = call.session.arrive((call.party, found.key), len(recordings))
-
-
-def judge(call: Exchange, found: Lookup, nth: int) -> Decided[KeyedRecording]:
-    """Return what the mode's row makes of the `nth` arrival of a call."""
-    session, route = call.session, call.route
-    changes = changes_something(route, call.method)
-    exhausted = exhausted_of(session.settings.exhausted, call.channel, call.method, call.operation, changes=changes)
-    here = (call.party, found.key) in session.position.recorded_here
-    return decide(Situation(session.policy, found.recordings, nth, exhausted, here))

@@ -22,7 +22,8 @@ from llmproxy.calls import Call
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.writing import can_write, write
-from llmproxy.core.engine.feature import EngineParts, Feature, count
+from llmproxy.core.engine.decide import count
+from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.forks.overrides import Overrides, UnknownArguments
 from llmproxy.core.forks.swap_results import Known, ResultPlace, swap
 from llmproxy.core.forks.table import Copy, Fork, fork_of, make

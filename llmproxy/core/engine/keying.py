@@ -54,8 +54,10 @@ class Keying:
         """Add what this session changed before of what a request names, and find what the request itself changes."""
         where, changes = exchange.route, exchange.session.position.changes
         tree = read_json(exchange.request.data) if where.changes and known.refs else None
-        change = find_change(where, exchange.method, known.key, known.refs, tree)
-        if changes:
+        change = None
+        if exchange.place.changes or where.changes:
+            change = find_change(where, exchange.method, known.key, known.refs, tree)
+        if changes.made:
             names = named_things(where, known.refs, change)
             both, lists = change.both if change else frozenset(), is_listing(where, exchange.method)
             if state := changes.state_of(names, self.made_by(exchange.session), both, lists=lists):

@@ -1,4 +1,4 @@
-"""The stages of a call: its body is here, so it gets its key, is looked up, and is decided over.
+"""The stages of a call: it arrives, its body is here, so it gets its key, is looked up, and is decided over.
 
 They know no feature: at each border the interceptors of the call's session are asked (`core.sessions.interceptor`).
 Where the head settled what becomes of a call (`dispatch.at_the_head`), nobody is asked.
@@ -9,16 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
-from llmproxy.core.engine.decide import describe_failure, playable
+from llmproxy.core.engine.decide import at_the_head, count, describe_failure, judge, playable
 from llmproxy.core.engine.dispatch import check_upstream
-from llmproxy.core.engine.feature import count, judge
 from llmproxy.core.engine.keying import Keying
 from llmproxy.core.engine.misses import Misses
 from llmproxy.core.engine.state import State
 from llmproxy.core.keys.changes import is_success
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.mcp import MICROSECONDS
-from llmproxy.core.sessions.exchange import Exchange, Harmless
+from llmproxy.core.sessions.exchange import Exchange, Harmless, Progress, ReceivedRequest, RequestPlace
 from llmproxy.core.sessions.interceptor import ClientEnds, Lookup, Playback
 from llmproxy.core.sessions.journal import AnsweredQuestion
 from llmproxy.core.store.reading import KeyedRecording
@@ -30,6 +29,19 @@ from llmproxy.protocol import Decision
 class Stages:
     def __init__(self, state: State, keying: Keying, misses: Misses) -> None:
         self._state, self._keying, self._misses = state, keying, misses
+
+    def begin(self, place: RequestPlace) -> Exchange:
+        """Count the arrival of a request; `place` was read from its head, now or before, and holds.
+
+        Raises as `Engine.arrive`.
+        """
+        state = self._state
+        session = state.sessions.get(place.name)
+        progress = Progress(session.calls.begin(), state.clock(), state.now())
+        received, decision = ReceivedRequest(place.headers), at_the_head(place, session)
+        exchange = Exchange(place, session, progress, received, decision=decision)
+        check_upstream(exchange)
+        return exchange
 
     def identify(self, exchange: Exchange, body: bytes) -> None:
         """Derive the key, count the arrival and, where the head did not settle it, decide."""
@@ -68,7 +80,7 @@ class Stages:
     def _key(self, exchange: Exchange, body: bytes) -> Canonical | None:
         """Give a call its key; returns its canonical form where that had to be made."""
         known, seen = self._keying.recognise(exchange, body)
-        if exchange.session.position.changes and self._starts_again(exchange, known.key):
+        if exchange.session.position.changes.made and self._starts_again(exchange, known.key):
             exchange.session.restart()
         exchange.session.position.stateless = (exchange.party, known.key)
         known, seen = self._keying.add_state(exchange, body, known, seen)

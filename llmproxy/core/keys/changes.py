@@ -59,28 +59,25 @@ class StateChanges:
     """What one session changed since it began."""
 
     def __init__(self) -> None:
-        self._made: dict[str, list[StateChange]] = {}
+        self.made: dict[str, list[StateChange]] = {}
+        """By thing: what changed it, in order."""
         self._births: dict[Key, StateChange] = {}
 
     def begin(self, change: StateChange) -> None:
         """Note a change when it is asked for: what is asked beside it comes after it, as it does in replay."""
         for thing in change.things:
-            self._made.setdefault(thing, []).append(change)
+            self.made.setdefault(thing, []).append(change)
         self._births[change.key] = change
 
     def undo(self, change: StateChange) -> None:
         """Forget a change that failed."""
         for thing in change.things:
-            found = self._made.get(thing, [])
+            found = self.made.get(thing, [])
             found[:] = [each for each in found if each is not change]
-
-    def __bool__(self) -> bool:
-        """Return whether anything was changed."""
-        return bool(self._made)
 
     def clear(self) -> None:
         """Begin again."""
-        self._made.clear()
+        self.made.clear()
         self._births.clear()
 
     def state_of(
@@ -94,7 +91,7 @@ class StateChanges:
         said, todo = [], list(names)
         known, listed = set(todo), len(todo) if lists else 0
         for number, name in enumerate(todo):  # which grows
-            made = [each for each in self._made.get(_without_collection(name), []) if both <= {*each.names}]
+            made = [each for each in self.made.get(_without_collection(name), []) if both <= {*each.names}]
             in_order = [each for each in made if each.ordered]
             heap = [each for each in made if not each.ordered]
             if number >= listed:

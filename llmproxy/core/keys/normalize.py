@@ -348,7 +348,7 @@ class Memory:
         if (entry := self._entries.get(digest)) is None:
             return None
         if entry.learned != learned.count:
-            if not learned.changes_nothing(entry.learned, noted=entry.known.noted):
+            if entry.learned != learned.count and not learned.changes_nothing(entry.learned, noted=entry.known.noted):
                 del self._entries[digest]
                 return None
             entry.learned = learned.count

@@ -120,6 +120,8 @@ class RequestPlace(NamedTuple):
     """The party for which the session's name was bound."""
     prefix: str = ""
     """What stood in the client's target before the provider's own path."""
+    changes: bool = False
+    """Whether it makes or changes something of what the provider's server keeps."""
 
 
 @dataclass(slots=True)
@@ -290,7 +292,8 @@ class Exchange:
     @property
     def channel(self) -> Channel:
         """What it is about; of MCP that is known once the body is here."""
-        return channel_of(self.route.provider.name, self.operation)
+        place = self.place
+        return place.channel if place.route.known else channel_of(place.route.provider.name, self.operation)
 
     @property
     def replayed_status(self) -> int | None:

@@ -8,7 +8,7 @@ and only that has the fast path.
     the way in, in the declared order (`engine.interceptors`)
         before_key      another body; or refuse: `call.refuse(error)`
         on_lookup       other recordings than the key's; or decide now: set `call.decision`, count it if it is to be
-                        counted (`engine.feature.count`), and nothing is looked at any more
+                        counted (`engine.decide.count`), and nothing is looked at any more
         on_decision     another decision than the modes' table
         on_miss         deal with a refusal: True, and nobody explains it
     (where the head settled what becomes of a call, as in `record`, none of these is asked)
@@ -48,6 +48,7 @@ An exception is a refusal of the call (500), never another answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -96,13 +97,11 @@ ClientEnds = tuple[object, object] | None
 """Addresses of both ends of a client's connection."""
 
 
+@dataclass(slots=True)
 class Slots:
     """Values by their type: what a feature keeps beside a call, which it alone reads."""
 
-    __slots__ = ("_values",)
-
-    def __init__(self) -> None:
-        self._values: dict[type, object] = {}
+    _values: dict[type, object] = field(default_factory=dict)
 
     def get[T](self, kind: type[T]) -> T | None:
         value = self._values.get(kind)
@@ -113,9 +112,7 @@ class Slots:
         self._values[type(value)] = value
 
     def copy(self) -> Slots:
-        made = Slots()
-        made._values |= self._values
-        return made
+        return Slots(dict(self._values))
 
     def drop(self, kind: type) -> None:
         self._values.pop(kind, None)

@@ -24,7 +24,7 @@ from llmproxy.core.store.file.connect import Signature, StoreReader, is_settled,
 from llmproxy.core.store.rows import Row, RowSummary, from_sql, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
-from llmproxy.protocol import Channel, is_good
+from llmproxy.protocol import AUTHENTICATION, TRANSIENT, Channel
 from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
@@ -94,6 +94,13 @@ SELECT id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at 
 _LAST_ROW = "SELECT id, started_at, response_body FROM interactions ORDER BY id DESC LIMIT 1"
 _ILLEGIBLE = (TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 """What is raised by a value that is none of its column's."""
+
+
+def is_good(status: int) -> bool:
+    """Return whether an answer of this status may stand for the provider's answer in `auto`, or be
+    repeated as the last.
+    """
+    return status < 500 and status not in TRANSIENT and status not in AUTHENTICATION
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,8 +91,9 @@ class Front(asyncio.StreamReaderProtocol):
         """Be found by the layer."""
         self._out = cast("asyncio.Transport", transport)
         self._place = (transport.get_extra_info("peername"), transport.get_extra_info("sockname"))
-        if self._shell.sockets is not None:
-            self._shell.sockets.make_room(self._shell.fronts.values(), transport.get_extra_info("socket").fileno())
+        sockets, descriptor = self._shell.sockets, transport.get_extra_info("socket").fileno()
+        if sockets is not None and descriptor >= sockets.room:
+            sockets.make_room(self._shell.fronts.values(), descriptor)
         self._shell.fronts[self._place] = self
         super().connection_made(transport)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.engine.dispatch import Dispatcher, at_the_head, fingerprint_caller, read_store_secret
+from llmproxy.core.engine.decide import at_the_head
+from llmproxy.core.engine.dispatch import Dispatcher, fingerprint_caller, read_store_secret
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.sessions import SessionDefaults, Sessions
