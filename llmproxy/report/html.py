@@ -19,7 +19,7 @@ from typing import Any
 
 from llmproxy.advice import quote_word, store_words, suggest_command
 from llmproxy.amounts import format_count, seconds
-from llmproxy.core.sessions.sessions import canonical
+from llmproxy.core.sessions.session import canonical
 from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Criterion, Message, Status, Step, Verdict
 from llmproxy.report.formatting import calls_of, content_of, describe_assertion, describe_replay, describe_uses

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from llmproxy.core.forks.table import forks
-from llmproxy.core.sessions.sessions import canonical
+from llmproxy.core.sessions.session import canonical
 from llmproxy.core.store.reading import Reading
 from llmproxy.core.store.rows import SELECT_SUMMARY, RowSummary, to_sql, to_summary
 from llmproxy.core.traffic.interaction import Interaction

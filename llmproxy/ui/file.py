@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from llmproxy.core.cassettes.stand_ins import without_names
 from llmproxy.core.providers.table import channel_of
-from llmproxy.core.sessions.sessions import canonical
+from llmproxy.core.sessions.session import canonical
 from llmproxy.core.store.reading import CassetteInfo, Reading
 from llmproxy.core.store.rows import describe
 from llmproxy.core.traffic.interaction import Interaction

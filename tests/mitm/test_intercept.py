@@ -17,8 +17,8 @@ import pytest
 from mitmproxy import http
 from mitmproxy.connection import Client, Server
 
-from llmproxy.core.engine.dispatch import Dispatcher
 from llmproxy.core.engine.engine import Engine
+from llmproxy.core.engine.identity import Dispatcher
 from llmproxy.errors import RefusedError
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.intercept import (

@@ -12,8 +12,7 @@ from urllib.parse import parse_qsl, unquote
 from llmproxy.core.control.table import COUNTED, OPEN, TABLE, TOLD, ControlCall, ControlledProxy
 from llmproxy.core.control.values import BadControl, Json, read_object
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.sessions.session import Session
-from llmproxy.core.sessions.sessions import SessionBusy, canonical
+from llmproxy.core.sessions.session import Session, SessionBusy, canonical
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.origin_guard import ForeignHost, Guard
 from llmproxy.errors import LLMProxyError, RefusedError

@@ -39,8 +39,7 @@ from llmproxy.core.control.values import (
 from llmproxy.core.engine.binding import BindingFeature, BindingInterceptor
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature, FaultInterceptor
-from llmproxy.core.sessions.session import Session, check_party
-from llmproxy.core.sessions.sessions import canonical
+from llmproxy.core.sessions.session import Session, canonical, check_party
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.files import DATA
 from llmproxy.protocol import AGENT, Exhausted, Mode, Scope

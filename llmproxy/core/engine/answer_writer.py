@@ -8,7 +8,7 @@ from dataclasses import replace
 from llmproxy.calls import Call
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.usage import model_of, usage_of
-from llmproxy.core.engine.keying import Keying
+from llmproxy.core.engine.identity import Keying
 from llmproxy.core.engine.state import TEXT, State
 from llmproxy.core.keys.normalize import new_ids
 from llmproxy.core.sessions.exchange import Exchange

@@ -20,19 +20,17 @@ from dataclasses import dataclass, replace
 
 from llmproxy.core.engine.accounts import OutcomeRecorder
 from llmproxy.core.engine.answer_writer import AnswerWriter, InteractionBuilder
-from llmproxy.core.engine.dispatch import Dispatcher
 from llmproxy.core.engine.fast_path import FastPath
 from llmproxy.core.engine.feature import EngineParts, Features
+from llmproxy.core.engine.identity import Dispatcher, Keying
 from llmproxy.core.engine.interceptors import FEATURES
-from llmproxy.core.engine.keying import Keying
 from llmproxy.core.engine.misses import Misses
 from llmproxy.core.engine.stages import Answering, Stages
 from llmproxy.core.engine.state import State, Stores
 from llmproxy.core.secrets.redact import Redactor, find_placeholder
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.sessions.session import Session, split_name
-from llmproxy.core.sessions.sessions import SessionDefaults, Sessions
+from llmproxy.core.sessions.session import Session, SessionDefaults, Sessions, split_name
 from llmproxy.core.store.queries import count_unused
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store

@@ -17,8 +17,8 @@ from typing import Any, override
 
 from llmproxy.calls import Call
 from llmproxy.core.engine.decide import judge, playable
-from llmproxy.core.engine.dispatch import check_upstream
 from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.engine.identity import check_upstream
 from llmproxy.core.faults.choosing import call_of, chosen_by, covers, is_chosen, tools_of, transport_of
 from llmproxy.core.faults.injection import Faulting, InjectedFault
 from llmproxy.core.faults.pieces import MICROSECONDS, time_pieces, with_pieces

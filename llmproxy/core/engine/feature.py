@@ -11,13 +11,12 @@ from typing import Any, ClassVar, NamedTuple, override
 from llmproxy.calls import Call
 from llmproxy.core.engine.accounts import OutcomeRecorder
 from llmproxy.core.engine.answer_writer import InteractionBuilder
-from llmproxy.core.engine.keying import Keying
+from llmproxy.core.engine.identity import Keying
 from llmproxy.core.engine.misses import Misses
 from llmproxy.core.engine.state import State
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Interceptor
-from llmproxy.core.sessions.session import Session
-from llmproxy.core.sessions.sessions import SessionFeatures
+from llmproxy.core.sessions.session import Session, SessionFeatures
 from llmproxy.core.store.store import Store
 from llmproxy.protocol import Mode
 

@@ -30,8 +30,7 @@ from llmproxy.core.forks.table import Copy, Fork, fork_of, make
 from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
-from llmproxy.core.sessions.session import Session
-from llmproxy.core.sessions.sessions import SessionBusy
+from llmproxy.core.sessions.session import Session, SessionBusy
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import Interaction, Response, Usage, header, without

@@ -14,8 +14,8 @@ from llmproxy.calls import Call
 from llmproxy.core.bindings.answer_bodies import list_parts
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.table import envelope, status_of_miss
-from llmproxy.core.engine.dispatch import check_upstream
 from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.engine.identity import check_upstream
 from llmproxy.core.forks.table import LIVE, Fork, drop, put
 from llmproxy.core.live_channels import (
     LISTS,
@@ -38,8 +38,7 @@ from llmproxy.core.misses.context import MissContext
 from llmproxy.core.providers.table import SAFE
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
-from llmproxy.core.sessions.session import Session, split_name
-from llmproxy.core.sessions.sessions import LiveForbidden
+from llmproxy.core.sessions.session import LiveForbidden, Session, split_name
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Addition, Store

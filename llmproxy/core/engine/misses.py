@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmproxy.core.dialects.conversation import last_user_text
-from llmproxy.core.engine.keying import Keying
+from llmproxy.core.engine.identity import Keying
 from llmproxy.core.engine.state import TEXT, State
 from llmproxy.core.forks.table import fork_of
 from llmproxy.core.keys.normalize import Canonical

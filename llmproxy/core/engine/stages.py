@@ -10,8 +10,7 @@ import hashlib
 from collections.abc import Callable
 
 from llmproxy.core.engine.decide import at_the_head, count, describe_failure, judge, playable
-from llmproxy.core.engine.dispatch import check_upstream
-from llmproxy.core.engine.keying import Keying
+from llmproxy.core.engine.identity import Keying, check_upstream
 from llmproxy.core.engine.misses import Misses
 from llmproxy.core.engine.state import State
 from llmproxy.core.keys.changes import is_success

@@ -10,8 +10,7 @@ from llmproxy.core.keys.normalize import Memory, Origin, new_ids
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.sessions.session import Session
-from llmproxy.core.sessions.sessions import Sessions
+from llmproxy.core.sessions.session import Session, Sessions
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.rederive import derive

@@ -21,7 +21,7 @@ from llmproxy.core.traffic.differences import short
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.websocket import FrameRecording
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.mitm.http1.connection_state import Answerer, ClientState, Commands, LayerState
+from llmproxy.mitm.http1.incoming import Answerer, ClientState, Commands, LayerState
 from llmproxy.protocol import Decision
 
 _TAGS = re.compile(rb"<[^>]*>")
@@ -53,21 +53,11 @@ class Forwarding:
         """What comes from upstream is not for the client: an injected fault is done to it first."""
 
     @property
-    def is_on(self) -> bool:
-        """Whether a request is on its way."""
-        return self._here.state is LayerState.FORWARDING
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether anything was handed on over this connection."""
-        return self._forwarder is not None
-
-    @property
     def switched(self) -> bool:
         """Whether a WebSocket goes through: the client has heard that the upstream switched protocols."""
         exchange = self._here.incoming.exchange
         status = exchange.recording.status if exchange else 0
-        return self.is_on and self._here.incoming.answering and status == SWITCHING
+        return self._here.is_forwarding and self._here.incoming.answering and status == SWITCHING
 
     @property
     def _has_silent_end(self) -> bool:
@@ -97,6 +87,7 @@ class Forwarding:
             raise AssertionError("nothing to release")
         here.shell.released[here.client.id] = exchange
         here.state, self.uploading, here.incoming.answering = LayerState.FORWARDING, uploading, False
+        here.forwarded = True
         self.withheld = exchange.answer.withheld
         if self._forwarder is None:
             self._forwarder = layers.HttpLayer(here.context, self._mode)
@@ -124,7 +115,7 @@ class Forwarding:
                         raise decided.error
         if not over:
             yield from here.limit_for(here.shell.body_patience)
-        if raw and self.is_on:
+        if raw and self._here.is_forwarding:
             yield from self.on_event(events.DataReceived(here.client, raw))
         elif over:
             yield from self._taken_back()
@@ -157,7 +148,7 @@ class Forwarding:
             ours = isinstance(command, commands.ConnectionCommand) and command.connection is here.client
             if isinstance(command, commands.SendData) and self._has_silent_end:
                 continue  # mitmproxy would tell the other side that all is well: 1000
-            if ours and self.is_on:
+            if ours and self._here.is_forwarding:
                 failed = self._failed_before_answer(command)
                 if failed is not None:
                     yield from self._layer.refuse(failed, close=True)
@@ -205,7 +196,7 @@ class Forwarding:
         if self.switched:
             yield from self._tunnel()
             return
-        if not (self.is_on and not self.uploading and self._forwarder and not self._forwarder.streams):
+        if not (self._here.is_forwarding and not self.uploading and self._forwarder and not self._forwarder.streams):
             return
         yield from self._let_go()
         if self._spent is not None:

@@ -29,7 +29,7 @@ from mitmproxy.connection import Connection, ConnectionState
 from mitmproxy.proxy import events, layer, layers, mode_servers, mode_specs
 from mitmproxy.proxy.context import Context
 
-from llmproxy.core.engine.keying import WORTH_A_THREAD
+from llmproxy.core.engine.identity import WORTH_A_THREAD
 from llmproxy.core.sessions.exchange import RequestPlace
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import header

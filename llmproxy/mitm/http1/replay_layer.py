@@ -8,35 +8,52 @@ It sees the client's raw bytes, frames every request itself (`framing`), has it 
                     the connection back
 
 So a hit after a miss on one keep-alive connection is still exact and fast. Here is only what follows what, by the state
-that the connection is in (`connection_state`). An exception anywhere ends here, with a 500 that no client retries:
+that the connection is in (`LayerState`). An exception anywhere ends here, with a 500 that no client retries:
 mitmproxy would log it and leave the client hanging.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import re
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cached_property
 
 from mitmproxy.connection import ConnectionState
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http import HTTPMode
 
+from llmproxy.core.control import answering as control
+from llmproxy.core.control.answering import ControlRequest, error_answer
+from llmproxy.core.control.table import ControlledProxy
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.frames import SWITCHING
-from llmproxy.errors import LLMProxyError, MissError, RefusedError
+from llmproxy.errors import LLMProxyError, MissError, RecordingError, RefusedError
 from llmproxy.mitm.framing import BodyTooSlow, Head, HeadTooSlow, rewrite_request
-from llmproxy.mitm.http1.connection_state import ClientState, Commands, Ending, LayerState
 from llmproxy.mitm.http1.forwarding import Forwarding
-from llmproxy.mitm.http1.incoming import Incoming, Origin, at_once, opens_root
-from llmproxy.mitm.http1.own_answers import LONGEST_TOOL_CALL, OwnAnswers, is_tool_call
+from llmproxy.mitm.http1.incoming import (
+    LOOK,
+    Answerer,
+    ClientState,
+    Commands,
+    Ending,
+    Incoming,
+    LayerState,
+    Origin,
+    at_once,
+    opens_root,
+)
 from llmproxy.mitm.http1.stream_sender import StreamSender
 from llmproxy.mitm.intercept import is_loopback
 from llmproxy.mitm.proxy_context import Ahead, ProxyContext, whole_response
 from llmproxy.mitm.sockets import has_gone
 from llmproxy.mitm.websocket_recorder import UpgradeMissed, UpgradeRefused
 from llmproxy.mitm.websocket_replay import Socket
-from llmproxy.protocol import CONTROL_PREFIX, Channel, Decision
+from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX, Channel, Decision
+from llmproxy.ui.answers import PageAnswer, fields
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +61,101 @@ MAX_WAITING = 1 << 20
 """Bytes that a client may send ahead of the request being answered."""
 LINGER = 2.0
 """Seconds; closing with unread bytes would make the client's system throw away the answer (RST)."""
+
+
+PATIENCE = 2.0
+"""Seconds that a question about a session waits for the session's open calls to end."""
+LONGEST_TOOL_CALL = 1 << 30
+"""Bytes of a call of a shim's: the longest line that it passes on (`client.tools.shim`), as JSON."""
+_TOOL_CALL = re.compile(re.escape(CONTROL_PREFIX) + r"sessions/[^/?]+/tools")
+
+
+@dataclass
+class AnswerStoredHook(commands.StartHook):  # type: ignore[no-untyped-call]
+    """An answer is being stored, and whoever told it waits for that (`Recorder.answer_stored`)."""
+
+    stored: asyncio.Future[str]
+
+
+def is_tool_call(head: Head) -> bool:
+    """Return whether a request is a call of a shim before a server of tools."""
+    return head.method == "POST" and _TOOL_CALL.fullmatch(head.target) is not None
+
+
+class OwnAnswers:
+    """What one connection asks us, one question at a time."""
+
+    def __init__(self, here: ClientState, layer: Answerer) -> None:
+        self._here, self._layer = here, layer
+        self.reset()
+
+    def reset(self) -> None:
+        """Stand before the next question."""
+        self._asked: float | None = None
+        self._viewed: Future[PageAnswer] | None = None
+        """What our page in a browser is answered."""
+
+    def answer(self, head: Head, body: bytes) -> Commands:
+        """Answer, now or when what has to be waited for is over."""
+        here, shell = self._here, self._here.shell
+        local = is_loopback(here.client.peername[0]) and not shell.exposed
+        scheme = "https" if here.client.tls_established else "http"
+        asked = ControlRequest(
+            head.method, head.target, head.headers, body, loopback=local, guard=shell.guard, scheme=scheme,
+            connection=here.client.id,
+        )  # fmt: skip
+        if opens_root(head) or f"{head.target.partition('?')[0]}/".startswith(UI_PREFIX):
+            yield from self._view(head, asked)
+            return
+        session, now = control.session_of(shell.engine, asked), shell.engine.clock()
+        if session is not None and shell.busy(session):
+            self._asked = now if self._asked is None else self._asked
+            if now - self._asked < PATIENCE:
+                yield from self._wait()
+                return
+        waited = here.state is LayerState.ASKED
+        status, data, kind = self._ask(asked)
+        if (stored := shell.take_kept()) is not None:
+            yield AnswerStoredHook(stored)
+            if why := stored.result():
+                status, data, kind = error_answer(RecordingError(why))
+        whole = whole_response(status, (("content-type", kind),), data, close=not head.keep_alive, method=head.method)
+        yield from self._layer.finish(whole, close=not head.keep_alive)
+        if waited:
+            yield from self._layer.read()
+
+    def _wait(self) -> Commands:
+        self._here.state = LayerState.ASKED
+        yield self._here.wake_after(LOOK)
+
+    def client_left(self) -> None:
+        """Hear that the connection has ended; where it is idle, and we end it, its shim goes on with another one."""
+        here = self._here
+        if here.client.state is ConnectionState.CAN_WRITE and here.shell.lines is not None:
+            here.shell.lines.on_connection_end(here.client.id)
+
+    def _ask(self, asked: ControlRequest) -> tuple[int, bytes, str]:
+        """Serve a call of the control API."""
+        shell = self._here.shell
+        proxy = ControlledProxy(
+            token=shell.token, page_token=shell.page_token, ca=shell.ca, ca_bundle=shell.ca_bundle,
+            spans_of=shell.spans_of, stop=shell.stop, lines=shell.lines,
+        )  # fmt: skip
+        return control.answer(shell.engine, asked, proxy)
+
+    def _view(self, head: Head, asked: ControlRequest) -> Commands:
+        """Answer our page in a browser, when its thread has the answer."""
+        waited = self._viewed is not None
+        self._viewed = self._viewed or self._here.shell.view(asked)
+        if not self._viewed.done():
+            yield from self._wait()
+            return
+        answer = self._viewed.result()
+        close = not head.keep_alive
+        whole = whole_response(answer.status, fields(answer), answer.body, close=close, method=head.method)
+        yield from self._layer.finish(whole, close=close)
+        if waited:
+            yield from self._layer.read()
 
 
 class TooLarge(RefusedError):
@@ -75,19 +187,27 @@ class ReplayLayer(layer.Layer):
         super().__init__(context)
         self._shell, self._origin = shell, origin
         self._here = here = ClientState(context, shell, self.parts.incoming(shell))
-        self._sender = self.parts.sender(here)
+        self._mode = mode
         self._own = self.parts.own_answers(here, self)
-        self._forwarding = self.parts.forwarding(here, mode, self)
         self._socket: Socket | None = None
         self._front: Ahead | None = None
         self._ended = False
         """The client sends no more, and waits for its answer."""
 
+    @cached_property
+    def _sender(self) -> StreamSender:
+        return self.parts.sender(self._here)
+
+    @cached_property
+    def _forwarding(self) -> Forwarding:
+        return self.parts.forwarding(self._here, self._mode, self)
+
     def _reset(self) -> None:
         """Stand before the next request."""
         self._here.incoming = self.parts.incoming(self._shell)
         self._own.reset()
-        self._forwarding.reset()
+        if self._here.forwarded:
+            self._forwarding.reset()
 
     def stand_behind(self, front: Ahead | None) -> None:
         """Serve what the front hands over."""
@@ -141,9 +261,9 @@ class ReplayLayer(layer.Layer):
                 yield from self._send(self._sender.go_on())
         elif isinstance(event, events.ConnectionClosed) and event.connection is client and self._is_awaited():
             self._ended = True
-        elif isinstance(event, events.ConnectionClosed) and event.connection is client and not self._forwarding.is_on:
+        elif isinstance(event, events.ConnectionClosed) and event.connection is client and not here.is_forwarding:
             yield from self._client_left()
-        elif self._forwarding.has_begun:
+        elif here.forwarded:
             yield from self._forwarding.on_event(event)
 
     def _receive_data(self, data: bytes) -> Commands:
@@ -152,29 +272,29 @@ class ReplayLayer(layer.Layer):
         if here.state in (LayerState.CLOSED, LayerState.LINGERING):
             return
         here.reader.feed(data)
-        if self._forwarding.is_on and self._forwarding.uploading:
+        if here.is_forwarding and self._forwarding.uploading:
             yield from self._forwarding.upload()
-        elif self._forwarding.switched:
+        elif here.is_forwarding and self._forwarding.switched:
             yield from self._forwarding.on_event(events.DataReceived(self.context.client, here.reader.rest()))
         elif here.state is LayerState.READING:
             yield from self.read()
         elif here.reader.waiting > MAX_WAITING:
             log.warning("a client sent over %s bytes ahead of its answer; its connection is closed", MAX_WAITING)
-            if self._forwarding.is_on:
+            if here.is_forwarding:
                 yield from self._close()  # what came of the answer is stored when its hooks come
             else:
                 yield from self._client_left()
 
     def _is_awaited(self) -> bool:
         """Whether a client that sends no more still waits for the answer to what it has sent."""
-        client, passing = self.context.client, self._forwarding
-        if self._sender.is_open:
+        client, here = self.context.client, self._here
+        if here.state is LayerState.REPLAYING and self._sender.is_open:
             return False  # a stream without an end of its own: who closes it has gone
-        asked = self._here.state in (LayerState.REPLAYING, LayerState.ASKED) or (
-            passing.is_on and not passing.uploading and not passing.switched
+        asked = here.state in (LayerState.REPLAYING, LayerState.ASKED) or (
+            here.is_forwarding and not self._forwarding.uploading and not self._forwarding.switched
         )
-        here = client.state is ConnectionState.CAN_WRITE
-        return asked and here and not has_gone(client.peername, client.sockname)
+        is_there = client.state is ConnectionState.CAN_WRITE
+        return asked and is_there and not has_gone(client.peername, client.sockname)
 
     def _client_left(self) -> Commands:
         """End a replay whose client is gone; the occurrence stays used."""
@@ -230,10 +350,10 @@ class ReplayLayer(layer.Layer):
 
         What has begun since gets a limit of its own.
         """
-        here, passing = self._here, self._forwarding
+        here = self._here
         here.limit, (heads, seen) = None, here.limited
         reading = here.state is LayerState.READING
-        if passing.uploading if passing.is_on else reading and here.incoming.head is not None:
+        if self._forwarding.uploading if here.is_forwarding else reading and here.incoming.head is not None:
             if seen == here.seen:
                 raise BodyTooSlow(self._shell.body_patience)
             yield from here.limit_for(self._shell.body_patience)

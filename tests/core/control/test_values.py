@@ -17,7 +17,7 @@ from llmproxy.core.control.values import (
     speed_of,
     upstreams_of,
 )
-from llmproxy.core.sessions.sessions import canonical
+from llmproxy.core.sessions.session import canonical
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import Exhausted, Mode
 

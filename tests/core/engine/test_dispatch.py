@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.engine.decide import at_the_head
-from llmproxy.core.engine.dispatch import Dispatcher, fingerprint_caller, read_store_secret
+from llmproxy.core.engine.identity import Dispatcher, fingerprint_caller, read_store_secret
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.sessions import SessionDefaults, Sessions
+from llmproxy.core.sessions.session import SessionDefaults, Sessions
 from llmproxy.errors import MachineError, RefusedError
 from llmproxy.protocol import Decision, Exhausted, Mode
 

@@ -19,8 +19,7 @@ from llmproxy.core.forks.table import Fork, fork_of, make
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.sessions.session import Session
-from llmproxy.core.sessions.sessions import LiveForbidden, SessionBusy
+from llmproxy.core.sessions.session import LiveForbidden, Session, SessionBusy
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Key, Response
 from llmproxy.errors import MissError, RefusedError

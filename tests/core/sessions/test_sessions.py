@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.sessions.session import Session
-from llmproxy.core.sessions.sessions import (
+from llmproxy.core.sessions.session import (
     LiveForbidden,
+    Session,
     SessionBusy,
     SessionDefaults,
     Sessions,
