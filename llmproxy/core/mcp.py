@@ -30,7 +30,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from llmproxy.core.bindings.answer_bodies import BodyPart, Edit, edit_chunks, list_parts
+from llmproxy.core.dialects.answer_bodies import BodyPart, Edit, edit_chunks, list_parts
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM
 from llmproxy.core.traffic.interaction import Headers, Response, header, without
 

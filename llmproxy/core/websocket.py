@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import printable
-from llmproxy.core.dialects.streams import parse_json
 from llmproxy.core.keys.normalize import MadeBy, Walk
 from llmproxy.core.keys.rules import NOTHING, RESPONSES, Do, Rule, Shape
 from llmproxy.core.keys.scrub import Rules, apply, compile_rules
@@ -27,7 +26,7 @@ from llmproxy.core.sessions.exchange import Recording
 from llmproxy.core.traffic.differences import Difference, count, differences, short
 from llmproxy.core.traffic.frames import CONTENT_TYPE, CUT, SWITCHING, Frame, chunks
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, without
-from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse
+from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse, parse_json
 
 if TYPE_CHECKING:
     from llmproxy.core.misses.context import MissContext

@@ -27,7 +27,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from llmproxy.core.bindings.answer_bodies import Edit, edit_chunks, list_parts
 from llmproxy.core.bindings.answer_channels import ChannelForm, Path, Piece, list_arguments, list_pieces, put, rename
 from llmproxy.core.bindings.forms import Spot
 from llmproxy.core.bindings.identities import (
@@ -45,6 +44,7 @@ from llmproxy.core.bindings.identities import (
 )
 from llmproxy.core.bindings.results import Fit, Mismatch, Why
 from llmproxy.core.bindings.table import Bindings
+from llmproxy.core.dialects.answer_bodies import Edit, edit_chunks, list_parts
 from llmproxy.core.traffic.interaction import Response, header
 from llmproxy.late import late
 

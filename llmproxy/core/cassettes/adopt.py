@@ -29,7 +29,7 @@ from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.streams import ending
 from llmproxy.core.dialects.usage import model_of, usage_of
-from llmproxy.core.keys.changes import STATE_HEADER, StateChanges, find_change, is_success, named_things, read_json
+from llmproxy.core.keys.changes import STATE_HEADER, StateChanges, find_change, is_success, named_things
 from llmproxy.core.keys.fields import SAID_HEADER, describe_unstored
 from llmproxy.core.keys.normalize import Canonical, MadeBy, Origin, canonicalize, key_of, new_ids
 from llmproxy.core.keys.scrub import Rules
@@ -49,6 +49,7 @@ from llmproxy.core.traffic.interaction import (
     header,
     without,
 )
+from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import CassetteCorrupt, unsign_text
 from llmproxy.protocol import AGENT
 
@@ -164,7 +165,7 @@ class _Adopter:
     def add_state(self, request: Request, route: Route, each: Recorded, body: bytes, sample: int) -> Request:
         """Add the state in which a request was asked, and note what it changed of what the server keeps."""
         canonical, changes = self.canonical(request, route, sample), self.changes.setdefault(sample, StateChanges())
-        tree = read_json(body) if route.changes else None
+        tree = parse_json(body) if route.changes else None
         change = find_change(route, each.method, key_of(canonical), canonical.refs, tree)
         names = named_things(route, canonical.refs, change)
         if state := changes.state_of(names, self.made_by(sample), change.both if change else frozenset()):

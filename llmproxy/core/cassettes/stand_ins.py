@@ -33,9 +33,9 @@ from llmproxy.core.bindings import (
     rewrite_answer,
     write_run_variables,
 )
-from llmproxy.core.bindings.answer_bodies import write_json
 from llmproxy.core.cassettes.formats.jsonl import line_of, of_line
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
+from llmproxy.core.dialects.answer_bodies import write_json
 from llmproxy.core.keys.fields import COUNTING
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Interaction, Key, Request, Response, Usage, header

@@ -37,9 +37,10 @@ from llmproxy.core.dialects.messages import (
     role_of,
     words,
 )
-from llmproxy.core.dialects.streams import events_once, parse_json
+from llmproxy.core.dialects.streams import events_once
 from llmproxy.core.dialects.table import Layout, codec_of, dialect_of, find_codec
 from llmproxy.core.traffic.differences import ABSENT, common_prefix, member, raw
+from llmproxy.core.traffic.json_bytes import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from llmproxy.core.dialects.table import stream_codec
 from llmproxy.core.traffic.frames import CONTENT_TYPE, server_events
 from llmproxy.core.traffic.interaction import Ending
+from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.late import late
 
 if TYPE_CHECKING:
@@ -367,14 +368,6 @@ def _aws_events(body: bytes) -> Iterator[object]:
 
 
 # -- events ------------------------------------------------------------------------------------------------------------
-
-
-def parse_json(data: str | bytes) -> Any:  # noqa: ANN401 - JSON
-    """Return the JSON value, or None for what is no JSON (or nested too deeply)."""
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        return None
 
 
 def framing(content_type: str, body: bytes) -> Framing:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from llmproxy.core.dialects.messages import Message, as_dict
-from llmproxy.core.dialects.streams import parse_json
 from llmproxy.core.dialects.table import Json, SpokenTurn, WantedForm, codec_of, find_codec
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
+from llmproxy.core.traffic.json_bytes import parse_json
 
 SSE: Headers = (("content-type", "text/event-stream; charset=utf-8"),)
 WHOLE: Headers = (("content-type", "application/json"),)

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from llmproxy.core.engine.state import State
-from llmproxy.core.keys.changes import STATE_HEADER, find_change, find_texts, is_listing, named_things, read_json
+from llmproxy.core.keys.changes import STATE_HEADER, find_change, find_texts, is_listing, named_things
 from llmproxy.core.keys.fields import (
     CREDENTIAL,
     DECLARED,
@@ -37,6 +37,7 @@ from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.session import Session, Sessions, check_party
 from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import Headers, Request, attempt_of, header, without
+from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.core.traffic.response_bytes import prefix_of
 from llmproxy.errors import LLMProxyError, MachineError, RefusedError, SettingsError
 from llmproxy.protocol import OFFLINE, OUR_HEADERS_PREFIX, PARTY_HEADER, SESSION_HEADER, Decision, Mode
@@ -231,7 +232,7 @@ def fingerprint_connectors(body: bytes, store: Path) -> str:
     """Return what tells the credentials that a body gives to connectors from others; empty where it gives none."""
     if b"authorization" not in body:
         return ""
-    tree = read_json(body)
+    tree = parse_json(body)
     found = [text for path in CONNECTORS for text in find_texts(tree, path)]
     return "connectors " + _digest("\n".join(found), read_store_secret(store)) if found else ""
 
@@ -312,7 +313,7 @@ class Keying:
     ) -> tuple[KnownRequest, Canonical | None]:
         """Add what this session changed before of what a request names, and find what the request itself changes."""
         where, changes = exchange.route, exchange.session.position.changes
-        tree = read_json(exchange.request.data) if where.changes and known.refs else None
+        tree = parse_json(exchange.request.data) if where.changes and known.refs else None
         change = None
         if exchange.place.changes or where.changes:
             change = find_change(where, exchange.method, known.key, known.refs, tree)
@@ -375,9 +376,10 @@ class Keying:
 
     def made_by(self, session: Session) -> Callable[[str], Origin | None]:
         """Return who tells which answer of a session's cassette made an id, stored or still on its way."""
-        store, place = self._state.stores.current, session.made_in
+        store = self._state.stores.current
 
         def made_by(name: str) -> Origin | None:
+            place = session.made_in
             places = dict.fromkeys((place, session.kept_in)) if store else ()
             found = next((known for each in places if store and (known := store.made_by(*each, name))), None)
             return found or self._state.pending.made_by(place, name)

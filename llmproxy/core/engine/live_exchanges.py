@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, override
 
 from llmproxy.calls import Call
-from llmproxy.core.bindings.answer_bodies import list_parts
+from llmproxy.core.dialects.answer_bodies import list_parts
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.table import envelope, status_of_miss
 from llmproxy.core.engine.feature import EngineParts, Feature

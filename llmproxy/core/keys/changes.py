@@ -17,7 +17,6 @@ is added side by side has no order for whoever searches it; a list tells the ord
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -134,14 +133,6 @@ def named_things(route: Route, refs: Iterable[str], change: StateChange | None) 
 def is_listing(route: Route, method: str) -> bool:
     """Return whether a request asks for the things of a collection, not for one of them."""
     return method in SAFE and route.operation.rpartition("/")[2] not in route.ids
-
-
-def read_json(body: bytes) -> object:
-    """Return the tree of a body; None where it is no JSON."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None
 
 
 def find_texts(tree: object, path: str) -> list[str]:

@@ -349,7 +349,7 @@ def bare_url_passwords(text: str, *, quoted: bool = False) -> list[tuple[int, in
     """
     return [
         match.span("secret")
-        for match in (_BARE_URL.finditer(text) if "@" in text else ())
+        for match in _BARE_URL.finditer(text)
         if _url_password(match)
         and (not quoted or text[_word_of(text, match.start())] == "/")
         and match["user"].lower() not in _NO_USERS

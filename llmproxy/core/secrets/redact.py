@@ -260,7 +260,12 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return a text that may be printed or logged; it may quote a path."""
-        spans = disjoint([*self._and_ours(text), *(Span(*span) for span in bare_url_passwords(text, quoted=True))])
+        spans = disjoint(
+            [
+                *self._and_ours(text),
+                *(Span(*span) for span in (bare_url_passwords(text, quoted=True) if "@" in text else ())),
+            ]
+        )
         return recode_text(replace_spans(text, spans, lambda _secret, _kind: PLACEHOLDER), self._and_ours)
 
     def line(self, target: str) -> str:
@@ -329,14 +334,16 @@ class Redactor:
     def _redact_quoted(self, text: str, decode: Callable[[str], str], put: Callable[[str, str], str]) -> str:
         """Redact percent-encoded text; it is written anew only if it holds a secret, with what `put` makes of each."""
         plain = decode(text)
-        spans = disjoint([*self._and_ours(plain), *(Span(*span) for span in bare_url_passwords(plain))])
+        spans = disjoint(
+            [*self._and_ours(plain), *(Span(*span) for span in (bare_url_passwords(plain) if "@" in plain else ()))]
+        )
         changed = recode_text(replace_spans(plain, spans, put), self._and_ours)
         return text if changed == plain else quote(changed, safe="/:@,~")
 
     def _body(self, body: bytes, content_type: str, numbers: Marks) -> bytes:
         if not body:
             return body
-        boundary = boundary_of(content_type)
+        boundary = boundary_of(content_type) if "multipart" in content_type.lower() else None
         if boundary is not None:
             mark = b"--" + boundary
             return mark.join(self._document(piece, numbers) for piece in body.split(mark))

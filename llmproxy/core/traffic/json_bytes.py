@@ -110,6 +110,14 @@ def dump(tree: object) -> bytes:
     return _encoder.encode(tree).encode("ascii")
 
 
+def parse_json(data: str | bytes) -> Any:  # noqa: ANN401 - JSON
+    """Return the JSON value, or None for what is no JSON (or nested too deeply)."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
 def read_json(text: str) -> object | None:
     """Return the array or object that a text is; None for anything else."""
     if text[:1] not in ("{", "[") and text.lstrip()[:1] not in ("{", "["):

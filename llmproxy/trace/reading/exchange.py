@@ -25,11 +25,12 @@ from typing import Any
 
 from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.dialects.messages import Draft, Message, ToolCall, as_dict, as_list, entry_messages, words
-from llmproxy.core.dialects.streams import SSEParser, events_of, parse_json
+from llmproxy.core.dialects.streams import SSEParser, events_of
 from llmproxy.core.dialects.table import codec_of
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage, header
+from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.trace.model import Span, TokenUsage
 
 _DEPTH = 8

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from llmproxy.core.dialects.conversation import Kind, compare, list_segments
-from llmproxy.core.dialects.streams import parse_json
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.traffic.differences import member
+from llmproxy.core.traffic.json_bytes import parse_json
 from tests.support.traffic import exchanges
 
 Json = dict[str, Any]

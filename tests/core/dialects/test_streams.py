@@ -33,13 +33,13 @@ from llmproxy.core.dialects.streams import (
     events_once,
     framing,
     iter_frames,
-    parse_json,
     shorten_json,
     weight,
 )
 from llmproxy.core.dialects.usage import model_of, usage_of
 from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.interaction import Ending
+from llmproxy.core.traffic.json_bytes import parse_json
 from tests.core.dialects.heavy import HEAVY
 from tests.support.process import ROOT
 from tests.support.traffic import exchanges

@@ -13,8 +13,7 @@ from llmproxy.core.keys.normalize import canonicalize
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.misses.context import MissContext, MissPlace
 from llmproxy.core.misses.explain import LIMIT, LINES, ExplainedMiss, explain, miss_text, reason
-from llmproxy.core.misses.nearest import Nearest
-from llmproxy.core.misses.suggest import Suggestion
+from llmproxy.core.misses.nearest import Nearest, Suggestion
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.differences import Difference
 from llmproxy.core.traffic.interaction import Client, Request

@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.core.keys.normalize import Canonical, canonicalize, key_of
 from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.misses.suggest import suggest
+from llmproxy.core.misses.nearest import suggest
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Request
 

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from llmproxy.core.dialects.streams import framing, iter_frames, parse_json, write_frame
+from llmproxy.core.dialects.streams import framing, iter_frames, write_frame
 from llmproxy.core.dialects.table import REASONS, RepeatedRequest, codec_of, write_failure
 from llmproxy.core.dialects.usage import COUNT_MEMBERS
 from llmproxy.core.dialects.writing import write_json
 from llmproxy.core.faults.pieces import after, kind_of, time_pieces, with_pieces
 from llmproxy.core.faults.values import CHUNK, Break, Broken, FaultKind, FaultTarget, Needs, Parameter, Values
 from llmproxy.core.traffic.interaction import Chunk, Response, without
+from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.protocol import Channel
 
 

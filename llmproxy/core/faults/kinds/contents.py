@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.streams import parse_json
 from llmproxy.core.dialects.usage import usage_of
 from llmproxy.core.dialects.writing import can_write, write, write_json, writes_text_arguments
 from llmproxy.core.faults.pieces import kind_of, time_pieces, with_pieces
 from llmproxy.core.faults.values import Break, Broken, FaultKind, FaultTarget, Needs, Values
 from llmproxy.core.traffic.interaction import Chunk, header, without
+from llmproxy.core.traffic.json_bytes import parse_json
 
 Change = Callable[[Message, FaultTarget], tuple[Message, str] | None]
 """What is said instead, and OpenAI's name for why it ended (empty: what fits); None where there is nothing to

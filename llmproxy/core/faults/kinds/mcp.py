@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from llmproxy.core.dialects.streams import parse_json
 from llmproxy.core.faults.pieces import MICROSECONDS
 from llmproxy.core.faults.values import Break, Broken, FaultKind, FaultTarget, Parameter, Values
 from llmproxy.core.mcp import error_message
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
+from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.protocol import Channel
 
 JSON: Headers = (("content-type", "application/json"),)

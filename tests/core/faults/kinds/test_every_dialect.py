@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.streams import ending, events_of, parse_json
+from llmproxy.core.dialects.streams import ending, events_of
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.dialects.usage import usage_of
 from llmproxy.core.dialects.writing import can_write, write, writes_text_arguments
@@ -17,6 +17,7 @@ from llmproxy.core.faults import KINDS, Broken, FaultTarget, Needs
 from llmproxy.core.faults.pieces import is_streamed, kind_of
 from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.interaction import Ending, Response
+from llmproxy.core.traffic.json_bytes import parse_json
 from tests.core.faults.cases import call
 
 FAMILIES: dict[str, Family] = {
