@@ -94,7 +94,7 @@ def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) 
     stream = streams(route, tree if kind == "json" else None)
     walker = Walk(made_by, stream=stream)
     if kind == "json":
-        tree = apply(tree, ready)
+        tree = tree if ready.is_empty else apply(tree, ready)
         if route.known and isinstance(tree, dict):
             walker.body(tree, shape_of(route, tree))
     elif tree is not None:
@@ -112,7 +112,7 @@ def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) 
 
 def _of_mcp(request: Request, route: Route, said: mcp.McpMessage, rules: Compiled) -> Canonical:
     """Derive the canonical form of a message of MCP: what it says, to which server; nothing of its transport."""
-    tree = None if said.tree is None else apply(said.tree, rules)
+    tree = None if said.tree is None else said.tree if rules.is_empty else apply(said.tree, rules)
     path = request.target.partition("?")[0]
     return Canonical(
         provider=route.provider.name, method=request.method, operation=said.operation, model=None, stream=False,

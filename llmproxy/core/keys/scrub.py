@@ -151,6 +151,8 @@ class Compiled:
     paths: tuple[tuple[Step, ...], ...]
     system: tuple[tuple[re.Pattern[str], str], ...]
     everywhere: tuple[tuple[re.Pattern[str], str], ...]
+    is_empty: bool
+    """There are none, which nobody need apply."""
 
 
 def parse_path(path: str) -> tuple[Step, ...]:
@@ -187,7 +189,8 @@ def compile_rules(rules: Rules) -> Compiled:
         except (re.error, IndexError) as error:
             raise SettingsError(f"{WHERE}: scrub {scrub.pattern!r} -> {scrub.placeholder!r}: {error}") from error
         (system if scrub.where == "system" else everywhere).append((pattern, scrub.placeholder))
-    return Compiled(tuple(parse_path(path) for path in rules.ignore), tuple(system), tuple(everywhere))
+    paths = tuple(parse_path(path) for path in rules.ignore)
+    return Compiled(paths, tuple(system), tuple(everywhere), is_empty=not (paths or system or everywhere))
 
 
 # -- applied -----------------------------------------------------------------------------------------------------------

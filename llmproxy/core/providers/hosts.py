@@ -1,8 +1,4 @@
-"""Hosts and base URLs: whose host is this, where does a request go, and when, what does the environment say.
-
-A base URL means what the provider's own SDK makes of it: `OPENAI_BASE_URL` ends in its ``/v1``, others do not, and
-users write both either way. A bare host gets the whole path; one that ends in a version brings that along; any other
-path stands for the provider's own base.
+"""Hosts: whose is this, may a request go there, and when, what does the environment say.
 
 AWS signatures (SigV4): a request that is signed for the proxy's own address is of no use to AWS.
 
@@ -33,20 +29,15 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from llmproxy.core.providers.table import BEARER_TOKEN, HTTP_PREFIX, PROVIDERS, SIGNED_QUERY, Provider
+from llmproxy.core.providers.table import BEARER_TOKEN, HTTP_PREFIX, PROVIDERS, Provider
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import RefusedError
 from llmproxy.late import late
 from llmproxy.settings import Loaded, Origin, Source
 from llmproxy.values import ANY_PROVIDER, parse_rate
 
-_VERSION = late(r"/v\d+(?:(?:alpha|beta)\d*)?")
-_LOCATION = late(r"/locations/([a-z0-9-]+)/")
-_REGION = late(r"Credential=[^/]+/\d+/([a-z0-9-]+)/")
-_AWS_REGION = "us-east-1"
 _HOSTS = {host: provider for provider in PROVIDERS.values() for host in provider.hosts if "*" not in host}
 _HOST_PATTERNS = tuple(
     (late(re.escape(host).replace(r"\*", r"[a-z0-9.-]+")), provider)
@@ -68,67 +59,6 @@ def provider_of_host(host: str, port: int | None) -> Provider | None:
 def port_of(scheme: str, port: int | None) -> int:
     """Return the port, the scheme's own if none is given."""
     return port or (443 if scheme == "https" else 80)
-
-
-class _Base(NamedTuple):
-    """A base URL taken apart."""
-
-    origin: str
-    path: str
-
-
-@lru_cache(maxsize=256)
-def _base(url: str) -> _Base:
-    parts = urlsplit(url)
-    return _Base(f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/"))
-
-
-@lru_cache(maxsize=256)
-def _strip(provider: Provider, url: str) -> tuple[str, tuple[str, ...]]:
-    """Return the path of a base URL, and the prefixes of a target of which the first that fits is already in it."""
-    path = _base(url).path
-    if not path:
-        return "", ()
-    versions = tuple(sorted((v for v in provider.versions if v), key=len, reverse=True))
-    # Base URLs are written with and without the version (one SDK's ends in /v1, another's for the same provider does
-    # not): one that ends in a version brings it along.
-    if path.endswith(versions) or _VERSION.fullmatch(path, path.rindex("/")):
-        return path, (*versions, "/v1")
-    own = _base(provider.upstream).path if provider.upstream else ""
-    return path, (own,) if own else ()
-
-
-def send_to(provider: Provider, url: str, target: str, headers: Headers) -> tuple[str, str]:
-    """Return origin and target for a base URL given by the user; the provider's own if `url` is empty."""
-    if not url:
-        return _own_origin(provider, target, headers), target
-    path, strip = _strip(provider, url)
-    if not path and _known_without_version(url) and target.startswith("/v1/"):
-        return _base(url).origin, target[3:]
-    for prefix in strip:
-        if target.startswith(prefix) and target[len(prefix) : len(prefix) + 1] in ("/", "?", ""):
-            return _base(url).origin, path + target[len(prefix) :]
-    return _base(url).origin, path + target
-
-
-@lru_cache(maxsize=256)
-def _known_without_version(url: str) -> bool:
-    """Return whether this is the host of a provider whose API has no version in its path (Perplexity)."""
-    parts = urlsplit(url)
-    provider = provider_of_host(parts.hostname or "", None)
-    return provider is not None and provider.family == "openai" and provider.versions[0] == "" and not parts.port
-
-
-def _own_origin(provider: Provider, target: str, headers: Headers) -> str:
-    if not provider.upstream:
-        return ""
-    if provider.name == "vertex":
-        match = _LOCATION.search(target)
-        if match and match[1] != "global":
-            return f"https://{match[1]}-aiplatform.googleapis.com"
-    if provider.credentials is SIGNED_QUERY and (match := _REGION.search(header(headers, "authorization") or "")):
-        return _base(provider.upstream).origin.replace(_AWS_REGION, match[1])
-    return _base(provider.upstream).origin
 
 
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound

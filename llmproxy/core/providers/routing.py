@@ -5,10 +5,14 @@ headers only one provider uses, else by a path only one provider has, else it is
 ``--upstream default=URL``, or to OpenAI. A request met in forward mode, or in an imported recording, is told by its
 host. Either way the outcome is the same :class:`Route`, so that a recording made one way replays the other way.
 
+A base URL means what the provider's own SDK makes of it: `OPENAI_BASE_URL` ends in its ``/v1``, others do not, and
+users write both either way. A bare host gets the whole path; one that ends in a version brings that along; any other
+path stands for the provider's own base.
+
 Invariants. `Route.target` is what the provider sees at its public host, wherever the request is really sent.
 Provider, method, operation, model, stream flag and query together say all that the path says: two different
 resources never share a route. A path nobody knows is generic HTTP, its decoded path is its operation.
-This module runs for every request: tables are dicts, patterns are compiled once. It imports nothing but the table.
+This module runs for every request: tables are dicts, patterns are compiled once.
 """
 
 from __future__ import annotations
@@ -21,19 +25,20 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from llmproxy.core.providers.hosts import port_of, provider_of_host, send_to
+from llmproxy.core.providers.hosts import port_of, provider_of_host
 from llmproxy.core.providers.table import (
     HTTP_PREFIX,
     PROVIDERS,
     RAW_PREDICT,
     READS_BY_POST,
     SAFE,
+    SIGNED_QUERY,
     Family,
     Operation,
     Provider,
     compatible,
 )
-from llmproxy.core.traffic.interaction import Headers
+from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import RefusedError
 from llmproxy.late import late
 from llmproxy.protocol import SESSION_PREFIX, STDIO_PREFIX, STDIO_URL
@@ -44,6 +49,10 @@ REST = "*"
 """The name in `upstreams` of the place where a path goes that says nothing: mitmproxy's own reverse mode sends
 everything to one. Nobody types it."""
 _NONE: Mapping[str, str] = MappingProxyType({})
+_VERSION = late(r"/v\d+(?:(?:alpha|beta)\d*)?")
+_LOCATION = late(r"/locations/([a-z0-9-]+)/")
+_REGION = late(r"Credential=[^/]+/\d+/([a-z0-9-]+)/")
+_AWS_REGION = "us-east-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,3 +473,64 @@ def find(provider: Provider, path: str) -> FoundPath | None:
     if plain.startswith(provider.telemetry):
         return FoundPath(Operation(plain, not_llm=True), plain)
     return _static(provider).get(plain) or _PATTERNS[provider.pattern](provider, plain)
+
+
+class _Base(NamedTuple):
+    """A base URL taken apart."""
+
+    origin: str
+    path: str
+
+
+@lru_cache(maxsize=256)
+def _base(url: str) -> _Base:
+    parts = urlsplit(url)
+    return _Base(f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/"))
+
+
+@lru_cache(maxsize=256)
+def _strip(provider: Provider, url: str) -> tuple[str, tuple[str, ...]]:
+    """Return the path of a base URL, and the prefixes of a target of which the first that fits is already in it."""
+    path = _base(url).path
+    if not path:
+        return "", ()
+    versions = tuple(sorted((v for v in provider.versions if v), key=len, reverse=True))
+    # Base URLs are written with and without the version (one SDK's ends in /v1, another's for the same provider does
+    # not): one that ends in a version brings it along.
+    if path.endswith(versions) or _VERSION.fullmatch(path, path.rindex("/")):
+        return path, (*versions, "/v1")
+    own = _base(provider.upstream).path if provider.upstream else ""
+    return path, (own,) if own else ()
+
+
+def send_to(provider: Provider, url: str, target: str, headers: Headers) -> tuple[str, str]:
+    """Return origin and target for a base URL given by the user; the provider's own if `url` is empty."""
+    if not url:
+        return _own_origin(provider, target, headers), target
+    path, strip = _strip(provider, url)
+    if not path and _known_without_version(url) and target.startswith("/v1/"):
+        return _base(url).origin, target[3:]
+    for prefix in strip:
+        if target.startswith(prefix) and target[len(prefix) : len(prefix) + 1] in ("/", "?", ""):
+            return _base(url).origin, path + target[len(prefix) :]
+    return _base(url).origin, path + target
+
+
+@lru_cache(maxsize=256)
+def _known_without_version(url: str) -> bool:
+    """Return whether this is the host of a provider whose API has no version in its path (Perplexity)."""
+    parts = urlsplit(url)
+    provider = provider_of_host(parts.hostname or "", None)
+    return provider is not None and provider.family == "openai" and provider.versions[0] == "" and not parts.port
+
+
+def _own_origin(provider: Provider, target: str, headers: Headers) -> str:
+    if not provider.upstream:
+        return ""
+    if provider.name == "vertex":
+        match = _LOCATION.search(target)
+        if match and match[1] != "global":
+            return f"https://{match[1]}-aiplatform.googleapis.com"
+    if provider.credentials is SIGNED_QUERY and (match := _REGION.search(header(headers, "authorization") or "")):
+        return _base(provider.upstream).origin.replace(_AWS_REGION, match[1])
+    return _base(provider.upstream).origin
