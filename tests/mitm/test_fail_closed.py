@@ -83,8 +83,7 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 BEFORE = [
     ("dispatcher", "place"),
-    ("engine", "begin"),
-    ("stages", "identify"),
+    *(("stages", name) for name in ("begin", "identify")),
     *(("keying", name) for name in ("recognise", "request")),
     *(("layer", name) for name in ("_dispatch", "_receive_data", "read", "_open")),
     *(("incoming", name) for name in ("open", "_admit", "arrive", "identify")),

@@ -19,6 +19,7 @@ from mitmproxy.connection import Client, Server
 
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.identity import Dispatcher
+from llmproxy.core.engine.stages import Stages
 from llmproxy.errors import RefusedError
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.intercept import (
@@ -589,8 +590,8 @@ def raising(part: str, base: type, method: str) -> dict[str, type]:
 
     assert callable(getattr(base, method))
     made = type(f"Broken{base.__name__}", (base,), {method: boom})
-    if part == "dispatcher":
-        return {"engine": type("BrokenInside", (Engine,), {"parts": replace(Engine.parts, dispatcher=made)})}
+    if part in ("dispatcher", "stages"):
+        return {"engine": type("BrokenInside", (Engine,), {"parts": replace(Engine.parts, **{part: made})})}
     return {part: made}
 
 
@@ -602,7 +603,7 @@ def raising(part: str, base: type, method: str) -> dict[str, type]:
         ("choice", NextLayerChoice, "_choose"),
         ("dispatcher", Dispatcher, "in_scope"),
         ("dispatcher", Dispatcher, "mode_of"),
-        ("engine", Engine, "begin"),
+        ("stages", Stages, "begin"),
         ("layer", ReplayLayer, "_open"),
         ("recorder", Recorder, "requestheaders"),
     ],
