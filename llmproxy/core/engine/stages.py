@@ -63,7 +63,8 @@ class Stages:
             if exchange.decision is not None:
                 return
         seen = self._key(exchange, body)
-        if exchange.decision is Decision.PASS:
+        check_upstream(exchange)
+        if exchange.decision is Decision.PASS or exchange.error is not None:
             return
         found = self._look_up(exchange, body, seen)
         for each in exchange.interceptors if undecided else ():

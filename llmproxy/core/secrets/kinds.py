@@ -719,6 +719,17 @@ def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
     return len(bare) >= _LONG and is_token(bare)
 
 
+def is_credential_name(name: str) -> bool:
+    """Return whether what stands under a name in a JSON document or a header field can be nothing but a credential."""
+    lower = name.lower()
+    return (
+        lower.replace("-", "").replace("_", "") in _SECRET_MEMBERS
+        or is_credential_member(name, "REDACTED")
+        or SECRET_HEADER.search(lower) is not None
+        or CREDENTIAL_HEADER.search(lower) is not None
+    )
+
+
 NAME_WORDS = (
     b"pass", b"pwd", b"secret", b"token", b"key", b"credential", b"jwt", b"bearer", b"authorization", b"x-access",
     b"_auth",

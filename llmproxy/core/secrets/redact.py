@@ -22,6 +22,7 @@ import base64
 import json
 import re
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from threading import get_ident
@@ -44,7 +45,7 @@ from llmproxy.core.secrets.encodings import (
     unescape_text,
     with_checksums,
 )
-from llmproxy.core.secrets.entropy import is_password, is_words
+from llmproxy.core.secrets.entropy import is_password, is_words, split_words
 from llmproxy.core.secrets.find import (
     CREDENTIAL,
     FREE,
@@ -72,6 +73,7 @@ from llmproxy.core.secrets.kinds import (
     bare_url_passwords,
     is_api_key_member,
     is_credential_member,
+    is_credential_name,
     is_secret_member,
 )
 from llmproxy.core.traffic.encoding import boundary_of
@@ -116,23 +118,48 @@ def is_marked(request: Request) -> bool:
 _STANDS_IN = late(
     r"\[REDACTED[\w:-]*\]|REDACTED(?:-\d+)?(?:[:x][\w-]*)?\*+|REDACTEDx[0-9a-f]{12}|REDx[0-9A-Za-z]{3,9}\*+|REDACTE\*"
 )
+_SAID = frozenset(
+    split_words("messages input contents system systemInstruction system_instruction instructions prompt")
+)
+"""Members of a request in which a conversation stands: what it quotes is no credential of the request."""
 _ONLY = late(r"(?i)(?:bearer |basic |token )?REDACTED(?:-\d+)?")
 
 
 def find_placeholder(headers: Headers, target: str, body: bytes = b"") -> str | None:
-    """Return where a request carries a placeholder of ours as its credential: a field, a member of query or form.
+    """Return where a request carries a placeholder of ours as its credential: a field, a member of query, form or JSON.
 
     It comes from a recorded answer, or from a file of a cassette: to a provider it says nothing but that it was
     recorded.
     """
-    for name, value in headers:
-        if (SECRET_HEADER.search(name.lower()) or CREDENTIAL_HEADER.search(name.lower())) and _is_placeholder(value):
+    for name, value in headers:  # whatever its name: in a field nothing is quoted
+        if _is_placeholder(value):
             return name
-    form = body.decode("latin-1") if b"REDACTE" in body and b"{" not in body[:1] and len(body) < _LONGEST_FORM else ""
+    if b"RED" not in body:
+        body = b""
+    with suppress(ValueError, RecursionError):
+        tree = json.loads(body)
+        said = {name: value for name, value in tree.items() if name not in _SAID} if isinstance(tree, dict) else {}
+        if (found := _find_carried(said)) is not None:
+            return found
+    form = body.decode("latin-1") if b"{" not in body[:1] and len(body) < _LONGEST_FORM else ""
     for pair in (*target.partition("?")[2].split("&"), *(form.strip().split("&") if "=" in form else ())):
         name, _, value = pair.partition("=")
         if _is_placeholder(unquote_plus(value)) and is_credential_member(unquote_plus(name), "REDACTED"):
             return unquote_plus(name)
+    return None
+
+
+def _find_carried(tree: object) -> str | None:
+    """Return the name of a credential in a document whose value is a placeholder of ours."""
+    if isinstance(tree, list):
+        return next((name for each in tree if (name := _find_carried(each)) is not None), None)
+    for name, value in tree.items() if isinstance(tree, dict) else ():
+        if not isinstance(value, str):
+            found = _find_carried(value)
+        else:
+            found = name if _is_placeholder(value) and is_credential_name(name) else None
+        if found is not None:
+            return found
     return None
 
 

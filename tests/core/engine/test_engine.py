@@ -552,6 +552,8 @@ PLACEHOLDERS: list[tuple[Headers, str]] = [
     ((("authorization", "Bearer REDACTED-1****"),), CHAT),
     ((("authorization", "Bearer REDACTED-1:github*****"),), CHAT),
     ((("x-api-key", "[REDACTED]"),), CHAT),
+    ((("x-pass", "REDxa1b2c3d4*****"),), CHAT),
+    ((("sec-websocket-protocol", "realtime, openai-insecure-api-key.REDACTED-1:openai****"),), CHAT),
     ((("x-api-key", "REDACTEDx0123456789ab****"),), CHAT),
     ((("authorization", "Basic dXNlcjpSRURBQ1RFRC0xOmNyZWRlbnRpYWwq"),), CHAT),
     ((("cookie", "sid=REDACTED-2:cookie***"),), CHAT),
@@ -583,12 +585,28 @@ def test_a_placeholder_is_answered_by_its_recording(tmp_path: Path) -> None:
             assert ask(made, headers=(("authorization", "Bearer REDACTED-1****"),)).decision is Decision.REPLAY
 
 
-def test_a_form_with_a_placeholder_is_not_sent(tmp_path: Path) -> None:
-    """The next token is asked for with the one of a recorded answer."""
-    with engine(tmp_path / "x.db", Mode.AUTO) as made:
-        exchange = made.arrive("POST", CHAT, None, (("content-type", "application/x-www-form-urlencoded"),))
-        made.identify(exchange, b"grant_type=refresh_token&refresh_token=REDACTEDx0123456789ab****")
+IN_BODIES = [
+    b"grant_type=refresh_token&refresh_token=REDACTEDx0123456789ab****",
+    b'{"grant_type": "refresh_token", "refresh_token": "REDACTED-1:anthropic-oauth****"}',
+    b'{"model": "m", "tools": [{"type": "mcp", "authorization": "REDACTED-1:github****"}]}',
+    b'{"model": "m", "mcp_servers": [{"name": "s", "authorization_token": "[REDACTED-1:github]"}]}',
+    b'{"model": "m", "tools": [{"type": "mcp", "headers": {"X-Api-Key": "REDACTED-2****"}}]}',
+    b'{"user": "kim", "login": {"password": "REDACTEDx0123456789ab****"}}',
+]
+
+
+@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.RECORD, Mode.PASSTHROUGH])
+@pytest.mark.parametrize("sent", IN_BODIES)
+def test_a_body_with_a_placeholder_for_a_credential_is_not_sent(mode: Mode, sent: bytes, tmp_path: Path) -> None:
+    """The next token is asked for with the one of a recorded answer; what a conversation quotes is no credential."""
+    kind = "json" if sent.startswith(b"{") else "x-www-form-urlencoded"
+    with engine(tmp_path / "x.db", mode) as made:
+        exchange, quoting = (made.arrive("POST", CHAT, None, (("content-type", f"application/{kind}"),)) for _ in "12")
+        made.identify(exchange, sent)
         assert exchange.decision is Decision.REFUSE
+        quoted = {"type": "tool_use", "input": {"access_token": "REDACTED-1:github****"}}
+        made.identify(quoting, json.dumps({"messages": [{"role": "assistant", "content": [quoted]}]}).encode())
+        assert quoting.error is None
 
 
 def test_a_large_body_is_prepared_on_a_thread_and_not_redacted_again(tmp_path: Path) -> None:
