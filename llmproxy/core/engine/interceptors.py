@@ -7,6 +7,7 @@ session may ask for is looked at in that order, too.
 from __future__ import annotations
 
 from llmproxy.core.engine.binding import BindingFeature
+from llmproxy.core.engine.carried_answers import CarryFeature
 from llmproxy.core.engine.end_order import OrderFeature
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.engine.feature import Feature
@@ -19,6 +20,7 @@ from llmproxy.core.engine.replacement import ReplacementFeature
 FEATURES: tuple[type[Feature], ...] = (
     LiveFeature,  # first: what goes live looks for no recording; what is served is kept as the client got it
     BindingFeature,  # finds the hits of another run, and turns one that cannot be told into a miss
+    CarryFeature,  # asks only where neither the key nor what is bound found a recording
     FaultFeature,  # is done to what would be a hit by then, and before it is counted
     ForkFeature,  # counts only what met no fault, and forks where everything before it found nothing
     PlaybackFeature,  # goes by what was decided

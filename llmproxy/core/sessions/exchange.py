@@ -76,6 +76,8 @@ class Config:
     """Injected faults of every session that has none of its own."""
     live: LiveChannels | None = None
     """What goes live in sessions that say nothing else."""
+    trial: bool = False
+    """Sessions that say nothing else are on trial: what misses gets the answer that stands at its place."""
     record_host: tuple[str, ...] = ()
     """Hosts of other services that are recorded and replayed too."""
     allow_host: tuple[str, ...] = ()

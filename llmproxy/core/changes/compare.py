@@ -1,0 +1,241 @@
+"""Two requests at one place: what changed between them, or why the recorded answer is not the present one's.
+
+    standing recording, present request -> list of `Change`, or `Refusal`
+
+What may change at all: system text, tools, parameters, headers, query, lines of a template around the user's question,
+the wording of a tool's result, members that a client adds to its calls. Everything else is equal or a refusal, and the
+refusal names the segment. Nothing is left out: every slot of both requests is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set as AbstractSet
+from difflib import SequenceMatcher
+
+from llmproxy.core.changes.accepted import Client
+from llmproxy.core.changes.places import Standing, asks_same
+from llmproxy.core.changes.possible import Given, find_impossible
+from llmproxy.core.changes.reading import ReadRequest, Slot, holds, read_call, render, tool_of, without_ids
+from llmproxy.core.changes.values import Change, Hunk, Origin, Refusal, Source, Why, digest_of, list_hunks
+from llmproxy.core.changes.wordings import find_wording
+from llmproxy.core.dialects.conversation import Kind, Segment
+from llmproxy.core.dialects.messages import Message, as_dict
+from llmproxy.core.keys.changes import STATE_HEADER
+from llmproxy.core.traffic.json_bytes import dump
+
+HEADER, QUERY = "header", "query"
+_PROJECTS = "mcp__"
+"""How names of tools begin whose definitions a server of tools wrote."""
+_SHOWN = 160
+
+
+class Refused(Exception):
+    """Carries a refusal out of a comparison."""
+
+    def __init__(self, why: Why, text: str) -> None:
+        super().__init__(text)
+        self.refusal = Refusal(why, text)
+
+
+def compare(
+    standing: Standing,
+    now: ReadRequest,
+    client: Client,
+    *,
+    recorded: Mapping[str, AbstractSet[str]],
+    present: Mapping[str, AbstractSet[str]],
+    output: int | None = None,
+) -> list[Change] | Refusal:
+    """Return what changed between a recording and a request at its place, in the order in which people edit it.
+
+    `recorded` and `present` are what each tool answered in the recordings and in this run; `output` are the tokens of
+    the recorded answer.
+    """
+    compared = _Comparison(standing, now, client, recorded, present)
+    try:
+        found = list(compared.list_changes())
+    except Refused as refused:
+        return refused.refusal
+    answer = standing.recorded.answer or Message("assistant", "")
+    if answer.unknown:
+        return Refusal(Why.IMPOSSIBLE, f"the recorded answer holds {answer.unknown[0]}, which nobody here knows")
+    if impossible := find_impossible(Given(answer, output), standing.request, now):
+        return Refusal(Why.IMPOSSIBLE, impossible)
+    if not found:
+        return Refusal(Why.REQUEST, "something changed that no segment shows: an order, or how it is written")
+    return found
+
+
+class _Comparison:
+    def __init__(
+        self,
+        standing: Standing,
+        now: ReadRequest,
+        client: Client,
+        recorded: Mapping[str, AbstractSet[str]],
+        present: Mapping[str, AbstractSet[str]],
+    ) -> None:
+        self._standing, self._was, self._now = standing, standing.request, now
+        self._client, self._recorded, self._present = client, recorded, present
+
+    def list_changes(self) -> Iterator[Change]:
+        was, now = self._was.canonical, self._now.canonical
+        if (was.variant, was.model) != (now.variant, now.model):
+            raise Refused(Why.MODEL, f"the path: {was.model or was.variant} -> {now.model or now.variant}")
+        if was.kind != now.kind or was.refs != now.refs:
+            raise Refused(Why.REQUEST, "what the server keeps: the request names something else of it")
+        yield from self._compare_systems()
+        slots = {**self._was.slots, **self._now.slots}
+        order: list[str | int] = [Kind.TOOL, Kind.MODEL, Kind.PARAMETER]
+        for slot in sorted(slots, key=lambda each: order.index(each[0]) if each[0] in order else len(order)):
+            old, new = self._was.slots.get(slot), self._now.slots.get(slot)
+            if old is None or new is None or dump(old.value) != dump(new.value):
+                yield from self._compare_slot(slot, old, new)
+        self._compare_members()
+        yield from self._compare_pairs(HEADER, was.headers, now.headers)
+        yield from self._compare_pairs(QUERY, was.query, now.query)
+
+    def _compare_systems(self) -> Iterator[Change]:
+        old, new = ([dump(each.value) for each in side.systems] for side in (self._was, self._now))
+        for tag, i, j, at, to in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+            if tag == "equal":
+                continue
+            for n in range(max(j - i, to - at)):
+                before = self._was.systems[i + n] if i + n < j else None
+                after = self._now.systems[at + n] if at + n < to else None
+                change = self._build(Kind.SYSTEM, before, after, "system prompt")
+                if touches_data(change, self._standing.data):
+                    raise Refused(Why.DATA, f"{change}: other recordings say something else there")
+                yield change
+
+    def _compare_slot(self, slot: Slot, old: Segment | None, new: Segment | None) -> Iterator[Change]:
+        segment = old or new
+        if segment is None:
+            return
+        name = segment.name
+        match slot[0]:
+            case Kind.TOOL | Kind.PARAMETER:
+                yield self._build(segment.kind, old, new, name)
+            case Kind.MODEL:
+                shown = " -> ".join("none" if each is None else render(each.value) for each in (old, new))
+                raise Refused(Why.MODEL, f"model: {shown}")
+            case Kind.USER:
+                change = self._build(Kind.USER, old, new, f"user's words, part {self._count(slot)}")
+                if old is None or new is None or not asks_same(self._standing, self._now):
+                    raise Refused(Why.QUESTION, f"{name}: {_show(change)}")
+                yield change
+            case Kind.RESULT:
+                yield from self._compare_result(name, old, new)
+            case Kind.CALL:
+                yield from self._compare_call(name, old, new)
+            case Kind.ASSISTANT if old and new and render(old.value).split() == render(new.value).split():
+                yield self._build(Kind.ASSISTANT, old, new, "assistant's text", Source.CLIENT)
+            case _:
+                what = Why.REQUEST if slot[0] == Kind.UNKNOWN else Why.HISTORY
+                raise Refused(what, f"{name}: {_show(self._build(segment.kind, old, new, name))}")
+
+    def _count(self, slot: Slot) -> int:
+        return 1 + [each for each in self._was.slots if each[0] == Kind.USER].index(slot)
+
+    def _compare_call(self, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
+        if old is None or new is None:
+            raise Refused(Why.HISTORY, f"{name} is {'new' if old is None else 'gone'}")
+        was, now = read_call(old.value), read_call(new.value)
+        if was == now:
+            if dump(without_ids(old.value)) != dump(without_ids(new.value)):
+                yield self._build(Kind.CALL, old, new, f"call of {was.name}", Source.CLIENT)
+            return
+        if was.name != now.name or not holds(now.arguments, was.arguments):
+            raise Refused(Why.HISTORY, f"{name}: {_show(self._build(Kind.CALL, old, new, name))}")
+        yield self._build(Kind.CALL, old, new, f"call of {was.name}", Source.CLIENT)
+
+    def _compare_result(self, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
+        if old is None or new is None:
+            raise Refused(Why.RESULT, f"{name} is {'new' if old is None else 'gone'}")
+        before, after = render(old.value), render(new.value)
+        if dump(without_ids(old.value)) == dump(without_ids(new.value)):
+            return
+        tool = tool_of(old)
+        rest = [_without_text(each.value) for each in (old, new)]
+        flags = [as_dict(each).get("is_error") is True or as_dict(each).get("status") == "error" for each in rest]
+        if rest[0] != rest[1] and not (flags == [False, True] and before != after):
+            raise Refused(Why.RESULT, f"{name}: it is of another kind now")
+        found = find_wording(before, after, tool, self._recorded.get(tool, ()), self._present.get(tool, ()))
+        if isinstance(found, str):
+            raise Refused(Why.RESULT, f"{name}: {_show(self._build(Kind.RESULT, old, new, name))}: {found}")
+        hunks, turned = found
+        if flags == [False, True] and not turned:
+            raise Refused(Why.RESULT, f"{name}: it had succeeded, and failed now")
+        made = self._build(Kind.RESULT, old, new, f"result of {tool}")
+        yield made._replace(hunks=hunks, turned=turned)
+
+    def _compare_members(self) -> None:
+        """Look at what stands beside the parts of messages: roles, names, types."""
+        for slot in {**self._was.members, **self._now.members}:
+            if self._was.members.get(slot) != self._now.members.get(slot):
+                raise Refused(Why.REQUEST, f"{slot[1]} of a message, after {slot[0]} answers")
+
+    def _compare_pairs(
+        self, kind: str, was: tuple[tuple[str, str], ...], now: tuple[tuple[str, str], ...]
+    ) -> Iterator[Change]:
+        for name in dict.fromkeys(name for name, _ in (*was, *now)):
+            sides = [sorted(value for each, value in pairs if each == name) for pairs in (was, now)]
+            if sides[0] == sides[1]:
+                continue
+            if name == STATE_HEADER:
+                raise Refused(Why.REQUEST, "what was changed before of what it names")
+            before, after = (", ".join(side) if side else None for side in sides)
+            digests = ["" if text is None else digest_of([text]) for text in (before, after)]
+            hunks = list_hunks(before, after)
+            yield Change(
+                kind, f"{kind} {name}", before, after, digests[0], digests[1], hunks, self._origin(Source.CLIENT)
+            )
+
+    def _build(
+        self, kind: str, old: Segment | None, new: Segment | None, name: str, source: Source | None = None
+    ) -> Change:
+        before, after = (None if each is None else render(each.value) for each in (old, new))
+        digests = ["" if each is None else digest_of([repr(type(each.value)), _written(each)]) for each in (old, new)]
+        tool = name.removeprefix("tool ")
+        if source is None:
+            source = Source.TOOL_SERVER if kind == Kind.TOOL and tool.startswith(_PROJECTS) else Source.PROMPT
+        origin = self._origin(source, tool.split("__")[1] if source is Source.TOOL_SERVER else "")
+        return Change(str(kind), name, before, after, digests[0], digests[1], list_hunks(before, after), origin)
+
+    def _origin(self, source: Source, name: str = "") -> Origin:
+        return Origin(source, name) if source is not Source.CLIENT else Origin(source, *self._client)
+
+
+def touches_data(change: Change, data: AbstractSet[str]) -> bool:
+    """Return whether a change stands at lines of system text that say something else in each call."""
+    lines, after = ((text or "").split("\n") for text in (change.before, change.after))
+    opcodes = SequenceMatcher(None, lines, after, autojunk=False).get_opcodes() if data else ()
+    return any(
+        line in data
+        for tag, i, j, _, _ in opcodes
+        if tag != "equal"
+        for line in (lines[i:j] if j > i else lines[max(0, i - 1) : i + 1])
+    )
+
+
+def _written(segment: Segment) -> str:
+    return dump(segment.value).decode("utf-8", "surrogatepass")
+
+
+def _without_text(value: object) -> object:
+    """Return a result without its text and ids: whether it says that it failed, and what else it is."""
+    tree = without_ids(value)
+    if not isinstance(tree, dict):
+        return type(value).__name__
+    inner = {name: _without_text(each) if name in ("toolResult", "functionResponse", "function_response") else each
+             for name, each in tree.items() if name not in ("content", "output", "text", "response")}  # fmt: skip
+    media = [
+        part for part in tree.get("content") or () if isinstance(part, dict) and not isinstance(part.get("text"), str)
+    ]
+    return inner | ({"media": media} if media else {})
+
+
+def _show(change: Change) -> str:
+    hunk = change.hunks[0] if change.hunks else Hunk(1, (), ())
+    old, new = ((" ".join(lines))[:_SHOWN] for lines in (hunk.before, hunk.after))
+    return f"{old!r} -> {new!r}" if change.before is not None and change.after is not None else str(change)

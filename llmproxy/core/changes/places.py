@@ -1,0 +1,231 @@
+"""Places: which call of a run a request is, and the recordings that stand there.
+
+A place is the provider, the operation, whether there are tools, the recorded answers that the history holds, and the
+user's words so far. What people edit is no part of it: system text, tools, parameters, headers, wordings of results.
+
+    Places.add(recording)   for each recording of a party in a cassette, once
+    Places.find(request)    -> those that stand at its place, or at the one that it has but for lines of a template
+
+The index is asked with digests, so that a look-up costs the same for ten recordings and for ten thousand. Where two
+recordings with different answers stand at one place, the thread (the first block of system text) says which is meant,
+or nobody does.
+
+Lines that two or more recordings of a cassette share in a user's message, around other lines, are a template: they may
+change like a prompt. The lines that remain are the question; a recording is looked up by one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+from llmproxy.core.changes.reading import KnownAnswers, ReadRequest, read_request, render
+from llmproxy.core.changes.values import Refusal, Why, digest_of
+from llmproxy.core.dialects.conversation import Kind
+from llmproxy.core.dialects.messages import Message
+from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.traffic.interaction import Key
+from llmproxy.core.traffic.json_bytes import dump
+
+_STATE = frozenset({
+    "parameter previous_response_id", "parameter conversation", "parameter container", "parameter cachedContent",
+    "parameter cached_content", "parameter previous_interaction_id",
+})  # fmt: skip
+"""Segments that name what a server keeps: a part of the history that is not in the request."""
+_MOST_ALIKE = 64
+"""Recordings whose words are held against a request's, where none has its very words."""
+_LONGEST_TEMPLATE = 400
+"""Lines of a message that is compared with others of its cassette."""
+
+
+class Recorded(NamedTuple):
+    """A recording as it is added."""
+
+    id: int
+    key: Key
+    canonical: Canonical
+    call_ids: Sequence[str]
+    """`reading.list_call_ids` of its body."""
+    answer: Message | None
+    """None where it failed, or broke off."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """A recording at its place."""
+
+    recorded: Recorded
+    request: ReadRequest
+    meaning: str
+    """Of its answer, without ids: equal answers say the same."""
+    prompt: frozenset[tuple[int, str]] = frozenset()
+    """Lines of the user's words that are the template: the number of the part, and the line."""
+    data: frozenset[str] = frozenset()
+    """Lines of its system text that are others in other calls with the same text around them."""
+
+
+class Places:
+    """Recordings of one party in one cassette and sample, by their places."""
+
+    def __init__(self, recordings: Iterable[Recorded]) -> None:
+        all_ = list(recordings)
+        self.known = KnownAnswers()
+        for each in all_:
+            if each.answer is not None:
+                self.known.add(each.answer)
+        self._at: dict[str, list[Standing]] = {}
+        self._by_line: dict[tuple[str, str], list[Standing]] = {}
+        self._at_history: dict[str, list[Standing]] = {}
+        self.results: dict[str, set[str]] = {}
+        """What each tool answered in any recording."""
+        for each in all_:
+            self._add(each)
+        for alike in self._at_history.values():
+            self._find_templates(alike)
+        self._find_data([each for alike in self._at.values() for each in alike])
+
+    @staticmethod
+    def _find_data(standing: Sequence[Standing]) -> None:
+        """Note which lines of system text say something else in calls that share most of it."""
+        texts: dict[frozenset[str], list[Standing]] = {}
+        for each in standing:
+            lines = frozenset(line for block in each.request.systems for line in render(block.value).split("\n"))
+            texts.setdefault(lines, []).append(each)
+        some = list(texts)[:_MOST_ALIKE]
+        for lines, group in texts.items():
+            alike = [other for other in some if other != lines and 2 * len(other & lines) >= len(lines)]
+            data = frozenset(line for other in alike for line in lines - other)
+            for each in group:
+                each.data = data
+
+    def _add(self, recorded: Recorded) -> None:
+        request = read_request(recorded.canonical, recorded.call_ids, self.known)
+        for tool, text in request.results:
+            self.results.setdefault(tool, set()).add(text)
+        standing = Standing(recorded, request, _describe_meaning(recorded.answer))
+        if (history := _digest_history(request)) is not None:
+            self._at.setdefault(_digest_place(history, request), []).append(standing)
+            self._at_history.setdefault(history, []).append(standing)
+
+    def _find_templates(self, alike: list[Standing]) -> None:
+        """Note which lines of users' words are shared by recordings with the same history and other words."""
+        texts: dict[str, list[Standing]] = {}
+        for each in alike:
+            texts.setdefault(_words(each.request), []).append(each)
+        lines: dict[tuple[int, str], int] = {}
+        for group in texts.values():
+            for line in set(_lines(group[0].request)):
+                lines[line] = lines.get(line, 0) + 1
+        for group in texts.values():
+            own = list(_lines(group[0].request))
+            if len(own) > _LONGEST_TEMPLATE:
+                continue
+            prompt = frozenset(line for line in own if lines[line] > 1)
+            for each in group:
+                each.prompt = prompt
+                question = min((line for line in own if line not in prompt), key=lines.__getitem__, default=None)
+                if prompt and question is not None and (history := _digest_history(each.request)) is not None:
+                    self._by_line.setdefault((history, question[1]), []).append(each)
+
+    def read(self, canonical: Canonical, call_ids: Sequence[str]) -> ReadRequest:
+        """Read a request of this run."""
+        return read_request(canonical, call_ids, self.known)
+
+    def find(self, request: ReadRequest) -> list[Standing] | Refusal:
+        """Return the recordings at a request's place, all with one answer; else why there is none."""
+        if (history := _digest_history(request)) is None:
+            return Refusal(Why.NO_PLACE, "its history holds a part of a recorded answer, or it has no conversation")
+        found = self._at.get(_digest_place(history, request), [])
+        if not found:
+            found = self._find_by_question(history, request)
+        if not found:
+            return Refusal(Why.NO_PLACE, "no recording stands at its place")
+        if not (good := [each for each in found if each.recorded.answer is not None]):
+            return Refusal(Why.IMPOSSIBLE, f"recording #{found[0].recorded.id} stands at its place, and is a failure")
+        if not _agree(good):
+            good = [each for each in good if each.request.first_system == request.first_system]
+        if not good or not _agree(good):
+            return Refusal(Why.AMBIGUOUS, "recordings with different answers stand at its place")
+        return good
+
+    def _find_by_question(self, history: str, request: ReadRequest) -> list[Standing]:
+        """Return the recordings of the same question in another template."""
+        found: dict[int, Standing] = {}
+        for line in dict.fromkeys(line for _, line in _lines(request)):
+            alike = self._by_line.get((history, line), ())
+            if len(alike) > _MOST_ALIKE:
+                return []
+            found.update((each.recorded.id, each) for each in alike)
+        return [each for each in found.values() if asks_same(each, request)]
+
+
+def _agree(standing: Sequence[Standing]) -> bool:
+    """Return whether recordings have one answer; of equal requests the order of the run tells which."""
+    by_key: dict[Key, list[str]] = {}
+    for each in standing:
+        by_key.setdefault(each.recorded.key, []).append(each.meaning)
+    return len({tuple(meanings) for meanings in by_key.values()}) == 1
+
+
+def asks_same(standing: Standing, request: ReadRequest) -> bool:
+    """Return whether a request asks a recording's question: only lines of its template are others."""
+    was, now = standing.request, request
+    if was.turns != now.turns or len(was.words) != len(now.words):
+        return False
+    for n, (old, new) in enumerate(zip(was.words, now.words, strict=True)):
+        if old.value == new.value:
+            continue
+        before, after = render(old.value).split("\n"), render(new.value).split("\n")
+        matcher = SequenceMatcher(None, before, after, autojunk=False)
+        for tag, i, j, at, to in matcher.get_opcodes():
+            if tag == "equal":
+                continue
+            if tag == "insert" and not _between_prompt(standing, n, before, i):
+                return False
+            if any((n, line) not in standing.prompt for line in before[i:j]) or (j > i and to - at > j - i):
+                return False
+    return True
+
+
+def _between_prompt(standing: Standing, n: int, lines: Sequence[str], at: int) -> bool:
+    """Return whether a new line would stand between lines of the template; beside a question it may be a part of it."""
+    beside = [lines[i] for i in (at - 1, at) if 0 <= i < len(lines)]
+    return len(beside) == 2 and all((n, line) in standing.prompt for line in beside)
+
+
+def _lines(request: ReadRequest) -> Iterable[tuple[int, str]]:
+    for n, part in enumerate(request.words):
+        for line in render(part.value).split("\n"):
+            yield n, line
+
+
+def _words(request: ReadRequest) -> str:
+    said = [f"{turn} {dump(part.value).hex()}" for turn, part in zip(request.turns, request.words, strict=True)]
+    return digest_of(said)
+
+
+def _digest_history(request: ReadRequest) -> str | None:
+    """Return what stands for all of a place but the user's words; None where it has no place."""
+    canonical = request.canonical
+    if canonical.kind != "json" or not request.whole or not (request.words or request.chain):
+        return None
+    said = [canonical.provider, canonical.method, canonical.operation, str(request.has_tools), str(len(request.chain))]
+    said += request.chain
+    for slot, segment in request.slots.items():
+        if slot[0] == Kind.PARAMETER and segment.name in _STATE:
+            said += [segment.name, dump(segment.value).decode("utf-8", "surrogatepass")]
+    return digest_of(said)
+
+
+def _digest_place(history: str, request: ReadRequest) -> str:
+    return digest_of([history, _words(request)])
+
+
+def _describe_meaning(answer: Message | None) -> str:
+    """Return what stands for what an answer says, without its ids."""
+    if answer is None:
+        return ""
+    return repr((answer.text, [(call.name, call.arguments, call.hosted, call.output) for call in answer.tool_calls],
+                 [(call.name, call.arguments) for call in answer.beside]))  # fmt: skip

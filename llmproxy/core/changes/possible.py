@@ -1,0 +1,195 @@
+"""Whether a recorded answer could be given to a request that has changed: what no model would answer is never carried.
+
+    answer, recorded and present parameters and tools -> why it is impossible today; empty where it is possible
+
+It is impossible where it calls a tool that is not offered, or with arguments that today's schema refuses; where
+structured output does not validate; where tool_choice, n, stop, modalities, a stream flag or a limit of tokens do not
+allow it. What is not understood is not possible.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from llmproxy.core.changes.reading import ReadRequest, parse_arguments
+from llmproxy.core.dialects.conversation import Kind
+from llmproxy.core.dialects.messages import Message, as_dict, as_list, as_str
+
+_SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema", "parameters_json_schema")
+_LIMITS = frozenset({
+    "max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens", "maxTokens", "num_predict",
+    "max_tokens_to_sample",
+})  # fmt: skip
+_COUNTS = frozenset({"n", "candidateCount", "candidate_count", "num_generations"})
+_STOPS = frozenset({"stop", "stop_sequences", "stopSequences", "stop_sequence"})
+_MODALITIES = frozenset({"modalities", "responseModalities", "response_modalities", "audio", "speechConfig"})
+_CHOICES = frozenset(
+    {"tool_choice", "toolChoice", "toolConfig", "tool_config", "function_call", "functionCallingConfig"}
+)
+_FORMATS = frozenset({
+    "response_format", "format", "responseSchema", "response_schema", "responseJsonSchema", "response_json_schema",
+    "responseMimeType", "response_mime_type", "output_format", "output_config", "text",
+})  # fmt: skip
+_GROUPS = frozenset({"generationConfig", "generation_config", "inferenceConfig", "options", "text", "output_config"})
+"""Parameters whose members are parameters."""
+
+
+class Given(NamedTuple):
+    """The recorded answer, and what is known of it beside what it says."""
+
+    message: Message
+    output: int | None = None
+    """Tokens that were generated; None if unknown."""
+
+
+def find_impossible(given: Given, was: ReadRequest, now: ReadRequest) -> str:
+    """Return why a recorded answer is none that today's request could get; empty where it is possible."""
+    if was.canonical.stream != now.canonical.stream:
+        return f"stream is {str(now.canonical.stream).lower()} now"
+    before, after = dict(_parameters(was)), dict(_parameters(now))
+    for name in sorted(before.keys() | after.keys()):
+        old, new = before.get(name), after.get(name)
+        if old != new and (why := _check_parameter(name.rpartition(".")[2], old, new, given)):
+            return f"parameter {name}: {why}"
+    return _check_calls(given.message, was, now)
+
+
+def _parameters(request: ReadRequest) -> Iterator[tuple[str, Any]]:
+    for slot, segment in request.slots.items():
+        if slot[0] != Kind.PARAMETER:
+            continue
+        name = segment.name.removeprefix("parameter ")
+        if name in _GROUPS and isinstance(segment.value, dict):
+            yield from ((f"{name}.{inner}", value) for inner, value in segment.value.items())
+        else:
+            yield name, segment.value
+
+
+def _check_parameter(name: str, old: Any, new: Any, given: Given) -> str:  # noqa: ANN401 - what JSON holds
+    said = given.message
+    if name in _LIMITS:
+        return _check_limit(old, new, given.output)
+    if name in _COUNTS:
+        return "" if {old or 1, new or 1} == {1} else f"{new!r} answers are asked for now"
+    if name in _STOPS:
+        sides = [set([side] if isinstance(side, str) else as_list(side)) for side in (old, new)]
+        found = [text for text in sides[1] if isinstance(text, str) and text in said.text]
+        return "" if sides[0] <= sides[1] and not found else "the answer would end elsewhere"
+    if name in _MODALITIES:
+        return "the answer would be of another kind"
+    if name in _CHOICES:
+        return _check_choice(new, [call.name for call in said.tool_calls if not call.hosted])
+    if name == "parallel_tool_calls":
+        return "the answer calls several tools at once" if new is False and len(said.tool_calls) > 1 else ""
+    if name in _FORMATS and new is not None:
+        return _check_format(new, said)
+    return ""
+
+
+def _check_limit(old: Any, new: Any, output: int | None) -> str:  # noqa: ANN401 - what JSON holds
+    if output is None:
+        return "" if isinstance(old, int) and isinstance(new, int) and new == old else "nobody knows how long it was"
+    if isinstance(old, int) and output >= old:
+        return "the answer had been cut by the old limit"
+    return f"the answer has {output} tokens" if isinstance(new, int) and output > new else ""
+
+
+def _check_choice(new: Any, called: list[str]) -> str:  # noqa: ANN401 - what JSON holds
+    """Hold a choice of tools against the tools that the answer calls."""
+    tree = as_dict(new)
+    tree = as_dict(tree.get("functionCallingConfig")) or as_dict(tree.get("function_calling_config")) or tree
+    kind = (as_str(new) or as_str(tree.get("type")) or as_str(tree.get("mode")) or next(iter(tree), "")).lower()
+    named = as_str(
+        tree.get("name") or as_dict(tree.get("function")).get("name") or as_dict(tree.get("tool")).get("name")
+    )
+    if tree.get("disable_parallel_tool_use") is True and len(called) > 1:
+        return "the answer calls several tools at once"
+    if named:
+        return "" if called and set(called) == {named} else f"only {named} may be called"
+    if new is None or kind == "auto":
+        return ""
+    if kind == "none":
+        return "the answer calls a tool" if called else ""
+    if kind in {"any", "required"} and not tree.keys() - {"type", "mode", "any"}:
+        return "" if called else "the answer calls no tool"
+    return f"nobody knows whether {json.dumps(new)[:100]} allows the answer"
+
+
+def _check_format(new: Any, said: Message) -> str:  # noqa: ANN401 - what JSON holds
+    tree = as_dict(new)
+    inner = as_dict(tree.get("json_schema")) or as_dict(tree.get("format")) or tree
+    if new in ("text", "text/plain") or tree.get("type") == "text" or not said.text:
+        return ""
+    try:
+        value = json.loads(said.text)
+    except ValueError:
+        return "the answer is no JSON"
+    if new in ("json", "application/json") or tree.get("type") == "json_object":
+        return ""
+    schema = inner.get("schema", inner)
+    why = check_schema(value, schema)
+    return f"the answer does not validate: {why}" if why else ""
+
+
+def _check_calls(said: Message, was: ReadRequest, now: ReadRequest) -> str:
+    before, after = dict(_tools(was)), dict(_tools(now))
+    deferred = any("tool_search" in name or "defer" in json.dumps(tool) for name, tool in after.items())
+    for call in (*said.tool_calls, *said.beside):
+        tool = after.get(call.name)
+        if tool is None:
+            if call.name in before or not (deferred or call.hosted or before == after):
+                return f"the answer calls {call.name}, which is not offered"
+            continue
+        if tool == before.get(call.name) or call.hosted:
+            continue
+        schema = find_schema(tool)
+        if schema is None:
+            continue
+        why = check_schema(parse_arguments(call.arguments), schema)
+        if why:
+            return f"the answer calls {call.name} with arguments that it does not take now: {why}"
+    return ""
+
+
+def _tools(request: ReadRequest) -> Iterator[tuple[str, dict[str, Any]]]:
+    for slot, segment in request.slots.items():
+        if slot[0] == Kind.TOOL:
+            yield segment.name.removeprefix("tool "), as_dict(segment.value)
+
+
+def find_schema(tool: Mapping[str, Any]) -> object:
+    """Return the schema of a tool's arguments; None where it has none."""
+    inner = next((tool[name] for name in ("function", "toolSpec", "custom") if as_dict(tool.get(name))), tool)
+    found = next((inner[name] for name in _SCHEMAS if name in inner), None)
+    return as_dict(found).get("json", found)
+
+
+def check_schema(value: Any, schema: object) -> str:  # noqa: ANN401 - what JSON holds
+    """Return why a value does not validate; empty where it does. What cannot be checked does not."""
+    import jsonschema
+
+    schema = _in_lower_case({} if schema is True else schema)
+    if not isinstance(schema, dict):
+        return "its schema allows nothing"
+    try:
+        kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+        kind.check_schema(schema)
+        error = next(kind(schema).iter_errors(value), None)
+    except (jsonschema.SchemaError, RecursionError, re.error, LookupError) as why:
+        return f"its schema cannot be read: {why}"[:200]
+    return "" if error is None else f"{error.json_path}: {error.message}"[:200]
+
+
+def _in_lower_case(schema: object) -> object:
+    """Return a schema with types as JSON Schema has them: Gemini's are in capitals, and may be nullable."""
+    if isinstance(schema, list):
+        return [_in_lower_case(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: _in_lower_case(value) for name, value in schema.items()}
+    if isinstance(kind := made.get("type"), str):
+        made["type"] = [kind.lower(), "null"] if made.get("nullable") is True else kind.lower()
+    return made

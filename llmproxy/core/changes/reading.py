@@ -1,0 +1,335 @@
+"""One request, read so that it can be held against another one at its place.
+
+    canonical request, ids of its calls -> `ReadRequest`: segments by what they stand for, answers in its history, words
+
+A segment stands for the same thing in both where its `Slot` is the same: the second block of system text, the tool of a
+name, the first part of what the user said after the third answer, the result of a call. Every leaf of the body is in
+exactly one segment, so that nothing can differ unseen.
+
+An answer in a history is known by the ids of its calls, which a client on a replay echoes; by names and arguments only
+where the ids were not kept, without members that the answer did not have; by its text where it called nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from llmproxy.core.changes.values import digest_of
+from llmproxy.core.dialects.conversation import Kind, Segment, list_segments
+from llmproxy.core.dialects.messages import Message, as_dict, as_list, as_str, block_call, block_result
+from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.traffic.json_bytes import dump
+
+Slot = tuple[str | int, ...]
+"""What a segment stands for."""
+
+_ENTRY = re.compile(r"\$\.(?:request\.)?\w+\[\d+\]")
+_CONVERSATION = frozenset({Kind.USER, Kind.ASSISTANT, Kind.THOUGHT, Kind.CALL, Kind.RESULT, Kind.MEMBER, Kind.UNKNOWN})
+_OF_MODEL = frozenset({Kind.ASSISTANT, Kind.THOUGHT, Kind.CALL})
+_IDS = frozenset({"id", "call_id", "tool_call_id", "tool_use_id", "toolUseId"})
+_RESULT = re.compile(r"result of (.+?)(?:, part \d+)?$")
+_ARGUMENTS = ("arguments", "args", "input", "parameters")
+
+
+class HistoryCall(NamedTuple):
+    """A call of a tool as a history tells it."""
+
+    id: str
+    """As it was sent; empty where there is none."""
+    name: str
+    arguments: object
+    """A tree."""
+
+
+class KnownAnswer(NamedTuple):
+    """A recorded answer, as far as histories may tell it."""
+
+    digest: str
+    """Of what it says and of the ids of its calls."""
+    calls: tuple[HistoryCall, ...]
+    """Those whose results the client sends."""
+
+
+class KnownAnswers:
+    """The recorded answers of one cassette, by what histories tell of them."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, KnownAnswer | None] = {}
+        """None: calls of several answers have it, so that it proves nothing."""
+        self._by_names: dict[tuple[str, ...], dict[str, KnownAnswer]] = {}
+
+    def add(self, message: Message) -> None:
+        calls = tuple(
+            HistoryCall(call.id or "", call.name, parse_arguments(call.arguments))
+            for call in message.tool_calls
+            if not call.hosted
+        )
+        if not calls:
+            return
+        told = [message.text, *(text for call in calls for text in (call.id, call.name, _dump(call.arguments)))]
+        answer = KnownAnswer(digest_of(told), calls)
+        for call in calls:
+            if call.id and self._by_id.setdefault(call.id, answer) != answer:
+                self._by_id[call.id] = None
+        self._by_names.setdefault(tuple(call.name for call in calls), {})[answer.digest] = answer
+
+    def find_by_id(self, call: HistoryCall) -> KnownAnswer | None:
+        return self._by_id.get(call.id) if call.id else None
+
+    def find_alike(self, calls: Sequence[HistoryCall]) -> KnownAnswer | None:
+        """Return the one answer that calls these tools with these arguments, or with fewer of them."""
+        known = self._by_names.get(tuple(call.name for call in calls), {}).values()
+        found = [
+            answer
+            for answer in known
+            if all(holds(now.arguments, was.arguments) for now, was in zip(calls, answer.calls, strict=True))
+        ]
+        return found[0] if len(found) == 1 else None
+
+
+def holds(now: object, was: object) -> bool:
+    """Return whether arguments are the recorded ones, or those and further members, which clients add as defaults."""
+    if isinstance(now, dict) and isinstance(was, dict):
+        return all(name in now and now[name] == value for name, value in was.items())
+    return now == was
+
+
+def parse_arguments(text: object) -> object:
+    """Return the arguments of a call as a tree; what is no JSON as it is."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return text
+
+
+def _dump(value: object) -> str:
+    return dump(value).decode("utf-8", "surrogatepass")
+
+
+@dataclass(slots=True)
+class ReadRequest:
+    """A request, read."""
+
+    canonical: Canonical
+    slots: dict[Slot, Segment] = field(default_factory=dict)
+    systems: list[Segment] = field(default_factory=list)
+    """Blocks of system text, in their order."""
+    members: dict[Slot, set[str]] = field(default_factory=dict)
+    """What stands beside the parts of messages, by turn and name: every value once."""
+    chain: list[str] = field(default_factory=list)
+    """The answers that its history holds; equal for equal ones."""
+    whole: bool = True
+    """Whether it holds all calls of every recorded answer that it holds a part of."""
+    words: list[Segment] = field(default_factory=list)
+    """What was said in the role of the user."""
+    turns: list[int] = field(default_factory=list)
+    """Of `words`: after how many answers."""
+
+    @property
+    def has_tools(self) -> bool:
+        return any(slot[0] == Kind.TOOL for slot in self.slots)
+
+    @property
+    def first_system(self) -> str:
+        """The first block of system text."""
+        return _dump(self.systems[0].value) if self.systems else ""
+
+    @property
+    def first_words(self) -> tuple[str, ...]:
+        """What the user said first: with the system text it tells threads of one run apart."""
+        return tuple(render(part.value) for part, turn in zip(self.words, self.turns, strict=True) if not turn)
+
+    @property
+    def results(self) -> Iterator[tuple[str, str]]:
+        """Tools and what they answered."""
+        for slot, segment in self.slots.items():
+            if slot[0] == Kind.RESULT:
+                yield tool_of(segment), render(segment.value)
+
+
+def tool_of(segment: Segment) -> str:
+    """Return the tool of a result."""
+    found = _RESULT.search(segment.name)
+    return found[1] if found else ""
+
+
+def without_ids(value: object) -> object:
+    """Return what a call or a result says, without the ids that tie the two together."""
+    if isinstance(value, dict):
+        return {
+            name: without_ids(each) if name in _NESTED else each for name, each in value.items() if name not in _IDS
+        }
+    return value
+
+
+_NESTED = frozenset({"toolUse", "toolResult", "functionCall", "function_call", "functionResponse", "function_response"})
+
+
+def read_call(value: object, call_id: str = "") -> HistoryCall:
+    """Return the call that a segment of one says."""
+    tree = as_dict(value)
+    if (block := block_call(tree)) is not None:
+        return HistoryCall(call_id, as_str(block[1]), parse_arguments(block[2]))
+    inner = as_dict(tree.get("function")) or as_dict(tree.get("custom")) or tree
+    arguments = next((inner[name] for name in _ARGUMENTS if name in inner), None)
+    return HistoryCall(call_id, as_str(inner.get("name")), parse_arguments(arguments))
+
+
+def list_call_ids(operation: str, body: object) -> list[str]:
+    """Return the ids of the calls in a request's history as they were sent, in order: its canonical form has none."""
+    found = []
+    for segment in list_segments(operation, body):
+        if segment.kind is Kind.CALL:
+            tree = as_dict(segment.value)
+            block = block_call(tree)
+            found.append(as_str(block[0] if block is not None else tree.get("id")))
+    return found
+
+
+def read_request(canonical: Canonical, ids: Sequence[str], known: KnownAnswers) -> ReadRequest:
+    """Read a request; `ids` are those of its calls (`list_call_ids`), `known` the answers of its cassette."""
+    made = ReadRequest(canonical)
+    found = list_segments(canonical.operation, canonical.tree)
+    for segment in found:
+        if segment.kind is Kind.SYSTEM:
+            made.systems.append(segment)
+        elif segment.kind not in _CONVERSATION:
+            _put(made, (segment.kind, segment.name), segment)
+    entries = _group(each for each in found if each.kind in _CONVERSATION)
+    _Conversation(made, list(ids), known).read(list(entries))
+    return made
+
+
+def _put(made: ReadRequest, slot: Slot, segment: Segment) -> None:
+    n = 0
+    while (*slot, n) in made.slots:
+        n += 1
+    made.slots[*slot, n] = segment
+
+
+def _group(segments: Iterable[Segment]) -> Iterable[list[Segment]]:
+    """Return the segments of each entry of the conversation."""
+    entries: dict[str, list[Segment]] = {}
+    for segment in segments:
+        found = _ENTRY.match(segment.path)
+        entries.setdefault(found[0] if found else "", []).append(segment)
+    return entries.values()
+
+
+class _Conversation:
+    """Reads the entries of one conversation, answer by answer."""
+
+    def __init__(self, made: ReadRequest, ids: list[str], known: KnownAnswers) -> None:
+        self._made, self._ids, self._known = made, ids, known
+        self._turn = 0
+        self._open: dict[str, set[str]] = {}
+        """Of the answers whose calls are told: ids that did not come yet."""
+        self._calls: dict[str, Slot] = {}
+        """By the alias that the canonical form gives to a call: its place."""
+
+    def read(self, entries: list[list[Segment]]) -> None:
+        step: list[list[Segment]] = []
+        for entry in entries:
+            if any(each.kind in _OF_MODEL for each in entry):
+                step.append(entry)
+                continue
+            if step and not any(each.kind is not Kind.MEMBER for each in entry):
+                step.append(entry)
+                continue
+            self._read_step(step)
+            step = []
+            self._read_entry(entry, iter(()))
+        self._read_step(step)
+        self._made.whole = self._made.whole and not any(self._open.values())
+
+    def _read_step(self, entries: list[list[Segment]]) -> None:
+        """Read what one answer, or a part of it, is told as."""
+        if not entries:
+            return
+        said = [each for entry in entries for each in entry if each.kind is Kind.CALL]
+        calls = [read_call(each.value, self._ids.pop(0) if self._ids else "") for each in said]
+        told = list(self._name_answers(entries, calls))
+        if not (told and self._made.chain and told == self._made.chain[-1:]):
+            self._made.chain += told
+            self._turn += 1
+        rest = iter(calls)
+        for entry in entries:
+            self._read_entry(entry, rest)
+
+    def _name_answers(self, entries: list[list[Segment]], calls: list[HistoryCall]) -> Iterator[str]:
+        proven = [self._known.find_by_id(call) for call in calls]
+        if calls and all(proven):
+            for call, answer in zip(calls, proven, strict=True):
+                if answer is not None:
+                    self._open.setdefault(answer.digest, {each.id for each in answer.calls}).discard(call.id)
+            yield from dict.fromkeys(f"answer {answer.digest}" for answer in proven if answer is not None)
+        elif calls and (alike := self._known.find_alike(calls)) is not None:
+            yield f"answer {alike.digest}"
+        else:
+            texts = [render(each.value).strip() for entry in entries for each in entry if each.kind is Kind.ASSISTANT]
+            yield digest_of([*texts, *(part for call in calls for part in (call.name, _dump(call.arguments)))])
+
+    def _read_entry(self, entry: list[Segment], calls: Iterator[HistoryCall]) -> None:
+        for segment in entry:
+            match segment.kind:
+                case Kind.MEMBER:
+                    name = segment.name.rpartition(": ")[2]
+                    if name not in _IDS:
+                        self._made.members.setdefault((self._turn, name), set()).add(_dump(segment.value))
+                case Kind.CALL:
+                    call = next(calls, HistoryCall("", "", None))
+                    slot: Slot = (Kind.CALL, call.id) if self._known.find_by_id(call) else (Kind.CALL, self._turn, "")
+                    self._calls[_alias_of(segment.value)] = slot
+                    _put(self._made, slot, segment)
+                case Kind.RESULT:
+                    of = self._calls.get(self._result_of(entry, segment), ("", self._turn))
+                    _put(self._made, (Kind.RESULT, *of), segment)
+                case Kind.USER:
+                    self._made.words.append(segment)
+                    self._made.turns.append(self._turn)
+                    _put(self._made, (Kind.USER, self._turn), segment)
+                case _:
+                    _put(self._made, (segment.kind, self._turn), segment)
+
+    @staticmethod
+    def _result_of(entry: Sequence[Segment], segment: Segment) -> str:
+        """Return the alias of the call that a result answers."""
+        if (block := block_result(as_dict(segment.value))) is not None:
+            return block.tool_call_id or ""
+        beside = (each for each in entry if each.kind is Kind.MEMBER and each.name.endswith(": tool_call_id"))
+        return next((as_str(each.value) for each in beside), "")
+
+
+def _alias_of(value: object) -> str:
+    tree = as_dict(value)
+    block = block_call(tree)
+    return as_str(block[0] if block is not None else tree.get("id"))
+
+
+def render(value: object) -> str:
+    """Return a value as text, as people read and compare it; a tree with a line for each leaf."""
+    if isinstance(value, str):
+        return value
+    tree = as_dict(value)
+    if isinstance(text := tree.get("text"), str) and tree.keys() <= {"text", "type"}:
+        return text
+    if (result := block_result(tree)) is not None and (plain := _plain(tree)) is not None:
+        return plain or result.text
+    return json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True)
+
+
+def _plain(tree: Mapping[str, Any]) -> str | None:
+    """Return what a result's block says where all of it is text."""
+    inner = as_dict(tree.get("toolResult")) or as_dict(tree.get("functionResponse")) or tree
+    said = next((inner[name] for name in ("content", "output") if name in inner), None)
+    if isinstance(said, str):
+        return said
+    parts = as_list(said)
+    texts = [as_str(as_dict(part).get("text")) for part in parts]
+    return "\n".join(texts) if parts and all(as_dict(part).keys() <= {"type", "text"} for part in parts) else None

@@ -1,0 +1,121 @@
+"""When a tool's result says the same in other words: what may be offered as a wording, and what never is.
+
+    recorded text, present text, what the tool answers elsewhere -> hunks with their values left out, or why not
+
+A wording is literal text in the place of literal text. Values (numbers, paths, quoted texts, names, ids) stay, all of
+them and in their order; a list may stand for a list. It is offered only where it is systematic: nothing that this tool
+answers today has the old wording, nothing that was recorded has the new one. A word that only moves is a value, and so
+is one that says how something ended: "2 tests passed" is never "2 tests failed".
+
+What succeeded may fail now, where a result was nothing but an acknowledgement, the same each time: "Intent logged", and
+today there is no such tool. That is said as such.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+
+from llmproxy.core.changes.values import Hunk
+from llmproxy.late import late
+
+FAILS_NOW = "fails now"
+
+_LIST = late(r"(?:[\w${}.-]+, ){2,}(?:and )?[\w${}.-]+")
+_VALUE = late(
+    r"\$\{[^}]*\}|[\w.\-~]*/[\w./\-]*|\"[^\"\n]*\"|'[^'\n]*'|`[^`\n]*`|\b\w*[\d_]\w*(?:[.,:]\d+)*"
+    r"|(?<=[a-z,;] )[A-Z]\w*|[^\s\w.,:;!?()\[\]{}<>'\"`/-]"
+)
+"""A value: a variable, a path, a quoted text, whatever holds a digit or an underscore, a name inside of a sentence, a
+sign."""
+_WORD = late(r"[^\W\d_]+")
+_OUTCOMES = late(
+    r"not|no|non|none|never|without|cannot|nothing|n't|fail\w*|pass\w*|succe\w*|error\w*|err|ok|okay|true|false|yes|"
+    r"den\w+|allow\w*|grant\w*|reject\w*|accept\w*|approv\w*|refus\w*|permit\w*|forbid\w*|valid|invalid|open\w*|clos\w*|"
+    r"enabl\w*|disabl\w*|on|off|start\w*|stop\w*|complet\w*|incomplete|pending|cancel\w*|abort\w*|found|missing|exist\w*|"
+    r"creat\w*|delet\w*|remov\w*|add\w*|increas\w*|decreas\w*|paid|unpaid|ship\w*|deliver\w*|sent|received|more|less|"
+    r"before|after|above|below|up|down|left|right|buy|sell|debit\w*|credit\w*|warn\w*|skip\w*|timeout|timed|unavailable|"
+    r"available|healthy|unhealthy|active|inactive|empty|full|online|offline|success|failure|all|some|only",
+    re.IGNORECASE,
+)
+"""Words that say how something ended, or the contrary of another one: never a wording."""
+_FAILURE = late(r"does not exist|not found|no such tool|unknown tool|is not available|error|failed", re.IGNORECASE)
+_LONGEST = 2000
+"""Lines of a result in which a wording is looked for."""
+
+
+def find_wording(
+    before: str, after: str, tool: str, recorded: Iterable[str], present: Iterable[str]
+) -> tuple[tuple[Hunk, ...], str] | str:
+    """Return the wording by which a result of a tool became another one: hunks with their values left out, and
+    `FAILS_NOW` where it had succeeded.
+
+    A text: why it is none. `recorded` is all that the tool answered in the recordings, `present` what it answered in
+    this run.
+    """
+    old, new = before.split("\n"), after.split("\n")
+    if len(old) + len(new) > _LONGEST:
+        return "it is too long to be looked at"
+    others, today = {*recorded} - {before}, {after, *present}
+    if before in today:
+        return "what the tool answers today is as it was, too"
+    if is_acknowledgement(before) and not others and _FAILURE.search(after) and not _FAILURE.search(before):
+        return (Hunk(1, tuple(old), tuple(_leave_out(line, tool)[0] for line in new)),), FAILS_NOW
+    hunks = []
+    for tag, i, j, at, to in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag == "equal":
+            continue
+        was, now = "\n".join(old[i:j]), "\n".join(new[at:to])
+        if (why := _compare(was, now, tool)) != "":
+            return why
+        sides = [_leave_out(text, tool)[0] for text in (was, now)]
+        hunks.append(Hunk(at + 1, *(tuple(side.split("\n")) if side else () for side in sides)))
+        if not sides[0].strip() or not sides[1].strip():
+            return "a line of it appears or vanishes"
+    for hunk in hunks:
+        if any(_has(text, hunk.after, tool) for text in (before, *others)):
+            return "what was recorded has the new wording, too"
+        if any(_has(text, hunk.before, tool) for text in today):
+            return "what the tool answers today has the old wording, too"
+    return tuple(hunks), ""
+
+
+def is_acknowledgement(text: str) -> bool:
+    """Return whether a result holds no value: a sentence that says that something was done."""
+    return "\n" not in text and len(text) < 100 and not _VALUE.search(text)
+
+
+def _leave_out(text: str, tool: str) -> tuple[str, list[str]]:
+    """Return a text with a hole for each of its values, and those; the tool's own name is none."""
+    values: list[str] = []
+
+    def hole(found: re.Match[str]) -> str:
+        if tool and found[0].strip("'\"`") == tool:
+            return tool
+        values.append(found[0])
+        return "{}"
+
+    return _VALUE.sub(hole, _LIST.sub("{list}", text)), values
+
+
+def _compare(was: str, now: str, tool: str) -> str:
+    """Return why one text is no other wording of another one; empty where it is."""
+    if _leave_out(was, tool)[1] != _leave_out(now, tool)[1]:
+        return "a value of it vanished, appeared or moved"
+    old, fresh = ([found[0] for found in _WORD.finditer(_VALUE.sub(" ", text))] for text in (was, now))
+    gone: list[str] = []
+    new: list[str] = []
+    for tag, i, j, at, to in SequenceMatcher(None, old, fresh, autojunk=False).get_opcodes():
+        if tag != "equal":
+            gone += old[i:j]
+            new += fresh[at:to]
+    if {word.lower() for word in gone} & {word.lower() for word in new}:
+        return "a word of it moved"
+    if outcome := next((word for word in (*gone, *new) if _OUTCOMES.fullmatch(word)), None):
+        return f"it says {outcome!r}, or does no more: that is what the tool answered, not how"
+    return ""
+
+
+def _has(text: str, lines: tuple[str, ...], tool: str) -> bool:
+    return "\n".join(lines) in _leave_out(text, tool)[0]

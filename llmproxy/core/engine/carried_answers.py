@@ -1,0 +1,260 @@
+"""Carried answers: a request whose segments have changed gets the answer that stands at its place.
+
+    call without a recording -> the recording at its place, and the changes between the two (`core.changes`)
+
+In a session whose cassette has accepted changes, the answer is given if every change is accepted, to the letter. In a
+session on trial it is given under any changes that may be offered, and noted (`report()["trial"]`); what follows a
+refusal in its thread is not looked at, since the program went another way there. The question is never carried.
+
+One recording answers one question of a run: where another request had it already, it is not given again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, override
+
+from llmproxy.calls import Call
+from llmproxy.core.changes.accepted import AcceptedChange, Client, read_client
+from llmproxy.core.changes.compare import compare
+from llmproxy.core.changes.places import Places, Recorded, Standing
+from llmproxy.core.changes.reading import ReadRequest, list_call_ids
+from llmproxy.core.changes.trial import TrialCall
+from llmproxy.core.changes.values import Change, Refusal, Why
+from llmproxy.core.dialects.conversation import read_answer
+from llmproxy.core.dialects.messages import Message
+from llmproxy.core.dialects.streams import parse_json
+from llmproxy.core.dialects.table import CHAT
+from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.store.queries import accepted_of, list_in_order, summary
+from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.store.rederive import canonical_of
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Ending, Interaction, Key, header
+from llmproxy.errors import CassetteError, RefusedError
+from llmproxy.protocol import CARRIED_HEADER, OFFLINE, Channel, Decision, Mode, Plays, is_good
+
+_THREAD_HEADER = "x-claude-code-agent-id"
+_KEPT = 10_000
+"""Calls of a trial that are reported."""
+
+
+class Found(NamedTuple):
+    """What became of a call that has no recording of its own."""
+
+    standing: Standing | None
+    changes: tuple[Change, ...] = ()
+    refusal: Refusal | None = None
+
+
+@dataclass(slots=True)
+class Run:
+    """What a session's run said so far."""
+
+    results: dict[str, set[str]] = field(default_factory=dict)
+    """What each tool answered."""
+    given: dict[Key, Key] = field(default_factory=dict)
+    """By the key of a recording that was carried: whose request got it."""
+    refused: dict[tuple[str, ...], Key] = field(default_factory=dict)
+    """By thread: the request that was refused there."""
+
+
+class CarryInterceptor(Interceptor[Exchange]):
+    name = "carry"
+
+    def __init__(self, parts: EngineParts, accepted: Sequence[AcceptedChange], *, trial: bool) -> None:
+        self._parts, self._accepted, self._trial = parts, accepted, trial
+        self._places: dict[str, tuple[object, Places]] = {}
+        """By party: the store's generation, and the recordings."""
+        self._run = Run()
+        self._told: list[TrialCall] = []
+
+    def restart(self) -> None:
+        self._run = Run()
+
+    @override
+    def report(self) -> Mapping[str, Any]:
+        return {"trial": [each.to_json() for each in self._told]} if self._trial else {}
+
+    # -- a call
+
+    @override
+    def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
+        store = self._parts.state.stores.current
+        if found.recordings or store is None or call.route.not_llm:
+            return found
+        looked = self._look(call, store, found)
+        call.state.put(looked)
+        if looked.refusal is not None or looked.standing is None:
+            text = looked.refusal.text if looked.refusal else ""
+            call.unbound = "; ".join(filter(None, (call.unbound, f"not carried: {text}")))
+            return found
+        key = looked.standing.recorded.key
+        session = call.session
+        slots = store.slots(session.cassette, session.sample, call.party, key)
+        return found._replace(key=key, recordings=tuple(each for each in slots if each.good))
+
+    @override
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+        looked = call.state.get(Found)
+        if looked is None or looked.refusal is not None or decided.decision is not Decision.REPLAY:
+            return decided
+        if call.key is not None:
+            self._run.given[found.key] = call.key
+        call.told = (*call.told, (CARRIED_HEADER, ", ".join(_name(looked.changes))))
+        return decided
+
+    @override
+    def on_end(self, call: Exchange, record: Call) -> Call:
+        """Say under which changes an answer was given; on trial note the call."""
+        looked = call.state.get(Found)
+        if looked is None:
+            return record
+        if self._trial and len(self._told) < _KEPT:
+            self._told.append(self._sum_up(call, looked))
+        if looked.refusal is not None or record.decision is not Decision.REPLAY:
+            return record
+        names = _name(looked.changes)
+        said = f"carried{' on trial' if self._trial else ''}: {', '.join(names)}"
+        return record._replace(carried=names, note=", ".join(filter(None, (said, record.note))))
+
+    def _sum_up(self, call: Exchange, looked: Found) -> TrialCall:
+        store, id_ = self._parts.state.stores.current, None
+        if looked.standing is not None:
+            id_ = call.slot.id if call.slot is not None else looked.standing.recorded.id
+        place = (call.seq, call.session.cassette, call.session.sample, call.party, call.operation)
+        if id_ is None or store is None:
+            return TrialCall(*place, changes=looked.changes, refusal=looked.refusal)
+        row = summary(store, id_)
+        return TrialCall(
+            *place, id_, looked.changes, looked.refusal, row.tokens_in, row.tokens_out, row.cost_usd, row.duration_ms
+        )
+
+    # -- which answer?
+
+    def _look(self, call: Exchange, store: Store, found: Lookup) -> Found:
+        if call.channel is not Channel.LLM or call.operation not in CHAT:
+            return _refuse(Why.NO_PLACE, f"a call of {call.operation or call.channel} has no place in a conversation")
+        if call.rewritten or call.into is not None:
+            return _refuse(Why.REQUEST, "another feature of the session has changed the request")
+        wanted = found.canonical()
+        places = self._read_places(call, store)
+        request = places.read(wanted, _read_ids(wanted, self._parts.keying.request(call, call.body or b"").body))
+        for tool, text in request.results:
+            self._run.results.setdefault(tool, set()).add(text)
+        thread = (call.party, header(call.headers, _THREAD_HEADER) or "", *request.first_words, request.first_system)
+        if self._trial and call.key is not None and self._run.refused.get(thread, call.key) != call.key:
+            return _refuse(Why.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
+        looked = self._choose(call, store, places, request)
+        if looked.refusal is not None and call.key is not None:
+            self._run.refused.setdefault(thread, call.key)
+        return looked
+
+    def _choose(self, call: Exchange, store: Store, places: Places, request: ReadRequest) -> Found:
+        standing = places.find(request)
+        if isinstance(standing, Refusal):
+            return Found(None, refusal=standing)
+        session, client, looked = call.session, read_client(call.headers), None
+        for each in standing:
+            key = each.recorded.key
+            if session.counts[(call.party, key)] and self._run.given.get(key) != call.key:
+                looked = looked or _refuse(Why.NO_PLACE, "another request had the recording at its place")
+                continue
+            changes = compare(
+                each, request, client, recorded=places.results, present=self._run.results,
+                output=summary(store, each.recorded.id).tokens_out,
+            )  # fmt: skip
+            if isinstance(changes, Refusal):
+                looked = looked or Found(each, refusal=changes)
+            elif (refusal := self._find_unaccepted(changes, client)) is not None and not self._trial:
+                looked = looked or Found(each, tuple(changes), refusal)
+            else:
+                return Found(each, tuple(changes))
+        return looked or _refuse(Why.NO_PLACE, "no recording stands at its place")
+
+    def _find_unaccepted(self, changes: Sequence[Change], client: Client) -> Refusal | None:
+        """Return which change nobody accepted, or not for today."""
+        today = datetime.fromtimestamp(self._parts.state.now(), UTC).date()
+        for change in changes:
+            covering = [each for each in self._accepted if each.covers(change, client)]
+            if not covering:
+                return Refusal(Why.NOT_ACCEPTED, f"{change.name} is not accepted: {change}")
+            if all(each.has_ended(today) for each in covering):
+                last = max(each.until for each in covering if each.until is not None)
+                return Refusal(Why.ENDED, f"{change.name} was accepted until {last}: {change}")
+        return None
+
+    def _read_places(self, call: Exchange, store: Store) -> Places:
+        generation = store.generation
+        known = self._places.get(call.party)
+        if known is not None and known[0] == generation:
+            return known[1]
+        made = Places(self._read_recordings(call.session, call.party, store))
+        self._places[call.party] = generation, made
+        return made
+
+    def _read_recordings(self, session: Session, party: str, store: Store) -> list[Recorded]:
+        config, found = self._parts.state.config, []
+        for id_, key, _ in list_in_order(store, (session.cassette, session.sample), party):
+            if (party, key) in session.recorded_here:
+                continue
+            try:
+                each = store.load(id_)
+                if each.operation not in CHAT:
+                    continue
+                canonical = canonical_of(store, each, config.rules, config.upstreams)
+            except (CassetteError, RefusedError):
+                continue
+            ids = _read_ids(canonical, each.request.body)
+            found.append(Recorded(id_, key, canonical, ids, _read_answer(each, canonical)))
+        return found
+
+
+def _read_ids(canonical: Canonical, body: bytes) -> list[str]:
+    return list_call_ids(canonical.operation, parse_json(body)) if canonical.kind == "json" else []
+
+
+def _read_answer(each: Interaction, canonical: Canonical) -> Message | None:
+    """Return what a recording answered; None where it failed or broke off."""
+    response = each.response
+    if not is_good(response.status) or response.status >= 300 or response.ending is not Ending.COMPLETE:
+        return None
+    kind = header(response.headers, "content-type") or ""
+    return read_answer("generic", canonical.operation, kind, response.body)
+
+
+def _refuse(why: Why, text: str) -> Found:
+    return Found(None, refusal=Refusal(why, text))
+
+
+def _name(changes: Sequence[Change]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each.name for each in changes))
+
+
+class CarryFeature(Feature):
+    """Answers outlive changes that somebody accepted; a trial finds out which."""
+
+    kind = CarryInterceptor
+
+    @override
+    def check(self, mode: Mode, asked: Mapping[str, Any]) -> None:
+        if asked.get("trial") and mode not in OFFLINE:
+            msg = f"llmproxy: only a replay can be on trial; this session is in mode {mode}."
+            raise RefusedError(msg, hint="What changed is found out without asking anybody.")
+
+    @override
+    def plug(self, session: Session, asked: Mapping[str, Any]) -> CarryInterceptor | None:
+        """Return one where the session is on trial, or its cassette has accepted changes."""
+        config = self.parts.state.config
+        trial = config.trial and session.mode in OFFLINE if asked.get("trial") is None else bool(asked["trial"])
+        if session.policy.plays is Plays.NOTHING or asked.get("forking") or asked.get("live"):
+            return None
+        store = self.parts.state.sessions.store(session.mode)
+        accepted = accepted_of(store, session.cassette) if store is not None and asked.get("carry") is not False else ()
+        return CarryInterceptor(self.parts, accepted, trial=trial) if accepted or trial else None
