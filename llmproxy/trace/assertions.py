@@ -23,9 +23,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
-from llmproxy.advice import install_command
 from llmproxy.core.traffic.differences import fingerprint
-from llmproxy.errors import MachineError
 from llmproxy.trace.cassette import AgentRun, Cassette
 from llmproxy.trace.model import AssertionResult, EvalResult, Span, SpanKind
 
@@ -68,7 +66,6 @@ def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> Ass
     """The output is JSON and fits a JSON Schema (an object) or a pydantic model (a class).
 
     Raises:
-        MachineError: for a JSON Schema the package ``jsonschema`` is missing.
         ValueError, TypeError: the schema itself is none.
 
     """
@@ -105,13 +102,8 @@ def _against_model(model: Any, value: object) -> str:  # noqa: ANN401 - a pydant
 
 
 def _against_schema(schema: object, value: object) -> str:
-    try:
-        import jsonschema  # type: ignore[import-untyped,unused-ignore]
-    except ModuleNotFoundError as error:
-        raise MachineError(
-            "To compare with a JSON Schema the package jsonschema is needed.",
-            hint=f"pip install jsonschema, or {install_command('runner')}",
-        ) from error
+    import jsonschema  # type: ignore[import-untyped,unused-ignore]
+
     if not isinstance(schema, Mapping | bool):
         raise TypeError(f"output_json_schema() takes a JSON Schema or a pydantic model, not {schema!r:.60}")
     kind: Any = jsonschema.validators.validator_for(schema)  # its types know no schema that is a boolean

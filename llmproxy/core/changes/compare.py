@@ -61,9 +61,7 @@ def compare(
         return Refusal(Why.IMPOSSIBLE, f"the recorded answer holds {answer.unknown[0]}, which nobody here knows")
     if impossible := find_impossible(Given(answer, output), standing.request, now):
         return Refusal(Why.IMPOSSIBLE, impossible)
-    if not found:
-        return Refusal(Why.REQUEST, "something changed that no segment shows: an order, or how it is written")
-    return found
+    return found or [compared.build_order()]
 
 
 class _Comparison:
@@ -133,6 +131,14 @@ class _Comparison:
             case _:
                 what = Why.REQUEST if slot[0] == Kind.UNKNOWN else Why.HISTORY
                 raise Refused(what, f"{name}: {_show(self._build(segment.kind, old, new, name))}")
+
+    def build_order(self) -> Change:
+        """Return what changed where all segments are equal: their order, or how messages are divided."""
+        was, now = ("\n".join(each.path for each in side.slots.values()) for side in (self._was, self._now))
+        before, after = (digest_of([side.canonical.body.hex()]) for side in (self._was, self._now))
+        hunks = (Hunk(1, ("one order",), ("another order",)),)
+        name = "order and division of the request"
+        return Change("order", name, was, now, before, after, hunks, self._origin(Source.CLIENT))
 
     def _count(self, slot: Slot) -> int:
         return 1 + [each for each in self._was.slots if each[0] == Kind.USER].index(slot)

@@ -40,7 +40,10 @@ _OUTCOMES = late(
     re.IGNORECASE,
 )
 """Words that say how something ended, or the contrary of another one: never a wording."""
-_FAILURE = late(r"does not exist|not found|no such tool|unknown tool|is not available|error|failed", re.IGNORECASE)
+_FAILURE = late(
+    r"does not exist|not found|no such tool|unknown tool|is not available|unavailable|error|failed|denied",
+    re.IGNORECASE,
+)
 _LONGEST = 2000
 """Lines of a result in which a wording is looked for."""
 
