@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set as AbstractSet
 from difflib import SequenceMatcher
+from typing import Any
 
 from llmproxy.core.changes.accepted import Client
 from llmproxy.core.changes.places import Standing, asks_same
 from llmproxy.core.changes.possible import Given, find_impossible
-from llmproxy.core.changes.reading import ReadRequest, Slot, holds, read_call, render, tool_of, without_ids
+from llmproxy.core.changes.reading import ReadRequest, Slot, holds, read_call, read_text, render, tool_of, without_ids
 from llmproxy.core.changes.values import Change, Hunk, Origin, Refusal, Source, Why, digest_of, list_hunks
 from llmproxy.core.changes.wordings import find_wording
 from llmproxy.core.dialects.conversation import Kind, Segment
-from llmproxy.core.dialects.messages import Message, as_dict
+from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.changes import STATE_HEADER
 from llmproxy.core.traffic.json_bytes import dump
 
@@ -158,13 +159,14 @@ class _Comparison:
     def _compare_result(self, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
         if old is None or new is None:
             raise Refused(Why.RESULT, f"{name} is {'new' if old is None else 'gone'}")
-        before, after = render(old.value), render(new.value)
         if dump(without_ids(old.value)) == dump(without_ids(new.value)):
             return
-        tool = tool_of(old)
-        rest = [_without_text(each.value) for each in (old, new)]
-        flags = [as_dict(each).get("is_error") is True or as_dict(each).get("status") == "error" for each in rest]
-        if rest[0] != rest[1] and not (flags == [False, True] and before != after):
+        was, now, tool = read_text(old.value), read_text(new.value), tool_of(old)
+        if was is None or now is None:
+            raise Refused(Why.RESULT, f"{name}: it is more than text, and another one now")
+        before, after = was[0], now[0]
+        flags = [_has_failed(rest) for _, rest in (was, now)]
+        if was[1] != now[1] and flags != [False, True]:
             raise Refused(Why.RESULT, f"{name}: it is of another kind now")
         found = find_wording(before, after, tool, self._recorded.get(tool, ()), self._present.get(tool, ()))
         if isinstance(found, str):
@@ -228,17 +230,10 @@ def _written(segment: Segment) -> str:
     return dump(segment.value).decode("utf-8", "surrogatepass")
 
 
-def _without_text(value: object) -> object:
-    """Return a result without its text and ids: whether it says that it failed, and what else it is."""
-    tree = without_ids(value)
-    if not isinstance(tree, dict):
-        return type(value).__name__
-    inner = {name: _without_text(each) if name in ("toolResult", "functionResponse", "function_response") else each
-             for name, each in tree.items() if name not in ("content", "output", "text", "response")}  # fmt: skip
-    media = [
-        part for part in tree.get("content") or () if isinstance(part, dict) and not isinstance(part.get("text"), str)
-    ]
-    return inner | ({"media": media} if media else {})
+def _has_failed(rest: Mapping[str, Any]) -> bool:
+    """Return whether what stands beside a result's text says that the tool failed."""
+    inner = [each for each in rest.values() if isinstance(each, dict)]
+    return rest.get("is_error") is True or rest.get("status") == "error" or any(map(_has_failed, inner))
 
 
 def _show(change: Change) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -159,16 +159,13 @@ def tool_of(segment: Segment) -> str:
     return found[1] if found else ""
 
 
+_NESTED = ("toolUse", "toolResult", "functionCall", "function_call", "functionResponse", "function_response")
+
+
 def without_ids(value: object) -> object:
     """Return what a call or a result says, without the ids that tie the two together."""
-    if isinstance(value, dict):
-        return {
-            name: without_ids(each) if name in _NESTED else each for name, each in value.items() if name not in _IDS
-        }
-    return value
-
-
-_NESTED = frozenset({"toolUse", "toolResult", "functionCall", "function_call", "functionResponse", "function_response"})
+    kept = {name: each for name, each in as_dict(value).items() if name not in _IDS}
+    return {name: without_ids(each) if name in _NESTED else each for name, each in kept.items()} or value
 
 
 def read_call(value: object, call_id: str = "") -> HistoryCall:
@@ -314,22 +311,28 @@ def _alias_of(value: object) -> str:
 
 def render(value: object) -> str:
     """Return a value as text, as people read and compare it; a tree with a line for each leaf."""
-    if isinstance(value, str):
-        return value
-    tree = as_dict(value)
-    if isinstance(text := tree.get("text"), str) and tree.keys() <= {"text", "type"}:
-        return text
-    if (result := block_result(tree)) is not None and (plain := _plain(tree)) is not None:
-        return plain or result.text
+    if (plain := read_text(value)) is not None:
+        return plain[0]
     return json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True)
 
 
-def _plain(tree: Mapping[str, Any]) -> str | None:
-    """Return what a result's block says where all of it is text."""
-    inner = as_dict(tree.get("toolResult")) or as_dict(tree.get("functionResponse")) or tree
-    said = next((inner[name] for name in ("content", "output") if name in inner), None)
-    if isinstance(said, str):
-        return said
-    parts = as_list(said)
-    texts = [as_str(as_dict(part).get("text")) for part in parts]
-    return "\n".join(texts) if parts and all(as_dict(part).keys() <= {"type", "text"} for part in parts) else None
+def read_text(value: object) -> tuple[str, dict[str, Any]] | None:
+    """Return the text of a part or a result that is nothing but text, and what stands beside it; None for others."""
+    if isinstance(value, str):
+        return value, {}
+    tree = {name: each for name, each in as_dict(value).items() if name not in _IDS}
+    if (inner := next((name for name in _NESTED if name in tree), None)) is not None:
+        found = read_text(tree.pop(inner))
+        return None if found is None else (found[0], {**tree, inner: found[1]})
+    if isinstance(text := tree.get("text"), str) and tree.keys() <= {"text", "type"}:
+        return text, {"type": tree.get("type")}
+    if (holder := next((name for name in ("content", "output", "response") if name in tree), None)) is None:
+        return None
+    said = tree.pop(holder)
+    texts: list[Any] = [said] if isinstance(said, str) else [as_dict(part).get("text") for part in as_list(said)]
+    if holder == "response" and len(as_dict(said)) == 1:
+        texts = list(said.values())
+    plain = all(as_dict(part).keys() <= {"type", "text"} for part in as_list(said))
+    if not texts or not plain or not all(isinstance(text, str) for text in texts):
+        return None
+    return "\n".join(texts), tree

@@ -387,7 +387,7 @@ class _Reader:
     def _read_call(self, path: str, said: str, call_id: object, call: object) -> None:
         tree = as_dict(call)
         name = as_str((as_dict(tree.get("function")) or as_dict(tree.get("custom")) or tree).get("name"))
-        self._tools[as_str(call_id)] = name
+        self._tools |= {call_id: name} if isinstance(call_id, str) else {}  # else its result says the name
         self._add(Kind.CALL, f"{said}, call of {name or 'a tool'}", path, call)
 
     def _read_part(self, path: str, said: str, whose: str, role: str, part: object) -> None:
@@ -403,7 +403,7 @@ class _Reader:
     def _read_block(self, path: str, said: str, block: dict[str, Any]) -> bool:
         """Add a block that is a call, a result or a thought; return whether it was one."""
         if (call := block_call(block)) is not None:
-            self._tools[as_str(call[0])] = as_str(call[1])
+            self._tools |= {call[0]: as_str(call[1])} if isinstance(call[0], str) else {}
             self._add(Kind.CALL, f"{said}, call of {as_str(call[1]) or 'a tool'}", path, block)
         elif (result := block_result(block)) is not None:
             of = result.tool_call_id or ""

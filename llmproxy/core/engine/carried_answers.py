@@ -12,7 +12,7 @@ One recording answers one question of a run: where another request had it alread
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, override
 
@@ -29,6 +29,7 @@ from llmproxy.core.dialects.streams import parse_json
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.misses.context import MissContext
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
@@ -92,13 +93,20 @@ class CarryInterceptor(Interceptor[Exchange]):
         looked = self._look(call, store, found)
         call.state.put(looked)
         if looked.refusal is not None or looked.standing is None:
-            text = looked.refusal.text if looked.refusal else ""
-            call.unbound = "; ".join(filter(None, (call.unbound, f"not carried: {text}")))
             return found
         key = looked.standing.recorded.key
         session = call.session
         slots = store.slots(session.cassette, session.sample, call.party, key)
         return found._replace(key=key, recordings=tuple(each for each in slots if each.good))
+
+    @override
+    def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
+        """Say why the recording at its place was not given."""
+        looked = call.state.get(Found)
+        if looked is None or looked.refusal is None or context.state:
+            return context
+        said = f"not carried ({looked.refusal.why}): {looked.refusal.text}"
+        return replace(context, unbound="; ".join(filter(None, (context.unbound, said))))
 
     @override
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
