@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from llmproxy.core.changes.reading import KnownAnswers, ReadRequest, read_request, render
+from llmproxy.core.changes.reading import KnownAnswers, ReadRequest, read_request, read_text, render
 from llmproxy.core.changes.values import Refusal, Why, digest_of
+from llmproxy.core.changes.wordings import list_values
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.normalize import Canonical
@@ -177,6 +178,8 @@ def asks_same(standing: Standing, request: ReadRequest) -> bool:
     for n, (old, new) in enumerate(zip(was.words, now.words, strict=True)):
         if old.value == new.value:
             continue
+        if read_text(old.value) is None or read_text(new.value) is None:
+            return False
         before, after = render(old.value).split("\n"), render(new.value).split("\n")
         matcher = SequenceMatcher(None, before, after, autojunk=False)
         for tag, i, j, at, to in matcher.get_opcodes():
@@ -185,6 +188,8 @@ def asks_same(standing: Standing, request: ReadRequest) -> bool:
             if tag == "insert" and not _between_prompt(standing, n, before, i):
                 return False
             if any((n, line) not in standing.prompt for line in before[i:j]) or (j > i and to - at > j - i):
+                return False
+            if list_values("\n".join(before[i:j])) != list_values("\n".join(after[at:to])):
                 return False
     return True
 

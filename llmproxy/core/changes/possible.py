@@ -25,7 +25,11 @@ _LIMITS = frozenset({
 })  # fmt: skip
 _COUNTS = frozenset({"n", "candidateCount", "candidate_count", "num_generations"})
 _STOPS = frozenset({"stop", "stop_sequences", "stopSequences", "stop_sequence"})
-_MODALITIES = frozenset({"modalities", "responseModalities", "response_modalities", "audio", "speechConfig"})
+_KINDS = frozenset({
+    "modalities", "responseModalities", "response_modalities", "audio", "speechConfig", "logprobs", "top_logprobs",
+    "responseLogprobs", "include", "echo", "background", "stream_options", "web_search_options",
+})  # fmt: skip
+"""Parameters that say what an answer holds."""
 _CHOICES = frozenset(
     {"tool_choice", "toolChoice", "toolConfig", "tool_config", "function_call", "functionCallingConfig"}
 )
@@ -78,8 +82,8 @@ def _check_parameter(name: str, old: Any, new: Any, given: Given) -> str:  # noq
         sides = [set([side] if isinstance(side, str) else as_list(side)) for side in (old, new)]
         found = [text for text in sides[1] if isinstance(text, str) and text in said.text]
         return "" if sides[0] <= sides[1] and not found else "the answer would end elsewhere"
-    if name in _MODALITIES:
-        return "the answer would be of another kind"
+    if name in _KINDS:
+        return "the answer would hold something else"
     if name in _CHOICES:
         return _check_choice(new, [call.name for call in said.tool_calls if not call.hosted])
     if name == "parallel_tool_calls":
@@ -140,7 +144,8 @@ def _check_calls(said: Message, was: ReadRequest, now: ReadRequest) -> str:
     for call in (*said.tool_calls, *said.beside):
         tool = after.get(call.name)
         if tool is None:
-            if call.name in before or not (deferred or call.hosted or before == after):
+            gone = any(find_schema(old) is None for name, old in before.items() if name not in after)
+            if call.name in before or not (deferred or before == after or (call.hosted and not gone)):
                 return f"the answer calls {call.name}, which is not offered"
             continue
         if tool == before.get(call.name) or call.hosted:

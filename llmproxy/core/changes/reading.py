@@ -251,26 +251,25 @@ class _Conversation:
             return
         said = [each for entry in entries for each in entry if each.kind is Kind.CALL]
         calls = [read_call(each.value, self._ids.pop(0) if self._ids else "") for each in said]
-        told = list(self._name_answers(entries, calls))
-        if not (told and self._made.chain and told == self._made.chain[-1:]):
+        told, proven = self._name_answers(entries, calls)
+        if not (proven and told == self._made.chain[-1:]):  # a client may tell calls of one answer one by one
             self._made.chain += told
             self._turn += 1
         rest = iter(calls)
         for entry in entries:
             self._read_entry(entry, rest)
 
-    def _name_answers(self, entries: list[list[Segment]], calls: list[HistoryCall]) -> Iterator[str]:
-        proven = [self._known.find_by_id(call) for call in calls]
-        if calls and all(proven):
+    def _name_answers(self, entries: list[list[Segment]], calls: list[HistoryCall]) -> tuple[list[str], bool]:
+        """Return what stands for the answers that are told, and whether the ids of their calls prove it."""
+        proven = [answer for call in calls if (answer := self._known.find_by_id(call)) is not None]
+        if calls and len(proven) == len(calls):
             for call, answer in zip(calls, proven, strict=True):
-                if answer is not None:
-                    self._open.setdefault(answer.digest, {each.id for each in answer.calls}).discard(call.id)
-            yield from dict.fromkeys(f"answer {answer.digest}" for answer in proven if answer is not None)
-        elif calls and (alike := self._known.find_alike(calls)) is not None:
-            yield f"answer {alike.digest}"
-        else:
-            texts = [render(each.value).strip() for entry in entries for each in entry if each.kind is Kind.ASSISTANT]
-            yield digest_of([*texts, *(part for call in calls for part in (call.name, _dump(call.arguments)))])
+                self._open.setdefault(answer.digest, {each.id for each in answer.calls}).discard(call.id)
+            return list(dict.fromkeys(f"answer {answer.digest}" for answer in proven)), True
+        if calls and (alike := self._known.find_alike(calls)) is not None:
+            return [f"answer {alike.digest}"], False
+        texts = [render(each.value).strip() for entry in entries for each in entry if each.kind is Kind.ASSISTANT]
+        return [digest_of([*texts, *(part for call in calls for part in (call.name, _dump(call.arguments)))])], False
 
     def _read_entry(self, entry: list[Segment], calls: Iterator[HistoryCall]) -> None:
         for segment in entry:

@@ -27,6 +27,8 @@ class TrialCall(NamedTuple):
     """Under which its answer was given; of a refused one those that were found before the refusal."""
     refusal: Refusal | None = None
     """None: it was carried."""
+    pending: tuple[str, ...] = ()
+    """Names of those that nobody has accepted."""
     input: int | None = None
     """Tokens of the recording, which to record anew would cost about as many; None if unknown."""
     output: int | None = None
@@ -47,6 +49,6 @@ class TrialCall(NamedTuple):
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Self:
         """Read the JSON form."""
-        said = value["refusal"]
+        said, changes = value["refusal"], tuple(map(Change.of, value["changes"]))
         refusal = None if said is None else Refusal(Why(said["why"]), said["text"])
-        return cls(**{**value, "changes": tuple(map(Change.of, value["changes"])), "refusal": refusal})
+        return cls(**{**value, "changes": changes, "refusal": refusal, "pending": tuple(value["pending"])})

@@ -11,12 +11,15 @@ import difflib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any, NamedTuple, Self
 
 _DIGITS = 4
 """Of a digest, in a change's name."""
 _DIGEST = 16
 """Hexadecimal digits of a digest that covers a segment."""
+_MOST_LINES = 4000
+"""Different lines that are aligned; of more, all stand in the place of all."""
 
 
 class Source(StrEnum):
@@ -139,10 +142,16 @@ def digest_of(parts: Sequence[str]) -> str:
 
 def list_hunks(before: str | None, after: str | None) -> tuple[Hunk, ...]:
     """Return which lines of a text stand in the place of which others."""
-    old, new = ((text or "").split("\n") if text is not None else [] for text in (before, after))
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    old, new = (text.split("\n") if text is not None else [] for text in (before, after))
+    front = next((n for n, (was, now) in enumerate(zip(old, new, strict=False)) if was != now), min(len(old), len(new)))
+    ends = zip(reversed(old[front:]), reversed(new[front:]), strict=False)
+    back = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ends))
+    was, now = old[front : len(old) - back], new[front : len(new) - back]
+    if len(was) + len(now) > _MOST_LINES:
+        return (Hunk(front + 1, tuple(was), tuple(now)),)
+    matcher = difflib.SequenceMatcher(None, was, now, autojunk=False)
     return tuple(
-        Hunk(at + 1, tuple(old[i:j]), tuple(new[at:to]))
+        Hunk(front + at + 1, tuple(was[i:j]), tuple(now[at:to]))
         for tag, i, j, at, to in matcher.get_opcodes()
         if tag != "equal"
     )

@@ -24,8 +24,8 @@ FAILS_NOW = "fails now"
 
 _LIST = late(r"(?:[\w${}.-]+, ){2,}(?:and )?[\w${}.-]+")
 _VALUE = late(
-    r"\$\{[^}]*\}|[\w.\-~]*/[\w./\-]*|\"[^\"\n]*\"|'[^'\n]*'|`[^`\n]*`|\b\w*[\d_]\w*(?:[.,:]\d+)*"
-    r"|(?<=[a-z,;] )[A-Z]\w*|[^\s\w.,:;!?()\[\]{}<>'\"`/-]"
+    r"\$\{[^}]*\}|[\w.\-~]*/[\w./\-]*|\"[^\"\n]*\"|'[^'\n]*'|`[^`\n]*`|(?<![\w.])[-+.]*\w*[\d_]\w*(?:[.,:]\d+)*"
+    r"|(?<=[a-z,;] )[A-Z]\w*|[^\s\w.,:;()'\"`]"
 )
 """A value: a variable, a path, a quoted text, whatever holds a digit or an underscore, a name inside of a sentence, a
 sign."""
@@ -63,7 +63,7 @@ def find_wording(
     others, today = {*recorded} - {before}, {after, *present}
     if before in today:
         return "what the tool answers today is as it was, too"
-    if is_acknowledgement(before) and not others and _FAILURE.search(after) and not _FAILURE.search(before):
+    if is_acknowledgement(before) and not others and _fails_now(before, after):
         return (Hunk(1, tuple(old), tuple(_leave_out(line, tool)[0] for line in new)),), FAILS_NOW
     hunks = []
     for tag, i, j, at, to in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
@@ -84,6 +84,19 @@ def find_wording(
     return tuple(hunks), ""
 
 
+def _fails_now(before: str, after: str) -> bool:
+    """Return whether one text says that there was a failure, and the other one is not about the same."""
+    words = [
+        {word.lower() for word in _WORD.findall(_VALUE.sub(" ", text)) if len(word) > 3} for text in (before, after)
+    ]
+    return not _FAILURE.search(before) and _FAILURE.search(after) is not None and not words[0] & words[1]
+
+
+def list_values(text: str) -> list[str]:
+    """Return the values of a text, in their order."""
+    return _leave_out(text, "")[1]
+
+
 def is_acknowledgement(text: str) -> bool:
     """Return whether a result holds no value: a sentence that says that something was done."""
     return "\n" not in text and len(text) < 100 and not _VALUE.search(text)
@@ -99,7 +112,11 @@ def _leave_out(text: str, tool: str) -> tuple[str, list[str]]:
         values.append(found[0])
         return "{}"
 
-    return _VALUE.sub(hole, _LIST.sub("{list}", text)), values
+    def hole_list(found: re.Match[str]) -> str:
+        values.append(found[0])
+        return "LIST"
+
+    return _VALUE.sub(hole, _LIST.sub(hole_list, text)), values
 
 
 def _compare(was: str, now: str, tool: str) -> str:

@@ -28,6 +28,7 @@ from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.streams import parse_json
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.keys.changes import is_success
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.context import MissContext
 from llmproxy.core.sessions.exchange import Exchange
@@ -39,7 +40,7 @@ from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, header
 from llmproxy.errors import CassetteError, RefusedError
-from llmproxy.protocol import CARRIED_HEADER, OFFLINE, Channel, Decision, Mode, Plays, is_good
+from llmproxy.protocol import CARRIED_HEADER, OFFLINE, Channel, Decision, Mode, Plays
 
 _THREAD_HEADER = "x-claude-code-agent-id"
 _KEPT = 10_000
@@ -139,10 +140,10 @@ class CarryInterceptor(Interceptor[Exchange]):
         place = (call.seq, call.session.cassette, call.session.sample, call.party, call.operation)
         if id_ is None or store is None:
             return TrialCall(*place, changes=looked.changes, refusal=looked.refusal)
-        row = summary(store, id_)
-        return TrialCall(
-            *place, id_, looked.changes, looked.refusal, row.tokens_in, row.tokens_out, row.cost_usd, row.duration_ms
-        )
+        row, client = summary(store, id_), read_client(call.headers)
+        pending = _name([each for each in looked.changes if self._find_unaccepted([each], client) is not None])
+        used = (row.tokens_in, row.tokens_out, row.cost_usd, row.duration_ms)
+        return TrialCall(*place, id_, looked.changes, looked.refusal, pending, *used)
 
     # -- which answer?
 
@@ -199,7 +200,8 @@ class CarryInterceptor(Interceptor[Exchange]):
         return None
 
     def _read_places(self, call: Exchange, store: Store) -> Places:
-        generation = store.generation
+        opened, written = store.generation
+        generation = opened, written if call.session.mode in OFFLINE else 0  # what it records itself has no place
         known = self._places.get(call.party)
         if known is not None and known[0] == generation:
             return known[1]
@@ -231,7 +233,7 @@ def _read_ids(canonical: Canonical, body: bytes) -> list[str]:
 def _read_answer(each: Interaction, canonical: Canonical) -> Message | None:
     """Return what a recording answered; None where it failed or broke off."""
     response = each.response
-    if not is_good(response.status) or response.status >= 300 or response.ending is not Ending.COMPLETE:
+    if not is_success(response.status) or response.ending is not Ending.COMPLETE:
         return None
     kind = header(response.headers, "content-type") or ""
     return read_answer("generic", canonical.operation, kind, response.body)

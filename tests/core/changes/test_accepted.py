@@ -85,7 +85,9 @@ def test_two_lists_become_one() -> None:
 
 def test_a_call_of_a_trial_is_plain_json_and_back() -> None:
     """Who counts a trial's calls over the control API reads what was written."""
-    call = TrialCall(3, "a", 1, "agent", "messages", 7, (BRIEF,), Refusal(Why.QUESTION, "message 1"), 10, 2, 0.5)
+    call = TrialCall(
+        3, "a", 1, "agent", "messages", 7, (BRIEF,), Refusal(Why.QUESTION, "message 1"), ("x",), 10, 2, 0.5
+    )
     assert TrialCall.of(call.to_json()) == call
     assert not call.is_new
     assert call._replace(refusal=Refusal(Why.NO_PLACE, "")).is_new

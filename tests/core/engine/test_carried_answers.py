@@ -1,0 +1,196 @@
+"""Accepted changes in a session: what they carry, what they say, and where they end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.core.changes.accepted import AcceptedChange, Condition, accept
+from llmproxy.core.changes.trial import TrialCall
+from llmproxy.core.changes.values import Why
+from llmproxy.core.store.file.store import open_store
+from llmproxy.core.store.queries import accepted_of, put_accepted
+from llmproxy.core.traffic.interaction import Chunk, Response
+from llmproxy.protocol import CARRIED_HEADER
+from tests.oracle.speak import JSON_TYPE
+from tests.support.in_process import NOW, Answer, InProcess
+
+Json = Any
+TODAY = date(2027, 1, 15)
+SYSTEM, EDITED = "You help.\nBe brief.\nNever guess.", "You help.\nBe brief and kind.\nNever guess."
+
+
+def _ask(system: str, words: str = "What is 1+1?", **more: Json) -> bytes:
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": words}]
+    return json.dumps({"model": "m", "messages": messages, **more}).encode()
+
+
+def _say(text: str, status: int = 200) -> Callable[[bytes], Response]:
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    body = {"choices": [choice], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
+    made = Response(status, "", (("content-type", JSON_TYPE),), (Chunk(0, json.dumps(body).encode()),))
+    return lambda _: made
+
+
+def _record(store: Path, *asked: tuple[bytes, str, int]) -> None:
+    with InProcess(store, "record") as proxy:
+        for body, text, status in asked:
+            proxy.ask("r", "/s/c/v1/chat/completions", body, _say(text, status))
+
+
+def _send(proxy: InProcess, body: bytes, agent: str = "") -> Answer:
+    head = (("user-agent", agent),) if agent else ()
+    return proxy.ask("p", "/s/c/v1/chat/completions", body, _say("live"), head)
+
+
+def _try(store: Path, *bodies: bytes, **more: Json) -> list[TrialCall]:
+    """Return what a trial says of calls."""
+    with InProcess(store, "replay") as proxy:
+        assert proxy.control("POST", "sessions", name="c", trial=True, **more)[0] == 201
+        for body in bodies:
+            _send(proxy, body)
+        return [TrialCall.of(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
+
+
+def _accept(store: Path, body: bytes, **more: date | Condition) -> list[AcceptedChange]:
+    made = accept((change for call in _try(store, body) for change in call.changes), TODAY, **more)  # type: ignore[arg-type]
+    with open_store(store, writable=True, now=lambda: NOW) as opened:
+        put_accepted(opened, "c", made)
+    return made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    _record(tmp_path / "s.db", (_ask(SYSTEM), "It is 2.", 200))
+    return tmp_path / "s.db"
+
+
+def test_what_is_accepted_is_carried_and_said(store: Path) -> None:
+    """The answer has a header and a word of its own in its call and in the totals; without acceptance it is a miss."""
+    with InProcess(store, "replay") as proxy:
+        assert _send(proxy, _ask(EDITED)).status == 404
+    (change,) = _accept(store, _ask(EDITED))
+    with InProcess(store, "replay") as proxy:
+        answer = _send(proxy, _ask(EDITED))
+        assert answer.status == 200
+        assert f"{CARRIED_HEADER}: {change.name}".encode() in answer.data
+        assert b"It is 2." in answer.body
+        totals = proxy.control("GET", "sessions/c")[1]
+        (call,) = proxy.control("GET", "calls?session=c")[1]["calls"]
+        assert (totals["hits"], totals["carried"], totals["carried_names"], totals["bound"]) == (1, 1, [change.name], 0)
+        assert (call["carried"], call["note"]) == ([change.name], f"carried: {change.name}")
+        assert _send(proxy, _ask(SYSTEM)).status == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [_ask(EDITED, "What is 1+2?"), _ask(f"{EDITED}\nAnd more."), _ask(EDITED, model="n"), _ask(EDITED, stream=True),
+     _ask(EDITED, n=2), _ask(EDITED.replace("help", "helped"))],
+)  # fmt: skip
+def test_nothing_else_is_carried_with_it(store: Path, body: bytes) -> None:
+    """An accepted change holds for the very texts that were seen, and lets no other difference pass."""
+    _accept(store, _ask(EDITED))
+    with InProcess(store, "replay") as proxy:
+        assert _send(proxy, body).status == 404
+
+
+def test_nothing_is_composed_over_time(store: Path) -> None:
+    """A to B and B to C are no A to C; and what went back to A is exact."""
+    third = EDITED.replace("kind", "very kind")
+    made = [*_accept(store, _ask(EDITED)), *_accept(store, _ask(third))]
+    assert len({each.name for each in made}) == 2
+    with open_store(store, writable=True, now=lambda: NOW) as opened:
+        put_accepted(opened, "c", made[:1])
+    with InProcess(store, "replay") as proxy:
+        assert [_send(proxy, _ask(each)).status for each in (EDITED, third, SYSTEM)] == [200, 404, 200]
+
+
+def test_it_ends_and_holds_for_a_client(store: Path) -> None:
+    """After its last day it is a miss that says so; for another client's requests it never holds."""
+    _accept(store, _ask(EDITED), until=date(2027, 1, 1), when=Condition("codex", "2.0"))
+    with InProcess(store, "replay") as proxy:
+        answer = _send(proxy, _ask(EDITED), "codex/2.1")
+        assert (answer.status, b"was accepted until 2027-01-01" in answer.body) == (404, True)
+    _accept(store, _ask(EDITED), when=Condition("codex", "2.0"))
+    with InProcess(store, "replay") as proxy:
+        assert [_send(proxy, _ask(EDITED), agent).status for agent in ("codex/1.9", "codex/2.0")] == [404, 200]
+
+
+def test_a_session_may_ask_anew_instead(store: Path) -> None:
+    """With `carry` false what changed goes to its provider where the mode allows it, and is recorded."""
+    _accept(store, _ask(EDITED))
+    for carry, text in ((True, b"It is 2."), (False, b"live")):
+        with InProcess(store, "auto") as proxy:
+            proxy.control("POST", "sessions", name="c", carry=carry)
+            assert text in _send(proxy, _ask(EDITED)).body
+
+
+def test_a_trial_says_what_it_would_cost(store: Path) -> None:
+    """Of each call that is no exact hit: its recording, its tokens, the changes; and what is new, or not looked at."""
+    carried, new, after = _try(store, _ask(EDITED), _ask(SYSTEM, "Who?"), _ask(EDITED, "Who?"), _ask(SYSTEM))
+    assert (carried.recording, carried.input, carried.output, carried.refusal) == (1, 7, 3, None)
+    assert [str(each) for each in carried.changes] == ['system prompt, line 2: "Be brief." -> "Be brief and kind."']
+    assert carried.pending == tuple(each.name for each in carried.changes)
+    assert new.is_new
+    assert after.is_new
+    _accept(store, _ask(EDITED))
+    assert _try(store, _ask(EDITED))[0].pending == ()
+
+
+def test_only_a_replay_is_on_trial(store: Path) -> None:
+    """What changed is found out without asking anybody."""
+    with InProcess(store, "auto") as proxy:
+        status, said = proxy.control("POST", "sessions", name="c", trial=True)
+        assert (status, "only a replay" in said["error"]["message"]) == (403, True) or status in {400, 422}
+
+
+def test_a_failure_and_two_answers_are_never_carried(tmp_path: Path) -> None:
+    """A recorded error is no answer; two recordings with different answers at one place are none either."""
+    store = tmp_path / "s.db"
+    _record(store, (_ask(SYSTEM), "overloaded", 400), (_ask("A", "Who?"), "Ann", 200), (_ask("B", "Who?"), "Bob", 200))
+    whys = [call.refusal.why for call in _try(store, _ask(EDITED), _ask("C", "Who?")) if call.refusal]
+    assert whys == [Why.IMPOSSIBLE, Why.AMBIGUOUS]
+    (call,) = _try(store, _ask("B", "Who?", temperature=1))
+    assert (call.recording, call.refusal) == (3, None)
+
+
+def test_one_recording_answers_one_question(store: Path) -> None:
+    """What another request had already is not given to a second one that differs from it."""
+    first, second = _try(store, _ask(EDITED), _ask(EDITED, temperature=1))
+    assert first.refusal is None
+    assert second.refusal is not None
+
+
+def test_what_says_something_else_in_each_call_is_data(tmp_path: Path) -> None:
+    """Lines of a prompt that differ between recordings stay; the lines around them may change."""
+    store, prompt = tmp_path / "s.db", "You help.\nBe brief.\nThe document: {}\nNever guess."
+    asked = [_ask(prompt.format(name), f"What of {name}?") for name in ("one", "two")]
+    _record(store, *((body, f"of {n}", 200) for n, body in enumerate(asked)))
+    edited = prompt.replace("Be brief.", "Be kind.")
+    carried, data = _try(store, _ask(edited.format("one"), "What of one?"), _ask(prompt.format("2"), "What of two?"))
+    assert (carried.refusal, data.refusal and data.refusal.why) == (None, Why.DATA)
+
+
+def test_lines_around_questions_may_change(tmp_path: Path) -> None:
+    """What several recordings share is a template; the question, and values in the template, are the same or a miss."""
+    store, words = tmp_path / "s.db", "Answer in one line.\nPay at most 5 euros.\nThe question: {}"
+    _record(store, *((_ask(SYSTEM, words.format(name)), name, 200) for name in ("Who?", "Why?")))
+    edited = words.replace("Answer", "Please answer")
+    bodies = [_ask(SYSTEM, text) for text in (edited.format("Who?"), edited.format("How?"), words.format("Why?"),
+                                              words.replace("5", "50").format("Why?"))]  # fmt: skip
+    carried, question, amount = _try(store, *bodies)
+    assert [change.segment for change in carried.changes] == ["user's words, part 1"]
+    assert [each.refusal is not None for each in (question, amount)] == [True, True]
+
+
+def test_accepted_changes_stand_beside_volatile_fields(store: Path) -> None:
+    """What a cassette says of itself is read apart, and a damaged change is an error, not a miss."""
+    made = _accept(store, _ask(EDITED))
+    with open_store(store, writable=True, now=lambda: NOW) as opened:
+        assert accepted_of(opened, "c") == tuple(made)
