@@ -126,7 +126,7 @@ class Call(NamedTuple):
             **{name: getattr(self, name) for name in _TOLD},
             "decision": self.decision.value,
             "note": self.note,
-            "carried": list(self.carried),
+            **({"carried": list(self.carried)} if self.carried else {}),
             "channel": self.channel.value,
             "recording": self.recording,
         }

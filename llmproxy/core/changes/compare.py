@@ -203,7 +203,7 @@ class _Comparison:
         self, kind: str, old: Segment | None, new: Segment | None, name: str, source: Source | None = None
     ) -> Change:
         before, after = (None if each is None else render(each.value) for each in (old, new))
-        digests = ["" if each is None else digest_of([repr(type(each.value)), _write_value(each)]) for each in (old, new)]
+        digests = ["" if each is None else digest_of([dump(each.value).hex()]) for each in (old, new)]
         tool = name.removeprefix("tool ")
         if source is None:
             source = Source.TOOL_SERVER if kind == Kind.TOOL and tool.startswith(_PROJECTS) else Source.PROMPT
@@ -224,10 +224,6 @@ def touches_data(change: Change, data: AbstractSet[str]) -> bool:
         if tag != "equal"
         for line in (lines[i:j] if j > i else lines[max(0, i - 1) : i + 1])
     )
-
-
-def _write_value(segment: Segment) -> str:
-    return dump(segment.value).decode("utf-8", "surrogatepass")
 
 
 def _has_failed(rest: Mapping[str, Any]) -> bool:

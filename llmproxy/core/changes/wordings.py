@@ -31,12 +31,13 @@ _VALUE = late(
 sign."""
 _WORD = late(r"[^\W\d_]+")
 _OUTCOMES = late(
-    r"not|no|non|none|never|without|cannot|nothing|n't|fail\w*|pass\w*|succe\w*|error\w*|err|ok|okay|true|false|yes|"
-    r"den\w+|allow\w*|grant\w*|reject\w*|accept\w*|approv\w*|refus\w*|permit\w*|forbid\w*|valid|invalid|open\w*|clos\w*|"
-    r"enabl\w*|disabl\w*|on|off|start\w*|stop\w*|complet\w*|incomplete|pending|cancel\w*|abort\w*|found|missing|exist\w*|"
-    r"creat\w*|delet\w*|remov\w*|add\w*|increas\w*|decreas\w*|paid|unpaid|ship\w*|deliver\w*|sent|received|more|less|"
-    r"before|after|above|below|up|down|left|right|buy|sell|debit\w*|credit\w*|warn\w*|skip\w*|timeout|timed|unavailable|"
-    r"available|healthy|unhealthy|active|inactive|empty|full|online|offline|success|failure|all|some|only",
+    r"not|no|non|none|never|without|cannot|nothing|n't|fail\w*|pass\w*|succe\w*|error\w*|err|ok|okay|true|"
+    r"false|yes|den\w+|allow\w*|grant\w*|reject\w*|accept\w*|approv\w*|refus\w*|permit\w*|forbid\w*|valid|"
+    r"invalid|open\w*|clos\w*|enabl\w*|disabl\w*|on|off|start\w*|stop\w*|complet\w*|incomplete|pending|"
+    r"cancel\w*|abort\w*|found|missing|exist\w*|creat\w*|delet\w*|remov\w*|add\w*|increas\w*|decreas\w*|"
+    r"paid|unpaid|ship\w*|deliver\w*|sent|received|more|less|before|after|above|below|up|down|left|right|"
+    r"buy|sell|debit\w*|credit\w*|warn\w*|skip\w*|timeout|timed|unavailable|available|healthy|unhealthy|"
+    r"active|inactive|empty|full|online|offline|success|failure|all|some|only",
     re.IGNORECASE,
 )
 """Words that say how something ended, or the contrary of another one: never a wording."""

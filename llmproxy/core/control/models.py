@@ -72,10 +72,6 @@ class Open(TypedDict):
     """
     bind: NotRequired[Scope | None]
     """What may be bound; none: only equal requests are hits."""
-    trial: NotRequired[bool | None]
-    """A request that misses is answered by the recording at its place, and what changed is noted. For mode replay."""
-    carry: NotRequired[bool | None]
-    """Whether accepted changes count; true unless given."""
     faults: NotRequired[
         Annotated[str, {"minLength": 1}]
         | Annotated[list[Annotated[str, {"minLength": 1}] | FaultRule], {"maxItems": 1000}]
@@ -95,6 +91,10 @@ class Open(TypedDict):
     """With `live`: names of tools, or of requests (`POST api.example.com/search*`), that change nothing; `*` stands
     for any characters.
     """
+    trial: NotRequired[bool | None]
+    """A request that misses is answered by the recording at its place, and what changed is noted. For mode replay."""
+    carry: NotRequired[bool | None]
+    """Whether accepted changes count; true unless given."""
 
 
 class Replacement(TypedDict):
@@ -338,8 +338,8 @@ class Call(TypedDict):
     miss: bool
     """Refused because it was never recorded; `note` is the text that the client got."""
     note: str
-    carried: list[str]
-    """Names of the accepted changes under which the answer was given; empty for most."""
+    carried: NotRequired[list[str]]
+    """Names of the changes under which the answer was given although its request has changed; absent for most."""
     key: str | None
     occurrence: int | None
     provider: str
