@@ -116,7 +116,7 @@ class CarryInterceptor(Interceptor[Exchange]):
             return decided
         if call.key is not None:
             self._run.given[found.key] = call.key
-        call.told = (*call.told, (CARRIED_HEADER, ", ".join(_name(looked.changes))))
+        call.answer.told = (*call.answer.told, (CARRIED_HEADER, ", ".join(_name(looked.changes))))
         return decided
 
     @override
@@ -137,10 +137,10 @@ class CarryInterceptor(Interceptor[Exchange]):
         store, id_ = self._parts.state.stores.current, None
         if looked.standing is not None:
             id_ = call.slot.id if call.slot is not None else looked.standing.recorded.id
-        place = (call.seq, call.session.cassette, call.session.sample, call.party, call.operation)
+        place = (call.progress.seq, call.session.cassette, call.session.sample, call.party, call.operation)
         if id_ is None or store is None:
             return TrialCall(*place, changes=looked.changes, refusal=looked.refusal)
-        row, client = summary(store, id_), read_client(call.headers)
+        row, client = summary(store, id_), read_client(call.request.headers)
         pending = _name([each for each in looked.changes if self._find_unaccepted([each], client) is not None])
         used = (row.tokens_in, row.tokens_out, row.cost_usd, row.duration_ms)
         return TrialCall(*place, id_, looked.changes, looked.refusal, pending, *used)
@@ -150,14 +150,21 @@ class CarryInterceptor(Interceptor[Exchange]):
     def _look(self, call: Exchange, store: Store, found: Lookup) -> Found:
         if call.channel is not Channel.LLM or call.operation not in CHAT:
             return _refuse(Why.NO_PLACE, f"a call of {call.operation or call.channel} has no place in a conversation")
-        if call.rewritten or call.into is not None:
+        if call.request.rewritten or call.kept.into is not None:
             return _refuse(Why.REQUEST, "another feature of the session has changed the request")
         wanted = found.canonical()
         places = self._read_places(call, store)
-        request = places.read(wanted, _read_ids(wanted, self._parts.keying.request(call, call.body or b"").body))
+        request = places.read(
+            wanted, _read_ids(wanted, self._parts.keying.request(call, call.request.body or b"").body)
+        )
         for tool, text in request.results:
             self._run.results.setdefault(tool, set()).add(text)
-        thread = (call.party, header(call.headers, _THREAD_HEADER) or "", *request.first_words, request.first_system)
+        thread = (
+            call.party,
+            header(call.request.headers, _THREAD_HEADER) or "",
+            *request.first_words,
+            request.first_system,
+        )
         if self._trial and call.key is not None and self._run.refused.get(thread, call.key) != call.key:
             return _refuse(Why.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
         looked = self._choose(call, store, places, request)
@@ -169,10 +176,10 @@ class CarryInterceptor(Interceptor[Exchange]):
         standing = places.find(request)
         if isinstance(standing, Refusal):
             return Found(None, refusal=standing)
-        session, client, looked = call.session, read_client(call.headers), None
+        session, client, looked = call.session, read_client(call.request.headers), None
         for each in standing:
             key = each.recorded.key
-            if session.counts[(call.party, key)] and self._run.given.get(key) != call.key:
+            if session.position.counts[(call.party, key)] and self._run.given.get(key) != call.key:
                 looked = looked or _refuse(Why.NO_PLACE, "another request had the recording at its place")
                 continue
             changes = compare(
@@ -201,7 +208,10 @@ class CarryInterceptor(Interceptor[Exchange]):
 
     def _read_places(self, call: Exchange, store: Store) -> Places:
         opened, written = store.generation
-        generation = opened, written if call.session.mode in OFFLINE else 0  # what it records itself has no place
+        generation = (
+            opened,
+            written if call.session.settings.mode in OFFLINE else 0,
+        )  # what it records itself has no place
         known = self._places.get(call.party)
         if known is not None and known[0] == generation:
             return known[1]
@@ -212,7 +222,7 @@ class CarryInterceptor(Interceptor[Exchange]):
     def _read_recordings(self, session: Session, party: str, store: Store) -> list[Recorded]:
         config, found = self._parts.state.config, []
         for id_, key, _ in list_in_order(store, (session.cassette, session.sample), party):
-            if (party, key) in session.recorded_here:
+            if (party, key) in session.position.recorded_here:
                 continue
             try:
                 each = store.load(id_)
@@ -262,9 +272,11 @@ class CarryFeature(Feature):
     def plug(self, session: Session, asked: Mapping[str, Any]) -> CarryInterceptor | None:
         """Return one where the session is on trial, or its cassette has accepted changes."""
         config = self.parts.state.config
-        trial = config.trial and session.mode in OFFLINE if asked.get("trial") is None else bool(asked["trial"])
+        trial = (
+            config.trial and session.settings.mode in OFFLINE if asked.get("trial") is None else bool(asked["trial"])
+        )
         if session.policy.plays is Plays.NOTHING or asked.get("forking") or asked.get("live"):
             return None
-        store = self.parts.state.sessions.store(session.mode)
+        store = self.parts.state.sessions.store(session.settings.mode)
         accepted = accepted_of(store, session.cassette) if store is not None and asked.get("carry") is not False else ()
         return CarryInterceptor(self.parts, accepted, trial=trial) if accepted or trial else None
