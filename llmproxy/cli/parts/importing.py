@@ -222,15 +222,15 @@ class Importer:
     def take(self, database: Store, name: str, pieces: Sequence[ImportedPiece]) -> None:
         """Import the files of one cassette; a damaged one is noted, and nothing of the cassette is taken."""
         from llmproxy.core.cassettes.adopt import adopt
-        from llmproxy.core.cassettes.stand_ins import volatile_fields_in
+        from llmproxy.core.cassettes.stand_ins import notes_in
         from llmproxy.core.forks.table import put
         from llmproxy.core.secrets.redact import Redactor
-        from llmproxy.core.store.queries import put_volatile_fields
+        from llmproxy.core.store.queries import put_notes
 
         started = time.perf_counter()
         try:
             recorded, fork = read_pieces(pieces, self.models), _fork_in(pieces)
-            volatile_fields = volatile_fields_in(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
+            notes = notes_in(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
         except CassetteError as error:
             self.failed.append(error)
             return
@@ -238,8 +238,8 @@ class Importer:
         self._store(database, name, adopted)
         if fork is not None and any(each.interaction for each in adopted):
             put(database, replace(fork, cassette=name))
-        if volatile_fields:
-            put_volatile_fields(database, name, volatile_fields)
+        if notes:
+            put_notes(database, name, notes)
         self.cassettes += 1
         self.seconds += time.perf_counter() - started
 

@@ -78,12 +78,12 @@ class Verifier:
         """
         from llmproxy.cli.parts.importing import ImportedPiece, read_pieces
         from llmproxy.core.cassettes.adopt import adopt
-        from llmproxy.core.cassettes.stand_ins import volatile_fields_in
+        from llmproxy.core.cassettes.stand_ins import notes_in
         from llmproxy.core.secrets.redact import Redactor
 
         recorded = read_pieces([ImportedPiece(path, None)])
         adopted = adopt(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
-        volatile_fields_in(recorded, path)
+        notes_in(recorded, path)
         skipped = [each for each in adopted if each.interaction is None]
         for each in skipped:
             print_line(f"{path}: exchange {each.recorded.number} is no recording: {line(each.why)}")

@@ -29,17 +29,16 @@ from pathlib import Path
 
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.amounts import format_count
-from llmproxy.core.bindings import VolatileField
 from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats import Source, open_source, recognise, review, write_text
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.stand_ins import (
     describe_names,
     find_names,
+    notes_in,
     release_all,
     release_to_file,
     shorten,
-    volatile_fields_in,
     without_names,
     without_unused,
 )
@@ -47,7 +46,7 @@ from llmproxy.core.forks.table import Fork, drop, fork_of, put
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import list_declared, put_volatile_fields, volatile_fields_of
+from llmproxy.core.store.queries import Note, list_declared, notes_of, put_notes
 from llmproxy.core.store.reading import FileSeen, KeyedRecording, Reading, is_left_again
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Store
@@ -200,7 +199,7 @@ class CassetteDir:
                 without_row_numbers(without_names(each) for each in store.interactions(name)),
                 fork_of(store, name, 1),
                 _is_open(store, name),
-                volatile_fields_of(store, name),
+                notes_of(store, name),
             ):
                 differing[name] = _Read(taken, fork, fields, unfinished, digest, before.last_id if before else None)
         if failed:
@@ -314,7 +313,7 @@ def slug(name: str, *, unique: bool = False) -> str:
 
 def _format_cassette(store: Reading, cassette: str) -> bytes | None:
     """Return what the file of a cassette would hold; None if nothing of it is recorded."""
-    recorded = release_all(store.interactions(cassette), volatile_fields_of(store, cassette))
+    recorded = release_all(store.interactions(cassette), notes_of(store, cassette))
     fork = fork_of(store, cassette, 1)
     return review.dumps(recorded, cassette, fork, unfinished=_is_open(store, cassette)).encode() if recorded else None
 
@@ -349,16 +348,16 @@ def without_row_numbers(interactions: Iterable[Interaction]) -> list[Interaction
 
 def _adopt_file(
     source: Source, name: str, rules: Rules, upstreams: Mapping[str, str] | None
-) -> tuple[list[Interaction], list[str], tuple[VolatileField, ...]]:
-    """Return a file's interactions, without row numbers and in the store's order, what was skipped, and its
-    volatile fields.
+) -> tuple[list[Interaction], list[str], tuple[Note, ...]]:
+    """Return a file's interactions, without row numbers and in the store's order, what was skipped, and what
+    it says of the whole cassette.
     """
     recorded = _read(source)
     adopted = adopt(recorded, name, rules=rules, redactor=Redactor(), upstreams=upstreams)
     found = [each.interaction for each in adopted if each.interaction is not None]
     found.sort(key=lambda each: (each.sample, each.started_at))
     skipped = [f"interaction {each.recorded.number}: {each.why}" for each in adopted if each.interaction is None]
-    return without_row_numbers(found), skipped, volatile_fields_in(recorded, source.name)
+    return without_row_numbers(found), skipped, notes_in(recorded, source.name)
 
 
 def _read(source: Source) -> list[Recorded]:
@@ -379,7 +378,7 @@ class _Read:
 
     interactions: list[Interaction]
     fork: Fork | None
-    slots: tuple[VolatileField, ...]
+    notes: tuple[Note, ...]
     unfinished: bool
     digest: bytes
     synced: int | None
@@ -401,8 +400,8 @@ def _replace(
             _begin(store, name, sample, wait)
             begun.append(sample)
         put(store, fork) if fork else drop(store, name)
-        if read.slots != volatile_fields_of(store, name):
-            put_volatile_fields(store, name, read.slots)
+        if read.notes != notes_of(store, name):
+            put_notes(store, name, read.notes)
         clean = not read.unfinished
         live = list(store.interactions(name))
         if without_row_numbers(map(without_names, live)) == new:  # whoever we waited for brought it in

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import date
 from functools import lru_cache
@@ -35,9 +35,11 @@ from llmproxy.core.bindings import (
 )
 from llmproxy.core.cassettes.formats.jsonl import line_of, of_line
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
+from llmproxy.core.changes.accepted import AcceptedChange
 from llmproxy.core.dialects.answer_bodies import write_json
 from llmproxy.core.keys.fields import COUNTING
 from llmproxy.core.providers.table import PROVIDERS
+from llmproxy.core.store.queries import Note
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Interaction, Key, Request, Response, Usage, header
 from llmproxy.errors import CassetteCorrupt, unsign_text
 from llmproxy.protocol import AGENT
@@ -156,19 +158,26 @@ def _put_stand_ins(body: bytes, bindings: Bindings) -> bytes:
 
 
 def release_all(
-    interactions: Iterable[Interaction], volatile_fields: Sequence[VolatileField] = (), *, whole: bool = False
+    interactions: Iterable[Interaction], notes: Sequence[Note] = (), *, whole: bool = False
 ) -> list[Recorded]:
-    """Return the recordings of a cassette as a file for pull requests says them, the cassette's volatile fields in the
-    first (`volatile_fields_in`); `whole`: for other programs, with what no reviewer wants.
+    """Return the recordings of a cassette as a file for pull requests says them, what the cassette says of itself in
+    the first (`notes_in`); `whole`: for other programs, with what no reviewer wants.
     """
     recorded = list(interactions)
     found = [release(without_names(each)) if whole else release_to_file(each) for each in recorded]
     found = found if whole else without_unused(found, [release(each) for each in recorded])
-    if volatile_fields and found:
-        found[0] = replace(
-            found[0],
-            extra={**found[0].extra, "volatile": [volatile_field.to_dict() for volatile_field in volatile_fields]},
-        )
+    return put_notes_first(found, notes)
+
+
+def put_notes_first(found: list[Recorded], notes: Sequence[Note]) -> list[Recorded]:
+    """Let the first recording say what the head of a file says: volatile fields, and accepted changes."""
+    said = {
+        "volatile": [note.to_dict() for note in notes if isinstance(note, VolatileField)],
+        "changes": [note.to_member() for note in notes if isinstance(note, AcceptedChange)],
+    }
+    if found:
+        extra = {**found[0].extra, **{name: each for name, each in said.items() if each}}
+        found[0] = replace(found[0], extra=extra)
     return found
 
 
@@ -186,13 +195,18 @@ def without_unused(said: Sequence[Recorded], recorded: Sequence[Recorded]) -> li
     return found
 
 
-def volatile_fields_in(recorded: Sequence[Recorded], file: object) -> tuple[VolatileField, ...]:
-    """Return the volatile fields that a file says, each once. Raises CassetteCorrupt, which names the file."""
-    values = [value for each in recorded for value in each.extra.get("volatile") or ()]
-    try:
-        return tuple(dict.fromkeys(read_volatile_field(value) for value in values))
-    except BadVolatileField as error:
-        raise CassetteCorrupt(f"{file}, at `volatile`: {unsign_text(error)}") from error
+def notes_in(recorded: Sequence[Recorded], file: object) -> tuple[Note, ...]:
+    """Return the volatile fields and accepted changes that a file says, each once. Raises CassetteCorrupt, which names
+    the file.
+    """
+    readers: dict[str, Callable[[Any], Note]] = {"volatile": read_volatile_field, "changes": AcceptedChange.of}
+    found: dict[Note, None] = {}
+    for name, read in readers.items():
+        try:
+            found.update((read(value), None) for each in recorded for value in each.extra.get(name) or ())
+        except (BadVolatileField, ValueError) as error:
+            raise CassetteCorrupt(f"{file}, at `{name}`: {unsign_text(error)}") from error
+    return tuple(found)
 
 
 def release_to_file(interaction: Interaction) -> Recorded:

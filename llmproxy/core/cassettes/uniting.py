@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,12 +23,14 @@ from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.formats import Source, open_source, review, write_text
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.review import places
+from llmproxy.core.cassettes.stand_ins import notes_in, put_notes_first
+from llmproxy.core.changes.accepted import AcceptedChange, unite
 from llmproxy.core.forks.table import CassetteExists, fork_of, put
 from llmproxy.core.keys.normalize import TAG
 from llmproxy.core.store.file.connect import open_reader, translate
 from llmproxy.core.store.file.migrations import list_applied
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import put_volatile_fields, volatile_fields_of
+from llmproxy.core.store.queries import Note, accepted_of, notes_of, put_notes, volatile_fields_of
 from llmproxy.core.store.reading import Reading
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Addition, Store
@@ -62,7 +64,7 @@ def refuse_conflicts(conflicts: Sequence[str], hint: str) -> None:
 
 # -- stores
 
-VolatileField = tuple[str, int, str, str, int]
+_Occurrence = tuple[str, int, str, str, int]
 """Cassette, sample, party, key, occurrence: what a request is looked up by."""
 
 
@@ -163,7 +165,7 @@ def _union(stores: Mapping[Path, Store], name: str) -> tuple[list[_KeptRecording
         )
         for identity in [_identity(store.load(row[0]))]
     }
-    kept: dict[VolatileField, _KeptRecording] = {}
+    kept: dict[_Occurrence, _KeptRecording] = {}
     stale, conflicts = 0, list[str]()
     heads: dict[str, list[tuple[Path, object]]] = {}
     for path, store in stores.items():
@@ -224,8 +226,10 @@ def _write(made: Store, stores: Mapping[Path, Store], name: str, kept: Sequence[
     forks = [fork_of(store, name, 1) for store in stores.values()]
     if fork := next(filter(None, forks), None):
         put(made, fork)
-    if fields := next(filter(None, [volatile_fields_of(store, name) for store in stores.values()]), ()):
-        put_volatile_fields(made, name, fields)
+    fields = next(filter(None, [volatile_fields_of(store, name) for store in stores.values()]), ())
+    accepted = unite(*(accepted_of(store, name) for store in stores.values()))
+    if fields or accepted:
+        put_notes(made, name, [*fields, *accepted])
     for sample in samples:
         made.end(name, sample, _HOLDER, clean=clean[sample])
 
@@ -285,12 +289,17 @@ def _three_way(name: str, base: Source | None, sides: Sequence[Source], conflict
     old = {} if base is None else dict(places(review.read(base)))
     new: dict[object, tuple[Recorded, str]] = {}
     gone: set[object] = set()
-    heads = set[str]()
+    heads, accepted, fields = set[str](), list[list[AcceptedChange]](), list[Note]()
+    before = _accepted_in(() if base is None else notes_in(review.read(base), base.name))
+    dropped: set[Note] = set()
     for side in sides:
         there = dict(places(review.read(side)))
         gone |= {place for place in old if place not in there}
-        fields: object = next((each.extra["volatile"] for each in there.values() if "volatile" in each.extra), [])
+        notes = notes_in(list(there.values()), side.name)
+        accepted.append(_accepted_in(notes))
+        fields = [note for note in notes if note not in accepted[-1]]
         heads.add(repr((review.fork_in(side), fields)))
+        dropped |= {note for note in before if note not in accepted[-1]}
         for place, each in there.items():
             if place in old and _answer_of(old[place]) == _answer_of(each):
                 continue
@@ -310,9 +319,17 @@ def _three_way(name: str, base: Source | None, sides: Sequence[Source], conflict
         each for each, _ in new.values()
     ]
     kept.sort(key=_sort_key)
-    return review.dumps(
-        _head_first(kept), name, review.fork_in(sides[0]), unfinished=any(review.is_open(each) for each in sides)
-    )
+    united = [*fields, *unite(*([each for each in side if each not in dropped] for side in accepted))]
+    bare = [
+        replace(each, extra={name: value for name, value in each.extra.items() if name not in review.NOTES})
+        for each in kept
+    ]
+    unfinished = any(review.is_open(each) for each in sides)
+    return review.dumps(put_notes_first(bare, united), name, review.fork_in(sides[0]), unfinished=unfinished)
+
+
+def _accepted_in(notes: Iterable[Note]) -> list[AcceptedChange]:
+    return [note for note in notes if isinstance(note, AcceptedChange)]
 
 
 def _answer_of(one: Recorded) -> tuple[int, bytes]:
@@ -322,17 +339,6 @@ def _answer_of(one: Recorded) -> tuple[int, bytes]:
 def _sort_key(one: Recorded) -> tuple[int, float, str, bytes]:
     sample, started = one.extra.get("sample", 1), one.extra.get("started_at", 0.0)
     return int(sample), float(started), one.uri, one.body
-
-
-def _head_first(kept: Sequence[Recorded]) -> list[Recorded]:
-    """Let the first say what the head of the file says, wherever it stood."""
-    fields = next((each.extra["volatile"] for each in kept if "volatile" in each.extra), None)
-    bare = [
-        replace(each, extra={name: value for name, value in each.extra.items() if name != "volatile"}) for each in kept
-    ]
-    if fields and bare:
-        bare[0] = replace(bare[0], extra={**bare[0].extra, "volatile": fields})
-    return bare
 
 
 class CarriedCassette(NamedTuple):
@@ -357,9 +363,9 @@ def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead:
             hint=suggest_command("ls", source.path),
         )
     _check(source, name, found)
-    fields, there = volatile_fields_of(source, name), list(target.interactions(new))
+    notes, there = notes_of(source, name), list(target.interactions(new))
     ours, theirs = Counter(map(_content, found)), Counter(map(_content, there))
-    if there and ours == theirs and fields == volatile_fields_of(target, new):
+    if there and ours == theirs and notes == notes_of(target, new):
         return CarriedCassette(len(found), 0, same=True)
     if there and not instead:
         raise CassetteExists(
@@ -374,8 +380,8 @@ def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead:
     clean: set[int] = set()
     try:
         target.add_all([Addition(each) for each in found], instead_of=new)
-        if fields or volatile_fields_of(target, new):
-            put_volatile_fields(target, new, fields)
+        if notes or notes_of(target, new):
+            put_notes(target, new, notes)
         clean = {sample for sample in samples if source.closed_cleanly(name, sample)}
     finally:
         for sample in samples:

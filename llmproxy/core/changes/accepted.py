@@ -18,8 +18,9 @@ composed over time. The name and the difference are for people.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import date
+from itertools import chain
 from typing import Any, NamedTuple, Self
 
 from llmproxy.core.changes.values import Change
@@ -149,16 +150,16 @@ def accept(
         AcceptedChange(each.name, each.segment, each.difference, frozenset([each.pair]), day, until, when)
         for each in changes
     ]
-    return unite(made, ())
+    return unite(made)
 
 
-def unite(ours: Sequence[AcceptedChange], more: Sequence[AcceptedChange]) -> list[AcceptedChange]:
-    """Return what is accepted by either of two; of one that both accept under the same end and condition all the pairs.
+def unite(*lists: Iterable[AcceptedChange]) -> list[AcceptedChange]:
+    """Return what is accepted in any list; of one that several accept under the same end and condition all the pairs.
 
     Under another end or condition it stays a change of its own: neither makes the other hold longer, or for more.
     """
     found: dict[tuple[object, ...], AcceptedChange] = {}
-    for each in (*ours, *more):
+    for each in chain(*lists):
         which = (each.name, each.segment, each.until, each.when)
         known = found.setdefault(which, each)
         day = max(known.accepted, each.accepted)

@@ -25,7 +25,6 @@ from llmproxy.core.changes.trial import TrialCall
 from llmproxy.core.changes.values import Change, Refusal, Why
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.dialects.streams import parse_json
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.changes import is_success
@@ -39,6 +38,7 @@ from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, header
+from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import CassetteError, RefusedError
 from llmproxy.protocol import CARRIED_HEADER, OFFLINE, Channel, Decision, Mode, Plays
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from llmproxy.core.bindings import BadVolatileField, VolatileField, read_volatile_field
@@ -108,51 +107,50 @@ class Candidate(NamedTuple):
     key: Key
 
 
+Note = VolatileField | AcceptedChange
+"""What a cassette says of itself."""
+_CHANGE = "change"
+"""The member that an accepted change stands in: the other rows are volatile fields."""
+
+
+def notes_of(store: Reading, cassette: str) -> tuple[Note, ...]:
+    """Return the volatile fields of a cassette, and its accepted changes, in their order. Raises CassetteCorrupt."""
+    sql = "SELECT field FROM volatile_fields WHERE cassette = ? ORDER BY position"
+    try:
+        said = [json.loads(text) for (text,) in (store.rows(sql, (to_sql(cassette),)) if store.binds else ())]
+        return tuple(
+            AcceptedChange.of(value[_CHANGE]) if _CHANGE in value else read_volatile_field(value) for value in said
+        )
+    except (ValueError, TypeError, BadVolatileField) as error:
+        raise CassetteCorrupt(
+            f"The volatile fields of cassette {cassette} in {store.path} are damaged: {unsign_text(error)}"
+        ) from error
+
+
+def put_notes(store: Store, cassette: str, notes: Iterable[Note]) -> None:
+    """Write what a cassette says of itself, in place of what it said."""
+    said = [{_CHANGE: note.to_member()} if isinstance(note, AcceptedChange) else note.to_dict() for note in notes]
+    store.put_volatile_fields(cassette, [json.dumps(each) for each in said])
+
+
 def volatile_fields_of(store: Reading, cassette: str) -> tuple[VolatileField, ...]:
     """Return the volatile fields of a cassette, in their order. Raises CassetteCorrupt."""
-    with _legible(store, cassette, "volatile fields"):
-        said = (json.loads(text) for text in _list_said(store, cassette))
-        return tuple(read_volatile_field(value) for value in said if _CHANGE not in value)
+    return tuple(note for note in notes_of(store, cassette) if isinstance(note, VolatileField))
 
 
 def put_volatile_fields(store: Store, cassette: str, fields: Sequence[VolatileField]) -> None:
     """Write the volatile fields of a cassette, in place of those that it had."""
-    _put_said(store, cassette, fields, accepted_of(store, cassette))
+    put_notes(store, cassette, [*fields, *accepted_of(store, cassette)])
 
 
 def accepted_of(store: Reading, cassette: str) -> tuple[AcceptedChange, ...]:
     """Return the accepted changes of a cassette, in their order. Raises CassetteCorrupt."""
-    with _legible(store, cassette, "accepted changes"):
-        said = (json.loads(text) for text in _list_said(store, cassette))
-        return tuple(AcceptedChange.of(value[_CHANGE]) for value in said if _CHANGE in value)
+    return tuple(note for note in notes_of(store, cassette) if isinstance(note, AcceptedChange))
 
 
 def put_accepted(store: Store, cassette: str, changes: Sequence[AcceptedChange]) -> None:
     """Write the accepted changes of a cassette, in place of those that it had."""
-    _put_said(store, cassette, volatile_fields_of(store, cassette), changes)
-
-
-_CHANGE = "change"
-"""The member that an accepted change stands in: what else a cassette says of itself is a volatile field."""
-
-
-def _list_said(store: Reading, cassette: str) -> Iterator[str]:
-    sql = "SELECT field FROM volatile_fields WHERE cassette = ? ORDER BY position"
-    return (text for (text,) in (store.rows(sql, (to_sql(cassette),)) if store.binds else ()))
-
-
-def _put_said(store: Store, cassette: str, fields: Sequence[VolatileField], changes: Sequence[AcceptedChange]) -> None:
-    said = [*(field.to_dict() for field in fields), *({_CHANGE: each.to_member()} for each in changes)]
-    store.put_volatile_fields(cassette, [json.dumps(each) for each in said])
-
-
-@contextmanager
-def _legible(store: Reading, cassette: str, what: str) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, TypeError, BadVolatileField) as error:
-        msg = f"The {what} of cassette {cassette} in {store.path} are damaged: {unsign_text(error)}"
-        raise CassetteCorrupt(msg) from error
+    put_notes(store, cassette, [*volatile_fields_of(store, cassette), *changes])
 
 
 def list_candidates(

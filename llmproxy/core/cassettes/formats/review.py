@@ -63,6 +63,8 @@ from llmproxy.errors import CassetteCorrupt, CassetteNewer
 from llmproxy.protocol import AGENT
 
 FORMAT = 1
+NOTES = ("volatile", "changes")
+"""Members at the head that say something of the whole cassette: volatile fields, accepted changes."""
 TITLE = "llmproxy-cassette"
 _HEAD = re.compile(rf"^{TITLE}\s*:", re.MULTILINE)
 _OPEN = re.compile(r"^open: *true *(#.*)?$", re.MULTILINE)
@@ -122,8 +124,7 @@ def _move_to_head(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[st
     found = []
     for each in recorded:
         extra = dict(each.extra)
-        if fields := extra.pop("volatile", None):
-            head["volatile"] = fields
+        head |= {name: said for name in NOTES if (said := extra.pop(name, None))}
         if (said := extra.get("run_variables")) is not None:
             extra["run_variables"] = runs.setdefault(json.dumps(said), f"run-{len(runs) + 1}")
         found.append(replace(each, extra=extra))
@@ -134,9 +135,9 @@ def _move_to_head(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[st
 
 def _move_from_head(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Recorded]:
     """Return the recordings of a file back what stands at its head. Raises Problem."""
-    runs, fields = tree.get("run_variables") or {}, tree.get("volatile") or []
-    if not isinstance(runs, dict) or not isinstance(fields, list):
-        raise ReadingProblem("`run_variables` is a mapping of runs, `volatile` a list")
+    runs, notes = tree.get("run_variables") or {}, {name: tree[name] for name in NOTES if tree.get(name)}
+    if not isinstance(runs, dict) or not all(isinstance(each, list) for each in notes.values()):
+        raise ReadingProblem("`run_variables` is a mapping of runs; `volatile` and `changes` are lists")
     found = []
     for each in recorded:
         name = each.extra.get("run_variables")
@@ -144,8 +145,8 @@ def _move_from_head(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Rec
             raise ReadingProblem(f"its `run_variables` are those of {name!r}, which the head of the file does not have")
         same = not isinstance(name, str)
         found.append(each if same else replace(each, extra={**each.extra, "run_variables": runs[name]}))
-    if fields and found:
-        found[0] = replace(found[0], extra={**found[0].extra, "volatile": fields})
+    if notes and found:
+        found[0] = replace(found[0], extra={**found[0].extra, **notes})
     return found
 
 
