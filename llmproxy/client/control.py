@@ -89,6 +89,8 @@ class Control:
         self,
         name: str,
         *,
+        cassette: str | None = None,
+        under: str | None = None,
         mode: str | None = None,
         speed: float | None = None,
         exhausted: str | None = None,
@@ -106,6 +108,7 @@ class Control:
     ) -> Report:
         """Open a session; what is None is the proxy's.
 
+        `cassette` is for several sessions that replay one; what arrives under the name `under` belongs to the session.
         `overrides` and `fork` are for replay: what is to be different, and whether what then differs goes on live
         (docs/replay.md). `run_variables` are what is true of this run only (docs/bindings.md), `bind` says what of them
         counts: all, paths, none. `faults` are injected faults (docs/faults.md), `mocks` what the agent's model reads
@@ -118,6 +121,8 @@ class Control:
 
         """
         given: dict[str, object] = {
+            "cassette": cassette,
+            "under": under,
             "mode": mode,
             "speed": speed,
             "exhausted": exhausted,
@@ -132,7 +137,7 @@ class Control:
             try:
                 return Report.of(self._ask("POST", "sessions", body))
             except ControlError as error:
-                if error.status != CONFLICT or clock() >= deadline:
+                if error.status != CONFLICT or error.bound_to or clock() >= deadline:
                     raise
             time.sleep(PAUSE)
 

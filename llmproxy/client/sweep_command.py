@@ -1,14 +1,14 @@
 """A command run many times, a few at once: alone first, then with one fault each.
 
-Each worker has a proxy of its own, in replay over the same store. The command's output is kept, not shown; what does
-not end in time is ended with everything that it started. Two undisturbed runs come first, the second beside others as
-the trials will be: where they do not agree, the trials come one at a time.
+Each run is a session of its own at one proxy, a replay of the same cassette. The command's output is kept, not shown;
+what does not end in time is ended with everything that it started. Two undisturbed runs come first, the second beside
+others as the trials will be: where they do not agree, the trials come one at a time.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-import queue
 import signal
 import subprocess
 import tempfile
@@ -53,8 +53,8 @@ class SweepTarget:
     options: Sequence[str]
     """Of ``llmproxy start``."""
     env: Mapping[str, str]
-    open: Callable[[Attached, Mapping[str, Any]], OpenedRun]
-    """Opens a session with faults at a proxy."""
+    open: Callable[[Attached, int, Mapping[str, Any]], OpenedRun]
+    """Opens the nth session at the proxy, with faults."""
     kinds: Sequence[FaultKind]
     jobs: int = 1
     patience: float = 0
@@ -69,7 +69,7 @@ class SweepTarget:
 class Sweep:
     def __init__(self, swept: SweepTarget) -> None:
         self._swept = swept
-        self._proxies: queue.SimpleQueue[Attached] = queue.SimpleQueue()
+        self._opened = itertools.count(1)
         self._patience = swept.patience or 10 * PATIENCE
         self._children: set[subprocess.Popen[bytes]] = set()
         self._guard, self._ended = threading.Lock(), False
@@ -80,13 +80,11 @@ class Sweep:
         """Do all of it. Raises NoSweep, MachineError; KeyboardInterrupt leaves in `findings` what was found so far."""
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llmproxy-sweep-")))
-            self._start(stack, folder, 0)
+            options, env, log = self._swept.options, self._swept.env, folder / "proxy.log"
+            self._proxy = stack.enter_context(attach(options, env, log=log, started_by=self._swept.started_by))
             self.baseline = [self._run_undisturbed()]
             trials = trials_of(self.baseline[0].calls, self._swept.kinds)
-            jobs = min(self._swept.jobs, len(trials))
-            for number in range(1, jobs):
-                self._start(stack, folder, number)
-            jobs = self._compare_undisturbed(max(1, jobs))
+            jobs = self._compare_undisturbed(max(1, min(self._swept.jobs, len(trials))))
             longest = max(each.seconds for each in self.baseline)
             self._patience = self._swept.patience or max(PATIENCE, TIMES * longest)
             calls = len({(trial.key, trial.occurrence) for trial in trials})
@@ -100,11 +98,6 @@ class Sweep:
                 self._end()
                 raise
         return self.findings
-
-    def _start(self, stack: ExitStack, folder: Path, number: int) -> None:
-        options, env = list(self._swept.options), self._swept.env
-        log = folder / f"proxy{number}.log"
-        self._proxies.put(stack.enter_context(attach(options, env, log=log, started_by=self._swept.started_by)))
 
     def _run_undisturbed(self) -> SweepRun:
         """Return an undisturbed run, which must be sound. Raises NoSweep."""
@@ -166,20 +159,17 @@ class Sweep:
         return find(trial, self._run_once({"faults": [trial.rule]}), self.baseline)
 
     def _run_once(self, faults: Mapping[str, Any]) -> SweepRun:
-        """Run the command once, at a proxy that is free."""
-        proxy = self._proxies.get()
+        """Run the command once, in a session of its own."""
+        control = self._proxy.control
+        opened = self._swept.open(self._proxy, next(self._opened), faults or {"faults": []})
         try:
-            opened = self._swept.open(proxy, faults or {"faults": []})
-            try:
-                since = time.monotonic()
-                code, out, err, hung = self._child(opened)
-                seconds = time.monotonic() - since
-                calls = proxy.control.calls(opened.name)
-            finally:
-                with suppress(ControlError):
-                    proxy.control.close(opened.name)
+            since = time.monotonic()
+            code, out, err, hung = self._child(opened)
+            seconds = time.monotonic() - since
+            calls = control.calls(opened.name)
         finally:
-            self._proxies.put(proxy)
+            with suppress(ControlError):
+                control.close(opened.name)
         failed, crashed = last_words(out, err, code) if code else ("", False)
         return SweepRun(calls=calls, seconds=seconds, said=out, failed=failed, crashed=crashed, hung=hung)
 

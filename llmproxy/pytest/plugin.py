@@ -6,7 +6,7 @@ before conftests and test modules are imported, in suites whose files name the f
 set), and given back at the end.
 
 Scenarios that tests run are heard of (`llmproxy.pytest.scenario_runs`), YAML suites are collected
-(`llmproxy.pytest.suite_items`). With xdist each worker has its own proxy; the store is safe for several.
+(`llmproxy.pytest.suite_items`). With xdist all workers share the proxy that their controller starts.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from llmproxy.pytest.options import (
     type_again,
     update_of,
 )
+from llmproxy.pytest.run_proxies import RUN_VARIABLE, AskedProxy, RunProxies
 from llmproxy.pytest.scenario_runs import LISTENER, MARKER as AGENT_TEST, Scenarios
 from llmproxy.pytest.shared import (
     LIVE_MEMBERS,
@@ -55,7 +56,6 @@ from llmproxy.pytest.shared import (
     SuiteBench,
     cassette_name,
     choose_mode,
-    download_notice,
     live_of,
 )
 
@@ -167,6 +167,10 @@ class _PluginRun:
     notes: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
     """What the collected tests show, and the user should know as well."""
+    asked: AskedProxy | None = None
+    """How the controller of this worker is asked for a proxy."""
+    proxies: RunProxies | None = None
+    """Of the controller of xdist."""
     late: LateThreads = field(default_factory=LateThreads)
     bench: SuiteBench | None = None
     """Of YAML suites, once there are some."""
@@ -274,12 +278,15 @@ def _begin(config: pytest.Config) -> None:
         mode = _mode(config)
     except ValueError as error:
         raise pytest.UsageError(sign_text(error)) from error
-    if not _is_wanted(config, run):
-        return
+    run.asked = AskedProxy.find(os.environ.pop(RUN_VARIABLE, None), config.rootpath)
+    wanted = _is_wanted(config, run)
     if not distributes(config):
-        _prepare(config, run, mode)
-    elif notice := download_notice(os.environ):  # workers have no terminal
-        run.notes.append(notice)
+        if wanted:
+            _prepare(config, run, mode)
+    elif not running_at(os.environ):
+        run.proxies = RunProxies(os.environ, config.rootpath)
+        os.environ[RUN_VARIABLE] = run.proxies.address
+        run.notes += filter(None, [run.proxies.reserved.notice if wanted else ""])
 
 
 def _is_asked_for(config: pytest.Config, run: _PluginRun) -> bool:
@@ -304,8 +311,15 @@ def _prepare(config: pytest.Config, run: _PluginRun, mode: str) -> None:
     where = str(config.rootpath / folder) if folder else ""
     typed = type_again(config)
     update, offline = update_of(config), mode in OFFLINE
-    run.shared = Shared(os.environ, config.rootpath, replay=offline and not update, cassette_dir=where, typed=typed)
-    run.shared.update = update
+    run.shared = Shared(
+        os.environ,
+        config.rootpath,
+        replay=offline and not update,
+        cassette_dir=where,
+        typed=typed,
+        update=update,
+        asked=run.asked,
+    )
     run.notes += run.shared.prepare().notes
 
 
@@ -321,6 +335,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if run.shared is not None:
         run.shared.end()
         run.shared = None
+    if run.proxies is not None:
+        run.proxies.end()
+        os.environ.pop(RUN_VARIABLE, None)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile | None:
@@ -337,6 +354,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile 
     if run.bench is None:
         run.bench = _bench(config, run)
         run.bench.rejudge = str(config.getoption(REJUDGE, default=None) or "")
+        run.bench.asked = run.asked
         run.bench.aside = run.shared.aside if run.shared is not None else nullcontext
     return SuiteFile.from_parent(parent, path=file_path, bench=run.bench)
 

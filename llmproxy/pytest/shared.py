@@ -9,26 +9,25 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import re
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from llmproxy.calls import Call
-from llmproxy.client.control import Control, ControlError, session_url
+from llmproxy.client.control import ConnectionPool, Control, session_url
 from llmproxy.client.environment import EnvironmentPlan, plan
-from llmproxy.client.process import TOKEN_VARIABLE, Command, Proxy, attach, find_command, running_at, spawn
+from llmproxy.client.process import TOKEN_VARIABLE, running_at
 from llmproxy.client.reports import Report
 from llmproxy.client.run_variables import gather_run_variables
 from llmproxy.errors import MachineError
-from llmproxy.protocol import DEFAULT_HOST, OFFLINE, UPDATE_VARIABLE, VCR_MODES, Mode
+from llmproxy.protocol import DEFAULT_HOST, OFFLINE, VCR_MODES, Mode
+from llmproxy.pytest.run_proxies import AskedProxy, OwnProxy
 from llmproxy.store_server import server_of
 from llmproxy.values import read_channels, read_patterns, read_unknown_tool
 
@@ -90,15 +89,6 @@ def live_of(marker: Mapping[str, Any], option: str, *, ci: bool) -> Mapping[str,
     if marker.get("read_only") is not None:
         told["read_only"] = list(read_patterns(marker["read_only"]))
     return told
-
-
-def download_notice(env: Mapping[str, str]) -> str:
-    """Return what is to be read before the proxy of this run starts: that it may be downloaded first;
-    mostly nothing.
-    """
-    with suppress(MachineError):
-        return "" if running_at(env) else find_command(env).notice
-    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +180,11 @@ class Shared:
     """The session that this process's base URLs name."""
     _before: dict[str, str] = field(default_factory=dict)
     _set: dict[str, str] = field(default_factory=dict)
-    _place: socket.socket | None = None
-    _process: Proxy | None = None
-    _found: Command | None = None
-    """How the proxy is called, where that is known."""
+    asked: AskedProxy | None = None
+    """How the controller of this worker is asked for a proxy; None where there is none."""
+    _proxy: OwnProxy | AskedProxy | None = None
+    """None where one runs already."""
+    _pool: ConnectionPool = field(default_factory=ConnectionPool)
     _control: Control | None = None
     _failed: str = ""
     _files: tuple[Path, CassetteDir] | tuple[()] | None = None
@@ -202,44 +193,26 @@ class Shared:
     def prepare(self) -> EnvironmentPlan:
         """Find an address for the proxy and set the environment; starts nothing."""
         self._before = dict(self.env)
-        self.url = running_at(self.env)
-        if not self.url:
-            self._place = socket.socket()
-            self._place.setsockopt(
-                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-            )  # the proxy may listen there, nobody gets it by chance
-            self._place.bind((DEFAULT_HOST, 0))
-            self.url = f"http://{DEFAULT_HOST}:{self._place.getsockname()[1]}"
+        self.url, notice = running_at(self.env), ""
+        if not self.url and self.asked is not None:
+            self.url, self._proxy = self.asked.url, self.asked
+        elif not self.url:
+            self._proxy = own = OwnProxy(self._before, self.folder)
+            self.url = own.reserve()
+            notice = own.notice
         made = plan(self.url, self.name, self.env, replay=self.replay, aws_files=(Path.home() / ".aws").is_dir())
         self._set = made.changes
         self.env.update(self._set)
-        with suppress(MachineError):  # said to the first test that needs a proxy
-            self._found = find_command(self._before) if self._place else None
-        notice = self._found.notice if self._found else ""
         return replace(made, notes=(*made.notes, *filter(None, [notice])))
 
     def start(self, *, live: bool = False) -> None:
         """Start the proxy without waiting for it; `live` permits sessions in modes that reach the network. Raises
         MachineError: there is no way to start it.
         """
-        if self._process is not None or self._place is None:
-            return
-        port = str(self._place.getsockname()[1])
-        if platform.system() != "Linux":  # elsewhere nobody else may bind what we hold
-            self._place.close()
-        words = [
-            "--mode",
-            "replay",
-            "--host",
-            DEFAULT_HOST,
-            "--port",
-            port,
-            *(["--allow-live"] if live else []),
-            *(["--cassette-dir", self.cassette_dir] if self.cassette_dir else []),
-        ]
-        found = replace(self._found or find_command(self._before), notice="")  # said in the header
-        env = self._before | ({UPDATE_VARIABLE: self.update} if self.update else {})
-        self._process = spawn(found, words, env, cwd=self.folder, started_by=f"{self.typed} --llmproxy-mode {{mode}}")
+        if self._proxy is not None:
+            words = ["--mode", "replay", "--host", DEFAULT_HOST, *(["--allow-live"] if live else [])]
+            words += ["--cassette-dir", self.cassette_dir] if self.cassette_dir else []
+            self._proxy.start(words, f"{self.typed} --llmproxy-mode {{mode}}", self.update)
 
     def begin(self, asked: PluginOptions) -> SharedSession:
         """Open a test's session and send this process's traffic to it. Raises MachineError: the proxy does not serve,
@@ -248,6 +221,7 @@ class Shared:
         control = self._ready()
         opened = control.open(
             asked.cassette,
+            under=self.name,
             mode=asked.mode,
             speed=asked.speed,
             exhausted=asked.exhausted,
@@ -258,12 +232,8 @@ class Shared:
             live=asked.live,
             patience=BUSY,
         )
-        try:
-            control.bind(self.name, opened.name)
-        except ControlError:
-            with suppress(ControlError):
-                control.close(opened.name)
-            raise
+        if isinstance(self._proxy, AskedProxy):
+            self._proxy.announce_session(opened.name)
         return SharedSession(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
 
     def _list_run_variables(self, asked: PluginOptions) -> list[Mapping[str, str]]:
@@ -300,7 +270,7 @@ class Shared:
             flags = {"cassette_dir": self.cassette_dir} if self.cassette_dir else {}
             kept = load(flags, self._before, self.folder).settings
             self._files = ()
-            if kept.cassette_dir is not None and self._process is not None:
+            if kept.cassette_dir is not None and self._proxy is not None:
                 from llmproxy.core.cassettes.folder import CassetteDir
 
                 self._files = (kept.store, CassetteDir(kept.cassette_dir, now=time.time))
@@ -317,6 +287,8 @@ class Shared:
         """
         if walk.closed is None:
             walk.closed = self._ready().close(walk.name, complete=complete)
+            if isinstance(self._proxy, AskedProxy):
+                self._proxy.announce_session("")
         return walk.closed
 
     def address(self) -> tuple[str, int] | None:
@@ -337,13 +309,10 @@ class Shared:
     def end(self) -> None:
         """End the proxy, if it was started, and restore the environment."""
         self.restore()
-        if self._process is not None:
-            self._process.end()
-            self._process.log.unlink(missing_ok=True)
-            self._process = None
-        if self._place is not None:
-            self._place.close()
-            self._place = None
+        self._pool.close()
+        if self._proxy is not None:
+            self._proxy.end()
+            self._proxy = None
 
     def _ready(self) -> Control:
         """Return the control API of a proxy that serves; started now if nobody did.
@@ -352,23 +321,17 @@ class Shared:
         """
         if self._failed:
             raise MachineError(self._failed)
-        process = self._process
-        if self._control is not None:
-            if process is not None and not process.alive:
-                self._failed = f"the proxy ended with {process.popen.returncode}:\n{process.said[-2000:].strip()}"
-                raise MachineError(self._failed)
-            return self._control
         try:
             self.start(live=True)
-            if self._process is not None:
-                self.url = self._process.wait_ready()
-            control = Control(self.url, token=self._before.get(TOKEN_VARIABLE, ""))
-            control.health()
+            self.url = self._proxy.wait_ready() if self._proxy is not None else self.url
+            if self._control is None:
+                control = Control(self.url, token=self._before.get(TOKEN_VARIABLE, ""), pool=self._pool)
+                control.health()
+                self._control = control
         except MachineError as error:
             self._failed = str(error)
             raise
-        self._control = control
-        return control
+        return self._control
 
 
 CASSETTES = Path("tests") / "cassettes"
@@ -389,6 +352,8 @@ class SuiteBench:
     """A JSON report whose runs are judged again; empty where agents are run."""
     aside: Callable[[], AbstractContextManager[object]] = nullcontext
     """Makes a context in which the environment is as it was before the plugin set it."""
+    asked: AskedProxy | None = None
+    """How the controller of this worker is asked for a proxy; None where there is none."""
     _url: str = ""
     _failed: str = ""
     _open: ExitStack = field(default_factory=ExitStack)
@@ -408,10 +373,14 @@ class SuiteBench:
         return self._url
 
     def _start_proxy(self, env: Mapping[str, str]) -> str:
-        folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="llmproxy-suites-"))
-        words = [] if running_at(env) else self._options(env)
-        env = {**env, **({UPDATE_VARIABLE: self.update} if self.update else {})}
-        return self._open.enter_context(attach(words, env, log=Path(folder) / "proxy.log")).url
+        if url := running_at(env):
+            Control(url, token=env.get(TOKEN_VARIABLE, "")).health()
+            return url
+        words = self._options(env)
+        proxy = self.asked.beside(words) if self.asked is not None else OwnProxy(dict(env), self.root)
+        self._open.callback(proxy.end)
+        proxy.start(words, update=self.update)
+        return proxy.wait_ready()
 
     def close(self) -> None:
         """End the proxy, if it is ours."""

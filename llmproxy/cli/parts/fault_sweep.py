@@ -31,7 +31,7 @@ def sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
     """Run the command again and again in replay, with one injected fault each; returns 1 if one breaks it. Raises
     LLMProxyError.
     """
-    from llmproxy.client.process import find_program, running_at
+    from llmproxy.client.process import find_program
     from llmproxy.client.sweep import asked_kinds
     from llmproxy.client.sweep_command import OpenedRun, Sweep, SweepTarget
 
@@ -44,12 +44,13 @@ def sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
         write_result(asked.options.json, {})  # a file of an earlier run says nothing of this one
     declared, tools = asked.run_variables(env), read_tools(asked, env)
     flags = {**asked.flags, "faults": None, "faults_seed": None, "mode": "replay"}
-    jobs = 1 if running_at(env) else asked.options.jobs or usual_jobs()
+    jobs = asked.options.jobs or os.cpu_count() or 1
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
 
-        def open_trial(proxy: Attached, faults: Mapping[str, Any]) -> OpenedRun:
+        def open_trial(proxy: Attached, number: int, faults: Mapping[str, Any]) -> OpenedRun:
             report = proxy.control.open(
-                loaded.settings.cassette,
+                f"sweep-{os.getpid()}-{number}",
+                cassette=loaded.settings.cassette,
                 mode="replay",
                 upstreams=(tools.config.upstreams or None) if tools else None,
                 run_variables=declared,
@@ -94,15 +95,6 @@ def _format_choice(loaded: Loaded) -> list[str]:
         for name, value in named.items()
         if loaded.sources[name].was_typed(environment=False)
     ]
-
-
-MOST_JOBS = 4
-"""Runs at once unless somebody says otherwise."""
-
-
-def usual_jobs() -> int:
-    """Return how many runs go on at once unless somebody says otherwise."""
-    return max(1, min(MOST_JOBS, os.cpu_count() or 1))
 
 
 def given_input() -> bytes | None:

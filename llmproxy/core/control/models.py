@@ -46,6 +46,10 @@ class Open(TypedDict):
 
     name: Annotated[str, {"minLength": 1, "maxLength": 300}]
     """Any printable text. `weather~2` is the second sample of the cassette `weather`."""
+    cassette: NotRequired[Annotated[str | None, {"minLength": 1, "maxLength": 300}]]
+    """For replay, where several sessions replay one cassette; otherwise that of the name."""
+    under: NotRequired[Annotated[str | None, {"minLength": 1, "maxLength": 300}]]
+    """What arrives under this name belongs to the session, as `bind` would say it."""
     mode: NotRequired[Literal["replay", "auto", "record", "once", "passthrough", "none", "new_episodes", "all"] | None]
     """VCR's none, new_episodes and all are replay, auto and record. Anything but replay needs --allow-live on a proxy
     that was started in replay.

@@ -41,6 +41,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature, FaultInterceptor
 from llmproxy.core.sessions.session import Session, canonical, check_party
 from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.errors import LLMProxyError
 from llmproxy.files import DATA
 from llmproxy.protocol import AGENT, Exhausted, Mode, Scope
 
@@ -173,8 +174,8 @@ def _sessions(engine: Engine, _call: ControlCall) -> tuple[int, Json]:
 
 
 OPEN_MEMBERS = (
-    "name", "mode", "speed", "exhausted", "sample", "upstreams", "overrides", "fork", "mocks", "run_variables", "bind",
-    "faults", "live", "unknown_tool", "read_only", "trial", "carry",
+    "name", "cassette", "under", "mode", "speed", "exhausted", "sample", "upstreams", "overrides", "fork", "mocks",
+    "run_variables", "bind", "faults", "live", "unknown_tool", "read_only", "trial", "carry",
 )  # fmt: skip
 
 
@@ -189,8 +190,10 @@ def _open(engine: Engine, call: ControlCall) -> tuple[int, Json]:
         names = ", ".join(show_given(name) for name in unknown[:5])
         raise BadControl(f"llmproxy: a session has no {names}.", hint=f"It has: {', '.join(OPEN_MEMBERS)}")
     forking, child = forking_of(body.get("overrides"), body.get("fork"), body.get("mocks"))
+    cassette, under = body.get("cassette"), body.get("under")
     session = engine.sessions.open(
         join_sample(name_of(body.get("name"), "a session needs a name"), body.get("sample")),
+        cassette=None if cassette is None else join_sample(name_of(cassette, "name the cassette"), body.get("sample")),
         mode=one_of(Mode, body.get("mode"), "mode"),
         speed=speed_of(body.get("speed")),
         exhausted=one_of(Exhausted, body.get("exhausted"), "exhausted"),
@@ -204,6 +207,12 @@ def _open(engine: Engine, call: ControlCall) -> tuple[int, Json]:
         trial=maybe_flag_of(body.get("trial"), "trial"),
         carry=maybe_flag_of(body.get("carry"), "carry"),
     )
+    if under is not None:
+        try:
+            engine.sessions.bind(name_of(under, "say under which name"), session.name)
+        except LLMProxyError:
+            engine.sessions.close(session.name)
+            raise
     return 201, report(engine, session)
 
 

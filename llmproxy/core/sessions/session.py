@@ -424,6 +424,7 @@ class Sessions:
         self,
         name: str,
         *,
+        cassette: str | None = None,
         mode: Mode | None = None,
         speed: float | None = None,
         exhausted: Exhausted | None = None,
@@ -432,10 +433,9 @@ class Sessions:
     ) -> Session:
         """Open a session with properties of its own; what is None is the proxy's.
 
-        A session of this name that nobody opened ends; what is bound to it stays bound.
-
-        `asked` is
-        what is asked of the other features, by their names.
+        A session of this name that nobody opened ends; what is bound to it stays bound. `cassette` is the one of its
+        name unless it is given, which is for replay: several sessions may replay one cassette. `asked` is what is asked
+        of the other features, by their names.
 
         Raises SessionBusy: it is open already; RefusedError: the name cannot be; LiveForbidden: a replay proxy was
         asked for a session with a network; CassetteBusy: another session records this cassette; CassetteExists: there
@@ -449,13 +449,15 @@ class Sessions:
         mode = mode or self.defaults.mode
         if mode not in OFFLINE:
             self.refuse_network(f"in mode {mode}")
+            if cassette is not None:
+                raise RefusedError(f"llmproxy: a session that names its cassette is for replay, not for {mode}.")
         self.features.check(mode, asked)
         if known is not None:
             self._leave(known)
         ours = self.defaults
         speed, exhausted = ours.speed if speed is None else speed, exhausted or ours.exhausted
         settings = SessionSettings(mode, speed, exhausted, opened=True, upstreams=dict(upstreams or {}))
-        return self._begin(name, settings, asked)
+        return self._begin(name, settings, asked, cassette)
 
     def refuse_network(self, which: str) -> None:
         """Refuse a session with a network that this proxy was not allowed. Raises LiveForbidden."""
@@ -479,8 +481,11 @@ class Sessions:
         if session.policy.plays is not Plays.NOTHING:
             self.features.on_first(session, store)
 
-    def _begin(self, name: str, settings: SessionSettings, asked: Mapping[str, Any]) -> Session:
-        session, mode = Session(name, *split_name(name), settings), settings.mode
+    def _begin(
+        self, name: str, settings: SessionSettings, asked: Mapping[str, Any], cassette: str | None = None
+    ) -> Session:
+        place = split_name(name) if cassette is None else split_name(cassette)
+        session, mode = Session(name, *place, settings), settings.mode
         if (store := self.store(mode)) is not None:
             self.hear_begin(store, session.cassette, session.sample)
         self.features.plug(session, asked)

@@ -1,0 +1,198 @@
+"""The proxies of a run of pytest: one for each way to start it, whichever process asks for it first.
+
+Workers of xdist are processes of their own. Their controller starts the proxies (`RunProxies`), and says in a variable
+of the environment where it is asked for one. A worker asks over a connection that it keeps (`AskedProxy`): when the
+connection closes, the worker is gone, and the session that it left open is closed for it. Proxies end with the
+controller, also when that is killed. A process without a controller starts its own (`OwnProxy`), and so does a worker
+that works in another folder than its controller.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any, Self
+
+from llmproxy.client.control import Control, ControlError
+from llmproxy.client.process import Command, Proxy, find_command, spawn
+from llmproxy.errors import MachineError
+from llmproxy.protocol import DEFAULT_HOST, UPDATE_VARIABLE
+
+RUN_VARIABLE = "PYTEST_LLMPROXY_RUN"
+"""Where the controller of this worker is asked for a proxy, as JSON."""
+
+
+class OwnProxy:
+    def __init__(self, env: Mapping[str, str], folder: Path) -> None:
+        """Start nothing yet; `env` is the environment as it was before base URLs were set, `folder` where it works."""
+        self._env, self._folder = env, folder
+        self._place: socket.socket | None = None
+        self._process: Proxy | None = None
+        self._found: Command | None = None
+        """How it is called, where that is known."""
+
+    @property
+    def notice(self) -> str:
+        """What is to be read before it starts: that it may be downloaded first; mostly nothing."""
+        with suppress(MachineError):  # said to the first test that needs a proxy
+            self._found = find_command(self._env)
+        return self._found.notice if self._found else ""
+
+    def reserve(self) -> str:
+        """Return the address where it will serve; it may listen there, and nobody else gets it by chance."""
+        self._place = socket.socket()
+        self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._place.bind((DEFAULT_HOST, 0))
+        return f"http://{DEFAULT_HOST}:{self._place.getsockname()[1]}"
+
+    def start(self, options: Sequence[str], typed: str = "", update: str = "") -> None:
+        """Start it once, without waiting; `typed` runs these tests again, `update` says what is replaced. Raises
+        MachineError.
+        """
+        if self._process is not None:
+            return
+        words = [*options]
+        if self._place is not None:
+            words += ["--port", str(self._place.getsockname()[1])]
+            if platform.system() != "Linux":  # elsewhere nobody else may bind what we hold
+                self._place.close()
+        found = replace(self._found or find_command(self._env), notice="")  # said in the header
+        env = {**self._env, **({UPDATE_VARIABLE: update} if update else {})}
+        self._process = spawn(found, words, env, cwd=self._folder, started_by=typed)
+
+    def wait_ready(self) -> str:
+        """Return where it serves. Raises MachineError, with what it said: it does not, or no longer."""
+        if (process := self._process) is None:
+            raise MachineError("the proxy of this run was ended.")
+        if process.url and not process.alive:
+            raise MachineError(f"the proxy ended with {process.popen.returncode}:\n{process.said[-2000:].strip()}")
+        return process.url or process.wait_ready()
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process.forget()
+            self._process = None
+        if self._place is not None:
+            self._place.close()
+            self._place = None
+
+
+class RunProxies:
+    """What the controller of xdist has for its workers."""
+
+    def __init__(self, env: Mapping[str, str], folder: Path) -> None:
+        """Listen to workers; nothing is started before one asks."""
+        self._env, self._folder = dict(env), folder
+        self.reserved = OwnProxy(self._env, folder)
+        """That of the base URLs."""
+        self._url = self.reserved.reserve()
+        self._key = os.urandom(16).hex()
+        self._server = socket.create_server((DEFAULT_HOST, 0))
+        self._started: dict[str, OwnProxy] = {}
+        self._guard = Lock()
+        Thread(target=self._listen, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        """What RUN_VARIABLE says."""
+        port = self._server.getsockname()[1]
+        return json.dumps({"port": port, "key": self._key, "folder": str(self._folder), "url": self._url})
+
+    def _listen(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                Thread(target=self._serve, args=[self._server.accept()[0]], daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Start what a worker asks for, and close what it leaves open."""
+        url = session = ""
+        with suppress(OSError, ValueError), closing(connection), connection.makefile("rw") as lines:
+            asked = json.loads(lines.readline())
+            if asked["key"] != self._key:
+                return
+            try:
+                url = self._start(asked)
+                told = {"url": url}
+            except MachineError as error:
+                told = {"error": error.message, "hint": error.hint}
+            print(json.dumps(told), file=lines, flush=True)
+            for line in lines:
+                session = line.strip()
+        if session:
+            with suppress(ControlError):
+                Control(url, token=self._env.get("LLMPROXY_TOKEN", "")).close(session, complete=False)
+
+    def _start(self, asked: Mapping[str, Any]) -> str:
+        with self._guard:
+            proxy = self._started.get(asked["place"])
+            if proxy is None:
+                proxy = OwnProxy(self._env, self._folder) if asked["place"] else self.reserved
+                self._started[asked["place"]] = proxy
+                proxy.start(asked["options"], asked["typed"], asked["update"])
+            return proxy.wait_ready()
+
+    def end(self) -> None:
+        self._server.close()
+        with self._guard:
+            for each in [self.reserved, *self._started.values()]:
+                each.end()
+
+
+class AskedProxy:
+    """A proxy that the controller of this worker starts."""
+
+    def __init__(self, told: Mapping[str, Any], place: str = "") -> None:
+        """Ask for nothing yet; `place` tells apart proxies that are started otherwise than that of the base URLs."""
+        self._told, self._place = told, place
+        self.url = str(told["url"])
+        self._lines: Any = None
+        self._answer: Any = None
+
+    @classmethod
+    def find(cls, value: str | None, folder: Path) -> Self | None:
+        """Read what RUN_VARIABLE says; None where there is no controller, or one in another folder."""
+        told = json.loads(value) if value else {}
+        return cls(told) if told.get("folder") == str(folder) else None
+
+    def beside(self, options: Sequence[str]) -> AskedProxy:
+        """Return another proxy of the run, which is started with `options`."""
+        return AskedProxy(self._told, json.dumps(options))
+
+    def start(self, options: Sequence[str], typed: str = "", update: str = "") -> None:
+        if self._lines is None:
+            try:
+                with socket.create_connection((DEFAULT_HOST, self._told["port"])) as connection:
+                    self._lines = connection.makefile("rw")  # closes what it reads from
+            except OSError as error:
+                raise MachineError(f"the controller of this worker cannot be asked for a proxy: {error}") from error
+            asked = {"key": self._told["key"], "place": self._place, "options": [*options]}
+            asked |= {"typed": typed, "update": update}
+            print(json.dumps(asked), file=self._lines, flush=True)
+
+    def wait_ready(self) -> str:
+        """Return where it serves. Raises MachineError: it does not."""
+        if self._answer is None:
+            try:
+                self._answer = json.loads(self._lines.readline())
+            except (OSError, ValueError) as error:
+                raise MachineError("the controller of this worker has ended") from error
+        if "url" not in self._answer:
+            raise MachineError(self._answer["error"], hint=self._answer["hint"])
+        return str(self._answer["url"])
+
+    def announce_session(self, name: str) -> None:
+        """Say which session this worker has open, empty: none."""
+        with suppress(OSError):  # who listens closes what is left open, and is gone
+            print(name, file=self._lines, flush=True)
+
+    def end(self) -> None:
+        if self._lines is not None:
+            self._lines.close()
