@@ -33,6 +33,7 @@ from typing import NamedTuple, override
 
 from llmproxy.calls import Call
 from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.engine.heard_order import RecordedCall, correct_ends, read_citations
 from llmproxy.core.misses.context import MissContext
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import ClientEnds, Decided, Interceptor, Lookup
@@ -49,21 +50,10 @@ program that has just started still imports while it reads its first answers.
 """
 LOOK = 0.002
 """Seconds between two looks at a call that is awaited."""
+MOST_GUESSED = 2
+"""How often what was asked before an end was heard may not come; then no end waits for the like any more."""
 MOST_EXPIRED = 5
 """How often calls that never came are waited for in one run; then for none any more."""
-
-
-class RecordedCall(NamedTuple):
-    id: int
-    """Of the recording."""
-    began: float
-    """When it was released to its upstream, Unix seconds."""
-    ended: float
-    """When the last of its answer came."""
-    party: str = ""
-    key: str = ""
-    answer: int = 0
-    """Equal for equal answers."""
 
 
 def find_concurrent(calls: Iterable[RecordedCall]) -> list[list[RecordedCall]]:
@@ -105,6 +95,8 @@ class _Progress:
     asked_at: float | None = None
     is_over: bool = False
     """Its end went out, or nobody waits for it any more."""
+    is_free: bool = False
+    """It waited in vain for what was asked before its end was heard."""
 
 
 @dataclass(slots=True, eq=False)
@@ -128,6 +120,8 @@ class EndOrder:
     """Seconds."""
     expired: int = 0
     """How often it went on without a call that did not come."""
+    guessed: int = 0
+    """How often what was asked before an end was heard did not come."""
     dealt: frozenset[int] = frozenset()
     """As `find_dealt` returns them."""
     _last_end: float = -math.inf
@@ -147,7 +141,7 @@ class EndOrder:
         """Stand before the first call."""
         self._under_way.clear()
         self._by_id.clear()
-        self.expired, self._last_end = 0, -math.inf
+        self.expired, self.guessed, self._last_end = 0, 0, -math.inf
         for calls in self.calls:
             times = sorted([each.began for each in calls] + [each.ended for each in calls])
             members = []
@@ -205,7 +199,7 @@ class EndOrder:
         `has_read` says whether a client has read what it was sent.
         """
         group, own = self._by_id[recording]
-        at = own.call.ended if offset is None else min(own.call.began + offset, own.call.ended)
+        at = own.call.ended if offset is None or own.call.late else min(own.call.began + offset, own.call.ended)
         awaited = sum((each.call.ended, each.call.id) < (at, recording) for each in self._under_way if each is not own)
         absent = []
         for each in group.members[group.first :]:
@@ -215,7 +209,12 @@ class EndOrder:
                 absent.append(each)
         if awaited:
             return (awaited - 1) * group.pause + LOOK
-        if absent and self.expired < MOST_EXPIRED:
+        if absent and own.call.grace:
+            if self.guessed < MOST_GUESSED and not own.is_free:
+                if (left := self._moved + own.call.grace - now) > 0:
+                    return min(left, LOOK)
+                self.guessed, own.is_free = self.guessed + 1, True
+        elif absent and self.expired < MOST_EXPIRED:
             if (left := self._moved + self.patience + absent[0].lead - now) > 0:
                 return min(left, LOOK)
             self.expired += 1
@@ -291,7 +290,8 @@ class OrderFeature(Feature):
         patience = self.parts.state.config.order_wait
         if patience:
             times = list_times(store, session.cassette, session.sample)
-            if groups := find_concurrent(starmap(RecordedCall, times)):
+            calls = list(starmap(RecordedCall, times))
+            if find_concurrent(calls) and (groups := find_concurrent(correct_ends(calls, read_citations(store)))):
                 self.parts.state.sessions.features.put(
                     session, OrderInterceptor(self.parts, EndOrder(groups, patience))
                 )

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from llmproxy.core.engine.end_order import LONGEST_PAUSE, EndOrder, RecordedCall, find_concurrent, find_dealt
+from llmproxy.core.engine.end_order import LONGEST_PAUSE, EndOrder, find_concurrent, find_dealt
+from llmproxy.core.engine.heard_order import RecordedCall, correct_ends
 from tests.support.concurrent_runs import make_program, record, replay
 
 A, B, C, LATER = RecordedCall(1, 0, 10), RecordedCall(2, 1, 5), RecordedCall(3, 6, 8), RecordedCall(4, 11, 12)
@@ -105,3 +106,50 @@ def test_call_that_overlapped_nothing_waits_for_what_should_be_over() -> None:
     assert order.wait_before(LATER.id, None, 0) > 0
     order.on_end(A.id, 1)
     assert order.wait_before(LATER.id, None, 1 + LONGEST_PAUSE) == 0
+
+
+X, Y = RecordedCall(5, 10.2, 11), RecordedCall(6, 12, 13)
+SOON, CLOSE_BY = RecordedCall(1, 0, 10), RecordedCall(2, 1, 10.05)
+
+
+@pytest.mark.parametrize(
+    ("cited", "heard"),
+    [
+        ({5: [1, 2]}, {1: 10, 2: 10.05}),
+        ({5: [2, 1]}, {1: 10.05, 2: 10}),
+        ({5: [1], 6: [1, 2]}, {1: 10, 2: 10.2}),
+        ({5: [2], 6: [2, 1]}, {1: 10.2, 2: 10.05}),
+        ({5: [1], 6: [2]}, {1: 10, 2: 10.05}),
+        ({5: [1]}, {1: 10, 2: 10.05}),
+        ({}, {1: 10, 2: 10.05}),
+    ],
+)
+def test_ends_are_where_the_next_requests_show_that_they_were_heard(
+    cited: dict[int, list[int]], heard: dict[int, float]
+) -> None:
+    """Cited in another order: swapped; cited only by what goes on from a request: heard after that was asked."""
+
+    def cites(asked: int, answered: int) -> int:
+        return cited[asked].index(answered) if answered in cited.get(asked, []) else -1
+
+    found = correct_ends([SOON, CLOSE_BY, X, Y], cites)
+    assert {each.id: pytest.approx(each.ended, abs=1e-3) for each in found if each.id < 3} == heard
+
+
+def test_end_that_was_heard_later_waits_a_short_while_for_what_was_asked_before() -> None:
+    """And goes on without a word where that does not come; after two of them none waits any more."""
+    late = CLOSE_BY._replace(ended=10.2 + 1e-6, grace=0.5, late=True)
+    order = EndOrder(find_concurrent([SOON, late, X]), 3)
+    assert order.on_begin(1, 0)
+    assert order.on_begin(2, 0)
+    order.on_end(1, 1)
+    assert order.wait_before(2, 1, 1.4) > 0
+    assert order.wait_before(2, None, 1.6) == 0
+    assert (order.guessed, order.expired) == (1, 0)
+    order.restart()
+    assert order.on_begin(1, 0)
+    assert order.on_begin(2, 0)
+    order.on_end(1, 1)
+    assert order.on_begin(5, 1.1)
+    assert order.wait_before(2, None, 1.2) == 0
+    assert order.guessed == 0

@@ -1,0 +1,133 @@
+"""When a client heard the ends of concurrent answers, by the evidence of what it asked next.
+
+What reaches a client is not yet heard: one that is busy may take two ends in another order than they came, or have
+built its next request when the second of them came. The recorded times say nothing of that; its requests do:
+
+    B's end, A's end, X says "A's answer ... B's answer"         A was heard before B, where their ends lie close
+    A's end, B's end, X says "A's answer", a later one both      B was heard after X was built: it waits for X
+
+An answer is *cited* where a request holds the first line of its text, or the id of its call of a tool, and no request
+of before did. A guess that is wrong costs a little time and no more: `EndOrder` waits for X a short while.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from operator import attrgetter
+from typing import NamedTuple
+
+from llmproxy.core.dialects.conversation import read_answer
+from llmproxy.core.providers.routing import family_of
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Interaction, header
+
+CLOSE = 0.1
+"""Seconds between two ends that a busy client may hear in the other order."""
+REACTION = 1.0
+"""Seconds in which a client asks what an end brought about."""
+LONGEST = 200
+"""Characters of an answer that are looked for."""
+MOST = 400
+"""Calls that are read; of more nothing is corrected."""
+
+
+class RecordedCall(NamedTuple):
+    id: int
+    """Of the recording."""
+    began: float
+    """When it was released to its upstream, Unix seconds."""
+    ended: float
+    """When its client heard the last of its answer, as far as that is known."""
+    party: str = ""
+    key: str = ""
+    answer: int = 0
+    """Equal for equal answers."""
+    grace: float = 0.0
+    """Seconds that its end waits at most for what was asked before it was heard; 0 where nothing is known of that."""
+    late: bool = False
+    """Whether it was heard later than it came."""
+
+
+Cites = Callable[[int, int], int]
+"""Where in a call's request another call's answer stands; -1 if it does not."""
+
+
+def correct_ends(calls: Sequence[RecordedCall], cites: Cites) -> list[RecordedCall]:
+    """Return calls with their ends when they were heard, in the order of their begins."""
+    made = sorted(calls, key=attrgetter("began", "id"))
+    begins = [each.began for each in made]
+    ended = sorted(range(len(made)), key=lambda n: made[n].ended)
+    ends = [made[n].ended for n in ended]
+    looked = set[int]()
+    for n, asked in enumerate(list(made)):
+        last = bisect_right(ends, asked.began)
+        near = [m for m in ended[bisect_right(ends, asked.began - REACTION) : last] if m < n]
+        if not any(made[b].began < made[a].ended for a, b in pairwise(near)):
+            continue
+        looked.update((n, *near))
+        if len(looked) > MOST:
+            return list(calls)
+        at = {m: cites(asked.id, made[m].id) for m in near}
+        heard = [m for m in near if at[m] >= 0]
+        _put_in_order(made, heard, at, begins)
+        for m in near:
+            late = made[m]
+            before = [made[each].ended for each in heard if late.began < made[each].ended < late.ended + CLOSE]
+            if at[m] < 0 and before and not late.grace and _is_cited_later(made, n, m, heard, cites):
+                grace = 0.25 + 3 * (asked.began - min(before))
+                made[m] = late._replace(ended=asked.began + 1e-6, grace=grace, late=True)
+    return made
+
+
+def _is_cited_later(made: Sequence[RecordedCall], n: int, m: int, heard: Sequence[int], cites: Cites) -> bool:
+    """Return whether the first request after an end that cites its answer is a later one than the n-th, and goes on
+    from what that one had heard.
+    """
+    behind = (k for k in range(len(made)) if made[m].ended < made[k].began < made[n].began + 30 * REACTION)
+    first = next((k for k in behind if cites(made[k].id, made[m].id) >= 0), -1)
+    return first > n and any(cites(made[first].id, made[each].id) >= 0 for each in heard)
+
+
+def _put_in_order(made: list[RecordedCall], heard: Sequence[int], at: dict[int, int], begins: Sequence[float]) -> None:
+    """Give ends that lie close the order in which a request cites them; none where something was asked between."""
+    runs: list[list[int]] = []
+    for m in heard:
+        before = made[runs[-1][-1]].ended if runs else 0.0
+        apart = bisect_right(begins, made[m].ended) - bisect_right(begins, before)
+        if runs and made[m].ended - before < CLOSE and not apart:
+            runs[-1].append(m)
+        else:
+            runs.append([m])
+    for run in runs:
+        times = [made[m].ended for m in run]
+        for m, ended in zip(sorted(run, key=at.__getitem__), times, strict=True):
+            made[m] = made[m]._replace(ended=ended, late=made[m].late or ended > made[m].ended)
+
+
+def read_citations(store: Store) -> Cites:
+    """Return what says where a recorded request cites a recorded answer; each is read once."""
+    requests: dict[int, bytes] = {}
+    answers: dict[int, tuple[bytes, ...]] = {}
+
+    def cites(asked: int, answered: int) -> int:
+        for each in {asked, answered} - requests.keys():
+            made = store.load(each)
+            requests[each], answers[each] = made.request.body, _first_words(made)
+        return max((requests[asked].rfind(words) for words in answers[answered]), default=-1)
+
+    return cites
+
+
+def _first_words(made: Interaction) -> tuple[bytes, ...]:
+    """Return the beginning of an answer as JSON has it, or the id of its first call of a tool."""
+    family, kind = family_of(made.provider, made.operation), header(made.response.headers, "content-type") or ""
+    said = read_answer(family, made.operation, kind, made.response.body)
+    if said is None:
+        return ()
+    words = said.text.strip().partition("\n")[0].strip()[:LONGEST]
+    words = words or next((call.id for call in said.tool_calls if call.id), "")
+    ways = {json.dumps(words, ensure_ascii=escaped)[1:-1] for escaped in (True, False)} - {""}
+    return tuple(each.encode("utf-8", "surrogatepass") for each in ways)
