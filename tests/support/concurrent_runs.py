@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Literal, cast
 
+from llmproxy.core.engine.citations import RecordedCall
 from llmproxy.core.engine.end_order import EndOrder, find_concurrent
-from llmproxy.core.engine.heard_order import RecordedCall
 from tests.provider import Provider
 from tests.provider.dialects import render
 from tests.provider.script import Play, Reply, Step

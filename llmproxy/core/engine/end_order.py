@@ -32,8 +32,8 @@ from operator import attrgetter
 from typing import NamedTuple, override
 
 from llmproxy.calls import Call
+from llmproxy.core.engine.citations import RecordedCall, correct_ends, read_citations
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.engine.heard_order import RecordedCall, correct_ends, read_citations
 from llmproxy.core.misses.context import MissContext
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import ClientEnds, Decided, Interceptor, Lookup

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from llmproxy.core.engine.citations import RecordedCall, correct_ends
 from llmproxy.core.engine.end_order import LONGEST_PAUSE, EndOrder, find_concurrent, find_dealt
-from llmproxy.core.engine.heard_order import RecordedCall, correct_ends
 from tests.support.concurrent_runs import make_program, record, replay
 
 A, B, C, LATER = RecordedCall(1, 0, 10), RecordedCall(2, 1, 5), RecordedCall(3, 6, 8), RecordedCall(4, 11, 12)
