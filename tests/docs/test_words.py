@@ -64,6 +64,13 @@ def test_a_page_is_short_and_its_sentences_are(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_sentence_names_its_subject(page: Path) -> None:
+    """It says "Values that tools make", not "What tools make"; a question may begin so, and the title of a link."""
+    opened = [each for each in sentences(page.read_text("utf-8")) if re.match(r"\W*(What|Whatever|Whoever)\b", each)]
+    assert [each for each in opened if not each.startswith(("[", "(")) and not each.rstrip("*").endswith("?")] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_page_has_a_word_that_the_glossary_rules_out(page: Path) -> None:
     """Prose says it in the words of the right column."""
     text = page.read_text("utf-8").partition("## Words that are not used")[0]
