@@ -16,7 +16,7 @@ from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from llmproxy.core.keys.scrub import Rules
@@ -56,6 +56,7 @@ class Verifier:
                 else []
             )
             merged = {} if damaged else merges_of(database, self.rules, self.upstreams, self.cassette)
+            told = [] if damaged else list(self._list_merged(database))
         for each in damaged:
             where = "" if each.interaction is None else f"interaction {each.interaction}: "
             print_line(f"damaged: {where}{line(each.what)}")
@@ -67,7 +68,9 @@ class Verifier:
         if self.rekey and not damaged:
             self._make_last(path)
         print_merges(merged)
-        wrong = len(damaged) + sum(each.damaged for each in found)
+        for text in told:
+            print_line(text)
+        wrong = len(damaged) + sum(each.damaged for each in found) + len(told)
         state = "nothing is wrong." if not wrong else f"{wrong} are not as they should be."
         print_line(f"{show_store(path)}: {format_count(len(found), 'live interaction')}, {state}")
         return wrong
@@ -90,6 +93,20 @@ class Verifier:
         state = "nothing is wrong." if not skipped else f"{len(skipped)} are not as they should be."
         print_line(f"{path}: {len(adopted)} exchanges, {state}")
         return len(skipped)
+
+    def _list_merged(self, database: Store) -> Iterator[str]:
+        """Yield which recordings accepted changes would merge although their answers differ."""
+        from llmproxy.core.engine.carried_answers import find_merged
+        from llmproxy.core.store.queries import accepted_of
+
+        for name in database.names() if self.cassette is None else [self.cassette]:
+            accepted = accepted_of(database, name)
+            for one, other in find_merged(database, name, accepted, self.rules, self.upstreams):
+                names = ", ".join(sorted({each.name for each in accepted}))
+                yield (
+                    f"cassette {line(name)}: recordings #{one} and #{other} answer differently, and would be one "
+                    f"request under its accepted changes ({line(names)})."
+                )
 
     def _holds(self, database: Store, path: Path) -> bool:
         try:

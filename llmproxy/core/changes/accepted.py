@@ -24,30 +24,16 @@ from itertools import chain
 from typing import Any, NamedTuple, Self
 
 from llmproxy.core.changes.values import Change
-from llmproxy.core.traffic.interaction import Headers, header
+from llmproxy.core.traffic.interaction import Client
 
 _NEW = "new"
 """Stands for the digest of a segment that is not there."""
 _PAIR = re.compile(r"([0-9a-f]{16}|new)\.\.([0-9a-f]{16}|new)")
 _MEMBERS = frozenset({"name", "segment", "difference", "accepted", "until", "when", "exactly"})
-_AGENT = re.compile(r"([A-Za-z][\w.-]*)/v?(\d[\w.+-]*)")
 
 
 class BadChange(ValueError):
     """What a file says of an accepted change cannot be read."""
-
-
-class Client(NamedTuple):
-    """Who asks: the first product that the user agent names."""
-
-    name: str = ""
-    version: str = ""
-
-
-def read_client(headers: Headers) -> Client:
-    """Return the client that a request's head names."""
-    found = _AGENT.search(header(headers, "user-agent") or "")
-    return Client(found[1], found[2]) if found else Client()
 
 
 class Condition(NamedTuple):
@@ -57,8 +43,14 @@ class Condition(NamedTuple):
     since: str = ""
     """The first version of it; empty: all."""
 
-    def holds(self, client: Client) -> bool:
-        return client.name == self.client and (not self.since or _rank(client.version) >= _rank(self.since))
+    def holds(self, client: Client | None) -> bool:
+        if client is None or _slug(client.name) != _slug(self.client):
+            return False
+        return not self.since or _rank(client.version) >= _rank(self.since)
+
+
+def _slug(name: str) -> str:
+    return name.lower().replace(" ", "-")
 
 
 def _rank(version: str) -> list[int]:
@@ -78,7 +70,7 @@ class AcceptedChange(NamedTuple):
     """The last day on which it holds."""
     when: Condition | None = None
 
-    def covers(self, change: Change, client: Client) -> bool:
+    def covers(self, change: Change, client: Client | None) -> bool:
         """Return whether a change of a client's request is this one; `has_ended` is another question."""
         return (
             change.name == self.name

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Set as AbstractSet
 from difflib import SequenceMatcher
 from typing import Any
 
-from llmproxy.core.changes.accepted import Client
 from llmproxy.core.changes.places import Standing, asks_same
 from llmproxy.core.changes.possible import Given, find_impossible
 from llmproxy.core.changes.reading import ReadRequest, Slot, holds, read_call, read_text, render, tool_of, without_ids
@@ -22,6 +21,7 @@ from llmproxy.core.changes.wordings import find_wording
 from llmproxy.core.dialects.conversation import Kind, Segment
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.changes import STATE_HEADER
+from llmproxy.core.traffic.interaction import Client
 from llmproxy.core.traffic.json_bytes import dump
 
 HEADER, QUERY = "header", "query"
@@ -41,7 +41,7 @@ class Refused(Exception):
 def compare(
     standing: Standing,
     now: ReadRequest,
-    client: Client,
+    client: Client | None,
     *,
     recorded: Mapping[str, AbstractSet[str]],
     present: Mapping[str, AbstractSet[str]],
@@ -70,7 +70,7 @@ class _Comparison:
         self,
         standing: Standing,
         now: ReadRequest,
-        client: Client,
+        client: Client | None,
         recorded: Mapping[str, AbstractSet[str]],
         present: Mapping[str, AbstractSet[str]],
     ) -> None:
@@ -211,7 +211,7 @@ class _Comparison:
         return Change(str(kind), name, before, after, digests[0], digests[1], list_hunks(before, after), origin)
 
     def _origin(self, source: Source, name: str = "") -> Origin:
-        return Origin(source, name) if source is not Source.CLIENT else Origin(source, *self._client)
+        return Origin(source, *(self._client or ())) if source is Source.CLIENT else Origin(source, name)
 
 
 def touches_data(change: Change, data: AbstractSet[str]) -> bool:

@@ -16,11 +16,12 @@ change like a prompt. The lines that remain are the question; a recording is loo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
+from llmproxy.core.changes.accepted import AcceptedChange
 from llmproxy.core.changes.reading import KnownAnswers, ReadRequest, read_request, read_text, render
 from llmproxy.core.changes.values import Refusal, Why, digest_of
 from llmproxy.core.changes.wordings import list_values
@@ -150,6 +151,18 @@ class Places:
         if not good or not _agree(good):
             return Refusal(Why.AMBIGUOUS, "recordings with different answers stand at its place")
         return good
+
+    def find_merges(self, accepted: Iterable[AcceptedChange]) -> Iterator[tuple[int, int]]:
+        """Yield pairs of recordings with different answers whose requests are one under accepted changes."""
+        after = {was: now for each in accepted for was, now in each.exactly if was and now}
+        for standing in self._at.values():
+            seen: dict[tuple[str, ...], Standing] = {}
+            for each in standing:
+                segments = [*each.request.systems, *each.request.slots.values()]
+                digests = [digest_of([dump(segment.value).hex()]) for segment in segments]
+                other = seen.setdefault(tuple(after.get(digest, digest) for digest in digests), each)
+                if other.meaning != each.meaning and other.recorded.key != each.recorded.key:
+                    yield other.recorded.id, each.recorded.id
 
     def _find_by_question(self, history: str, request: ReadRequest) -> list[Standing]:
         """Return the recordings of the same question in another template."""

@@ -11,13 +11,13 @@ One recording answers one question of a run: where another request had it alread
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, override
 
 from llmproxy.calls import Call
-from llmproxy.core.changes.accepted import AcceptedChange, Client, read_client
+from llmproxy.core.changes.accepted import AcceptedChange
 from llmproxy.core.changes.compare import compare
 from llmproxy.core.changes.places import Places, Recorded, Standing
 from llmproxy.core.changes.reading import ReadRequest, list_call_ids
@@ -29,6 +29,7 @@ from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.changes import is_success
 from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.misses.context import MissContext
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
@@ -37,7 +38,7 @@ from llmproxy.core.store.queries import accepted_of, list_in_order, summary
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.interaction import Ending, Interaction, Key, header
+from llmproxy.core.traffic.interaction import Client, Ending, Interaction, Key, client_of, header
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import CassetteError, RefusedError
 from llmproxy.protocol import CARRIED_HEADER, OFFLINE, Channel, Decision, Mode, Plays
@@ -140,7 +141,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         place = (call.progress.seq, call.session.cassette, call.session.sample, call.party, call.operation)
         if id_ is None or store is None:
             return TrialCall(*place, changes=looked.changes, refusal=looked.refusal)
-        row, client = summary(store, id_), read_client(call.request.headers)
+        row, client = summary(store, id_), client_of(call.request.headers)
         pending = _name([each for each in looked.changes if self._find_unaccepted([each], client) is not None])
         used = (row.tokens_in, row.tokens_out, row.cost_usd, row.duration_ms)
         return TrialCall(*place, id_, looked.changes, looked.refusal, pending, *used)
@@ -176,7 +177,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         standing = places.find(request)
         if isinstance(standing, Refusal):
             return Found(None, refusal=standing)
-        session, client, looked = call.session, read_client(call.request.headers), None
+        session, client, looked = call.session, client_of(call.request.headers), None
         for each in standing:
             key = each.recorded.key
             if session.position.counts[(call.party, key)] and self._run.given.get(key) != call.key:
@@ -194,7 +195,7 @@ class CarryInterceptor(Interceptor[Exchange]):
                 return Found(each, tuple(changes))
         return looked or _refuse(Why.NO_PLACE, "no recording stands at its place")
 
-    def _find_unaccepted(self, changes: Sequence[Change], client: Client) -> Refusal | None:
+    def _find_unaccepted(self, changes: Sequence[Change], client: Client | None) -> Refusal | None:
         """Return which change nobody accepted, or not for today."""
         today = datetime.fromtimestamp(self._parts.state.now(), UTC).date()
         for change in changes:
@@ -215,25 +216,38 @@ class CarryInterceptor(Interceptor[Exchange]):
         known = self._places.get(call.party)
         if known is not None and known[0] == generation:
             return known[1]
-        made = Places(self._read_recordings(call.session, call.party, store))
+        config, session = self._parts.state.config, call.session
+        found = list_recordings(store, (session.cassette, session.sample), call.party, config.rules, config.upstreams)
+        made = Places(each for each in found if (call.party, each.key) not in session.position.recorded_here)
         self._places[call.party] = generation, made
         return made
 
-    def _read_recordings(self, session: Session, party: str, store: Store) -> list[Recorded]:
-        config, found = self._parts.state.config, []
-        for id_, key, _ in list_in_order(store, (session.cassette, session.sample), party):
-            if (party, key) in session.position.recorded_here:
-                continue
-            try:
-                each = store.load(id_)
-                if each.operation not in CHAT:
-                    continue
-                canonical = canonical_of(store, each, config.rules, config.upstreams)
-            except (CassetteError, RefusedError):
-                continue
-            ids = _read_ids(canonical, each.request.body)
-            found.append(Recorded(id_, key, canonical, ids, _read_answer(each, canonical)))
-        return found
+
+def list_recordings(
+    store: Store, place: tuple[str, int], party: str, rules: Rules, upstreams: Mapping[str, str]
+) -> Iterator[Recorded]:
+    """Yield the recordings of a party's conversations in a cassette and sample, in the order of the run."""
+    for id_, key, _ in list_in_order(store, place, party):
+        try:
+            each = store.load(id_)
+            canonical = canonical_of(store, each, rules, upstreams)
+        except (CassetteError, RefusedError):  # damaged, or of a provider that has no route today
+            continue
+        if each.operation in CHAT:
+            yield Recorded(id_, key, canonical, _read_ids(canonical, each.request.body), _read_answer(each, canonical))
+
+
+def find_merged(
+    store: Store, cassette: str, accepted: Sequence[AcceptedChange], rules: Rules, upstreams: Mapping[str, str]
+) -> Iterator[tuple[int, int]]:
+    """Yield recordings of a cassette with different answers whose requests are one under accepted changes.
+
+    Where that is so nobody can say which answer stands: such changes are refused by `accept` and told by `verify`.
+    """
+    for info in store.cassettes(cassette) if accepted else ():
+        place = (cassette, info.sample)
+        for party in dict.fromkeys(each.party for each in store.list_keys(*place)):
+            yield from Places(list_recordings(store, place, party, rules, upstreams)).find_merges(accepted)
 
 
 def _read_ids(canonical: Canonical, body: bytes) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,12 @@ import pytest
 from llmproxy.core.bindings import read_volatile_field
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.uniting import MergeConflict, unite_folders, unite_stores
+from llmproxy.core.changes.accepted import accept
+from llmproxy.core.changes.values import Change, digest_of
 from llmproxy.core.forks.table import Fork, fork_of, put
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import put_volatile_fields, volatile_fields_of
+from llmproxy.core.store.queries import accepted_of, put_accepted, put_volatile_fields, volatile_fields_of
 from llmproxy.core.traffic.interaction import Chunk, Interaction
 from llmproxy.errors import CassetteError, CassetteNewer
 from llmproxy.sqlite_file import connect
@@ -195,6 +199,28 @@ def test_what_two_parts_added_to_one_cassette_is_put_together(folder: Callable[.
     two = folder("two", [*base, named(3, "c")])
     unite_folders([two, one], target, lambda: NOW)
     assert texts(target) == texts(folder("wanted", [other(base[0]), base[1], named(3, "c")]))
+
+
+def test_what_two_branches_accept_is_accepted_by_both(folder: Callable[..., Path]) -> None:
+    """Each accepted a change and one dropped one: the file says both new ones and not the third, and is read back."""
+
+    def accepted(name: str, *texts: str) -> Path:
+        made = [Change("system", "system prompt", "a", text, "0" * 16, digest_of([text]), ()) for text in texts]
+        store = fill(folder(name, [named(1, "c")]).with_suffix(".accepted"), [named(1, "c")])
+        with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
+            put_accepted(opened, "c", accept(made, date(2026, 11, 26)))
+            CassetteDir(store.with_suffix(""), now=lambda: NOW).save(opened, "c")
+        return store.with_suffix("")
+
+    target = accepted("target", "old")
+    unite_folders([accepted("one", "old", "x"), accepted("two", "y")], target, lambda: NOW)
+    assert texts(target) == texts(accepted("wanted", "x", "y"))
+    assert "changes:" in texts(target)["c.yaml"]
+    with FileStore.open(target.with_suffix(".read"), writable=True, now=lambda: NOW) as opened:
+        CassetteDir(target, now=lambda: NOW).load_into(opened, rules=Rules())
+        assert {each.exactly for each in accepted_of(opened, "c")} == {
+            frozenset([("0" * 16, digest_of([text]))]) for text in ("x", "y")
+        }
 
 
 def test_folders_that_answer_one_request_differently_are_a_conflict(folder: Callable[..., Path]) -> None:

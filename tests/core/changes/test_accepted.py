@@ -6,9 +6,10 @@ from datetime import date
 
 import pytest
 
-from llmproxy.core.changes.accepted import AcceptedChange, BadChange, Client, Condition, accept, read_client, unite
+from llmproxy.core.changes.accepted import AcceptedChange, BadChange, Condition, accept, unite
 from llmproxy.core.changes.trial import TrialCall
 from llmproxy.core.changes.values import Change, Refusal, Why, digest_of, list_hunks
+from llmproxy.core.traffic.interaction import Client, client_of
 
 DAY = date(2026, 11, 26)
 
@@ -34,25 +35,25 @@ def test_a_change_is_named_by_its_lines() -> None:
 @pytest.mark.parametrize(
     ("change", "client", "covered"),
     [
-        (BRIEF, Client(), True),
-        (_change("Day 3.\nBe brief.", "Day 3.\nBe brief and kind."), Client(), False),  # nobody saw this text
-        (_change("You help.\nBe brief.", "You help.\nBe kind."), Client(), False),
+        (BRIEF, None, True),
+        (_change("Day 3.\nBe brief.", "Day 3.\nBe brief and kind."), None, False),  # nobody saw this text
+        (_change("You help.\nBe brief.", "You help.\nBe kind."), None, False),
     ],
 )
-def test_it_covers_what_was_seen(change: Change, client: Client, covered: bool) -> None:
+def test_it_covers_what_was_seen(change: Change, client: Client | None, covered: bool) -> None:
     """An accepted change holds for the very texts that somebody accepted, and for no others."""
     assert accept([BRIEF], DAY)[0].covers(change, client) is covered
 
 
 def test_it_may_hold_for_one_client_and_until_a_day() -> None:
     """A condition asks who sends the request, in which version; after the last day it holds no more."""
-    made = accept([BRIEF], DAY, until=date(2026, 12, 1), when=Condition("claude-cli", "2.1.300"))[0]
+    made = accept([BRIEF], DAY, until=date(2026, 12, 1), when=Condition("claude-code", "2.1.300"))[0]
     versions = ["2.1.300", "2.1.332", "2.2", "2.1.197", "2.1.29"]
-    assert [made.covers(BRIEF, Client("claude-cli", each)) for each in versions] == [True, True, True, False, False]
+    assert [made.covers(BRIEF, Client("Claude Code", each)) for each in versions] == [True, True, True, False, False]
     assert not made.covers(BRIEF, Client("codex", "3.0"))
     assert [made.has_ended(date(2026, 12, day)) for day in (1, 2)] == [False, True]
-    assert read_client((("User-Agent", "claude-cli/2.1.332 (external, cli)"),)) == Client("claude-cli", "2.1.332")
-    assert read_client(()) == Client()
+    assert made.covers(BRIEF, client_of((("User-Agent", "claude-cli/2.1.332 (external, cli)"),)))
+    assert not made.covers(BRIEF, None)
 
 
 def test_its_form_in_a_file_is_read_back() -> None:

@@ -13,6 +13,8 @@ import pytest
 from llmproxy.core.changes.accepted import AcceptedChange, Condition, accept
 from llmproxy.core.changes.trial import TrialCall
 from llmproxy.core.changes.values import Why
+from llmproxy.core.engine.carried_answers import find_merged
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import accepted_of, put_accepted
 from llmproxy.core.traffic.interaction import Chunk, Response
@@ -194,3 +196,17 @@ def test_accepted_changes_stand_beside_volatile_fields(store: Path) -> None:
     made = _accept(store, _ask(EDITED))
     with open_store(store, writable=True, now=lambda: NOW) as opened:
         assert accepted_of(opened, "c") == tuple(made)
+
+
+def test_what_would_be_one_with_two_answers_is_found(tmp_path: Path) -> None:
+    """Two prompts whose recordings answer differently cannot both become a third one."""
+    store, other = tmp_path / "s.db", SYSTEM.replace("brief", "short")
+    _record(store, (_ask(SYSTEM), "It is 2.", 200), (_ask(other), "Two.", 200))
+    made = []
+    for name, system in (("c", SYSTEM), ("d", other)):
+        with InProcess(tmp_path / f"{name}.db", "record") as proxy:
+            proxy.ask("r", "/s/c/v1/chat/completions", _ask(system), _say("x"))
+        made += [change for call in _try(tmp_path / f"{name}.db", _ask(EDITED)) for change in call.changes]
+    with open_store(store, writable=False, now=lambda: NOW) as opened:
+        for changes, found in ((made[:1], []), (made, [(1, 2)])):
+            assert list(find_merged(opened, "c", accept(changes, TODAY), Rules(), {})) == found
