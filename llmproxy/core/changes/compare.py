@@ -14,7 +14,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from llmproxy.core.changes.places import Standing, asks_same
-from llmproxy.core.changes.possible import Given, find_impossible
+from llmproxy.core.changes.possible import Given, find_impossible, may_ask
 from llmproxy.core.changes.reading import ReadRequest, Slot, holds, read_call, read_text, render, tool_of, without_ids
 from llmproxy.core.changes.values import Change, Hunk, Origin, Refusal, Source, Why, digest_of, list_hunks
 from llmproxy.core.changes.wordings import find_wording
@@ -114,7 +114,11 @@ class _Comparison:
         name = segment.name
         match slot[0]:
             case Kind.TOOL | Kind.PARAMETER:
-                yield self._build(segment.kind, old, new, name)
+                change = self._build(segment.kind, old, new, name)
+                asked = name.removeprefix("parameter ") if slot[0] == Kind.PARAMETER else None
+                if asked is not None and any(may_ask(asked, each.value) for each in (old, new) if each is not None):
+                    raise Refused(Why.QUESTION, f"{name}: {_show(change)}")
+                yield change
             case Kind.MODEL:
                 shown = " -> ".join("none" if each is None else render(each.value) for each in (old, new))
                 raise Refused(Why.MODEL, f"model: {shown}")

@@ -37,6 +37,11 @@ _FORMATS = frozenset({
     "response_format", "format", "responseSchema", "response_schema", "responseJsonSchema", "response_json_schema",
     "responseMimeType", "response_mime_type", "output_format", "output_config", "text",
 })  # fmt: skip
+_ASKING = frozenset({
+    "prompt", "message", "messages", "input", "inputs", "query", "context", "suffix", "template", "variables",
+    "documents", "files", "images", "image", "instances", "prediction",
+})  # fmt: skip
+"""Parameters that may hold the question, or what was said before it."""
 _GROUPS = frozenset({"generationConfig", "generation_config", "inferenceConfig", "options", "text", "output_config"})
 """Parameters whose members are parameters."""
 
@@ -59,6 +64,13 @@ def find_impossible(given: Given, was: ReadRequest, now: ReadRequest) -> str:
         if old != new and (why := _check_parameter(name.rpartition(".")[2], old, new, given)):
             return f"parameter {name}: {why}"
     return _check_calls(given.message, was, now)
+
+
+def may_ask(name: str, value: object) -> bool:
+    """Return whether a parameter may hold a part of the question: by its name, or since somebody wrote prose there."""
+    if name in _FORMATS | _GROUPS | _STOPS:
+        return False
+    return name in _ASKING or " " in json.dumps(value, separators=(",", ":"))
 
 
 def _parameters(request: ReadRequest) -> Iterator[tuple[str, Any]]:

@@ -112,7 +112,8 @@ class Stages:
         if verdict.recording is not None:
             exchange.slot = verdict.recording
             exchange.note = exchange.note or describe_failure(verdict.recording)
-            self._account(exchange, verdict.recording)
+            if found.key == exchange.key:
+                self._account(exchange, verdict.recording)
         elif verdict.reason is not None and exchange.route.not_llm:
             exchange.error = Harmless("llmproxy: telemetry; taken, and sent to nobody")
         elif (why := verdict.reason) is not None:

@@ -154,7 +154,7 @@ def _add_system(rng: random.Random, now: Thread, right: Expected, dialect: Diale
 
 
 def _widen_tool(rng: random.Random, now: Thread, right: Expected, dialect: Dialect) -> None:
-    name = rng.choice(["note", "check", "log", "owes", "spare"])
+    name = rng.choice(["note", "check", "log", "owes"])
     now.tools[name] = copy.deepcopy(now.tools[name])
     now.tools[name]["properties"]["limit"] = {"type": "integer"}
     right.always.add(f"tool {name}")
