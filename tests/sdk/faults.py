@@ -40,10 +40,6 @@ BRIEF: Mapping[str, Mapping[str, float]] = {
     "slow-start": {"seconds": 2}, "slow-tokens": {"seconds": 0.2}, "stall": {"seconds": 3},
 }  # fmt: skip
 """Where the defaults would take long: no client here has a limit below."""
-STUBBORN = ("http-429", "http-500", "reset")
-"""Kinds that also strike every attempt, to count how many there are."""
-ALWAYS = "!"
-"""Behind a kind: each attempt is struck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +111,6 @@ class FaultLab:
             for kind in self.kinds:
                 if kind not in APART and (kind in OF_CALLS) == of_calls:
                     yield f"{client.case(column)}@{kind}"
-        for kind in STUBBORN:
-            if kind in self.kinds:
-                yield f"{client.case(PLAIN)}@{kind}{ALWAYS}"
 
     def _strike_apart(self, px: Proxy, kind: str, client: Client) -> None:
         # Only a new connection has a handshake: the first call's.
@@ -170,8 +163,7 @@ class Conductor:
         self.note(session)
         arrived = self._px.control(f"sessions/{session}/reset", {})["arrived"]
         kind = case.partition("@")[2]
-        name = kind.removesuffix(ALWAYS)
-        rule = {"kind": name, "call": 1, **BRIEF.get(name, {}), **({"times": "always"} if name != kind else {})}
+        rule = {"kind": kind, "call": 1, **BRIEF.get(kind, {})}
         self._px.control(f"sessions/{session}/faults", {"faults": [rule] if kind else []})
         self._running[session] = case, arrived
 
@@ -216,12 +208,6 @@ MISSED = "no recorded response"
 """Stands in the message of who went on with what came, and asked what nobody recorded."""
 
 
-RAISED = (
-    ("cut stream", STREAM, "cut-frame"), ("error event", STREAM, "error-event"), ("no JSON", PLAIN, "malformed-json"),
-)  # fmt: skip
-"""Columns of the second table: head, call, kind."""
-
-
 def word(lab: FaultLab, client: Client, column: str, kind: str) -> str:
     """Say what a client did with a call that was struck; empty where there was nothing to strike."""
     seen = lab.seen[client.name].get(f"{client.case(column)}@{kind}")
@@ -242,16 +228,6 @@ def cell(lab: FaultLab, client: Client, kind: str) -> str:
     return " / ".join(dict.fromkeys(words)) or "-"
 
 
-def stubborn(lab: FaultLab, client: Client, kind: str) -> str:
-    """Say after how many attempts it gives up, and with what."""
-    seen = lab.seen[client.name][f"{client.case(PLAIN)}@{kind}{ALWAYS}"]
-    return f"{seen.calls}, {_class(seen)}"
-
-
-def _class(seen: Seen) -> str:
-    return f"`{seen.line['error']['class']}`" if "error" in seen.line else "nothing"
-
-
 def summarize(outcomes: Mapping[str, str]) -> str:
     """Return client -> outcome as a cell: what most do, then the others by name ("retries; raises: fetch, curl")."""
     groups: dict[str, list[str]] = {}
@@ -269,7 +245,7 @@ def outcome_in(summary: str, client: str) -> str:
 
 
 def tables(lab: FaultLab) -> str:
-    """Write both tables in Markdown: what clients do at each kind, and what each client raises."""
+    """Write the table in Markdown: what clients do at each kind."""
     together: dict[str, list[str]] = {}
     for name in lab.kinds:
         summary = summarize({client.name: cell(lab, client, name) for client in lab.clients})
@@ -279,11 +255,4 @@ def tables(lab: FaultLab) -> str:
         "|---|---|",
         *(f"| {', '.join(names)} | {each} |" for each, names in together.items()),
     ]
-    raised = [row for row in RAISED if row[2] in lab.kinds]
-    heads = [*STUBBORN, *(head for head, _, _ in raised)]
-    lines += ["", f"| SDK | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
-    for client in lab.clients:
-        found = [stubborn(lab, client, kind) for kind in STUBBORN]
-        found += [_class(lab.seen[client.name][f"{client.case(column)}@{kind}"]) for _, column, kind in raised]
-        lines.append(f"| {client.name} | {' | '.join(found)} |")
     return "\n".join(lines) + "\n"
