@@ -83,9 +83,11 @@ class FaultInterceptor(Interceptor[Exchange]):
             session.restart()
         nth = session.position.counts[walker] + 1
         verdict = judge(call, found, nth)
-        if verdict.decision is Decision.REFUSE and not any(each.goes_on(call) for each in call.interceptors):
+        made = next((made for each in call.interceptors if (made := each.would_answer(call)) is not None), None)
+        goes_on = made is not None or any(each.goes_on(call) for each in call.interceptors)
+        if verdict.decision is Decision.REFUSE and not goes_on:
             return found
-        target = self._target(call, found, nth, verdict.recording)
+        target = self._target(call, found, nth, verdict.recording, made)
         for each in self.aside:
             each.pass_by(target)
         if (injected := self.faulting.inject(target)) is None:
@@ -100,10 +102,13 @@ class FaultInterceptor(Interceptor[Exchange]):
         self._keep(call)
         return found
 
-    def _target(self, call: Exchange, found: Lookup, nth: int, slot: KeyedRecording | None) -> FaultTarget:
+    def _target(
+        self, call: Exchange, found: Lookup, nth: int, slot: KeyedRecording | None, made: Response | None
+    ) -> FaultTarget:
+        """Return what a rule looks at; `made` is what another interceptor answers in place of a recording."""
         provider = call.route.provider.name
         upgrade = (header(call.request.headers, "upgrade") or "").lower() == "websocket"
-        known: list[Response | None] = []
+        known: list[Response | None] = [] if made is None else [made]
 
         def answer() -> Response | None:
             if not known:
@@ -121,7 +126,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             key=found.key,
             nth=nth,
             family=call.family,
-            recording=None if slot is None else slot.id,
+            recording=slot.id if slot is not None else None if made is None else 0,
             stream=call.identity.stream,
             target=call.route.target,
             body=call.request.data,

@@ -133,15 +133,17 @@ class Forking:
 
         A retry after a failed answer has the number of what it retries.
         """
-        self.requests += 1
-        if not can_write(call.operation):
-            call.state.put(_Numbered(self.requests))
-            return None
-        if self._last != (call.key, True):
-            self.llm_calls += 1
-        self._last = (call.key, False)
-        call.state.put(_Numbered(self.requests, self.llm_calls - 1))
-        return self.llm_calls - 1
+        numbered = self._number(call)
+        call.state.put(numbered)
+        self.requests = numbered.number
+        if numbered.llm_call is not None:
+            self.llm_calls, self._last = numbered.llm_call + 1, (call.key, False)
+        return numbered.llm_call
+
+    def _number(self, call: Exchange) -> _Numbered:
+        """Return which request a call is, the next, or the one that it asks again; it is not counted."""
+        is_next = self._last != (call.key, True)
+        return _Numbered(self.requests + 1, self.llm_calls - 1 + is_next if can_write(call.operation) else None)
 
     def on_call_end(self, call: Exchange, status: int) -> None:
         if _numbers(call).llm_call is not None and self._last[0] == call.key:
@@ -160,6 +162,16 @@ class Forking:
         self._answered.add(number)
         self._causes[f"the answer of LLM call {number} was overridden"] = None
         call.note = "; ".join(note for note in (call.note, f"answer {number} overridden") if note)
+        return self._write(call, number, said)
+
+    def would_answer(self, call: Exchange) -> Response | None:
+        """Return the overridden answer of a call that is not counted yet."""
+        number = self._number(call).llm_call
+        said = None if number is None else self.overrides.answers.get(number)
+        return None if said is None or number is None else self._write(call, number, said)
+
+    @staticmethod
+    def _write(call: Exchange, number: int, said: Message) -> Response:
         return write(
             call.operation, call.request.data, call.route.target, call.identity.model, said,
             stream=call.identity.stream, call=number,
@@ -322,6 +334,14 @@ class ForkInterceptor(Interceptor[Exchange]):
             call.kept.interaction = opened.add(made, supersede=False)
             call.session.served.add(call.kept.interaction)
         return found
+
+    def would_answer(self, call: Exchange) -> Response | None:
+        if not _is_agents(call) or call.channel is not Channel.LLM:
+            return None
+        try:
+            return self.forking.would_answer(call)
+        except LLMProxyError:
+            return None
 
     def goes_on(self, call: Exchange) -> bool:
         """Return whether the run would fork with a call; with a tool's it never does."""

@@ -66,7 +66,7 @@ class FaultTarget(NamedTuple):
     """Which arrival of its key it is, from 1: a retry of a faulty call has the same number."""
     family: Family = "generic"
     recording: int | None = None
-    """Row of the recording that would answer; None where the provider would be asked."""
+    """Row of the recording that would answer; 0: the answer is made by hand; None: the provider would be asked."""
     stream: bool = False
     target: str = ""
     body: bytes = b""

@@ -154,6 +154,10 @@ class Interceptor[C]:
     def before_key(self, call: C, body: bytes) -> bytes:
         return body
 
+    def would_answer(self, call: C) -> Response | None:
+        """Return the answer that it will make of a call, whatever is recorded; nothing is counted yet."""
+        return None
+
     def on_lookup(self, call: C, found: Lookup) -> Lookup:
         return found
 
