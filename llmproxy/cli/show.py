@@ -17,7 +17,7 @@ from llmproxy.cli.parts.bindings import format_run_variables, plain_run_variable
 from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.printing import body_text, dump, line, paragraphs, print_line, room, wrap_text
 from llmproxy.cli.parts.store_arguments import STORE, also_called, find, is_number, open_given, session_name
-from llmproxy.core.traffic.interaction import client_of
+from llmproxy.core.providers.table import client_of
 from llmproxy.errors import CassetteNotFound, SettingsError
 
 if TYPE_CHECKING:

@@ -16,12 +16,13 @@ from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.context import MissContext, MissPlace
 from llmproxy.core.misses.explain import ExplainedMiss, explain
 from llmproxy.core.misses.nearest import AS_RECORDED, Wording
+from llmproxy.core.providers.table import client_of
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.interceptor import MissReason
 from llmproxy.core.store.queries import count, count_of, find_other_places
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.interaction import Key, Request, client_of, header
+from llmproxy.core.traffic.interaction import Key, Request, header
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import Channel
 

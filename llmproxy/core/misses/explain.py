@@ -25,7 +25,7 @@ from llmproxy.protocol import AGENT, Channel
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical
-    from llmproxy.core.traffic.interaction import Client
+    from llmproxy.core.providers.table import Client
 
 _SENT_TO: Mapping[Channel, str] = {Channel.LLM: "provider", Channel.MCP: "server", Channel.HTTP: "service"}
 _NUMBER = re.compile(r"\d+")

@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
+from llmproxy.core.traffic.interaction import Headers, header
+from llmproxy.late import late
 from llmproxy.protocol import STDIO_PREFIX, Channel
 from llmproxy.values import host_matches
 
@@ -496,3 +498,25 @@ def host_in_path(target: str, patterns: Sequence[str]) -> NamedHost | None:
     scheme = "https" if number in (None, 443) else "http"
     name, url = service(scheme, host, number)
     return NamedHost(name, url, f"{slash + rest or '/'}{mark}{query}")
+
+
+class Client(NamedTuple):
+    """A program that asks."""
+
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        """Read ``Claude Code 2.1.197``."""
+        return f"{self.name} {self.version}"
+
+
+_PRODUCT = late(r"([A-Za-z][\w.@-]*(?:/[A-Za-z][\w.@-]*)*)[/ ]v?(\d[\w.+-]{0,40})")
+CLIENTS = {"claude-cli": "Claude Code", "codex_cli_rs": "Codex", "codex_exec": "Codex", "GeminiCLI": "Gemini CLI"}
+"""Names of agents, by what their user-agent begins with; every other client keeps the name that it says."""
+
+
+def client_of(headers: Headers) -> Client | None:
+    """Return the program of a request's user-agent; None where it says no name and version."""
+    match = _PRODUCT.match(header(headers, "user-agent") or "")
+    return None if match is None else Client(CLIENTS.get(match[1], match[1]), match[2])

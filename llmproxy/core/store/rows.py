@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from llmproxy.core.providers.table import MCP_PREFIX, channel_of
+from llmproxy.core.providers.table import MCP_PREFIX, channel_of, client_of
 from llmproxy.core.store.bodies import DATA
 from llmproxy.core.traffic.interaction import (
     Cut,
@@ -23,7 +23,6 @@ from llmproxy.core.traffic.interaction import (
     Request,
     Response,
     Usage,
-    client_of,
 )
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Channel

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, NewType, overload
+from typing import NewType, overload
 
 Key = NewType("Key", str)
 """Tagged digest of a canonical request: ``v2:`` and 64 hex digits."""
@@ -226,25 +226,3 @@ def attempt_of(headers: Headers) -> int | None:
         if match is not None:
             return max(int(match[1]) - first, 0)
     return None
-
-
-class Client(NamedTuple):
-    """A program that asks."""
-
-    name: str
-    version: str
-
-    def __str__(self) -> str:
-        """Read ``Claude Code 2.1.197``."""
-        return f"{self.name} {self.version}"
-
-
-_PRODUCT = re.compile(r"([A-Za-z][\w.@-]*(?:/[A-Za-z][\w.@-]*)*)[/ ]v?(\d[\w.+-]{0,40})")
-CLIENTS = {"claude-cli": "Claude Code", "codex_cli_rs": "Codex", "codex_exec": "Codex", "GeminiCLI": "Gemini CLI"}
-"""Names of agents, by what their user-agent begins with; every other client keeps the name that it says."""
-
-
-def client_of(headers: Headers) -> Client | None:
-    """Return the program of a request's user-agent; None where it says no name and version."""
-    match = _PRODUCT.match(header(headers, "user-agent") or "")
-    return None if match is None else Client(CLIENTS.get(match[1], match[1]), match[2])

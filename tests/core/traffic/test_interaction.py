@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.traffic.interaction import Chunk, Client, Cut, Headers, Response, client_of, header, without
+from llmproxy.core.providers.table import Client, client_of
+from llmproxy.core.traffic.interaction import Chunk, Cut, Headers, Response, header, without
 
 FIELDS: Headers = (("Content-Type", "a"), ("X", "1"), ("x", "2"))
 
