@@ -84,10 +84,12 @@ class FaultInterceptor(Interceptor[Exchange]):
         nth = session.position.counts[walker] + 1
         verdict = judge(call, found, nth)
         made = next((made for each in call.interceptors if (made := each.would_answer(call)) is not None), None)
-        goes_on = made is not None or any(each.goes_on(call) for each in call.interceptors)
-        if verdict.decision is Decision.REFUSE and not goes_on:
+        slot = verdict.recording
+        if made is None and any(each.goes_live(call, hit=slot is not None) for each in call.interceptors):
+            slot = None
+        elif verdict.decision is Decision.REFUSE and made is None:
             return found
-        target = self._target(call, found, nth, verdict.recording, made)
+        target = self._target(call, found, nth, slot, made)
         for each in self.aside:
             each.pass_by(target)
         if (injected := self.faulting.inject(target)) is None:

@@ -133,14 +133,14 @@ class Forking:
 
         A retry after a failed answer has the number of what it retries.
         """
-        numbered = self._number(call)
+        numbered = self.number(call)
         call.state.put(numbered)
         self.requests = numbered.number
         if numbered.llm_call is not None:
             self.llm_calls, self._last = numbered.llm_call + 1, (call.key, False)
         return numbered.llm_call
 
-    def _number(self, call: Exchange) -> _Numbered:
+    def number(self, call: Exchange) -> _Numbered:
         """Return which request a call is, the next, or the one that it asks again; it is not counted."""
         is_next = self._last != (call.key, True)
         return _Numbered(self.requests + 1, self.llm_calls - 1 + is_next if can_write(call.operation) else None)
@@ -166,7 +166,7 @@ class Forking:
 
     def would_answer(self, call: Exchange) -> Response | None:
         """Return the overridden answer of a call that is not counted yet."""
-        number = self._number(call).llm_call
+        number = self.number(call).llm_call
         said = None if number is None else self.overrides.answers.get(number)
         return None if said is None or number is None else self._write(call, number, said)
 
@@ -202,9 +202,9 @@ class Forking:
             f" --override-llm {number}='...'"
         )
 
-    def parts(self, call: Exchange, *, hit: bool) -> bool:
+    def parts(self, numbered: _Numbered, *, hit: bool) -> bool:
         """Return whether the run forks with this request."""
-        return self.live and not self.forked and (not hit or _numbers(call).number == self.at)
+        return self.live and not self.forked and (not hit or numbered.number == self.at)
 
     def fork_at(self, call: Exchange, miss: ExplainedMiss | None, child: str, now: float = 0.0) -> Fork:
         """Return the fork that begins with this request, or would."""
@@ -343,15 +343,16 @@ class ForkInterceptor(Interceptor[Exchange]):
         except LLMProxyError:
             return None
 
-    def goes_on(self, call: Exchange) -> bool:
-        """Return whether the run would fork with a call; with a tool's it never does."""
-        return self.forking.live and not self.forking.forked and call.channel is Channel.LLM
+    def goes_live(self, call: Exchange, *, hit: bool) -> bool:
+        """Return whether the run will fork with a call that is not counted yet; with a tool's it never does."""
+        agents = _is_agents(call) and call.channel is Channel.LLM
+        return agents and self.forking.parts(self.forking.number(call), hit=hit)
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
         """Let the run fork with a call, which is recorded in the child then, as all that follow."""
         forking, recording = self.forking, decided.recording
         agents = _is_agents(call) and call.channel is Channel.LLM
-        if agents and forking.parts(call, hit=recording is not None):
+        if agents and forking.parts(_numbers(call), hit=recording is not None):
             self._part(call, decided.reason, len(found.recordings))
             return Decided(Decision.RECORD)
         if forking.live and recording is not None:

@@ -164,8 +164,8 @@ class Interceptor[C]:
     def on_decision(self, call: C, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
         return decided
 
-    def goes_on(self, call: C) -> bool:
-        """Return whether a call that no recording answers goes to its provider all the same."""
+    def goes_live(self, call: C, *, hit: bool) -> bool:
+        """Return whether a call will go to its provider that no recording answers, or (`hit`) that one would."""
         return False
 
     def on_miss(self, call: C, why: MissReason, recordings: int) -> bool:
