@@ -131,7 +131,7 @@ class Forking:
     def count(self, call: Exchange) -> int | None:
         """Count a request of the agent; returns the number of its call of a model, from 0, None if it calls none.
 
-        A retry after a failed answer has the number of what it retries.
+        A retry has the number of what it retries: its client calls it one, or it comes after a failed answer.
         """
         numbered = self.number(call)
         call.state.put(numbered)
@@ -142,8 +142,10 @@ class Forking:
 
     def number(self, call: Exchange) -> _Numbered:
         """Return which request a call is, the next, or the one that it asks again; it is not counted."""
-        is_next = self._last != (call.key, True)
-        return _Numbered(self.requests + 1, self.llm_calls - 1 + is_next if can_write(call.operation) else None)
+        again = self._last[0] == call.key and bool(call.place.attempt)
+        is_next = not again and self._last != (call.key, True)
+        llm_call = self.llm_calls - 1 + is_next if can_write(call.operation) else None
+        return _Numbered(self.requests + (not again), llm_call)
 
     def on_call_end(self, call: Exchange, status: int) -> None:
         if _numbers(call).llm_call is not None and self._last[0] == call.key:

@@ -15,8 +15,9 @@ from llmproxy.core.misses.context import MissContext, MissPlace
 from llmproxy.core.misses.explain import LIMIT, LINES, ExplainedMiss, explain, miss_text, reason
 from llmproxy.core.misses.nearest import Nearest, Suggestion
 from llmproxy.core.providers.routing import route
-from llmproxy.core.providers.table import Client, Request
+from llmproxy.core.providers.table import Client
 from llmproxy.core.traffic.differences import Difference
+from llmproxy.core.traffic.interaction import Request
 
 CONTEXT = MissContext(
     mode="replay",
