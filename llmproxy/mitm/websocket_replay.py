@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import replace
 
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
@@ -278,7 +277,7 @@ class Socket:
         session = exchange.session
         records = session.policy.on_miss is Decision.RECORD
         miss = explain(
-            replace(context_of(exchange), store=str(engine.config.store)),
+            context_of(exchange, engine.config),
             exchange.kept.interaction or 0,
             mismatch,
             records=records,

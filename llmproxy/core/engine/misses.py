@@ -32,13 +32,14 @@ PLACES = 3
 """Other places of the key that are named."""
 
 
-def context_of(exchange: Exchange) -> MissContext:
-    """Return what an exchange itself says of its miss."""
+def context_of(exchange: Exchange, config: Config) -> MissContext:
+    """Return what an exchange itself says of its miss, and how its proxy was started."""
     session = exchange.session
     return MissContext(
         mode=session.settings.mode, cassette=session.cassette, session=session.name, sample=session.sample,
         party=exchange.party, key=exchange.key or "", method=exchange.method, provider=exchange.route.provider.name,
-        operation=exchange.operation, model=exchange.identity.model,
+        operation=exchange.operation, model=exchange.identity.model, store=config.shown or str(config.store),
+        again=config.again, upstreams=session.settings.upstreams,
     )  # fmt: skip
 
 
@@ -57,9 +58,8 @@ def explain_miss(
     key = exchange.key or Key("")
     place, kind = (session.cassette, session.sample), (where.provider.name, exchange.operation)
     context = replace(
-        context_of(exchange), stream=exchange.identity.stream, last_user=last_user_text(request.body) or "",
-        store=config.shown or str(config.store), store_exists=store is not None, again=config.again,
-        upstreams=session.settings.upstreams, recordings=count(store, *place) if store else 0,
+        context_of(exchange, config), stream=exchange.identity.stream, last_user=last_user_text(request.body) or "",
+        store_exists=store is not None, recordings=count(store, *place) if store else 0,
         same_operation=count(store, *place, *kind) if store else 0,
         played=recordings if why is MissReason.EXHAUSTED else 0,
         elsewhere=_find_elsewhere(store, key, exchange.channel) if store else (), complete=session.complete,
