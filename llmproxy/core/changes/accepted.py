@@ -24,7 +24,7 @@ from itertools import chain
 from typing import Any, NamedTuple, Self
 
 from llmproxy.core.changes.values import Change
-from llmproxy.core.traffic.interaction import Client
+from llmproxy.core.providers.table import Client
 
 _NEW = "new"
 """Stands for the digest of a segment that is not there."""

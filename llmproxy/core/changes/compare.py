@@ -21,7 +21,7 @@ from llmproxy.core.changes.wordings import find_wording
 from llmproxy.core.dialects.conversation import Kind, Segment
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.changes import STATE_HEADER
-from llmproxy.core.traffic.interaction import Client
+from llmproxy.core.providers.table import Client
 from llmproxy.core.traffic.json_bytes import dump
 
 HEADER, QUERY = "header", "query"

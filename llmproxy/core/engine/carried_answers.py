@@ -31,6 +31,7 @@ from llmproxy.core.keys.changes import is_success
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.misses.context import MissContext
+from llmproxy.core.providers.table import Client, client_of
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
@@ -38,7 +39,7 @@ from llmproxy.core.store.queries import accepted_of, list_in_order, summary
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.interaction import Client, Ending, Interaction, Key, client_of, header
+from llmproxy.core.traffic.interaction import Ending, Interaction, Key, header
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import CassetteError, RefusedError
 from llmproxy.protocol import CARRIED_HEADER, OFFLINE, Channel, Decision, Mode, Plays
