@@ -29,7 +29,7 @@ from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.streams import ending
 from llmproxy.core.dialects.usage import model_of, usage_of
-from llmproxy.core.keys.changes import STATE_HEADER, StateChanges, find_change, is_success, named_things
+from llmproxy.core.keys.changes import STATE_HEADER, StateChanges, find_change, is_success
 from llmproxy.core.keys.fields import SAID_HEADER, describe_unstored
 from llmproxy.core.keys.normalize import Canonical, MadeBy, Origin, canonicalize, key_of, new_ids
 from llmproxy.core.keys.scrub import Rules
@@ -167,8 +167,7 @@ class _Adopter:
         canonical, changes = self.canonical(request, route, sample), self.changes.setdefault(sample, StateChanges())
         tree = parse_json(body) if route.changes else None
         change = find_change(route, each.method, key_of(canonical), canonical.refs, tree)
-        names = named_things(route, canonical.refs, change)
-        if state := changes.state_of(names, self.made_by(sample), change.both if change else frozenset()):
+        if state := changes.state_before(route, each.method, canonical.refs, change, self.made_by(sample)):
             request = replace(request, headers=(*request.headers, (STATE_HEADER, state)))
         if change is not None and is_success(each.status):
             changes.begin(change._replace(key=key_of(self.canonical(request, route, sample))))

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from llmproxy.core.engine.state import State
-from llmproxy.core.keys.changes import STATE_HEADER, find_change, find_texts, is_listing, named_things
+from llmproxy.core.keys.changes import STATE_HEADER, find_change, find_texts
 from llmproxy.core.keys.fields import (
     CREDENTIAL,
     DECLARED,
@@ -318,9 +318,8 @@ class Keying:
         if exchange.place.changes or where.changes:
             change = find_change(where, exchange.method, known.key, known.refs, tree)
         if changes.made:
-            names = named_things(where, known.refs, change)
-            both, lists = change.both if change else frozenset(), is_listing(where, exchange.method)
-            if state := changes.state_of(names, self.made_by(exchange.session), both, lists=lists):
+            made_by = self.made_by(exchange.session)
+            if state := changes.state_before(where, exchange.method, known.refs, change, made_by):
                 exchange.request.add(STATE_HEADER, state)
                 seen = self.canonical(exchange, body)
                 known = replace(known, key=key_of(seen))

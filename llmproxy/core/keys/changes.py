@@ -79,6 +79,14 @@ class StateChanges:
         self.made.clear()
         self._births.clear()
 
+    def state_before(
+        self, route: Route, method: str, refs: Iterable[str], change: StateChange | None, made_by: MadeBy
+    ) -> str:
+        """Return the state of all that a request's answer may depend on; empty where nothing of it was changed."""
+        both = change.both if change is not None else frozenset[str]()
+        names = named_things(route, method, refs, change)
+        return self.state_of(names, made_by, both, lists=is_listing(route, method))
+
     def state_of(
         self, names: Iterable[str], made_by: MadeBy, both: frozenset[str] = frozenset(), *, lists: bool = False
     ) -> str:
@@ -108,14 +116,14 @@ def find_change(route: Route, method: str, key: Key, refs: tuple[str, ...], tree
     """Return what a request changes if it succeeds; None for nearly all."""
     things: list[str] = []
     if changes_something(route, method):
-        things += [*map(_without_collection, route.ids), _collection(route)]
+        things += [*map(_without_collection, _without_method(route)), _collection(route)]
     if method not in SAFE:
         things += (_without_collection(each) for path in route.changes for each in find_texts(tree, path))
     takes_out = method == "DELETE" and len(route.ids) > 1
     return StateChange(tuple(dict.fromkeys(things)), key, not route.unordered, refs, takes_out) if things else None
 
 
-def named_things(route: Route, refs: Iterable[str], change: StateChange | None) -> list[str]:
+def named_things(route: Route, method: str, refs: Iterable[str], change: StateChange | None) -> list[str]:
     """Return the things whose state a request's answer may depend on, in the order in which it names them.
 
     One that adds to what has no order depends on nothing that was added before: such requests are sent side by side.
@@ -127,7 +135,7 @@ def named_things(route: Route, refs: Iterable[str], change: StateChange | None) 
             if change.ordered or change.takes_out
             else [each for each in named if _without_collection(each) not in change.things]
         )
-    return [*named, _collection(route)] if route.keeps and not route.ids else named
+    return [*named, _collection(route)] if (route.keeps or method in SAFE) and not route.ids else named
 
 
 def is_listing(route: Route, method: str) -> bool:
@@ -145,8 +153,17 @@ def _without_collection(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2]
 
 
+def _without_method(route: Route) -> tuple[str, ...]:
+    """Return the ids of a path without the method that Google writes behind one, ``fileSearchStores/s:importFile``."""
+    if route.family != "gemini":
+        return route.ids
+    return tuple(each.partition(":")[0] for each in route.ids)
+
+
 def _collection(route: Route) -> str:
-    return f"{route.operation.partition('/')[0]} of {route.provider.name}"
+    """Return what a request's thing is one of; Ollama's requests are all about its models (``api.tags``)."""
+    name = route.operation.partition("/")[0]
+    return f"{'api' if name.startswith('api.') else name} of {route.provider.name}"
 
 
 def _find_texts(tree: object, path: list[str]) -> Iterator[str]:

@@ -144,7 +144,10 @@ def _operations_named(*names: str) -> tuple[Operation, ...]:
     return tuple(Operation(name) for name in names)
 
 
-_TREES = ("assistants", "batches", "conversations", "evals", "skills", "threads", "videos")
+_TREES = (
+    "assistants", "audio.voices", "batches", "chatkit.sessions", "chatkit.threads", "conversations", "evals",
+    "libraries", "skills", "threads", "videos",
+)  # fmt: skip
 _HEAPS = ("containers", "files", "uploads", "vector_stores")
 """Trees to which things are added, in any order."""
 READS_BY_POST = frozenset({"search", "query"})
@@ -161,7 +164,7 @@ MESSAGES = {
 OPENAI = {
     **_operations(
         *_operations_named(
-            "chat.completions", "completions", "embeddings", "moderations", "rerank", "score",
+            "completions", "embeddings", "moderations", "rerank", "score",
             "responses.compact", "responses.input_tokens", "images.generations", "audio.speech",
             "fim.completions", "agents.completions",
         ),
@@ -169,6 +172,7 @@ OPENAI = {
         *(Operation(name, multipart=True) for name in (
             "images.edits", "images.variations", "audio.transcriptions", "audio.translations",
         )),
+        Operation("chat.completions", tree=True),
         Operation("responses", tree=True, changes=_CONVERSATION),
         *(Operation(name, tree=True, keeps=True) for name in _TREES),
         *(Operation(name, tree=True, keeps=True, unordered=True) for name in _HEAPS),
@@ -214,6 +218,7 @@ COHERE = {
     **{f"/v1/{name}": Operation(f"v1.{name}") for name in ("tokenize", "detokenize", "summarize", "check-api-key")},
     **{f"/v2/{name}": Operation(f"v2.{name}") for name in ("chat", "embed", "rerank")},
     "/v1/models": Operation("models", tree=True),
+    **{f"/v1/{name}": Operation(name, tree=True, keeps=True) for name in ("datasets", "connectors", "finetuning")},
     "/v1/audio/transcriptions": Operation("audio.transcriptions", "openai", multipart=True),
     "/compatibility/v1/chat/completions": Operation("chat.completions", "openai"),
     "/compatibility/v1/embeddings": Operation("embeddings", "openai"),

@@ -54,7 +54,7 @@ def token_usage(usage: Usage) -> TokenUsage:
 def set_arguments(span: Span, call: ToolCall) -> None:
     """Set the arguments; what is no JSON object is kept as it came, and marked."""
     try:
-        value = json.loads(call.arguments) if call.arguments.strip() else {}
+        value = _parse(call.arguments) if call.arguments.strip() else {}
     except (ValueError, RecursionError):
         span.input = call.arguments
         span.metadata["llmproxy.arguments"] = "not JSON"
@@ -70,10 +70,17 @@ def result_value(text: str) -> Any:  # noqa: ANN401 - JSON
     """Return what a tool answered: an object or a list if it is one, else the text."""
     if text.lstrip()[:1] in ("{", "["):
         try:
-            return json.loads(text)
+            return _parse(text)
         except (ValueError, RecursionError):
             pass
     return text
+
+
+def _parse(text: str) -> Any:  # noqa: ANN401 - JSON
+    """Return a JSON value that every reader takes: Python's takes NaN and 1e999 as well. Raises ValueError."""
+    value = json.loads(text)
+    json.dumps(value, allow_nan=False)
+    return value
 
 
 def texts(value: Any, depth: int = 0) -> str:  # noqa: ANN401 - JSON

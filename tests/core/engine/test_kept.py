@@ -275,6 +275,47 @@ def test_what_is_added_in_any_order_is_found(kind: str, tmp_path: Path) -> None:
             assert each.decision is (Decision.REFUSE if _lists(step) else Decision.REPLAY)
 
 
+READ_AFTER = """
+responses/{id} POST responses/{id}/cancel | responses/{id} DELETE responses/{id} | responses/{id}/input_items DELETE responses/{id}
+batches/{id} POST batches/{id}/cancel | messages/batches/{id} POST messages/batches/{id}/cancel | uploads/{id} POST uploads/{id}/parts
+fine_tuning/jobs/{id} POST fine_tuning/jobs/{id}/pause | fine_tuning/jobs POST fine_tuning/jobs/{id}/cancel | models/ft:m DELETE models/ft:m
+chat/completions/{id} POST chat/completions/{id} | chat/completions/{id} DELETE chat/completions/{id} | evals/{id} POST evals/{id}
+evals/{id}/runs POST evals/{id}/runs | videos/{id} DELETE videos/{id} | containers/{id}/files POST containers/{id}/files
+skills/{id}/versions POST skills/{id}/versions | conversations/{id} POST conversations/{id} | assistants/{id} DELETE assistants/{id}
+conversations/{id}/items DELETE conversations/{id}/items/msg_1 | vector_stores/{id}/files/f POST vector_stores/{id}/files/f
+threads/{id}/messages POST threads/{id}/messages | threads/{id}/runs/run_1 POST threads/{id}/runs/run_1/cancel | files/{id} DELETE files/{id}
+audio/voices DELETE audio/voices/{id} | chatkit/sessions/{id} POST chatkit/sessions/{id}/cancel | libraries/{id}/documents POST libraries/{id}/documents
+/v1beta/fileSearchStores/{id}/documents POST /v1beta/fileSearchStores/{id}:importFile | /v1beta/interactions/{id} DELETE /v1beta/interactions/{id}
+/api/tags DELETE /api/delete | /api/tags POST /api/pull | /api/ps POST /api/copy | /replicate/v1/predictions/{id} POST /replicate/v1/predictions/{id}/cancel
+"""
+"""What is read, and what changes it."""
+
+
+@pytest.mark.parametrize(
+    "case", [each.strip() for line in READ_AFTER.split("\n") for each in line.split("|") if each.strip()]
+)
+def test_what_was_read_after_a_change_is_not_served_without_it(case: str, tmp_path: Path) -> None:
+    """Nor is what was read before it served after it; as recorded it is."""
+    read, method, path = (each if each.startswith("/") or each.isupper() else f"/v1/{each}" for each in case.split())
+    root, body = (
+        re.split(r"/\{|/ft:", read)[0],
+        {"model": "m", "input": "x", "messages": [{"role": "user", "content": "x"}]},
+    )
+    make = Step("POST", root if "{id}" in path else "/v1/responses", body, "id")
+    look, change = Step("GET", read), Step(method, path, None if method == "DELETE" else {"x": 1})
+    with engine(tmp_path / "a.db", Mode.RECORD) as made:
+        _, before, _, after = play(made, [make, look, change, look])
+
+    def replay(*steps: Step) -> list[Played]:
+        with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+            made.sessions.open("default")
+            return play(made, steps)
+
+    assert {each.decision for each in replay(make, look, change, look)} == {Decision.REPLAY}
+    assert Played(Decision.REPLAY, after.interaction) not in replay(make, look, look)
+    assert Played(Decision.REPLAY, before.interaction) not in replay(make, change, look)
+
+
 CREATIONS = [
     Step("POST", "/v1/conversations", {}), Step("POST", "/v1/threads", {}), Step("POST", "/v1/files", {"file": "x"}),
     Step("POST", "/v1/uploads", {"bytes": 3}), Step("POST", "/v1/vector_stores", {}), Step("POST", "/v1/assistants", {}),

@@ -215,6 +215,8 @@ def test_a_result_whose_call_was_never_seen() -> None:
     [
         ('{"city": "Par', None, '{"city": "Par', "not JSON"),
         ("just words", None, "just words", "not JSON"),
+        ('{"a": NaN}', None, '{"a": NaN}', "not JSON"),
+        ('{"a": 1e999}', None, '{"a": 1e999}', "not JSON"),
         ("[1, 2]", None, [1, 2], "not an object"),
         ("", {}, None, None),
         ("{}", {}, None, None),
