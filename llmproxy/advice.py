@@ -61,6 +61,13 @@ class StartCommand:
         """Whether it is a test runner that is started again."""
         return _MODE in self.start
 
+    @property
+    def page(self) -> str:
+        """Address of the page of a proxy that goes on when its client has ended; empty where there is none."""
+        port = dict(self.options).get("port", "8080")
+        goes_on = self.start == StartCommand().start and not self.rest and port != "0"
+        return f"http://127.0.0.1:{port}/" if goes_on else ""
+
     def command(
         self, mode: str, cassette: str = "", *, store: str = DEFAULT_STORE, upstreams: Mapping[str, str] | None = None
     ) -> str:

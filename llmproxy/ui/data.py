@@ -77,7 +77,11 @@ def read_wanted(query: Query) -> WantedCalls:
     if "cassette" not in query:
         raise BadQuestion("llmproxy: say which cassette: ?cassette=NAME.")
     sample = number(query, "sample", 1, 999_999)
-    return WantedCalls(query["cassette"], sample, query.get("find", "")[:200], query.get("failed") == "1")
+    find, model = (query.get(name, "")[:200] for name in ("find", "model"))
+    ids = tuple(
+        number({"ids": each}, "ids", None, 1 << 62) for each in query.get("ids", "").split(",")[:STORY_CALLS] if each
+    )
+    return WantedCalls(query["cassette"], sample, find, query.get("failed") == "1", model, ids)
 
 
 # --- the questions ---------------------------------------------------------------------------------------------------
@@ -85,13 +89,14 @@ def read_wanted(query: Query) -> WantedCalls:
 
 def cassettes(store: Reading, _query: Query) -> Json:
     """Return every cassette and sample, whose child it is, and what was asked first."""
-    children = children_of(store)
+    children, sums = children_of(store), rows.in_all(store)
     return {
         "store": store.path.name if server_of(store.path) is None else show_store(store.path),
         "cassettes": [
             {
                 **asdict(info),
                 **children.get((info.name, info.sample), NO_CHILD),
+                **sums[info.name, info.sample],
                 "asked": rows.first_asked(store, info) if n < TOLD else "",
             }
             for n, info in enumerate(each for each in store.cassettes() if each.live)

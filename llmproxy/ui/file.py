@@ -43,7 +43,7 @@ def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: 
     tells how many.
     """
     maker = _FileMaker(most=most)
-    children = children_of(store)
+    children, sums = children_of(store), rows.in_all(store)
     cassettes = []
     for info in wanted:
         found = list(maker.take(store, info))
@@ -57,6 +57,7 @@ def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: 
                 **asdict(info),
                 "holder": None,
                 **children.get((info.name, info.sample), NO_CHILD),
+                **sums[info.name, info.sample],
                 "asked": listed[0]["asked"] if listed else "",
                 "rows": listed,
                 "left": info.live - len(found),

@@ -40,6 +40,11 @@ class ViewCassette(TypedDict):
     """Whose child it is, in words."""
     parent: NotRequired[str | None]
     """Name of the recording whose child it is."""
+    models: NotRequired[list[str]]
+    cost: NotRequired[float | None]
+    """What its calls cost, in US dollars. Null while no price is known."""
+    failed: NotRequired[int]
+    """Calls without a whole good answer."""
 
 
 class ViewCassettes(TypedDict):
@@ -52,7 +57,7 @@ ViewSums = TypedDict(
     {
         "calls": int, "in": int | None, "out": int | None, "cost": float | None, "unpriced": NotRequired[int],
         "failed": int, "from": NotRequired[float | None], "to": NotRequired[float | None],
-        "parties": NotRequired[int],
+        "parties": NotRequired[int], "models": NotRequired[list[str]],
     },
 )  # fmt: skip
 
@@ -62,8 +67,8 @@ class ViewCalls(TypedDict):
     rows: list[ViewRow]
     sums: NotRequired[ViewSums]
     strip: NotRequired[list[list[Any]]]
-    """[id, Unix time, milliseconds, milliseconds to the first byte, failed] of each call; empty where there are too
-    many.
+    """[id, Unix time, milliseconds, milliseconds to the first byte, failed, party, model] of each call; empty where
+    there are too many.
     """
 
 
@@ -109,6 +114,8 @@ class ViewMedia(TypedDict):
 class ViewMessage(TypedDict):
     role: str
     text: str
+    sent: NotRequired[str]
+    """A user's words with what the client wrote around them."""
     reasoning: NotRequired[str]
     calls: NotRequired[list[ViewToolCall]]
     of: NotRequired[str]
@@ -252,6 +259,10 @@ class ViewCallsQuery(TypedDict):
     """Only calls whose prompt, answer, model, operation, target or party holds this."""
     failed: NotRequired[str]
     """1: only those without a whole good answer."""
+    model: NotRequired[str]
+    """Only calls of this model."""
+    ids: NotRequired[str]
+    """Only calls of these numbers, with commas between them."""
     offset: NotRequired[int]
     """Calls to leave out."""
     limit: NotRequired[int]
@@ -267,6 +278,10 @@ class ViewPlaceQuery(TypedDict):
     """Only calls whose prompt, answer, model, operation, target or party holds this."""
     failed: NotRequired[str]
     """1: only those without a whole good answer."""
+    model: NotRequired[str]
+    """Only calls of this model."""
+    ids: NotRequired[str]
+    """Only calls of these numbers, with commas between them."""
 
 
 class ViewStepsQuery(TypedDict):

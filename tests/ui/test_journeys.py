@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.browser import Browser, Page
 from tests.support.forked import program
-from tests.ui.samples import EVIL
+from tests.ui.conftest import viewing
+from tests.ui.samples import EVIL, agent, call, picture, says, store
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def page(browser: Browser, viewer: str) -> Iterator[Page]:
 
 def test_a_recording_is_read_from_the_first_screen_to_a_tool_s_result(page: Page) -> None:
     """What was asked, done and answered is seen without a click; a step leads to its call, and that to the next."""
-    page.see("The sum in calc.py is wrong", ".cassettes li")
+    page.see("The sum in calc.py is wrong", ".cassettes tr")
     page.click(".cassettes a", "agent")
     page.see("The sum in calc.py is wrong", ".step.user")
     page.see("write_file", ".step.tool")
@@ -41,6 +42,63 @@ def test_a_recording_is_read_from_the_first_screen_to_a_tool_s_result(page: Page
     page.click(".toolcall .link", "in the next call")
     page.see("call #5", ".facts h2")
     assert "#token" not in page.js("location.href")
+
+
+def test_recordings_are_a_table_by_file(browser: Browser, tmp_path: Path) -> None:
+    """Sorted by a column, found by a word, walked by keys; of tests, each file stands above its own; one alone opens itself."""
+    rain, sun = "test_weather.test_rain-0a1b2c3d", "test_weather.test_sun-1a1b2c3d"
+    path = store(tmp_path / "x.db", *agent(rain), picture(), *agent(sun)[:1])
+    with viewing(path) as url:
+        page = browser.open(url)
+        page.see("test_weather", ".cassettes .file")
+        page.see("test_rain", ".cassettes td a")
+        names = "[...document.querySelectorAll('.cassettes td a')].map((each) => each.innerText).join()"
+        assert page.js(names) == "picture,test_rain,test_sun"
+        page.click("thead button", "calls")
+        assert page.js(names) == "picture,test_sun,test_rain"
+        page.press("/")
+        page.type("calc.py")
+        page.wait(f"{names} === 'test_sun,test_rain'")
+        page.press("Escape")
+        page.press("j")
+        page.press("j")
+        page.press("Enter")
+        page.wait(f"location.hash === '#/c/{sun}'")
+        page.close()
+    with viewing(store(tmp_path / "one.db", *agent())) as url:
+        page = browser.open(url)
+        page.see("5 calls", ".head")
+        page.close()
+
+
+def test_time_has_an_axis_and_the_list_is_limited_to_a_tool(page: Page) -> None:
+    """Bars say who asked which model; the axis leaves pauses out; of a tool only the calls that called it are listed."""
+    page.js("location.hash = '#/c/agent'")
+    page.see("40.0 s", ".axis")
+    assert page.js("document.querySelector('.strip .span.by-agent').title").startswith(
+        "call 1, #1\nagent\nclaude-sonnet"
+    )
+    page.see("sub-agent", ".fold.inside")
+    page.js(
+        "(() => { const at = document.querySelector('.tools select'); at.value = 'run_tests'; at.dispatchEvent(new Event('change')); })()"
+    )
+    page.wait("document.querySelectorAll('.row').length === 1")
+    page.see("#3", ".row")
+
+
+def test_the_user_s_words_stand_without_what_its_client_wrote(browser: Browser, tmp_path: Path) -> None:
+    """Reminders of a coding agent are folded in the conversation, and left out of what happened."""
+    said = "<system-reminder>\nToday is Friday.\n</system-reminder>\nMend the sum."
+    one = call(1, [{"role": "user", "content": said}], says(text="Done."), at=0)
+    with viewing(store(tmp_path / "x.db", one)) as url:
+        page = browser.open(url)
+        page.see("Mend the sum.", ".step.user")
+        assert "Friday" not in page.text(".step.user")
+        page.click(".step .to", "#1")
+        page.see("with what the client wrote around it", ".message summary")
+        page.wait("(() => { document.querySelector('.message details').open = true; return true; })()")
+        page.see("Friday", ".message")
+        page.close()
 
 
 def test_the_keyboard_steps_through(page: Page) -> None:

@@ -127,6 +127,8 @@ def test_a_verdict_is_labelled_by_the_keyboard_alone(browser: Browser, tmp_path:
     file.write_text(json_report.text(story()), "utf-8")
     with served(file, recordings, labels) as url:
         page = browser.open(url, 400, 800)
+        page.see("wrong", ".facts h2")
+        page.press("Escape")
         page.see("need a look", ".scenario, main")
         page.press("/")
         page.type("lies")

@@ -95,6 +95,12 @@ def test_a_run_is_followed_and_a_miss_is_read(browser: Browser, px: Proxy) -> No
     assert page.text(".change ins").strip() == "And of ships."
     page.press("Escape")
     page.see("second", ".sessions table")
+    with DIRECT.open(f"{px.url}/_llmproxy/ui/data/live?after=0", timeout=10) as answer:
+        (key,) = [row["key"] for row in json.load(answer)["rows"] if row["what"] == "miss"]
+    page.js(f"location.hash = '#/live/{key[3:15]}'")
+    page.see("And of ships.", ".miss ins")
+    page.press("Escape")
+    page.see("second", ".sessions table")
     page.press("p")
     assert ask(px, "while nobody looks") == 404
     page.see("go on (1 more)", "button")

@@ -108,6 +108,8 @@ def names(page: Page) -> list[str]:
 
 def test_failures_come_first_and_each_says_why(page: Page) -> None:
     """The list leads to the check that failed, with what was expected and seen; passed runs of many are closed."""
+    page.see("wrong", ".facts h2")
+    page.click(".switch button", "all")
     page.see("need a look", "main")
     assert names(page)[0] == "Scenario wrong"
     assert names(page)[-1] == "refund[gpt-4o]"
@@ -159,6 +161,7 @@ def test_one_finds_and_filters(page: Page) -> None:
 
 def test_cells_of_a_matrix_stand_side_by_side(page: Page) -> None:
     """A row a scenario, a column a cell; each leads to its runs."""
+    page.click(".switch button", "all")
     page.see("gpt-4o-mini", ".matrix thead")
     page.click(".matrix td button", "failed")
     page.see("refund[gpt-4o-mini]", ".facts h2")
@@ -199,6 +202,7 @@ def test_on_a_telephone_the_matrix_is_a_button_away(browser: Browser, tmp_path: 
     """It stands below a list of any length."""
     (tmp_path / "report.html").write_text(written(story()), "utf-8")
     opened = browser.open((tmp_path / "report.html").as_uri(), 400, 500)
+    opened.click(".switch button", "all")
     below = "document.querySelector('.matrix').getBoundingClientRect().top > innerHeight"
     opened.wait(below)
     opened.click(".tools.narrow button", "matrix")
@@ -281,6 +285,7 @@ def test_a_served_report_leads_to_the_calls_and_takes_labels(browser: Browser, t
         kept.handle(Completed(exit_code=1, seconds=1.0, scenarios=rows))
     with served(file, recordings, labels) as url:
         opened = browser.open(url)
+        opened.click(".switch button", "all")
         opened.see("The last 2 tests", "main")
         opened.see("worse", ".matrix")
         opened.see("1 scenario passed every time", "main")

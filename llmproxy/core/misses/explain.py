@@ -171,7 +171,9 @@ def _steps(case: _Case) -> list[_Step]:
         return why.steps(case)  # there is nothing to look at
     near = [_look(case, f"show {case.near.id}")] if case.near else []
     live = [_Step("or let the real tool answer: --unknown-tool live")] if case.context.beside_live else []
-    return [*why.steps(case), *live, _Step("look closer", [_look(case, "why"), *near])]
+    page = case.context.again.page
+    seen = f"   {page}#/live/{case.context.key[3:15]}" if page else ""
+    return [*why.steps(case), *live, _Step("look closer", [_look(case, "why"), *near], seen)]
 
 
 def _describe_nearest(near: Nearest, shown: int, width: int) -> list[str]:

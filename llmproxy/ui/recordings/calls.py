@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llmproxy.core.dialects.conversation import compare
-from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str, entry_messages
+from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str, entry_messages, list_typed
 from llmproxy.core.dialects.streams import events_of
 from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.traffic.differences import ABSENT, common_prefix, common_suffix
@@ -77,6 +77,8 @@ def facts(interaction: Interaction) -> dict[str, Any]:
 
 def _to_json(message: Message, shown: Sequence[Medium] = ()) -> dict[str, Any]:
     made: dict[str, Any] = {"role": message.role, "text": message.text}
+    if message.role == "user" and (typed := list_typed(message.text)) != message.text:
+        made |= {"text": typed, "sent": message.text}
     if message.reasoning:
         made["reasoning"] = message.reasoning
     if calls := [*message.tool_calls, *message.beside]:

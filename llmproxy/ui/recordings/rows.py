@@ -24,6 +24,7 @@ SELECT count(*), sum(input_tokens), sum(output_tokens), sum(cost_usd), count(cos
     sum(status >= 400 OR ending <> 'complete'), count(coalesce(input_tokens, output_tokens)), count(DISTINCT party)
 FROM interactions WHERE {where}
 """
+_MODELS = "SELECT DISTINCT model FROM interactions WHERE {where} AND model IS NOT NULL ORDER BY model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,9 @@ class WantedCalls:
     """A text that prompt, answer, model, operation, target or party holds; letter case does not count."""
     failed: bool = False
     """Only those without a whole good answer."""
+    model: str = ""
+    ids: tuple[int, ...] = ()
+    """Only these; any where there are none."""
 
     def where(self) -> tuple[str, tuple[object, ...]]:
         """Return the condition, and its values."""
@@ -42,6 +46,10 @@ class WantedCalls:
         ]
         if self.failed:
             parts.append(("(status >= 400 OR ending <> 'complete')", ()))
+        if self.model:
+            parts.append(("model = ?", (to_sql(self.model),)))
+        if self.ids:
+            parts.append((f"id IN ({', '.join('?' * len(self.ids))})", self.ids))
         if self.find:
             columns = ("last_user_text", "answer_text", "model", "operation", "target", "party")
             pattern = f"%{self.find.replace('!', '!!').replace('%', '!%').replace('_', '!_')}%"
@@ -70,10 +78,26 @@ def sums(store: Reading, wanted: WantedCalls) -> dict[str, Any]:
     ((calls, tokens_in, tokens_out, cost, priced, first, last, failed, counted, parties),) = store.rows(
         _SUMS.format(where=where), values
     )
+    models = [from_sql(model) for (model,) in store.rows(_MODELS.format(where=where), values)]
     return {
         "calls": calls, "in": tokens_in, "out": tokens_out, "cost": cost, "unpriced": counted - priced, "from": first,
-        "to": last, "failed": failed or 0, "parties": parties,
+        "to": last, "failed": failed or 0, "parties": parties, "models": models,
     }  # fmt: skip
+
+
+def in_all(store: Reading) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return of each cassette and sample its models, what it cost, and how many of its calls failed."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    sql = (
+        "SELECT cassette, sample, model, sum(cost_usd), sum(status >= 400 OR ending <> 'complete')"
+        " FROM interactions WHERE superseded_at IS NULL GROUP BY cassette, sample, model ORDER BY model"
+    )
+    for name, sample, model, cost, failed in store.rows(sql):
+        own = found.setdefault((from_sql(name), sample), {"models": [], "cost": None, "failed": 0})
+        own["models"] += [] if model is None else [from_sql(model)]
+        own["cost"] = own["cost"] if cost is None else cost + (own["cost"] or 0)
+        own["failed"] += failed
+    return found
 
 
 def count(store: Reading, wanted: WantedCalls) -> int:
@@ -83,16 +107,16 @@ def count(store: Reading, wanted: WantedCalls) -> int:
 
 
 def strip(store: Reading, wanted: WantedCalls) -> list[list[Any]]:
-    """Return what is drawn of each call: id, Unix time, milliseconds, those to the first byte, whether it failed;
-    nothing of too many.
+    """Return what is drawn of each call: id, Unix time, milliseconds, those to the first byte, whether it failed, who
+    asked which model; nothing of too many.
     """
     where, values = wanted.where()
     sql = (
         "SELECT id, started_at, duration_ms, first_byte_ms, status >= 400"  # noqa: S608 - only names of ours
-        " OR ending <> 'complete' FROM interactions"
+        " OR ending <> 'complete', party, coalesce(model, operation) FROM interactions"
         f" WHERE {where} ORDER BY started_at, id LIMIT ?"
     )
-    found = [list(row) for row in store.rows(sql, (*values, DRAWN + 1))]
+    found = [[*row[:5], *map(from_sql, row[5:])] for row in store.rows(sql, (*values, DRAWN + 1))]
     return found if len(found) <= DRAWN else []
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmproxy.core.dialects.messages import list_typed
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.model import Span, SpanKind
 from llmproxy.trace.reading.exchange import span_id
@@ -55,8 +56,10 @@ class _StepReader:
         if span.kind is SpanKind.AGENT_STEP:
             yield from self._step(span)
         elif span.kind is SpanKind.USER_INPUT:
-            step = {"kind": "user", "text": _short(span.input), "depth": self.depth.get(span.parent_id or "", 0)}
-            self.waiting.append(step)
+            said = span.input
+            if not isinstance(said, str) or (said := list_typed(said)):  # else the client wrote all of it
+                step = {"kind": "user", "text": _short(said), "depth": self.depth.get(span.parent_id or "", 0)}
+                self.waiting.append(step)
         elif span.kind is SpanKind.LLM_REQUEST:
             here = span.metadata.get("llmproxy.interaction"), self.depth.get(span.parent_id or "", 0)
             self.of[span.id] = here

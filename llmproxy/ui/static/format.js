@@ -56,6 +56,14 @@ export function day(unix) {
 
 export const when = (unix) => (unix ? `${day(unix)} ${clock(unix)}` : "");
 
+// How long ago: "3 days".
+export function ago(unix, now = Date.now() / 1000) {
+  if (!unix) return "";
+  const past = Math.max(0, now - unix);
+  const found = [[86400, "day"], [3600, "hour"], [60, "minute"]].find(([size]) => past >= size);
+  return found ? counted(Math.floor(past / found[0]), found[1]) : "just now";
+}
+
 // One line, cut: what stands in a list.
 export function line(text, most = 300) {
   const flat = visible((text || "").slice(0, most * 2)).replace(/\s+/g, " ").trim();

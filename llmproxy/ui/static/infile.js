@@ -9,6 +9,7 @@ const cassetteOf = (given, query) => given.cassettes.find((each) => each.name ==
 function matching(rows, query) {
   const wanted = (query.find || "").toLowerCase();
   return rows.filter((row) => {
+    if ((query.model && row.model !== query.model) || (query.ids && !query.ids.split(",").includes(String(row.id)))) return false;
     if (query.failed === "1" && row.status < 400 && row.ending === "complete") return false;
     return !wanted || [row.asked, row.answered, row.model, row.operation, row.party].some((text) => (text || "").toLowerCase().includes(wanted));
   });
@@ -41,7 +42,7 @@ const ANSWERS = {
     const rows = matching(cassette.rows, query);
     const offset = Number(query.offset || 0);
     const window = rows.slice(offset, offset + Number(query.limit || 200));
-    const all = query.find || query.failed || cassette.left ? { ...cassette.sums, calls: rows.length } : cassette.sums;
+    const all = query.find || query.failed || query.model || query.ids || cassette.left ? { ...cassette.sums, calls: rows.length } : cassette.sums;
     return { offset, rows: window, ...(query.sums ? { sums: all, strip: cassette.strip, left: cassette.left } : {}) };
   },
   place(given, query) {

@@ -48,7 +48,7 @@ function useLive(paused) {
   return state;
 }
 
-export function Live({ show, report }) {
+export function Live({ show, report, wanted }) {
   const [paused, pause] = useState(false);
   const [find, seek] = useState("");
   const [out, onlyOut] = useState(false);
@@ -68,6 +68,8 @@ export function Live({ show, report }) {
     j: () => step(1), k: () => step(-1), p: () => pause(!paused), f: () => onlyOut(!out), "/": () => input.current?.focus(),
     m: () => { pick(rows.findLast((row) => row.what === "miss") || chosen); enter(); }, Escape: () => (find ? seek("") : pick(null)),
   });
+  const meant = wanted && state.rows.findLast((row) => row.what === "miss" && row.key?.startsWith(`v2:${wanted}`));
+  useEffect(() => { if (meant) pick(meant); }, [meant?.key]);  // whom a miss's own text brought here
   if (state.error && !state.mode) return html`<${Failure} error=${state.error} />`;
   const sessions = [...new Set(rows.map((row) => row.session))].slice(-4);
   const lists = beside && sessions.length > 1 ? sessions : [null];

@@ -26,7 +26,7 @@ function read(hash) {
 
 function meant(hash) {
   const [, view, name, id, tab] = hash.replace(/^#/, "").split("/");
-  if (view === "live" && given.live) return { view };
+  if (view === "live" && given.live) return { view, key: name };
   if (view === "report" && (given.report !== undefined || given.tests)) return { view, place: name === undefined ? undefined : Number(name) };
   if (view === "d" && name && id) return { view, old: named(name), now: named(id) };
   if (view !== "c" || !name) return given.start && view !== "home" ? meant(given.start) : { view: "home" };
@@ -63,7 +63,7 @@ function Page() {
   const here = pages.some(([view]) => view === route.view) ? route.view : "home";
   return html`<nav class="top" aria-label="pages"><a href=${`#/${pages[0][0]}`}>llmproxy</a>${pages.length > 1 && pages.map(([view, title]) => html`<a key=${view} class="nav" href=${`#/${view}`} aria-current=${view === here ? "page" : undefined}>${title}</a>`)}<button class="link" onClick=${() => ask(!help)} aria-expanded=${help}>keys (?)</button></nav>
     ${help && html`<section aria-label="keys"><dl class="keys">${HELP.map(([key, about]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${about}</dd></div>`)}</dl></section>`}
-    <${Whole} key=${route.view}>${route.view === "live" ? html`<${Live} show=${show} report=${report} />` : route.view === "report" ? html`<${Report} report=${report} error=${error} place=${route.place} show=${show} />` : route.view === "d" ? html`<${Compare} key=${address(route)} ...${route} show=${show} />` : route.view === "c" ? html`<${Recording} key=${route.cassette + "~" + route.sample} ...${route} show=${show} />` : html`<${Home} show=${show} />`}<//>`;
+    <${Whole} key=${route.view}>${route.view === "live" ? html`<${Live} show=${show} report=${report} wanted=${route.key} />` : route.view === "report" ? html`<${Report} report=${report} error=${error} place=${route.place} show=${show} />` : route.view === "d" ? html`<${Compare} key=${address(route)} ...${route} show=${show} />` : route.view === "c" ? html`<${Recording} key=${route.cassette + "~" + route.sample} ...${route} show=${show} />` : html`<${Home} show=${show} />`}<//>`;
 }
 
 render(html`<${Page} />`, document.getElementById("app"));

@@ -8,15 +8,16 @@ const NAMES = { system: "system prompt", user: "user", assistant: "assistant", t
 const NONE = new Map();
 
 export function Message({ message, results = NONE, names = NONE, go, open = true }) {
-  const { role, text, reasoning, calls, of, media } = message;
+  const { role, text, sent, reasoning, calls, of, media } = message;
   if (role === "system") return html`<${System} text=${text} />`;
   return html`<article class=${"message " + role} aria-label=${NAMES[role] || role}>
     <header>${NAMES[role] || visible(role)}${of && html` of <b>${visible(names.get(of) || of)}</b>`}</header>
     ${reasoning && html`<${Fold} kind="thought" title=${html`thought <span class="soft">${line(reasoning, 90)}</span>`}><${Text} text=${reasoning} /><//>`}
     ${text && (role === "tool" ? html`<${Code} text=${text} most=${open ? 1200 : 300} />` : html`<${Text} text=${text} />`)}
+    ${sent && html`<${Fold} title=${html`${text ? "with what the client wrote around it" : "written by the client"} <span class="soft">${size(sent.length)}</span>`}><${Text} text=${sent} /><//>`}
     ${media && html`<${Media} media=${media} />`}
     ${(calls || []).map((call, n) => html`<${ToolCall} key=${n} call=${call} result=${results.get(call.id) || results.get(call.name)} go=${go} />`)}
-    ${!text && !calls && !media && !reasoning && html`<p class="soft">(nothing)</p>`}
+    ${!text && !sent && !calls && !media && !reasoning && html`<p class="soft">(nothing)</p>`}
   </article>`;
 }
 

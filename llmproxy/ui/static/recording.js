@@ -76,8 +76,17 @@ function usePages(query) {
 export function Recording({ cassette, sample, id, tab = "said", show }) {
   const [find, seek] = useState("");
   const [failed, onlyFailed] = useState(false);
+  const [model, ofModel] = useState("");
+  const [tool, ofTool] = useState("");
   const [listed, list] = useState(false);
-  const query = { cassette, sample, ...(find ? { find } : {}), ...(failed ? { failed: 1 } : {}) };
+  const { value: whole } = useAsk("calls", { cassette, sample, sums: 1, limit: 1 });
+  const { value: told } = useAsk("steps", { cassette, sample });
+  const callsOf = useMemo(() => {
+    const found = new Map();
+    for (const { kind, name, call } of told?.steps || []) if (kind === "tool" && name && call) found.set(name, [...new Set(found.get(name)).add(call)]);
+    return found;
+  }, [told]);
+  const query = { cassette, sample, ...(find ? { find } : {}), ...(failed ? { failed: 1 } : {}), ...(model ? { model } : {}), ...(tool ? { ids: callsOf.get(tool).join(",") } : {}) };
   const { value, error, late: counting } = useAsk("calls", { ...query, sums: 1, limit: 1 });
   const { pages, first, lost } = usePages(query);
   const { read } = pages;
@@ -126,7 +135,8 @@ export function Recording({ cassette, sample, id, tab = "said", show }) {
           <input ref=${input} type="search" placeholder="find (/)" aria-label="find in prompts, answers, models" value=${find} onInput=${(event) => seek(event.currentTarget.value)} />
           <label><input type="checkbox" checked=${failed} onChange=${() => onlyFailed(!failed)} /> failed</label>
         </div>
-        ${value && !counting && count === 0 && html`<p class="soft pad">No call ${find || failed ? "is like that" : "is recorded here"}.</p>`}
+        ${(whole?.sums.models?.length > 1 || callsOf.size > 0) && html`<div class="tools"><${Only} what="model" from=${whole?.sums.models || []} value=${model} choose=${ofModel} /><${Only} what="tool" from=${[...callsOf.keys()].sort()} value=${tool} choose=${ofTool} /></div>`}
+        ${value && !counting && count === 0 && html`<p class="soft pad">No call ${find || failed || model || tool ? "is like that" : "is recorded here"}.</p>`}
         ${lost && html`<${Failure} error=${lost} />`}
         <${List} enter=${() => right.current?.focus()} count=${count} height=${HEIGHT} facts=${(n) => pages.row(n) && [pages.row(n), n > 0 && pages.row(n - 1)?.asked === pages.row(n).asked, position]} heard=${pages.hear} see=${pages.see} chosen=${chosen} choose=${choose}
           label=${counting ? "calls" : counted(count, "call")} row=${(row, again, place) => html`<${Row} row=${row} again=${again} position=${place} />`} />
@@ -137,6 +147,12 @@ export function Recording({ cassette, sample, id, tab = "said", show }) {
       </section>
     </main>
   </div>`;
+}
+
+// What the list is limited to.
+function Only({ what, from, value, choose }) {
+  if (from.length < (what === "model" ? 2 : 1)) return null;
+  return html`<select aria-label=${`only calls of a ${what}`} value=${value} onChange=${(event) => choose(event.currentTarget.value)}><option value="">every ${what}</option>${from.map((name) => html`<option key=${name} value=${name}>${visible(name)}</option>`)}</select>`;
 }
 
 function Head({ cassette, sample, sums, show }) {

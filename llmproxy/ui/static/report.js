@@ -33,6 +33,11 @@ export function Report({ report, error, place, show }) {
   const listed = ranked.filter((each) => (!only || each.status === only) && (!find || textOfScenario(each).includes(find.toLowerCase())));
   const at = all.find((each) => each.n === place) || null;
   const to = (n) => show({ report: true, place: n });
+  const ended = report && !report.running;
+  useEffect(() => {  // whoever asked for no place in it: the first failure
+    const bad = ended && !/^#\/report/.test(location.hash) && ranked.find((each) => !["passed", "skipped"].includes(each.status));
+    if (bad) location.replace(`#/report/${bad.n}`);
+  }, [ended]);
   const step = (by) => {
     const from = listed.indexOf(listed.find((each) => each.n === place));
     const next = listed[from < 0 ? (by > 0 ? 0 : listed.length - 1) : Math.max(0, Math.min(listed.length - 1, from + by))];

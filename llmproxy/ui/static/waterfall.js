@@ -1,6 +1,6 @@
 // Time: the strip of a whole recording, the bar of one call, the chunks of a stream.
 import { html, useMemo } from "./view.js";
-import { duration, size } from "./format.js";
+import { clock, duration, size, visible } from "./format.js";
 
 const PAUSE = 0.04;  // what a long pause takes of the width, however long it was
 
@@ -36,21 +36,47 @@ export function scale(strip) {
     return mark ? (mark.place + Math.max(0, Math.min(ms, mark.to) - mark.from)) / whole : 0;
   };
   const pauses = gaps.map((gap, n) => ({ gap, from: position(busy[n][1]), to: position(busy[n + 1][0]) })).filter(({ gap }) => gap > most);
-  return { position, pauses };
+  return { position, pauses, busy, working };
+}
+
+const STEPS = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600];
+
+// [{at, text}]: moments of the axis, in time since the first call; none in pauses, none upon another.
+function ticked({ position, busy, working }) {
+  const wished = working / 8;
+  const small = 10 ** Math.floor(Math.log10(Math.max(wished, 1)));
+  const step = wished < 1000 ? small * [1, 2, 5, 10].find((each) => small * each >= wished) : 1000 * (STEPS.find((each) => each * 1000 >= wished) || Math.ceil(wished / 3.6e6) * 3600);
+  const begun = busy[0][0];
+  const found = [];
+  for (const [from, to] of busy) {
+    const inside = [];
+    for (let past = Math.ceil((from - begun) / step) * step; begun + past <= to; past += step) inside.push(past);
+    if (!inside.length) inside.push(from - begun);  // of each time of work at least its beginning
+    for (const past of inside) {
+      const at = position(begun + past);
+      if (at < 0.96 && (!found.length || at - found.at(-1).at > 0.05)) found.push({ at, text: past ? duration(past) : "0" });
+    }
+  }
+  return found;
 }
 
 const percent = (part) => `${(part * 100).toFixed(3)}%`;
 
 export function Strip({ strip, chosen, choose }) {
-  const { places, drawn } = useMemo(() => drawnStrip(strip), [strip]);
+  const { places, drawn, height, ticks, parties } = useMemo(() => drawnStrip(strip), [strip]);
   const to = (event) => event.target.dataset.id && choose(Number(event.target.dataset.id));
-  return html`<section class="strip" aria-label="The calls in time; long pauses are folded. The list below holds the same." onClick=${to}>
-    ${drawn}${places.has(chosen) && html`<span class="mark" style=${places.get(chosen)}></span>`}</section>`;
+  return html`<section class="time" aria-label="The calls in time; long pauses are folded. The list below holds the same.">
+    <div class="strip" style=${{ height: `${height}px` }} onClick=${to}>${drawn}${places.has(chosen) && html`<span class="mark" style=${places.get(chosen)}></span>`}</div>
+    <div class="axis soft">${ticks.map(({ at, text }) => html`<span key=${at} style=${{ left: percent(at) }}>${text}</span>`)}${parties.length > 1 && html`<span class="legend">${parties.map((party) => html`<i key=${party} class=${colour(party)}></i>${visible(party)} `)}</span>`}</div></section>`;
 }
 
-// {places, drawn}: what the strip holds, made once: stepping from call to call moves the mark alone.
+// Who asked: of a second judge as of the first.
+const colour = (party) => `by-${{ agent: "agent", user: "user", judge: "judge" }[party.split(".")[0]] || "other"}`;
+
+// What the strip holds, made once: stepping from call to call moves the mark alone.
 function drawnStrip(strip) {
-  const { position, pauses } = scale(strip);
+  const scaled = scale(strip);
+  const { position, pauses } = scaled;
   const lanes = laned(strip);
   const height = Math.max(1, lanes.count);
   const places = new Map(strip.map(([id, at, ms], n) => {
@@ -59,8 +85,9 @@ function drawnStrip(strip) {
     return [id, { left: percent(from), width: `max(3px, ${percent(width)})`, top: percent(lanes.of[n] / height), height: `calc(${percent(1 / height)} - 1px)` }];
   }));
   const drawn = html`<div>${pauses.map((each, n) => html`<span key=${"p" + n} class="pause" title=${`pause of ${duration(each.gap)}`} style=${{ left: percent(each.from), width: percent(each.to - each.from) }}><span>${duration(each.gap)}</span></span>`)}
-    ${strip.map(([id, , ms, , failed], n) => html`<span key=${id} class=${failed ? "span failed" : "span"} data-id=${id} title=${`call ${n + 1}: ${duration(ms)}`} style=${places.get(id)}></span>`)}</div>`;
-  return { places, drawn };
+    ${strip.map(([id, at, ms, first, failed, party = "agent", model = ""], n) => html`<span key=${id} class=${`span ${colour(party)}${failed ? " failed" : ""}`} data-id=${id} style=${places.get(id)}
+      title=${visible([`call ${n + 1}, #${id}`, party, model, clock(at), duration(ms), first && `first byte after ${duration(first)}`, failed && "failed"].filter(Boolean).join("\n"))}>${parseFloat(places.get(id).width.slice(9)) > 7 && visible(model)}</span>`)}</div>`;
+  return { places, drawn, height: Math.max(24, height * 16), ticks: ticked(scaled), parties: [...new Set(strip.map(([, , , , , party = "agent"]) => party))].sort() };
 }
 
 // Calls that ran at the same time stand below each other.

@@ -120,7 +120,7 @@ def test_text() -> None:
         '  $.messages[1].content: "Rome" -> "Paris"',
         "What to do:",
         "  1. record what is missing: llmproxy start --mode auto --cassette trip",
-        "  2. look closer: llmproxy why   llmproxy show 12",
+        "  2. look closer: llmproxy why   llmproxy show 12   http://127.0.0.1:8080/#/live/ab12ab12ab12",
     ]
 
 
