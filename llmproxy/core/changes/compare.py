@@ -169,8 +169,8 @@ class _Comparison:
         if was is None or now is None:
             raise Refused(Why.RESULT, f"{name}: it is more than text, and another one now")
         before, after = was[0], now[0]
-        flags = [_has_failed(rest) for _, rest in (was, now)]
-        if was[1] != now[1] and flags != [False, True]:
+        flags = [_take_flags(rest) for _, rest in (was, now)]
+        if was[1] != now[1] or flags == [True, False]:
             raise Refused(Why.RESULT, f"{name}: it is of another kind now")
         found = find_wording(before, after, tool, self._recorded.get(tool, ()), self._present.get(tool, ()))
         if isinstance(found, str):
@@ -230,10 +230,11 @@ def touches_data(change: Change, data: AbstractSet[str]) -> bool:
     )
 
 
-def _has_failed(rest: Mapping[str, Any]) -> bool:
-    """Return whether what stands beside a result's text says that the tool failed."""
-    inner = [each for each in rest.values() if isinstance(each, dict)]
-    return rest.get("is_error") is True or rest.get("status") == "error" or any(map(_has_failed, inner))
+def _take_flags(rest: dict[str, Any]) -> bool:
+    """Take what says that the tool failed out of what stands beside a result's text, and return whether it did."""
+    failed = [_take_flags(each) for each in rest.values() if isinstance(each, dict)]
+    status = rest.pop("status") if rest.get("status") in {"error", "success"} else None
+    return any([rest.pop("is_error", None) is True, status == "error", *failed])
 
 
 def _show(change: Change) -> str:

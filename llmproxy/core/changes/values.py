@@ -60,7 +60,7 @@ class Change(NamedTuple):
     segment: str
     """For people, the same in every call: ``system prompt``, ``tool search_orders``, ``result of bash``."""
     before: str | None
-    """Text of the whole segment; None: it is new."""
+    """Text of the whole segment, or (read from JSON) of what differs; None: it is new."""
     after: str | None
     """None: it is gone."""
     before_digest: str
@@ -95,7 +95,7 @@ class Change(NamedTuple):
         if not self.hunks:
             return f"{self.segment}: written in another way"
         hunk = self.hunks[0]
-        line = f", line {hunk.line}" if "\n" in self.before + self.after else ""
+        line = f", line {hunk.line}" if hunk.line > 1 else ""
         said = [f'"{_SPACE.join(lines).strip()}"' if lines else "nothing" for lines in (hunk.before, hunk.after)]
         more = f", and {len(self.hunks) - 1} more places" if len(self.hunks) > 1 else ""
         return f"{self.segment}{line}: {said[0]} -> {said[1]}{more}{f'; it {self.turned}' if self.turned else ''}"
@@ -106,22 +106,27 @@ class Change(NamedTuple):
         return "\n".join(_difference(self.hunks))
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; `name`, `difference` and `text` are for who reads them."""
+        """Return plain JSON values; `name`, `difference` and `text` are for who reads them.
+
+        The whole texts are left out: a system prompt may have 80,000 characters, and is in every call.
+        """
         return {
-            "name": self.name, "kind": self.kind, "segment": self.segment, "text": str(self), "before": self.before,
-            "after": self.after, "before_digest": self.before_digest, "after_digest": self.after_digest,
+            "name": self.name, "kind": self.kind, "segment": self.segment, "text": str(self),
+            "before_digest": self.before_digest, "after_digest": self.after_digest,
             "hunks": [[hunk.line, list(hunk.before), list(hunk.after)] for hunk in self.hunks],
             "origin": list(self.origin), "turned": self.turned, "difference": self.difference,
         }  # fmt: skip
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Self:
-        """Read the JSON form."""
+        """Read the JSON form: of the texts only what differs."""
         source, name, version = value["origin"]
         hunks = tuple(Hunk(line, tuple(before), tuple(after)) for line, before, after in value["hunks"])
+        before = "\n".join(line for hunk in hunks for line in hunk.before) if value["before_digest"] else None
+        after = "\n".join(line for hunk in hunks for line in hunk.after) if value["after_digest"] else None
         return cls(
-            value["kind"], value["segment"], value["before"], value["after"], value["before_digest"],
-            value["after_digest"], hunks, Origin(Source(source), name, version), value["turned"],
+            value["kind"], value["segment"], before, after, value["before_digest"], value["after_digest"], hunks,
+            Origin(Source(source), name, version), value["turned"],
         )  # fmt: skip
 
 

@@ -144,7 +144,7 @@ def _edit_results(thread: Thread, tool: str, edit: Callable[[str], str], *, last
 
 
 def _reword_system(rng: random.Random, now: Thread, right: Expected, dialect: Dialect) -> None:
-    now.system[rng.choice([1, 3])] += " And be kind."
+    now.system[now.system.index(rng.choice(["Be brief.", "Never guess."]))] += " And be kind."
     right.always.add("system prompt")
 
 

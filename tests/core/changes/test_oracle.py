@@ -15,10 +15,10 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Judge:
 
 def test_each_lie_is_a_miss_in_every_dialect(judge: Judge) -> None:
     """A changed question, amount, result, tool or history gets no answer, whatever else changed."""
-    cases = [case(seed, lie) for n, lie in enumerate(LIES) for seed in range(6 * n, 6 * n + 6)]
+    cases = [case(6 * n + (n + more) % 6, lie) for n, lie in enumerate(LIES) for more in (0, 3)]
     assert judge.judge(cases) == []
 
 
 def test_what_changed_is_what_was_edited(judge: Judge) -> None:
     """Answers are carried under exactly the segments that were edited, and everything else is an exact hit."""
-    assert judge.judge([case(seed) for seed in range(1000, 1120)]) == []
+    assert judge.judge([case(seed) for seed in range(1000, 1048)]) == []
