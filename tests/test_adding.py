@@ -290,7 +290,7 @@ def test_a_mode_is_a_row(grown: Grown, upstream: Provider, tmp_path: Path) -> No
 
 def test_a_mode_arrives_in_help_texts_and_refusals(grown: Grown) -> None:
     """Of the command, of pytest, and of what is no mode."""
-    said = " ".join(grown.run("llmproxy", "start", "--help").stdout.split())
+    said = " ".join(grown.run("llmproxy", "start", "--help-all").stdout.split())
     assert "|peek|" in said
     assert "peek plays what is good and forwards the rest unrecorded" in said
     assert "|peek|" in grown.run("pytest", "--help").stdout
@@ -402,7 +402,7 @@ def test_a_report_and_a_matcher_are_a_file_and_a_function(grown: Grown, tmp_path
     (tmp_path / "s.yaml").write_text(SUITE.replace("loud", "soft"))
     done = grown.run("llmproxy", "test", "s.yaml", cwd=tmp_path)
     assert "it does not shout" in done.stdout
-    assert "count=FILE" in grown.run("llmproxy", "test", "--help").stdout
+    assert "count=FILE" in grown.run("llmproxy", "test", "--help-all").stdout
     assert "count=FILE" in grown.run("pytest", "--help").stdout
     assert "jsonl, count or github" in grown.run("llmproxy", "test", "s.yaml", "--report", "xml=x", cwd=tmp_path).stderr
     assert "isShout" in grown.run("llmproxy", "suite", "schema").stdout
@@ -413,7 +413,7 @@ def test_a_report_and_a_matcher_are_a_file_and_a_function(grown: Grown, tmp_path
 
 def test_an_option_is_a_row(grown: Grown, tmp_path: Path) -> None:
     """Flag, variable and key of the file are read, refused where they cannot be meant, and listed."""
-    assert "--loud" in grown.run("llmproxy", "start", "--help").stdout
+    assert "--loud" in grown.run("llmproxy", "start", "--help-all").stdout
     (listed,) = [
         each
         for each in json.loads(grown.run("llmproxy", "settings", "--json", cwd=tmp_path, LLMPROXY_LOUD="yes").stdout)

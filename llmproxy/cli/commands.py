@@ -76,6 +76,54 @@ GROUPS = {
 }
 """In the order of the help; each line fits a terminal of 80 cells."""
 
+EXAMPLES = {
+    "start": "--mode auto",
+    "run": "--mode auto -- python agent.py",
+    "mcp": "-- npx -y @modelcontextprotocol/server-filesystem .",
+    "mcp serve": "--write",
+    "replay": "--override-tool get_weather=sunny -- python agent.py",
+    "status": "--url http://127.0.0.1:8080",
+    "stop": "--url http://127.0.0.1:8080",
+    "faults": "http-429",
+    "demo": "",
+    "ls": "default",
+    "show": "1",
+    "ui": "llmproxy.db",
+    "diff": "1 2",
+    "why": "",
+    "audit": "",
+    "verify": "llmproxy.db",
+    "drift": "default --calls 4 --max-cost 0.50",
+    "scan": "tests/cassettes",
+    "fork": "default --at 3 --as changed",
+    "learn": "-- python agent.py",
+    "rerecord": "1",
+    "rm": "default",
+    "rename": "default weather",
+    "prune": "--unused",
+    "merge": "part-1 part-2 --report junit=tests.xml",
+    "import": "cassettes/weather.yaml",
+    "push": "weather --store postgresql://team@db.example.com/llmproxy",
+    "pull": "weather --store postgresql://team@db.example.com/llmproxy",
+    "export": "weather.yaml",
+    "textconv": "llmproxy.db",
+    "test": "tests/weather.suite.yaml --mode auto",
+    "suite validate": "tests",
+    "suite schema": "> suite.schema.json",
+    "suite list": "tests --tag smoke",
+    "suite from-session": "default",
+    "judge calibrate": "labels.jsonl --model openai/gpt-4.1-mini",
+    "label": "last-report.json",
+    "cache stats": "",
+    "cache list": "--limit 10",
+    "cache clear": "--older-than 30d",
+    "env": "--format dotenv > .env",
+    "doctor": "-- python agent.py",
+    "settings": "",
+    "addon": "inject_faults",
+}
+"""What the help of each command ends with, behind its name."""
+
 COMMANDS = {name: each for group in GROUPS.values() for name, each in group.items()}
 
 
@@ -114,4 +162,9 @@ def load(name: str) -> Any:  # noqa: ANN401 (as above)
     register: Callable[[typer.Typer], None] = importlib.import_module(f"{__package__}.{COMMANDS[name].module}").register
     register(app)
     group: Any = get_command(app)
-    return group.commands[name]
+    command = group.commands[name]
+    below = {f"{name} {sub}": each for sub, each in getattr(command, "commands", {}).items()}
+    for spelt, each in {name: command, **below}.items():
+        if spelt in EXAMPLES:
+            each.epilog = f"Example:  llmproxy {spelt} {EXAMPLES[spelt]}".rstrip()
+    return command

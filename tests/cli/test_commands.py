@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.cli.commands import COMMANDS, GROUPS, load
+from llmproxy.cli.commands import COMMANDS, EXAMPLES, GROUPS, load
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -29,6 +30,39 @@ def test_no_help_is_cut(name: str, capsys: pytest.CaptureFixture[str], monkeypat
     assert not [line for line in lines if line.endswith("...")]
     assert max(map(len, lines)) <= 80
     assert not {"[[", "]]", "......", "...}"} & {usage[n : n + size] for size in (2, 4, 6) for n in range(len(usage))}
+
+
+HELP = 43
+"""Lines of a help that fit a screen."""
+
+
+@pytest.mark.parametrize("spelt", EXAMPLES)
+def test_help_fits_a_screen_and_ends_with_an_example_that_parses(
+    spelt: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a command with all options of the proxy as well; they are behind --help-all. The example names options that there are."""
+    monkeypatch.setenv("COLUMNS", "80")
+    name, *below = spelt.split()
+    assert main([*spelt.split(), "--help"]) == 0
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) <= HELP
+    assert " ".join(said.split()).endswith(f"Example: llmproxy {spelt} {EXAMPLES[spelt]}".strip())
+    command = load(name)
+    for each in below:
+        command = command.commands[each]
+    words = shlex.split(EXAMPLES[spelt].partition(">")[0])
+    parameters = command.get_params(command.context_class(command))
+    known = {flag for each in parameters for flag in (*each.opts, *each.secondary_opts)}
+    ours = words[: words.index("--")] if "--" in words else words
+    assert {word for word in ours if word.startswith("-")} <= known
+
+
+def test_every_command_has_an_example() -> None:
+    """Those below another one, too; a group shows its list."""
+    commands = {name: load(name) for name in COMMANDS}
+    below = {f"{name} {sub}" for name, each in commands.items() for sub in getattr(each, "commands", {})}
+    groups = {"suite", "judge", "cache"}
+    assert set(EXAMPLES) == (set(COMMANDS) | below) - groups
 
 
 def test_every_command_of_a_module_is_listed() -> None:

@@ -16,7 +16,7 @@ from tests.support.process import clean_env
 
 def test_the_help_has_a_flag_and_a_variable_for_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     """Options are derived, so none can be forgotten."""
-    assert main(["start", "--help"]) == 0
+    assert main(["start", "--help-all"]) == 0
     text = "".join(capsys.readouterr().out.split())
     for option in options():
         assert option.flag in text

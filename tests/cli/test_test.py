@@ -266,7 +266,7 @@ def test_the_first_suite_finds_its_agent(tmp_path: Path) -> None:
 
 def test_help_begins_with_what_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     """Not with the port of the proxy."""
-    assert main(["test", "--help"]) == 0
+    assert main(["test", "--help-all"]) == 0
     text = capsys.readouterr().out
     assert text.index("--tags") < text.index("--report") < text.index("--mode replay|") < text.index("--port")
 

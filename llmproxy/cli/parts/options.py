@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -22,7 +23,7 @@ from llmproxy.cli.parts.run_options import RUN_DEFAULTS, RunOptions, run_options
 from llmproxy.errors import SettingsError
 from llmproxy.settings import Loaded, Loaded as LoadedSettings, Option, load, options, shown_path, write_value
 
-_FLAGS, _OPTIONS = "llmproxy.flags", "llmproxy.options"
+_FLAGS, _OPTIONS, _ALL = "llmproxy.flags", "llmproxy.options", "llmproxy.help_all"
 
 
 class SettingsCommand(TyperCommand):
@@ -42,6 +43,9 @@ class SettingsCommand(TyperCommand):
     without_live = False
     """Whether it works on what is recorded of all channels: options of live ones have no flag."""
 
+    shown: tuple[str, ...] = ("mode", "store", "cassette", "cassette_dir", "upstream", "speed")
+    """Derived options that the short help has, too."""
+
     run_options = ""
     """What it is called in the table of `RunOptions`; its name unless it stands in a group."""
 
@@ -57,7 +61,20 @@ class SettingsCommand(TyperCommand):
         own = super().get_params(ctx)
         at = len(self.params)  # behind them stands --help
         own = [*own[:at], *self._shared, *own[at:]]
+        own.insert(len(own) - 1, _help_all())
         return [*own, *self._derived] if self.own_first else [*self._derived, *own]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 (as above)
+        """Write its own options and the derived ones that are typed most, a line each; all of them with --help-all."""
+        if ctx.meta.get(_ALL):
+            super().format_options(ctx, formatter)
+            return
+        derived = self._derived or []
+        own = [each for each in self.get_params(ctx) if each not in derived and each.param_type_name == "option"]
+        few = [each for name in self.shown for each in derived if each.name == name]
+        rows = [(each.get_help_record(ctx), each) for each in (*own[:-2], *few, *own[-2:])]
+        with formatter.section("Options"):
+            formatter.write_dl([(row[0], _shorten(str(each.help))) for row, each in rows if row], col_max=26)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 (as above)
         """Set the derived options apart: the function's signature does not have them."""
@@ -66,10 +83,33 @@ class SettingsCommand(TyperCommand):
         return super().invoke(ctx)
 
 
+def _help_all() -> Any:  # noqa: ANN401 (as above)
+    def show(ctx: typer.Context, _parameter: object, asked: bool) -> None:
+        if asked:
+            ctx.meta[_ALL] = True
+            typer.echo(ctx.get_help())
+            raise typer.Exit
+
+    declared = typer.Option(False, "--help-all", callback=show, is_eager=True, help="Show every option.")
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return _make_parameters([inspect.Parameter("help_all", kind, default=declared, annotation=bool)])[0]
+
+
+_SHORT = 48
+"""Characters of a help text that leave it on one line of a terminal of 80, behind the longest option."""
+
+
+def _shorten(text: str) -> str:
+    """Return the clauses that fit a line, at least the first one."""
+    text = text.partition(" [")[0]
+    ends = [each.start() for each in re.finditer(r"(?<=[\w)])[.:;,](?: |$)", text)] or [len(text)]
+    return text[: max([end for end in ends if end <= _SHORT], default=ends[0])]
+
+
 class OwnFirst(SettingsCommand):
     """The same for a command whose own options matter most."""
 
-    free_port, own_first = True, True
+    free_port, own_first, shown = True, True, ("mode", "store", "cassette_dir")
 
 
 class OnAFreePort(SettingsCommand):

@@ -51,7 +51,7 @@ class RunOptions:
         "--base-urls/--no-base-urls",
         default=True,
         again=True,
-        run="Set base-URL variables; without, only --intercept is used.",
+        run="Set base-URL variables; without them only --intercept is used.",
     )
     run_variable: tuple[str, ...] = _option(
         "--var",

@@ -59,6 +59,6 @@ def test_help_says_where_the_command_listens(
     def command() -> None:
         """Do nothing."""
 
-    get_command(app)(args=["--help"], standalone_mode=False)
+    get_command(app)(args=["--help-all"], standalone_mode=False)
     port = capsys.readouterr().out.partition("--port PORT")[2].partition("--store")[0]
     assert says in " ".join(port.split())
