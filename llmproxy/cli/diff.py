@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from llmproxy.cli.parts.bindings import format_cassette, format_run_variables, plain_bindings, plain_run_variables
+from llmproxy.cli.parts.bindings import (
+    format_run_variables,
+    format_runs,
+    format_volatile_fields,
+    plain_bindings,
+    plain_run_variables,
+)
 from llmproxy.cli.parts.printing import dump, line, print_line
 from llmproxy.cli.parts.store_arguments import STORE, is_number, open_given
 from llmproxy.errors import Exit, SettingsError
@@ -95,7 +101,11 @@ class ComparedCassettes:
         """Why they differ, as far as it was noted."""
         alike = len(set(self.names)) > 1 and self.bound[0] == self.bound[1]
         told = [("both", self.bound[0])] if alike else list(zip(self.names, self.bound, strict=True))
-        lines = [text for name, (said, fields) in told for text in format_cassette(name, said, fields)]
+        lines = [
+            text
+            for name, (said, fields) in told
+            for text in (*format_runs(name, said), *format_volatile_fields(name, fields))
+        ]
         if self.exchanged:
             lines.append(f"exchanged before comparing: {', '.join(self.exchanged)}")
         for fork in self.forks:

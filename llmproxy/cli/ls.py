@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.amounts import number, when
-from llmproxy.cli.parts.bindings import format_cassette, plain_bindings
+from llmproxy.cli.parts.bindings import format_volatile_fields, plain_bindings
 from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.printing import dump, line, paragraphs, print_line, table
 from llmproxy.cli.parts.store_arguments import STORE, list_names, open_given, session_name, store_path
@@ -82,8 +82,8 @@ def ls(
             print_line(there)
         return
     _print_cassettes(infos, children)
-    for (name, sample), (said, fields) in bound.items():
-        for text in format_cassette(session_name(line(name), sample), said, fields if sample == 1 else ()):
+    for (name, sample), (_, fields) in bound.items():
+        for text in format_volatile_fields(line(name), fields if sample == 1 else ()):
             print_line(text)
     print_line()
     _print_columns(INTERACTION_COLUMNS, rows)

@@ -13,7 +13,7 @@ import typer
 
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.amounts import dollars, duration, format_count, number, printable, when
-from llmproxy.cli.parts.bindings import format_run_variables, plain_run_variables, values_of
+from llmproxy.cli.parts.bindings import format_run_variables, format_runs, plain_run_variables, values_of
 from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.printing import body_text, dump, line, paragraphs, print_line, room, wrap_text
 from llmproxy.cli.parts.store_arguments import STORE, also_called, find, is_number, open_given, session_name
@@ -243,6 +243,7 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
     SettingsError.
     """
     from llmproxy.core.forks.table import fork_of
+    from llmproxy.core.store.queries import list_declared
 
     with open_given(store) as database:
         named = find(database, typed)
@@ -261,6 +262,10 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
             print_line(("\n" if n else "") + "\n".join(wrap_text(_sums(told), cells)))
             if (fork := fork_of(database, named.cassette, sample)) is not None:
                 print_line(line(fork.describe()))
+            for text in format_runs(
+                session_name(line(named.cassette), sample), list_declared(database, named.cassette, sample)
+            ):
+                print_line("\n".join(wrap_text(text, cells)))
             for text in conversation(told["steps"], cells):
                 print_line(text)
             if not told["steps"]:
@@ -292,7 +297,7 @@ def _plain_cassette(store: Reading, cassette: str, sample: int) -> dict[str, Any
 def _sums(told: Mapping[str, Any]) -> str:
     """Return what a recording comes to, in a line."""
     name = told["cassette"] if told["sample"] == 1 else f"{told['cassette']}~{told['sample']}"
-    unpriced = f" ({format_count(told['unpriced'], 'call')} of unknown price)" if told["unpriced"] else ""
+    unpriced = f" ({format_count(told['unpriced'], 'call')} without price or tokens)" if told["unpriced"] else ""
     cost = f"{dollars(told['cost'])}{unpriced}" if told["cost"] is not None else "cost unknown"
     parts = [
         format_count(told["calls"], "call"),

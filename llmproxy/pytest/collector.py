@@ -7,6 +7,7 @@ test's session came to, the scenarios that ran in it, and their events where a r
 
 from __future__ import annotations
 
+import re
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,8 @@ ATTRIBUTE = "llmproxy"
 _INTERRUPTED = 2
 """Exit status of pytest after Ctrl-C, `pytest.ExitCode.INTERRUPTED`."""
 _STDLIB = sysconfig.get_path("stdlib")
+_SHOWN = 12
+"""Lines of a miss in the error of a test."""
 _LISTED = 5
 """Remarks that are written without -v."""
 
@@ -249,6 +252,30 @@ def is_shown(miss: str, text: str) -> bool:
     return all(line.strip() in text for line in miss.splitlines())
 
 
+def _bare(text: str) -> str:
+    """Return a text without what quoting changes."""
+    return re.sub(r"""\\[nrt]|[\\\s"']""", "", text)
+
+
+def unwrap_misses(report: pytest.TestReport, misses: Sequence[str]) -> None:
+    """Put a miss, line by line, where an SDK has it quoted in the one line of its error."""
+    for traceback, crash, _ in getattr(report.longrepr, "chain", ()):
+        for lines in (entry.lines for entry in traceback.reprentries if hasattr(entry, "lines")):
+            for at, line in enumerate(lines):
+                miss = next((each for each in misses if line.startswith("E") and _bare(each) in _bare(line)), "")
+                if miss and line.strip() != miss:
+                    name, first, *more = line[1:].partition(":")[0].strip(), *_cut(miss.splitlines())
+                    lines[at : at + 1] = [f"E   {name}: {first}", *(f"E     {each}" for each in more)]
+                    if crash is not None:
+                        crash.message = f"{name}: {first}"
+                    break
+
+
+def _cut(lines: Sequence[str]) -> Sequence[str]:
+    """Return what a failed test shows of a miss: its begin, and at its end what to type."""
+    return lines if len(lines) <= _SHOWN else [*lines[: _SHOWN - 4], "  ... (llmproxy why)", *lines[-3:]]
+
+
 def misses_of(session: SharedSession) -> tuple[str, ...]:
     """Return what was refused so far because it was never recorded; nothing where the proxy does not answer."""
     with suppress(ControlError):
@@ -267,7 +294,7 @@ def miss_sections(session: SharedSession, shown: str = "", renew: str = "") -> l
         return [("llmproxy", str(error))]
     injected = _injected_section(session)
     title = f'llmproxy: {len(misses)} of its requests not in cassette "{session.cassette}" (mode {session.mode})'
-    untold = [miss for miss in misses if not is_shown(miss, shown)]
+    untold = [miss for miss in misses if not is_shown("\n".join(_cut(miss.splitlines())), shown)]
     known = bool(misses and renew and (report.hits or report.unused))
     anew = [("llmproxy: this test changed? Record it anew", renew)] if known else []
     return [*injected, *([(title, "\n\n".join(untold))] if untold else []), *anew]

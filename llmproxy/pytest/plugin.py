@@ -27,7 +27,7 @@ from llmproxy.client.host import HOST
 from llmproxy.client.process import running_at
 from llmproxy.errors import LLMProxyError, sign_text
 from llmproxy.protocol import OFFLINE, Mode
-from llmproxy.pytest.collector import ATTRIBUTE, Collector, hide_libraries, miss_sections, misses_of
+from llmproxy.pytest.collector import ATTRIBUTE, Collector, hide_libraries, miss_sections, misses_of, unwrap_misses
 from llmproxy.pytest.late import LateThreads
 from llmproxy.pytest.options import (
     CASSETTE_DIR,
@@ -554,6 +554,7 @@ def pytest_runtest_makereport(
         item.stash[_PASSED] = report.passed
     if report.failed:
         anew = type_again(item.config, item.nodeid, f" {UPDATE}=all")
+        unwrap_misses(report, misses_of(walk))
         report.sections += miss_sections(walk, report.longreprtext, anew)
     return report
 

@@ -117,9 +117,9 @@ class SharedSession:
     name: str
     cassette: str
     mode: str
-    url: str
+    url: str = field(repr=False)
     _control: Control = field(repr=False)
-    closed: Report | None = None
+    closed: Report | None = field(default=None, repr=False)
     """What it came to, once it is closed."""
 
     @property

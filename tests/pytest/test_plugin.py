@@ -240,6 +240,30 @@ def test_a_marker_that_makes_no_sense_fails_its_test_with_a_sentence(suite: pyte
     assert "Traceback" not in result.stdout.str()
 
 
+QUOTED = """
+import json, urllib.error
+from app import ask
+
+def test_it(llmproxy):
+    try:
+        ask("one")
+    except urllib.error.HTTPError as error:
+        raise RuntimeError(f"Error code: 404 - {json.load(error)}") from None
+"""
+
+
+def test_a_miss_that_an_sdk_quotes_is_told_once_line_by_line(suite: pytest.Pytester) -> None:
+    """In place of the one line of its error, in at most twelve."""
+    suite.makepyfile(test_suite=QUOTED)
+    result = run(suite)
+    result.assert_outcomes(failed=1)
+    told = [line for line in result.outlines if line.startswith("E ")]
+    assert told[0].startswith("E   RuntimeError: llmproxy: no recorded response for this request")
+    assert "E       1. record what is missing: pytest --llmproxy-mode auto" in told
+    assert len(told) <= 12
+    assert "of its requests not in cassette" not in result.stdout.str()
+
+
 def test_a_mode_that_is_none_is_a_usage_error(suite: pytest.Pytester) -> None:
     """Before anything is collected."""
     result = run(suite, "--llmproxy-mode", "sometimes")

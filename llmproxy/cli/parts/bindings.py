@@ -46,14 +46,16 @@ def print_volatile_field(field: VolatileField) -> str:
     return f"{field.name} ({field.kind}, {line(field.tool) or 'anywhere'}{where})"
 
 
-def format_cassette(name: str, said: Sequence[str], fields: Sequence[VolatileField]) -> Iterator[str]:
-    """Yield what of a cassette is bound: the run variables of its runs, its volatile fields; nothing where it has
-    neither.
-    """
+def format_runs(name: str, said: Sequence[str]) -> Iterator[str]:
+    """Yield the run variables of a cassette's runs; nothing where it has none."""
     for each in said[:_RUNS]:
         yield f"{name}: recorded with {format_run_variables(each)}"
     if len(said) > _RUNS:
         yield f"{name}: and {len(said) - _RUNS} more runs with other run variables"
+
+
+def format_volatile_fields(name: str, fields: Sequence[VolatileField]) -> Iterator[str]:
+    """Yield the volatile fields of a cassette; nothing where it has none."""
     if fields:
         yield f"{name}: volatile fields {', '.join(map(print_volatile_field, fields))}"
 

@@ -90,7 +90,9 @@ def _help_all() -> Any:  # noqa: ANN401 (as above)
             typer.echo(ctx.get_help())
             raise typer.Exit
 
-    declared = typer.Option(False, "--help-all", callback=show, is_eager=True, help="Show every option.")
+    declared = typer.Option(
+        False, "--help-all", callback=show, is_eager=True, expose_value=False, help="Show every option."
+    )
     kind = inspect.Parameter.KEYWORD_ONLY
     return _make_parameters([inspect.Parameter("help_all", kind, default=declared, annotation=bool)])[0]
 

@@ -159,7 +159,7 @@ function Head({ cassette, sample, sums, show }) {
   const about = sums && [
     counted(sums.calls, "call"), sums.failed && `${short(sums.failed)} failed`,
     sums.in !== null || sums.out !== null ? `${short(sums.in)} → ${short(sums.out)} tokens` : "tokens unknown",
-    sums.cost !== null && `${money(sums.cost)}${sums.unpriced ? ` and ${counted(sums.unpriced, "call")} of unknown price` : ""}`,
+    sums.cost !== null && `${money(sums.cost)}${sums.unpriced ? ` and ${counted(sums.unpriced, "call")} without price or tokens` : ""}`,
     sums.to > sums.from && duration((sums.to - sums.from) * 1000), day(sums.from),
   ].filter(Boolean).join(" · ");
   return html`<header class="head"><h1>${visible(session(cassette, sample))}</h1><p class="soft">${about}</p>${sums && html`<${Beside} cassette=${cassette} sample=${sample} show=${show} />`}</header>`;
