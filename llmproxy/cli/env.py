@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.errors import MachineError, SettingsError
-from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, OFFLINE, PROXIES
+from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, OFFLINE, PLACEHOLDER_KEY, PROXIES
 
 if TYPE_CHECKING:
     from llmproxy.client.environment import Interception
@@ -88,7 +88,7 @@ def address(environ: Mapping[str, str]) -> str:
 
 def leftovers(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that point to a proxy of ours, and the placeholders."""
-    from llmproxy.client.environment import BASE_URLS, NODE_OPTIONS, NODE_PRELOAD, PLACEHOLDER, URL_VARIABLE, is_ours
+    from llmproxy.client.environment import BASE_URLS, NODE_OPTIONS, NODE_PRELOAD, URL_VARIABLE, is_ours
 
     try:
         url = address(environ)
@@ -101,7 +101,7 @@ def leftovers(environ: Mapping[str, str]) -> list[str]:
         for name in (*(each.name for each in BASE_URLS), *PROXIES)
         if url and environ.get(name) and is_ours(environ[name], url)
     ]
-    names += [name for name, value in environ.items() if value == PLACEHOLDER and name not in names]
+    names += [name for name, value in environ.items() if value == PLACEHOLDER_KEY and name not in names]
     names += [name for name in BUNDLES if environ.get(name, "").endswith(_BUNDLE)]
     if any(name in names for name in (*BUNDLES, *PROXIES)):
         names += [name for name in (NODE_CA, NODE_PROXY) if name in environ]

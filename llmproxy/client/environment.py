@@ -30,10 +30,7 @@ from urllib.parse import quote, urlsplit
 from llmproxy.client.control import session_url
 from llmproxy.core.providers.table import BEARER_TOKEN, PROVIDERS
 from llmproxy.errors import MachineError
-from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES, RUN_VARIABLE
-
-PLACEHOLDER = "llmproxy-placeholder"
-"""What stands for a key in replay, where no key is needed but SDKs refuse to start without one."""
+from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PLACEHOLDER_KEY, PROXIES, RUN_VARIABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ AWS_CREDENTIALS = (
     "AWS_CONFIG_FILE",
 )  # fmt: skip
 """Where one of these is set, AWS has credentials of some kind, which a placeholder would hide from S3 and others."""
-AWS_PLACEHOLDERS = {"AWS_ACCESS_KEY_ID": PLACEHOLDER, "AWS_SECRET_ACCESS_KEY": PLACEHOLDER}
+AWS_PLACEHOLDERS = {"AWS_ACCESS_KEY_ID": PLACEHOLDER_KEY, "AWS_SECRET_ACCESS_KEY": PLACEHOLDER_KEY}
 AWS_REGION = ("AWS_REGION", "AWS_DEFAULT_REGION")
 AWS_FIRST_REGION = "us-east-1"
 AWS_IGNORES = "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"
@@ -134,6 +131,7 @@ def plan(
     interception: Interception | None = None,
     aws_files: bool = False,
     recorded: Sequence[str] = (),
+    key_names: Sequence[str] | None = None,
 ) -> EnvironmentPlan:
     """Return what a child of `env` needs.
 
@@ -146,6 +144,7 @@ def plan(
         interception: Set proxy and certificate variables as well.
         recorded: Hosts of other services that are intercepted too (``--record-host``).
         aws_files: Whether AWS credentials are configured in files, so that it needs no placeholder.
+        key_names: The only keys that get a placeholder; None for all that we know.
 
     """
     notes: list[str] = []
@@ -164,7 +163,8 @@ def plan(
     others |= _no_proxy(
         url, env, intercepted=interception is not None, loopback=base_urls and not local, recorded=recorded
     )
-    return EnvironmentPlan(urls, _keys(env, urls, aws_files=aws_files) if replay else {}, others, tuple(notes))
+    keys = _keys(env, urls, aws_files=aws_files, wanted=key_names) if replay else {}
+    return EnvironmentPlan(urls, keys, others, tuple(notes))
 
 
 def is_ours(value: str, url: str) -> bool:
@@ -202,16 +202,21 @@ def _base_urls(base: str, env: Mapping[str, str], notes: list[str]) -> dict[str,
     return found
 
 
-def _keys(env: Mapping[str, str], urls: Mapping[str, str], *, aws_files: bool) -> dict[str, str]:
-    """Return placeholders for the keys that nobody set."""
+def _keys(
+    env: Mapping[str, str], urls: Mapping[str, str], *, aws_files: bool, wanted: Sequence[str] | None
+) -> dict[str, str]:
+    """Return placeholders for the wanted keys that nobody set; one that was set empty stays so."""
     found = {
-        key.name: PLACEHOLDER
+        name: PLACEHOLDER_KEY
         for key in KEYS
         if not any(env.get(name) for name in (key.name, *key.instead)) and (not key.needs or env.get(key.needs))
+        for name in ((key.name,) if wanted is None else (key.name, *key.instead))
+        if name not in env and (wanted is None or name in wanted)
     }
     if urls and "OPENAI_BASE_URL" not in urls:
         found.pop("OPENAI_API_KEY", None)  # better no client than one that finds the public host
-    if not aws_files and not any(env.get(name) for name in AWS_CREDENTIALS):
+    is_aws = wanted is None or any(name in wanted for name in AWS_CREDENTIALS)
+    if is_aws and not aws_files and not any(name in env for name in AWS_CREDENTIALS):
         found |= AWS_PLACEHOLDERS
         region = next((env[name] for name in AWS_REGION if env.get(name)), AWS_FIRST_REGION)
         found |= {name: region for name in AWS_REGION if not env.get(name)}

@@ -60,6 +60,8 @@ class Report(Totals):
     """The injected faults and how often each was injected, as the proxy says it; None for a session without."""
     replacement: Mapping[str, Any] | None = field(default=None, kw_only=True)
     """Whether what was recorded takes the place of older recordings, as the proxy says it; None for most sessions."""
+    key_names: tuple[str, ...] | None = field(default=None, kw_only=True)
+    """Variables of keys that its recorded run needed; None where that is not known. Only of a session just opened."""
     unfiled: str = field(default="", kw_only=True)
     """What to do about answers that were served although they stand in no file of the folder of cassettes."""
     further: tuple[Call, ...] | None = field(default=None, kw_only=True)
@@ -93,7 +95,7 @@ class Report(Totals):
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Self:
-        unused, further = value.get("unused"), value.get("calls")
+        unused, further, keys = value.get("unused"), value.get("calls"), value.get("key_names")
         return cls(
             **cls.read(value),
             name=str(value.get("name", "")),
@@ -106,6 +108,7 @@ class Report(Totals):
             faults=value.get("faults"),
             live=value.get("live"),
             replacement=value.get("replacement"),
+            key_names=None if keys is None else tuple(map(str, keys)),
             unfiled=str(value.get("unfiled") or ""),
             further=None if further is None else tuple(Call.of(each) for each in further),
         )

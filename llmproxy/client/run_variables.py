@@ -18,6 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llmproxy.core.providers.table import PROVIDERS
+from llmproxy.protocol import API_KEYS
+
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
@@ -46,12 +49,20 @@ def gather_run_variables(
         "timezone": env.get("TZ") or here.tzname() or "",
         "shell": env.get("SHELL", "").rpartition("/")[2],
         "os_version": f"{platform.system()} {platform.release()}",
+        API_KEYS: " ".join(list_keys_set(env)) or "none",
     }
     found += [{"name": name, "value": value} for name, value in words.items() if value]
     return [
         *(each for each in found if each["value"].strip("/\\.")),
         *(_git(cwd) if git else []),
     ]  # the root is in every path
+
+
+def list_keys_set(env: Mapping[str, str]) -> list[str]:
+    """Return the variables of providers' keys that are set: their names, never what they hold."""
+    keys = [key for provider in PROVIDERS.values() for key in provider.keys]
+    known = {name for key in keys for name in (key.name, *key.instead)} | {"AWS_ACCESS_KEY_ID", "AWS_PROFILE"}
+    return sorted(name for name in known if env.get(name))
 
 
 def _zone(env: Mapping[str, str]) -> ZoneInfo | None:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from llmproxy.client.environment import (
+    AWS_REGION,
     BASE_URLS,
     NODE_PRELOAD,
-    PLACEHOLDER,
     Interception,
     combine,
     describe_certificate_problem,
@@ -27,7 +27,7 @@ from llmproxy.client.environment import (
 from llmproxy.core.providers.routing import route
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.errors import MachineError
-from llmproxy.protocol import BUNDLES, PROXIES
+from llmproxy.protocol import BUNDLES, PLACEHOLDER_KEY, PROXIES
 from tests.provider.tls import server_context
 
 URL = "http://127.0.0.1:8080"
@@ -58,9 +58,26 @@ def test_keys_get_a_placeholder_in_replay_only_and_never_over_one_that_is_set() 
     """A real key is the user's; in modes with a network a wrong key would be sent."""
     env = {"OPENAI_API_KEY": "sk-mine", "ANTHROPIC_AUTH_TOKEN": "t", "GOOGLE_API_KEY": "g"}
     keys = plan(URL, "x", env, replay=True).keys
-    assert keys["GROQ_API_KEY"] == PLACEHOLDER
+    assert keys["GROQ_API_KEY"] == PLACEHOLDER_KEY
     assert not {"OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "AZURE_OPENAI_API_KEY"} & set(keys)
     assert plan(URL, "x", env, replay=False).keys == {}
+
+
+@pytest.mark.parametrize(
+    ("env", "names", "given"),
+    [
+        ({}, ("OPENAI_API_KEY",), {"OPENAI_API_KEY"}),
+        ({"OPENAI_API_KEY": ""}, ("OPENAI_API_KEY", "GROQ_API_KEY"), {"GROQ_API_KEY"}),
+        ({}, ("ANTHROPIC_AUTH_TOKEN",), {"ANTHROPIC_AUTH_TOKEN"}),
+        ({}, (), set()),
+        ({}, ("AWS_PROFILE",), {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", *AWS_REGION}),
+    ],
+)
+def test_placeholders_are_given_for_what_the_recording_needed(
+    env: dict[str, str], names: tuple[str, ...], given: set[str]
+) -> None:
+    """A program that goes by which key is set chooses as it did; what was set empty stays empty."""
+    assert set(plan(URL, "x", env, replay=True, key_names=names).keys) == given
 
 
 @pytest.mark.parametrize(

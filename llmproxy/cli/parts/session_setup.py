@@ -137,6 +137,7 @@ def plan_for(
         interception=interception,
         aws_files=aws,
         recorded=asked.recorded,
+        key_names=opened.key_names,
     )
 
 

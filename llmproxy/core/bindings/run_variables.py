@@ -17,6 +17,7 @@ from enum import StrEnum
 from llmproxy.core.bindings.listings import leave_out_our_status
 from llmproxy.errors import LLMProxyError
 from llmproxy.late import late
+from llmproxy.protocol import API_KEYS
 
 LONGEST_VALUE = 20_000
 """Characters; git's status of a large tree is longer, and says nothing that a model should be asked about."""
@@ -173,7 +174,7 @@ def pair_run_variables(recorded: Iterable[RunVariable], present: Iterable[RunVar
     found = [
         RunVariablePair(each, now[each.name])
         for each in map(_without_ours, sorted(recorded, key=lambda each: each.name))
-        if each.name in now and _are_alike(each, now[each.name])
+        if each.name in now and each.name != API_KEYS and _are_alike(each, now[each.name])
     ]
     return tuple(found)
 

@@ -165,6 +165,8 @@ class Report(TypedDict):
     trial: NotRequired[list[dict[str, Any]]]
     """Of a session on trial: what became of each call that had no recording of its own."""
     replacement: NotRequired[Replacement]
+    key_names: NotRequired[list[str]]
+    """When it is opened: variables of keys that the recorded run needed, of which only the names were kept."""
     name: str
     cassette: str
     sample: int

@@ -40,6 +40,7 @@ from llmproxy.core.engine.binding import BindingFeature, BindingInterceptor
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature, FaultInterceptor
 from llmproxy.core.sessions.session import Session, canonical, check_party
+from llmproxy.core.store.queries import list_key_names
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import LLMProxyError
 from llmproxy.files import DATA
@@ -213,7 +214,8 @@ def _open(engine: Engine, call: ControlCall) -> tuple[int, Json]:
         except LLMProxyError:
             engine.sessions.close(session.name)
             raise
-    return 201, report(engine, session)
+    keys = None if engine.store is None else list_key_names(engine.store, session.cassette)
+    return 201, report(engine, session) | ({} if keys is None else {"key_names": [*keys]})
 
 
 def _declare(engine: Engine, call: ControlCall) -> tuple[int, Json]:

@@ -24,7 +24,7 @@ from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key, Request, header
 from llmproxy.errors import MissError, RefusedError
-from llmproxy.protocol import Channel
+from llmproxy.protocol import PLACEHOLDER_KEY, Channel
 
 CANDIDATES = 50
 """Recordings that are compared with a missed request."""
@@ -65,6 +65,7 @@ def explain_miss(
         elsewhere=_find_elsewhere(store, key, exchange.channel) if store else (), complete=session.complete,
         toolless=store is not None and exchange.channel is Channel.MCP and not count_of(store, *place, Channel.MCP),
         client=client_of(exchange.request.headers),
+        is_placeholder=any(PLACEHOLDER_KEY in value for _, value in exchange.request.headers),
         is_python="python" in (header(exchange.request.headers, "user-agent") or "").lower(),
     )  # fmt: skip
     for each in exchange.interceptors:

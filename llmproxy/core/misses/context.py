@@ -64,6 +64,8 @@ class MissContext:
     """The program that asked, as far as it says so."""
     recorded_by: Client | None = None
     """The program that asked what is recorded nearest to it."""
+    is_placeholder: bool = False
+    """Whether its key is the one that replay sets where there is none."""
     is_python: bool = False
     """Whether the client says that it is a Python program."""
     unbound: str = ""

@@ -11,15 +11,16 @@ import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from llmproxy.core.bindings import BadVolatileField, VolatileField, read_volatile_field
+from llmproxy.core.bindings import BadVolatileField, VolatileField, read_run_variables, read_volatile_field
 from llmproxy.core.changes.accepted import AcceptedChange
+from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.store.file.connect import translate
 from llmproxy.core.store.reading import Reading
 from llmproxy.core.store.rows import OF_CHANNEL, SELECT_SUMMARY, Row, RowSummary, from_sql, to_sql, to_summary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound, unsign_text
-from llmproxy.protocol import Channel
+from llmproxy.protocol import API_KEYS, Channel
 
 
 def count(store: Store, cassette: str, sample: int, provider: str | None = None, operation: str | None = None) -> int:
@@ -191,3 +192,18 @@ def newest_declared(store: Reading, cassette: str) -> str:
     found = store.rows(_NEWEST, (to_sql(cassette),))
     said = store.read_declared([found[0][0]]) if found else {}
     return next(iter(said.values()), "")
+
+
+def list_key_names(store: Reading, cassette: str) -> tuple[str, ...] | None:
+    """Return the variables of keys that were set when a cassette was recorded, and those of its providers; None where
+    the first is not known.
+    """
+    declared = read_run_variables(newest_declared(store, cassette))
+    said = next((each.value.split() for each in declared if each.name == API_KEYS), None)
+    if said is None:
+        return None
+    sql = "SELECT DISTINCT provider FROM interactions WHERE cassette = ? AND superseded_at IS NULL"
+    providers = {str(name) for (name,) in store.rows(sql, (to_sql(cassette),))}
+    keys = [key for name in providers & PROVIDERS.keys() for key in PROVIDERS[name].keys]
+    missing = {key.name for key in keys if not {key.name, *key.instead} & {*said}}
+    return tuple(sorted({*said, *missing, *(["AWS_ACCESS_KEY_ID"] if "bedrock" in providers else [])} - {"none"}))

@@ -18,8 +18,8 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from llmproxy.client.environment import PLACEHOLDER
 from llmproxy.errors import LLMProxyError, SettingsError
+from llmproxy.protocol import PLACEHOLDER_KEY
 from llmproxy.scenario.cache_store import CacheStore, Place, remember
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, ScenarioConfig, Unset
 from llmproxy.scenario.models.answer import Answer
@@ -219,5 +219,5 @@ def _route_keywords(model: ModelConfig, party: str, session: RunSession | None) 
     if client := model.extra.get("client"):
         found["client"] = lead_client(client, found["api_base"], model.model)
     if session.opened.offline:
-        said.setdefault("api_key", PLACEHOLDER)
+        said.setdefault("api_key", PLACEHOLDER_KEY)
     return said | found

@@ -255,6 +255,15 @@ def test_another_order_of_what_ran_at_once_says_so() -> None:
     assert "PYTHONHASHSEED" not in alone
 
 
+@pytest.mark.parametrize(("placeholder", "recorded", "told"), [(True, 0, True), (True, 2, False), (False, 0, False)])
+def test_a_miss_of_a_provider_that_was_chosen_by_a_placeholder_says_so(
+    placeholder: bool, recorded: int, told: bool
+) -> None:
+    """Where nothing of that provider is recorded: a program that goes by which key is set chose another one."""
+    context = replace(CONTEXT, is_placeholder=placeholder, recordings=5, same_operation=recorded)
+    assert ("its key is the placeholder that replay sets" in miss_text(context, None)) is told
+
+
 def test_a_miss_names_both_clients_where_they_differ() -> None:
     """An upgraded agent is said with both versions; an equal one, or one that says nothing, is not mentioned."""
     then, now = Client("Claude Code", "2.1.197"), Client("Claude Code", "2.1.332")

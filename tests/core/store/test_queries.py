@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import count, count_unused, find_other_places, summary
+from llmproxy.core.store.queries import count, count_unused, find_other_places, list_key_names, summary
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
 
@@ -93,3 +93,21 @@ def test_errors_of_sqlite_come_out_as_ours(tmp_path: Path) -> None:
         with sqlite3.connect(tmp_path / "y.db") as other:
             other.execute("ALTER TABLE gone RENAME TO interactions")
         other.close()
+
+
+@pytest.mark.parametrize(
+    ("declared", "provider", "names"),
+    [
+        ("", "openai", None),
+        ('[{"name":"cwd","value":"/a"}]', "openai", None),
+        ('[{"name":"api_keys","value":"none"}]', "openai", ("OPENAI_API_KEY",)),
+        ('[{"name":"api_keys","value":"GROQ_API_KEY"}]', "openai", ("GROQ_API_KEY", "OPENAI_API_KEY")),
+        ('[{"name":"api_keys","value":"ANTHROPIC_AUTH_TOKEN"}]', "anthropic", ("ANTHROPIC_AUTH_TOKEN",)),
+        ('[{"name":"api_keys","value":"none"}]', "http:x", ()),
+    ],
+)
+def test_names_of_keys(tmp_path: Path, declared: str, provider: str, names: tuple[str, ...] | None) -> None:
+    """Of the cassette's providers, and those that were set; nothing is known of a recording that says nothing."""
+    with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as made:
+        made.add(dataclasses.replace(BASE, provider=provider, run_variables=declared), supersede=False)
+        assert list_key_names(made, "default") == names
