@@ -54,7 +54,7 @@ function ticked({ position, busy, working }) {
     if (!inside.length) inside.push(from - begun);  // of each time of work at least its beginning
     for (const past of inside) {
       const at = position(begun + past);
-      if (at < 0.96 && (!found.length || at - found.at(-1).at > 0.05)) found.push({ at, text: past ? duration(past) : "0" });
+      if (at < 0.96 && (!found.length || at - found.at(-1).at > 0.07)) found.push({ at, text: past ? duration(past) : "0" });
     }
   }
   return found;
