@@ -139,8 +139,8 @@ def find_placeholder(headers: Headers, target: str, body: bytes = b"") -> str | 
     with suppress(ValueError, RecursionError):
         tree = json.loads(body)
         said = {name: value for name, value in tree.items() if name not in _SAID} if isinstance(tree, dict) else {}
-        if (found := _find_carried(said)) is not None:
-            return found
+        for name in _find_carried(said):
+            return name
     form = body.decode("latin-1") if b"{" not in body[:1] and len(body) < _LONGEST_FORM else ""
     for pair in (*target.partition("?")[2].split("&"), *(form.strip().split("&") if "=" in form else ())):
         name, _, value = pair.partition("=")
@@ -149,18 +149,16 @@ def find_placeholder(headers: Headers, target: str, body: bytes = b"") -> str | 
     return None
 
 
-def _find_carried(tree: object) -> str | None:
-    """Return the name of a credential in a document whose value is a placeholder of ours."""
-    if isinstance(tree, list):
-        return next((name for each in tree if (name := _find_carried(each)) is not None), None)
-    for name, value in tree.items() if isinstance(tree, dict) else ():
+def _find_carried(tree: object) -> Iterator[str]:
+    """Yield the names of credentials in a document whose value is a placeholder of ours."""
+    members = (
+        tree.items() if isinstance(tree, dict) else (("", each) for each in tree) if isinstance(tree, list) else ()
+    )
+    for name, value in members:
         if not isinstance(value, str):
-            found = _find_carried(value)
-        else:
-            found = name if _is_placeholder(value) and is_credential_name(name) else None
-        if found is not None:
-            return found
-    return None
+            yield from _find_carried(value)
+        elif is_credential_name(str(name)) and _is_placeholder(value):
+            yield str(name)
 
 
 def _is_placeholder(value: str) -> bool:
