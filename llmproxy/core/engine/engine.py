@@ -80,32 +80,28 @@ class Engine:
         state = State(config, redactor, journal, now, clock, stores, self.sessions)
         parts = self.parts
         keying = parts.keying(state)
-        builder = InteractionBuilder(state, keying)
-        misses = parts.misses(state, keying)
+        builder, misses = InteractionBuilder(state, keying), parts.misses(state, keying)
         recorder, writer = parts.outcomes(state), parts.writer(state, keying, builder)
         dispatcher, answering = parts.dispatcher(config, redactor, self.sessions), parts.answering(state)
-        self._state, self._recorder = state, recorder
-        self.config = config
+        stages = parts.stages(state, keying, misses)
+        self._state, self._recorder, self.config = state, recorder, config
         shared = EngineParts(state, keying, builder, misses, recorder)
         self.features = self.sessions.features = Features(self.rows, shared)
         self.fast_path = FastPath(state, recorder)
         """For whole requests."""
-        self.pending = state.pending
-        self.questions = Questions(state)
-        """What may be asked beside requests."""
+        self.pending, self.questions = state.pending, Questions(state)
 
         # What the shell asks, in the order of a request's way; each is the method of the part that answers it.
         self.in_scope, self.family_of, self.mode_of = dispatcher.in_scope, dispatcher.family_of, dispatcher.mode_of
         self.place, self.holds = dispatcher.place, dispatcher.holds
         self.is_long, self.prepare = keying.is_long, keying.prepare
-        stages = parts.stages(state, keying, misses)
         self.begin, self.identify = stages.begin, stages.identify
-        self.answer, self.plan = answering.answer, answering.plan
+        self.answer, self.plan, self.plan_made = answering.answer, answering.plan, answering.plan_made
         self.playback, self.plan_playback = answering.playback, answering.plan_playback
-        self.plan_made, self.wait_before, self.on_sent = answering.plan_made, answering.wait_before, answering.on_sent
+        self.wait_before, self.on_sent = answering.wait_before, answering.on_sent
         self.meet_handshake = self.features.meet_handshake
-        self.store_answer, self.read_usage = writer.store_answer, writer.read_usage
-        self.stored_together = writer.stored_together
+        self.store_answer, self.stored_together = writer.store_answer, writer.stored_together
+        self.read_usage = writer.read_usage
         self.outcome, self.show_target = recorder.outcome, recorder.show_target
         self.strays, self.sum_up_refusal = recorder.strays, recorder.sum_up_refusal
         self.load_recording, self.read_call = builder.load_recording, builder.read_call

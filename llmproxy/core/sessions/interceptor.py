@@ -11,6 +11,7 @@ and only that has the fast path.
                         counted (`engine.decide.count`), and nothing is looked at any more
         on_decision     another decision than the modes' table
         on_miss         deal with a refusal: True, and nobody explains it
+        would_answer, goes_live   what one that is asked later will do with a call, for one that decides before it
     (where the head settled what becomes of a call, as in `record`, none of these is asked)
     the way back, in reverse order
         on_answer       another answer for the client; or the same, noted
