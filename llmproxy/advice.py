@@ -25,8 +25,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from llmproxy.amounts import printable
-from llmproxy.errors import MachineError
+from llmproxy.errors import MachineError, printable
 from llmproxy.protocol import DEFAULT_STORE
 from llmproxy.store_server import show_store
 

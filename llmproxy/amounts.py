@@ -7,7 +7,6 @@ and every table.
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 
@@ -71,10 +70,3 @@ def when(unix: float, zone: tzinfo | None = None) -> str:
 
 def _to_local_time(unix: float, zone: tzinfo | None) -> datetime:
     return datetime.fromtimestamp(unix, UTC).astimezone(zone)
-
-
-def printable(text: str) -> str:
-    """Return `text` on one line, with everything that does not print (controls, bidi marks, surrogates) escaped."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)

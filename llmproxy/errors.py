@@ -23,6 +23,7 @@ TypeError.
 
 from __future__ import annotations
 
+import json
 import re
 from enum import IntEnum
 
@@ -60,6 +61,13 @@ def sign_text(text: object) -> str:
 def unsign_text(text: object) -> str:
     """Return the same without whose it is: for what stands inside of another message."""
     return str(text).removeprefix(OURS)
+
+
+def printable(text: str) -> str:
+    """Return `text` on one line, with everything that does not print (controls, bidi marks, surrogates) escaped."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def without_passwords(text: str) -> str:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.advice import quote_word, suggest_command
-from llmproxy.amounts import dollars, duration, format_count, number, printable, when
+from llmproxy.amounts import dollars, duration, format_count, number, when
 from llmproxy.cli.parts.bindings import format_run_variables, format_runs, plain_run_variables, values_of
 from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.printing import body_text, dump, line, paragraphs, print_line, room, wrap_text
 from llmproxy.cli.parts.store_arguments import STORE, also_called, find, is_number, open_given, session_name
 from llmproxy.core.providers.table import client_of
-from llmproxy.errors import CassetteNotFound, SettingsError
+from llmproxy.errors import CassetteNotFound, SettingsError, printable
 
 if TYPE_CHECKING:
     from llmproxy.core.dialects.messages import Message

@@ -17,7 +17,6 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from llmproxy.advice import suggest_command
-from llmproxy.amounts import printable
 from llmproxy.core.keys.normalize import MadeBy, Walk
 from llmproxy.core.keys.rules import NOTHING, RESPONSES, Do, Rule, Shape
 from llmproxy.core.keys.scrub import Rules, apply, compile_rules
@@ -27,6 +26,7 @@ from llmproxy.core.traffic.differences import Difference, count, differences, sh
 from llmproxy.core.traffic.frames import CONTENT_TYPE, CUT, SWITCHING, Frame, chunks
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, without
 from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse, parse_json
+from llmproxy.errors import printable
 
 if TYPE_CHECKING:
     from llmproxy.core.misses.context import MissContext

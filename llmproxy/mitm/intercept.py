@@ -26,9 +26,8 @@ from urllib.parse import unquote_to_bytes
 from mitmproxy import connection, http
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from llmproxy.amounts import printable
 from llmproxy.core.traffic.interaction import Headers, header
-from llmproxy.errors import LLMProxyError, RefusedError, unsign_text
+from llmproxy.errors import LLMProxyError, RefusedError, printable, unsign_text
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.protocol import OFFLINE
 from llmproxy.values import host_matches

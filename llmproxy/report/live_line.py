@@ -13,8 +13,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from unicodedata import combining, east_asian_width
 
-from llmproxy.amounts import clock, duration, in_and_out, printable
+from llmproxy.amounts import clock, duration, in_and_out
 from llmproxy.calls import Call
+from llmproxy.errors import printable
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision
 
 _BORDERS = " /:,-"

@@ -71,8 +71,7 @@ def values_of(database: Store, found: Interaction, rules: Rules, upstreams: Mapp
     """Return what stands in volatile fields of a recorded request: name, kind, value and path."""
     from llmproxy.core.bindings import list_volatile_values
     from llmproxy.core.bindings.volatile_fields import list_shipped
-    from llmproxy.core.store.queries import volatile_fields_of
-    from llmproxy.core.store.rederive import canonical_of
+    from llmproxy.core.store.queries import canonical_of, volatile_fields_of
 
     try:
         tree = canonical_of(database, found, rules, upstreams).tree

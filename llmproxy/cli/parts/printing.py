@@ -18,7 +18,8 @@ from typing import Self, TextIO
 
 import typer
 
-from llmproxy.amounts import duration, format_count, printable
+from llmproxy.amounts import duration, format_count
+from llmproxy.errors import printable
 from llmproxy.report.live_line import cut, fill, fold_text, width
 
 _LEAST = 24

@@ -43,9 +43,14 @@ from llmproxy.core.misses.nearest import RestatedCandidate, Wording, conversatio
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import list_candidates, list_in_order, put_volatile_fields, volatile_fields_of
+from llmproxy.core.store.queries import (
+    canonical_of,
+    list_candidates,
+    list_in_order,
+    put_volatile_fields,
+    volatile_fields_of,
+)
 from llmproxy.core.store.reading import KeyedRecording
-from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.differences import Difference, show_json
 from llmproxy.core.traffic.frames import SWITCHING

@@ -35,9 +35,8 @@ from llmproxy.core.providers.table import Client, client_of
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import accepted_of, list_in_order, summary
+from llmproxy.core.store.queries import accepted_of, canonical_of, list_in_order, summary
 from llmproxy.core.store.reading import KeyedRecording
-from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, header
 from llmproxy.core.traffic.json_bytes import parse_json

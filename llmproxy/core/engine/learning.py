@@ -37,8 +37,7 @@ from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import family_of
-from llmproxy.core.store.queries import volatile_fields_of
-from llmproxy.core.store.rederive import canonical_of, route_of
+from llmproxy.core.store.queries import canonical_of, route_of, volatile_fields_of
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.errors import CassetteError, RefusedError

@@ -19,8 +19,7 @@ from llmproxy.core.misses.nearest import AS_RECORDED, Wording
 from llmproxy.core.providers.table import client_of
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.interceptor import MissReason
-from llmproxy.core.store.queries import count, count_of, find_other_places
-from llmproxy.core.store.rederive import canonical_of
+from llmproxy.core.store.queries import canonical_of, count, count_of, find_other_places
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key, Request, header
 from llmproxy.errors import MissError, RefusedError

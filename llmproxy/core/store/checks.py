@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from llmproxy.core.keys.audit import KeyDifference, explain, list_uncounted
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.connect import translate
-from llmproxy.core.store.rederive import derive, route_of
+from llmproxy.core.store.queries import route_of
+from llmproxy.core.store.rederive import derive
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Request

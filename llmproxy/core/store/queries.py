@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
+from urllib.parse import quote
 
 from llmproxy.core.bindings import BadVolatileField, VolatileField, read_run_variables, read_volatile_field
 from llmproxy.core.changes.accepted import AcceptedChange
+from llmproxy.core.keys.normalize import Canonical, canonicalize
+from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.store.file.connect import translate
-from llmproxy.core.store.reading import Reading
+from llmproxy.core.store.reading import Place, Reading, StoredRequest
 from llmproxy.core.store.rows import OF_CHANNEL, SELECT_SUMMARY, Row, RowSummary, from_sql, to_sql, to_summary
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.interaction import Key
+from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound, unsign_text
 from llmproxy.protocol import API_KEYS, Channel
 
@@ -207,3 +211,24 @@ def list_key_names(store: Reading, cassette: str) -> tuple[str, ...] | None:
     keys = [key for name in providers & PROVIDERS.keys() for key in PROVIDERS[name].keys]
     missing = {key.name for key in keys if not {key.name, *key.instead} & {*said}}
     return tuple(sorted({*said, *missing, *(["AWS_ACCESS_KEY_ID"] if "bedrock" in providers else [])} - {"none"}))
+
+
+def route_of(interaction: Interaction | StoredRequest, upstreams: Mapping[str, str]) -> Route:
+    """Return the route that the recorded request had. Raises RefusedError for what no route can say."""
+    name, request = interaction.provider, interaction.request
+    if name not in PROVIDERS:
+        upstreams = {name: interaction.upstream or "http://localhost", **upstreams}
+    return route(request.method, f"/{quote(name, safe='.-_:')}{request.target}", request.headers, upstreams)
+
+
+def canonical_of(store: Store, interaction: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> Canonical:
+    """Return the canonical request of a recording under `rules`. Raises RefusedError."""
+    return read_canonical(store, interaction, (interaction.cassette, interaction.sample), rules, upstreams)
+
+
+def read_canonical(
+    store: Store, asked: Interaction | StoredRequest, place: Place, rules: Rules, upstreams: Mapping[str, str]
+) -> Canonical:
+    """Return the same of what may come from no whole recording; `place` is its cassette and sample."""
+    where = route_of(asked, upstreams)
+    return canonicalize(asked.request, where, rules, lambda made: store.made_by(*place, made))

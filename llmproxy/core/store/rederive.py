@@ -14,15 +14,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from urllib.parse import quote
 
-from llmproxy.core.keys.normalize import Canonical, canonicalize, key_of
+from llmproxy.core.keys.normalize import key_of
 from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.providers.routing import Route, route
-from llmproxy.core.providers.table import PROVIDERS
-from llmproxy.core.store.reading import Derived, Place, StoredRequest
+from llmproxy.core.store.queries import canonical_of, read_canonical
+from llmproxy.core.store.reading import Derived
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.interaction import Interaction, Key
+from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import CassetteError, RefusedError
 
 
@@ -44,26 +42,6 @@ class Rekeyed:
         return self.old != self.new and not self.other_rules
 
 
-def route_of(interaction: Interaction | StoredRequest, upstreams: Mapping[str, str]) -> Route:
-    """Return the route that the recorded request had. Raises RefusedError for what no route can say."""
-    name, request = interaction.provider, interaction.request
-    if name not in PROVIDERS:
-        upstreams = {name: interaction.upstream or "http://localhost", **upstreams}
-    return route(request.method, f"/{quote(name, safe='.-_:')}{request.target}", request.headers, upstreams)
-
-
-def canonical_of(store: Store, interaction: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> Canonical:
-    """Return the canonical request of a recording under `rules`. Raises RefusedError."""
-    return _canonical(store, interaction, (interaction.cassette, interaction.sample), rules, upstreams)
-
-
-def _canonical(
-    store: Store, asked: Interaction | StoredRequest, place: Place, rules: Rules, upstreams: Mapping[str, str]
-) -> Canonical:
-    where = route_of(asked, upstreams)
-    return canonicalize(asked.request, where, rules, lambda made: store.made_by(*place, made))
-
-
 def derive(store: Store, cassette: str, sample: int, rules: Rules, upstreams: Mapping[str, str]) -> Derived | None:
     """Return what was recorded in a cassette under other rules its keys of today, once for each opened store; None if
     there is nothing such.
@@ -80,7 +58,7 @@ def derive(store: Store, cassette: str, sample: int, rules: Rules, upstreams: Ma
                     key, digest = each.key, each.rules
                     if digest not in ("", rules.digest):
                         with suppress(RefusedError):
-                            key = key_of(_canonical(store, store.read_request(each.id), place, rules, upstreams))
+                            key = key_of(read_canonical(store, store.read_request(each.id), place, rules, upstreams))
                             digest = rules.digest
                     derived.add(each, key, digest)
             except BaseException:

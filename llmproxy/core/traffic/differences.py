@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import islice
 
-from llmproxy.amounts import printable
+from llmproxy.errors import printable
 from llmproxy.late import late
 
 _SCAN = 100_000

@@ -20,8 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from llmproxy.amounts import printable
-from llmproxy.errors import AgentUnreachable
+from llmproxy.errors import AgentUnreachable, printable
 
 LONGEST = 32 << 20
 """Bytes of one line."""

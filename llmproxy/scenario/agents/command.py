@@ -24,9 +24,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from llmproxy.amounts import printable
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
+from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.child import Child, ChildEnded, TooLong
 from llmproxy.scenario.session import RunSession

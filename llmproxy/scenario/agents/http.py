@@ -23,12 +23,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import quote, urlsplit
 
-from llmproxy.amounts import printable
 from llmproxy.core.dialects.chat import add_chat
 from llmproxy.core.dialects.messages import Draft, as_dict
 from llmproxy.core.dialects.streams import events_of
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
+from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.templates import Template, values_of
 from llmproxy.scenario.session import RunSession

@@ -17,8 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmproxy.amounts import printable
-from llmproxy.errors import AgentError, SuiteError
+from llmproxy.errors import AgentError, SuiteError, printable
 from llmproxy.scenario.values.messages import text_of
 
 EVERY = None

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
 
-from llmproxy.amounts import printable
+from llmproxy.errors import printable
 from llmproxy.trace.model import Span, SpanKind
 from llmproxy.trace.observing.tools import is_same_json
 

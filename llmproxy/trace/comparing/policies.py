@@ -19,7 +19,6 @@ from difflib import SequenceMatcher
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from llmproxy.amounts import printable
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.providers.routing import family_of
@@ -27,6 +26,7 @@ from llmproxy.core.providers.table import channel_of
 from llmproxy.core.store.rows import content_type
 from llmproxy.core.traffic.differences import differences, fingerprint
 from llmproxy.core.traffic.interaction import Ending, Interaction
+from llmproxy.errors import printable
 from llmproxy.protocol import AGENT, Channel
 
 _FAILED = 400

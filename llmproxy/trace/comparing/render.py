@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
-from llmproxy.amounts import dollars, duration, printable
+from llmproxy.amounts import dollars, duration
 from llmproxy.core.traffic.differences import short, show_json
+from llmproxy.errors import printable
 from llmproxy.trace.comparing.diff import MISSING, ReplayDiff, ToolFieldChange
 
 Form = Literal["text", "json", "markdown"]

@@ -12,7 +12,8 @@ import pytest
 
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.rederive import canonical_of, derive, find_merged_keys, rekey, rekey_store, route_of, splits
+from llmproxy.core.store.queries import canonical_of, route_of
+from llmproxy.core.store.rederive import derive, find_merged_keys, rekey, rekey_store, splits
 from llmproxy.core.traffic.interaction import Key, Request
 from llmproxy.errors import CassetteCorrupt
 from tests.support.chats import NOW, chat, fill

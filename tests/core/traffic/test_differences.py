@@ -7,8 +7,8 @@ import copy
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.amounts import printable
 from llmproxy.core.traffic.differences import SHOWN, Difference, count, differences, short
+from llmproxy.errors import printable
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
