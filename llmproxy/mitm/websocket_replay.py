@@ -21,7 +21,7 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import RemoteProtocolError
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.misses import context_of
+from llmproxy.core.engine.stages import context_of
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.frames import CUT, SWITCHING, Frame, decode
 from llmproxy.core.traffic.interaction import Response, header

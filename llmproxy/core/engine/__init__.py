@@ -2,7 +2,7 @@
 
 `engine` puts the parts together, which share one `state`. In the order of a request: `fast_path` answers what was asked
 before in the same words, `stages` are its way otherwise: `identity` says which request it is, of which session and
-provider, `decide` is the table of modes; `answer_writer` stores what came back, `accounts` sums it up, `misses`
-explains a refusal. What more is asked is a `feature`, a row in `interceptors`: `live_exchanges`, `binding` (another
+provider, `decide` is the table of modes; `answer_writer` stores what came back, `accounts` sums it up.
+What more is asked is a `feature`, a row in `interceptors`: `live_exchanges`, `binding` (another
 folder, day, id), `fault_injection`, `forking` (overridden answers, too), `mcp_playback`, `end_order`, `left_answers`.
 """

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from llmproxy.calls import Call
 from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.engine.decide import is_perfect
-from llmproxy.core.engine.misses import RepeatedMiss
+from llmproxy.core.engine.stages import RepeatedMiss
 from llmproxy.core.engine.state import TEXT, State
 from llmproxy.core.keys.changes import is_success
 from llmproxy.core.sessions.exchange import Exchange

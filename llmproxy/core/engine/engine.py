@@ -24,8 +24,7 @@ from llmproxy.core.engine.fast_path import FastPath
 from llmproxy.core.engine.feature import EngineParts, Features
 from llmproxy.core.engine.identity import Dispatcher, Keying
 from llmproxy.core.engine.interceptors import FEATURES
-from llmproxy.core.engine.misses import Misses
-from llmproxy.core.engine.stages import Answering, Stages
+from llmproxy.core.engine.stages import Answering, Misses, Stages
 from llmproxy.core.engine.state import State, Stores
 from llmproxy.core.secrets.redact import Redactor, find_placeholder
 from llmproxy.core.sessions.exchange import Config, Exchange

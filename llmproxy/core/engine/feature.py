@@ -12,7 +12,7 @@ from llmproxy.calls import Call
 from llmproxy.core.engine.accounts import OutcomeRecorder
 from llmproxy.core.engine.answer_writer import InteractionBuilder
 from llmproxy.core.engine.identity import Keying
-from llmproxy.core.engine.misses import Misses
+from llmproxy.core.engine.stages import Misses
 from llmproxy.core.engine.state import State
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Interceptor
