@@ -276,12 +276,8 @@ class Socket:
         engine, exchange = self._engine, self._exchange
         session = exchange.session
         records = session.policy.on_miss is Decision.RECORD
-        miss = explain(
-            context_of(exchange, engine.config),
-            exchange.kept.interaction or 0,
-            mismatch,
-            records=records,
-        )
+        context = context_of(exchange, engine.config)
+        miss = explain(context, exchange.kept.interaction or 0, mismatch, records=records)
         exchange.error = error = MissError(engine.redactor.text(miss.text))
         error.nearest = exchange.kept.interaction
         exchange.decision = Decision.REFUSE

@@ -78,9 +78,7 @@ class AnswerWriter:
             raise RecordingError("the request's body never came to its end")
         if exchange.recording.damaged:
             raise RecordingError("a piece of the answer was lost")
-        response = exchange.recording.end(
-            exchange.family, exchange.operation, stream=exchange.identity.stream, proper=proper
-        )
+        response = exchange.end_recording(proper=proper)
         if 400 <= response.status < 500 and self._stale(exchange):
             exchange.decision = Decision.PASS
             exchange.note = STALE
@@ -122,9 +120,7 @@ class AnswerWriter:
         where = exchange.route
         if where.not_llm:
             return Usage()
-        response = exchange.recording.end(
-            exchange.family, exchange.operation, stream=exchange.identity.stream, proper=proper
-        )
+        response = exchange.end_recording(proper=proper)
         for each in reversed(exchange.interceptors) if exchange.answer.withheld else ():
             each.on_withheld(exchange, response)
         kind = header(response.headers, "content-type") or ""
