@@ -96,7 +96,7 @@ EXAMPLES = {
     "drift": "default --calls 4 --max-cost 0.50",
     "scan": "tests/cassettes",
     "fork": "default --at 3 --as changed",
-    "learn": "-- python agent.py",
+    "learn": "default -- python agent.py",
     "rerecord": "1",
     "rm": "default",
     "rename": "default weather",

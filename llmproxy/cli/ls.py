@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from llmproxy.core.store.reading import CassetteInfo
     from llmproxy.core.store.rows import RowSummary
 
+_FAILED = 400
+"""The lowest status of an answer that is an error."""
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
@@ -51,6 +54,7 @@ def ls(
     """List cassettes and the interactions recorded in them."""
     from llmproxy.core.forks.table import forks
     from llmproxy.core.store.queries import list_declared, volatile_fields_of
+    from llmproxy.core.traffic.interaction import Ending
 
     if what is not None and cassette not in (None, what):
         raise SettingsError(f"one cassette at a time: {line(what)} or {line(cassette or '')}.")
@@ -68,6 +72,13 @@ def ls(
             for info in infos
         }
         there = "" if infos else list_names(database)
+        failed = Counter(
+            (each.cassette, each.sample)
+            for info in infos
+            if not (info.closed_cleanly or info.holder)
+            for each in database.summaries(info.name, superseded=False, limit=None)
+            if (each.status or 0) >= _FAILED or each.ending in (Ending.CUT, Ending.UNTERMINATED)
+        )
         children = {(each.cassette, each.sample): each for each in forks(database)}
     if as_json:
         plain = {
@@ -81,7 +92,7 @@ def ls(
         if there:
             print_line(there)
         return
-    _print_cassettes(infos, children)
+    _print_cassettes(infos, children, failed)
     for (name, sample), (_, fields) in bound.items():
         for text in format_volatile_fields(line(name), fields if sample == 1 else ()):
             print_line(text)
@@ -122,9 +133,14 @@ def _print_columns[T](columns: Sequence[Column[T]], rows: Sequence[T]) -> None:
     )
 
 
-def _print_cassettes(infos: Sequence[CassetteInfo], children: Mapping[tuple[str, int], Fork]) -> None:
-    """Print a row for each cassette; `children` are forks by name and sample."""
-    state: Column[CassetteInfo] = Column("state", lambda info: _state(info, children.get((info.name, info.sample))))
+def _print_cassettes(
+    infos: Sequence[CassetteInfo], children: Mapping[tuple[str, int], Fork], failed: Mapping[tuple[str, int], int]
+) -> None:
+    """Print a row for each cassette; `children` are forks, `failed` counts calls, both by name and sample."""
+    state: Column[CassetteInfo] = Column(
+        "state",
+        lambda info: _state(info, children.get((info.name, info.sample)), failed.get((info.name, info.sample), 0)),
+    )
     _print_columns([*CASSETTE_COLUMNS, state], infos)
 
 
@@ -138,8 +154,9 @@ CASSETTE_COLUMNS: Sequence[Column[CassetteInfo]] = (
 )
 
 
-def _state(info: CassetteInfo, fork: Fork | None) -> str:
-    state = "complete" if info.closed_cleanly else f"recorded by {info.holder}" if info.holder else "incomplete"
+def _state(info: CassetteInfo, fork: Fork | None, failed: int) -> str:
+    left = f"incomplete, {failed} failed" if failed else "incomplete: interrupted, or its test failed"
+    state = "complete" if info.closed_cleanly else f"recorded by {info.holder}" if info.holder else left
     return state if fork is None else f"{state}, {fork.describe()}"
 
 

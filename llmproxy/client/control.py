@@ -262,7 +262,9 @@ class Control:
             else:
                 connection.close()
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise ProxyGone(f"no llmproxy answers at {self.url}: {str(error) or type(error).__name__}") from error
+            why = getattr(error, "strerror", "") or str(error) or type(error).__name__
+            hint = f"Start one: llmproxy start --port {parts.port or 80}; --url or LLMPROXY_URL says where one runs."
+            raise ProxyGone(f"no llmproxy answers at {self.url}: {why}", hint=hint) from error
         return self._read(status, content)
 
     def _read(self, status: int, content: bytes) -> dict[str, Any]:

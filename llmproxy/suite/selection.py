@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.amounts import dollars
-from llmproxy.did_you_mean import did_you_mean
+from llmproxy.did_you_mean import did_you_mean, suggest
 from llmproxy.errors import LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import OFFLINE
 from llmproxy.scenario.values.run import cassette_of
@@ -158,9 +158,8 @@ def select(cases: Sequence[SuiteCase], wanted: SelectionOptions) -> list[SuiteCa
     _known_tags(wanted, cases)
     for name in wanted.ids:
         if not any(_has_id(case, name) for case in cases):
-            raise SuiteError(
-                f"--id {name!r}: there is no such scenario{did_you_mean(name, [case.id for case in cases])}"
-            )
+            known = suggest(name, [case.id for case in cases])
+            raise SuiteError(f"--id {name!r}: there is no such scenario ({known})")
     found = [
         case
         for case in cases

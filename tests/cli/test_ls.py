@@ -31,7 +31,7 @@ def test_ls_lists_cassettes_and_interactions(path: Path, capsys: pytest.CaptureF
     code, out = run(capsys, path, "ls")
     assert code == 0
     rows = [" ".join(line.split()) for line in out.splitlines()]
-    assert f"default 1 0 11 2 {when(NOW)} incomplete" in rows
+    assert f"default 1 0 11 2 {when(NOW)} incomplete: interrupted, or its test failed" in rows
     shown = "agent gpt-4o chat.completions 200 2 11 2"
     assert rows[-2:] == [
         f"1 {when(NOW)} default {shown} How are you? -> Fine.",

@@ -162,7 +162,7 @@ class RunEnding:
             recorded = 0 if refused else len(self.report.unused or ())
             write_whole_lines(
                 *(asked_nothing(recorded, self.report.cassette, code, os.environ) if recorded else ()),
-                *(() if recorded else never_used(plan, self.proxy.url, self.command, refused=refused)),
+                *(() if recorded else never_used(plan, self.proxy.url, self.command, refused=refused, code=code)),
             )
         if self.report.recorded:
             write_whole_lines(*self._varying())
@@ -291,8 +291,10 @@ def asked_nothing(recorded: int, cassette: str, code: int, env: Mapping[str, str
     ]
 
 
-def never_used(plan: EnvironmentPlan, url: str, command: tuple[str, ...] = (), *, refused: bool = False) -> list[str]:
-    """Return what to say when no request arrived, or only such as were `refused`."""
+def never_used(
+    plan: EnvironmentPlan, url: str, command: tuple[str, ...] = (), *, refused: bool = False, code: int = 0
+) -> list[str]:
+    """Return what to say when no request arrived, or only such as were `refused`, and the command ended with `code`."""
     from llmproxy.client.known_clients import PROJECTS, advise, find_clients, is_configured
 
     files = {name: Path(name).read_text("utf-8", "replace") for name in PROJECTS if Path(name).is_file()}
@@ -306,6 +308,7 @@ def never_used(plan: EnvironmentPlan, url: str, command: tuple[str, ...] = (), *
         ]
     return [
         f"llmproxy: THE COMMAND NEVER USED THE PROXY: no request arrived at {url}; nothing was replayed or recorded.",
+        *([f"  It ended with {code}: what it says above may be the reason, a missing key for one."] * bool(code)),
         f"  It was given: {given}",
         *advise(clients),
         "  A client whose base URL stands in code or in a file does not read them. Next:",

@@ -88,7 +88,11 @@ class LoadedFile:
 
 class CassetteDir:
     def __init__(self, path: Path, *, now: Callable[[], float]) -> None:
-        """`now` gives Unix time, for the mark of recordings that a file replaces."""
+        """`now` gives Unix time, for the mark of recordings that a file replaces. Raises MachineError: `path` is a
+        file.
+        """
+        if path.is_file():
+            raise MachineError(f"--cassette-dir {path} is a file.", hint="Give a folder, or leave it out.")
         self.path = path
         self.now = now
         self._heads: dict[str, tuple[_Stamp, str]] = {}

@@ -1,0 +1,118 @@
+"""Typical mistakes, as a newcomer types them: each is told in a few lines, with what to type, and without a traceback."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+from pathlib import Path
+
+import pytest
+
+from llmproxy.cli import main
+
+FILES = {
+    "afile": "hi\n",
+    "bad.db": "garbage\n",
+    "bad.yaml": "interactions: [",
+    "broken.suite.yaml": "scenarios: [",
+    "noname.suite.yaml": "scenarios:\n  - id: a\n    steps:\n      - chat: hi\n",
+    "typo.suite.yaml": "name: t\nagent: {url: 'http://127.0.0.1:9/v1'}\nscenarios:\n  - id: a\n    steps:\n"
+    "      - chat: hi\n        reponse: {contains: x}\n",
+    "good.suite.yaml": "name: t\nagent: {url: 'http://127.0.0.1:9/v1'}\nscenarios:\n  - id: a\n    steps:\n      - chat: hi\n",
+}
+MISTAKES = [
+    ("run --mod auto -- true", 2, "No such option: --mod. Did you mean '--mode'?"),
+    ("run --mode reply -- true", 2, "did you mean 'replay'?"),
+    ("run -- pyhton agent.py", 127, "pyhton: command not found"),
+    ("run 'python agent.py'", 127, "llmproxy run -- npm test"),
+    ("run", 2, "Missing argument '-- COMMAND'"),
+    ("run --var x -- true", 2, "NAME=VALUE"),
+    ("run --json adir -- true", 3, "--json adir cannot be written"),
+    ("run --faults http-430 -- true", 2, "did you mean 'http-503'?"),
+    ("strat", 2, "Did you mean 'start', 'status'?"),
+    ("start --port TAKEN", 3, "Take another port: --port 0"),
+    ("start --port 99999", 2, "1 to 65535, or 0"),
+    ("start --upstream openai", 2, "NAME=URL"),
+    ("start --port 0 --cassette-dir afile", 3, "--cassette-dir"),
+    ("start --store adir", 3, "Give a file name with --store."),
+    ("ls --store bad.db", 3, "llmproxy import"),
+    ("ls --store nothere.db", 3, "Record one first: llmproxy start --mode record --store"),
+    ("show 7", 3, "Record one first"),
+    ("import nothere.yaml", 3, "There is no file nothere.yaml."),
+    ("import bad.yaml", 3, "bad.yaml, line 2"),
+    ("import afile", 3, "`llmproxy import --format KIND` forces one"),
+    ("export", 2, "Missing argument 'FILE'"),
+    ("test nothere.suite.yaml", 2, "there is no such file"),
+    ("test broken.suite.yaml", 2, "this is no YAML"),
+    ("test noname.suite.yaml", 2, "`name` is missing"),
+    ("test typo.suite.yaml", 2, "did you mean `response`?"),
+    ("test good.suite.yaml --id b", 2, "known here: a"),
+    ("suite validate adir", 2, "llmproxy test --init"),
+    ("ui nothere.db", 3, "Record one first"),
+    ("status --url http://127.0.0.1:9", 3, "Start one: llmproxy start --port 9"),
+    ("stop --url http://127.0.0.1:9", 3, "Start one: llmproxy start --port 9"),
+    ("env --url http://127.0.0.1:9", 3, "Start one: llmproxy start --port 9"),
+    ("merge nothere", 2, "--report html=report.html"),
+    ("learn default -- true", 3, "Record first: llmproxy run --mode record"),
+    ("replay -- true", 3, "llmproxy run --mode record"),
+    ("rm nope -y", 3, "Record one first"),
+    ("diff 1 2", 3, "Record one first"),
+]
+SETTINGS = [
+    ({"LLMPROXY_MODE": "rec"}, "", "did you mean 'record'?"),
+    ({"LLMPROXY_MOD": "auto"}, "", "did you mean 'LLMPROXY_MODE'?"),
+    ({}, '[tool.llmproxy]\nmodus = "auto"\n', "did you mean 'mode'?"),
+    ({}, "[tool.llmproxy\n", "cannot read"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with files that are not what they should be, as the working folder."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "adir").mkdir()
+    for name in [each for each in os.environ if each.startswith("LLMPROXY_")] + ["CI", "GITHUB_ACTIONS"]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def is_told(said: str) -> bool:
+    """Return whether it is short, and no accident of the program."""
+    return "Traceback" not in said and "internal error" not in said and 0 < len(said.splitlines()) <= 6
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("typed", "code", "says"), MISTAKES)
+def test_a_mistake_is_told_with_what_to_type(
+    typed: str, code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wrong options and modes, missing files, a port in use, YAML that is none, a proxy that does not run."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = shlex.split(typed.replace("TAKEN", str(taken.getsockname()[1])))
+        assert main(words) == code
+    said = "".join(capsys.readouterr())
+    assert is_told(said), said
+    assert says in " ".join(said.split())
+
+
+@pytest.mark.parametrize(("env", "file", "says"), SETTINGS)
+def test_a_wrong_setting_is_told_with_its_place(
+    folder: Path,
+    env: dict[str, str],
+    file: str,
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the environment and in the project's file."""
+    if file:
+        (folder / "pyproject.toml").write_text(file)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert main(["run", "--", "true"]) == 2
+    said = capsys.readouterr().err
+    assert is_told(said), said
+    assert says in said
