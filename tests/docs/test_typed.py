@@ -90,7 +90,7 @@ NAMED = {
         "llmproxy mcp --",
     ),
     *("llmproxy merge", "llmproxy replay", "llmproxy run", "llmproxy run --intercept"),
-    *("llmproxy run --store 'a b.db'", "llmproxy show", "llmproxy suite"),
+    *("llmproxy show", "llmproxy suite"),
     "llmproxy textconv",
 }  # fmt: skip
 """Commands of which a page says the name only: typed so they end with 2, and say how they are used."""
