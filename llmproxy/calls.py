@@ -10,7 +10,7 @@ answer could not be stored); as recorded it counts only when it is in the store.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from itertools import islice
@@ -328,6 +328,14 @@ class Totals:
 
 def _unite(names: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({*names, *more}))
+
+
+def describe_hits(totals: Totals, shown: Callable[[str], str] = str) -> str:
+    """Return ``38 hits (2 bound: date; 3 carried under system-3f2a)``; `shown` makes names fit for where they go."""
+    bound = f"{totals.bound:,} bound: {shown(', '.join(sorted(totals.bound_names)))}" if totals.bound else ""
+    carried = f"{totals.carried:,} carried under {shown(', '.join(totals.carried_names))}" if totals.carried else ""
+    how = "; ".join(filter(None, [bound, carried]))
+    return format_count(totals.hits, "hit") + (f" ({how})" if how else "")
 
 
 def find_doubts(totals: Totals, unused: int | None, *, used: bool, fail_on_miss: bool, strict: bool) -> tuple[str, ...]:

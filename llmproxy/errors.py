@@ -39,6 +39,8 @@ class Exit(IntEnum):
     ENVIRONMENT = 3
     MISS = 4
     NOTHING = 5
+    CARRIED = 7
+    """An answer was carried, and --fail-on-carried forbids it."""
     DRIFTED = 8
     """`drift`: recorded requests are answered otherwise now."""
     UNTOLD = 9

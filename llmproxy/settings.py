@@ -425,12 +425,18 @@ class Settings:
         again=False,
         of_session=True,
     )
+    fail_on_carried: bool = _option(
+        values.read_truth,
+        default=False,
+        description="End with exit code 7 if an answer was carried under an accepted change.",
+        again=False,
+        of_session=True,
+    )
     strict: bool = _option(
         values.read_truth,
         default=False,
         description="As --fail-on-miss, and end with exit code 4 also if no request came, a recording was left unused, "
-        "or a hit "
-        "was bound, not exact.",
+        "or a hit was bound or carried, not exact.",
         of_session=True,
     )
     miss_status: int | None = _option(

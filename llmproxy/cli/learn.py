@@ -20,6 +20,7 @@ import typer
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, record_first, refuse_live
+from llmproxy.cli.parts.printing import write_whole_lines
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.store_arguments import TrialResult, compare, open_given
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
@@ -72,9 +73,8 @@ def learn(
     loaded = gather(flags)
     refuse_live(loaded, "llmproxy learn")
     if not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
-        raise CassetteNotFound(
-            f"There is no store {loaded.settings.store}.", hint=f"Record first: {record_first(loaded)}"
-        )
+        hint = f"Record first: {record_first(loaded)}"
+        raise CassetteNotFound(f"There is no store {loaded.settings.store}.", hint=hint)
     if drop:
         _drop(loaded, drop)
     tried = _try(loaded, flags, tuple(command), keep_timezone=keep_timezone) if command else compare(loaded)
@@ -109,7 +109,7 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
         )
 
     ended = f"{format_count(report.hits, 'hit')}, {format_count(report.misses, 'miss', 'misses')}"
-    _print_line(f"llmproxy: trial: {ended}; the command ended with {code}")
+    write_whole_lines(f"llmproxy: trial: {ended}; the command ended with {code}")
     return TrialResult(lessons, code, misses)
 
 
@@ -129,7 +129,7 @@ def _another_day(loaded: Loaded) -> str:
     here = next(each["value"] for each in gather_run_variables(os.environ, Path.cwd()) if each["name"] == "date")
     zone = zone_of_another_day(recorded) if recorded == here else ""
     if zone:
-        _print_line(
+        write_whole_lines(
             f"llmproxy: it was recorded today: tried in the time zone {zone}, where days and hours are others "
             f"(--keep-timezone: in yours)"
         )
@@ -147,18 +147,17 @@ def _decide(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Sequence[
     if unknown := sorted(set(take) - set(varied)):
         if tried.misses:
             _print_misses(tried.misses)
-        raise SettingsError(
-            f"--take {unknown[0]}: nothing of that name varied.",
-            hint=f"These did: {', '.join(varied) or 'none'}. Nothing was written.",
-        )
+        hint = f"These did: {', '.join(varied) or 'none'}. Nothing was written."
+        raise SettingsError(f"--take {unknown[0]}: nothing of that name varied.", hint=hint)
     if lessons:
-        _print_line(f"llmproxy: {_count(len(lessons))} from run to run in cassette {name}:", *_show(lessons))
+        many = format_count(len(lessons), "value varies", "values vary")
+        write_whole_lines(f"llmproxy: {many} from run to run in cassette {name}:", *_show(lessons))
     else:
-        _print_line(f"llmproxy: nothing varies in cassette {name} that a volatile field could hold.")
+        write_whole_lines(f"llmproxy: nothing varies in cassette {name} that a volatile field could hold.")
     merges = _merges(loaded, lessons)
     refused = {field for merge in merges for field in merge.slots}
     for merge in merges[:5]:
-        _print_line(
+        write_whole_lines(
             f"  refused: {', '.join(merge.slots)}: with it recording #{merge.first} would answer what #{merge.second} "
             f"asked, "
             "and they answered differently."
@@ -169,22 +168,21 @@ def _decide(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Sequence[
     taken = _choose(free, accept=accept, take=take)
     if taken:
         _write(loaded, [lesson.slot for lesson in taken])
-        _print_line(
-            f"llmproxy: {_count_fields(len(taken))} written: {', '.join(lesson.slot.name for lesson in taken)}."
-        )
+        named = ", ".join(lesson.slot.name for lesson in taken)
+        write_whole_lines(f"llmproxy: {format_count(len(taken), 'volatile field')} written: {named}.")
     left = [lesson.slot.name for lesson in free if lesson not in taken]
     if left:
         words = " ".join(f"--take {each}" for each in left)
         plain = "" if accept or not any(each.accepted for each in free) else "--accept "
         kinds = ", ".join(name for name, kind in KINDS.items() if kind.accepted)
-        _print_line(
+        write_whole_lines(
             f"llmproxy: not taken: {', '.join(left)}. If they may be anything of their kind: {plain}{words}",
             f"  --accept takes {kinds} that a tool of this machine answered; all else is taken by name.",
         )
     if tried.misses:
         _print_misses(tried.misses)
     elif left:
-        _print_line("llmproxy: a replay in which they differ again will miss: exit code 4.")
+        write_whole_lines("llmproxy: a replay in which they differ again will miss: exit code 4.")
     return Exit.MISS if tried.misses or left else tried.code
 
 
@@ -192,12 +190,12 @@ def _print_misses(misses: Sequence[Miss]) -> None:
     """Show what a trial could not serve, and why no volatile field would help."""
     from llmproxy.client.reports import first_lines
 
-    _print_line(
+    write_whole_lines(
         "llmproxy: these could not be served, even on trial:",
         *first_lines([miss.text for miss in misses], prefix="  miss: "),
     )
     told = dict.fromkeys(miss.unbound for miss in misses if miss.unbound)
-    _print_line(*(f"  {_short(line, _WIDE)}" for line in [*told][:_SHOWN]))
+    write_whole_lines(*(f"  {_short(line, _WIDE)}" for line in [*told][:_SHOWN]))
 
 
 def _choose(lessons: Sequence[Lesson], *, accept: bool, take: Sequence[str]) -> list[Lesson]:
@@ -252,12 +250,10 @@ def _drop(loaded: Loaded, names: Sequence[str]) -> None:
     before = _list_fields_of(loaded)
     if unknown := sorted(set(names) - {field.name for field in before}):
         had = ", ".join(field.name for field in before) or "none"
-        raise SettingsError(
-            f"--drop {unknown[0]}: cassette {loaded.settings.cassette} has no such volatile field.",
-            hint=f"It has: {had}.",
-        )
+        msg = f"--drop {unknown[0]}: cassette {loaded.settings.cassette} has no such volatile field."
+        raise SettingsError(msg, hint=f"It has: {had}.")
     _put(loaded, [field for field in before if field.name not in names])
-    _print_line(f"llmproxy: dropped: {', '.join(names)}.")
+    write_whole_lines(f"llmproxy: dropped: {', '.join(names)}.")
 
 
 def _write(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
@@ -291,16 +287,3 @@ def _put(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
         put_volatile_fields(store, settings.cassette, fields)
         if settings.cassette_dir is not None:
             CassetteDir(settings.cassette_dir, now=time.time).save(store, settings.cassette)
-
-
-def _count(number: int) -> str:
-    return f"{number} value varies" if number == 1 else f"{number} values vary"
-
-
-def _count_fields(number: int) -> str:
-    return f"{number} volatile field" if number == 1 else f"{number} volatile fields"
-
-
-def _print_line(*lines: str) -> None:
-    for text in lines:
-        typer.echo(text, err=True)

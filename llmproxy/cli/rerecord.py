@@ -44,44 +44,39 @@ def rerecord(
     upstream: list[str] = typer.Option([], "--upstream", metavar="NAME=URL", help="Ask there, as in `llmproxy start`."),
 ) -> None:
     """Ask one recorded question again, with the environment's credentials, and keep the new answer instead."""
+    from llmproxy.core.store.rows import describe
+
     id_ = number_of(interaction, "rerecord")
     loaded = gather({"store": store, "upstream": upstream or None})
     with open_given(store) as database:
         found = database.load(id_)
         live = {row.id for row in database.summaries(found.cassette)}
-        holder = next((each.holder for each in database.cassettes() if (each.name, each.sample) == _place(found)), "")
+        place, listed = (found.cassette, found.sample), database.cassettes()
+        holder = next((each.holder for each in listed if (each.name, each.sample) == place), "")
     if holder:
         raise CassetteBusy(f"cassette {found.cassette} is being recorded by {holder}.", hint="End that session first.")
     if id_ not in live:
-        raise SettingsError(
-            f"interaction {id_} was replaced by a newer one.",
-            hint=f"The numbers of today: {suggest_command('ls', database.path)}",
-        )
+        hint = f"The numbers of today: {suggest_command('ls', database.path)}"
+        raise SettingsError(f"interaction {id_} was replaced by a newer one.", hint=hint)
     headers = live_headers(found, os.environ, record_first(loaded, found.cassette))
     target = live_upstream(found, dict(loaded.settings.upstream))
     typer.echo(f"asking {found.model or found.operation} at {target or found.upstream} again ...", err=True)
     made = _ask(found, headers, target)
     if made.response.status >= 400 or made.response.ending.value != "complete":
         answer = made.response
-        print_line(
-            f"The answer was {answer.status} {line(answer.reason)} ({answer.ending.value}); the recording stays as it "
-            f"is."
-        )
+        said = f"{answer.status} {line(answer.reason)} ({answer.ending.value})"
+        print_line(f"The answer was {said}; the recording stays as it is.")
         print_line(line(answer.body[:600].decode("utf-8", "replace")))
         raise typer.Exit(int(Exit.FAILED))
     with open_given(store, writable=True) as database:
         new = _put(database, found, made)
-    same = _read_answer(made) == _read_answer(found)
+    same = describe(made)[:2] == describe(found)[:2]
     print_line(f"#{id_} is replaced by #{new}, whose answer is {'the same' if same else 'another one'}.")
     if not same:
         print_line(
             f"What was asked after it knew the old answer: if your agent goes on otherwise, that is a miss. "
             f"{suggest_command(f'diff {id_} {new}', database.path)}"
         )
-
-
-def _place(found: Interaction) -> tuple[str, int]:
-    return found.cassette, found.sample
 
 
 def live_headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers:
@@ -174,19 +169,6 @@ def _put(database: Store, old: Interaction, new: Interaction) -> int:
     """Let the new answer take the old one's place; returns its number."""
     from llmproxy.core.store.store import Addition
 
-    made = replace(
-        old,
-        id=None,
-        response=new.response,
-        usage=new.usage,
-        model=new.model,
-        redacted=new.redacted,
-        made_ids=new.made_ids,
-    )
+    kept = {name: getattr(new, name) for name in ("response", "usage", "model", "redacted", "made_ids")}
+    made = replace(old, id=None, **kept)
     return database.add_all([Addition(made, instead=old.id)])[0]
-
-
-def _read_answer(interaction: Interaction) -> tuple[str | None, str | None]:
-    from llmproxy.core.store.rows import describe
-
-    return describe(interaction)[:2]

@@ -139,7 +139,7 @@ def _conversation(found: Interaction) -> tuple[list[Message], Message | None]:
 
 def _facts(found: Interaction) -> list[str]:
     """Return the head of `show`, line by line."""
-    from llmproxy.core.dialects.usage import cost_of
+    from llmproxy.core.dialects.usage import answered_by, cost_of
     from llmproxy.core.providers.table import channel_of
 
     answer, usage = found.response, found.usage
@@ -149,6 +149,7 @@ def _facts(found: Interaction) -> list[str]:
         (usage.output, "out"), (usage.reasoning, "of them reasoning")) if value is not None]  # fmt: skip
     last = answer.chunks[-1].offset if answer.chunks else answer.head_offset
     first = answer.chunks[0].offset if answer.chunks else answer.head_offset
+    client, model = client_of(found.request.headers), answered_by(answer)
     size = sum(len(chunk.data) for chunk in answer.chunks)
     return [
         (
@@ -166,18 +167,11 @@ def _facts(found: Interaction) -> list[str]:
             f" first byte {duration(first / 1000)}, last {duration(last / 1000)}"
         ),
         "usage       " + (", ".join(spent) or "unknown") + (f", {dollars(cost)}" if cost is not None else ""),
-        *_describe_makers(found),
+        *([f"client      {client}"] if client else []),
+        *([f"answered by {model}"] if model else []),
         *(["redacted    bytes of the answer were replaced because they held a secret"] if found.redacted else []),
         *([f"made        {', '.join(found.made_ids)}"] if found.made_ids else []),
     ]
-
-
-def _describe_makers(found: Interaction) -> list[str]:
-    """Return which client asked, and which model answered, as far as they say it."""
-    from llmproxy.core.dialects.usage import answered_by
-
-    client, model = client_of(found.request.headers), answered_by(found.response)
-    return [*([f"client      {client}"] if client else []), *([f"answered by {model}"] if model else [])]
 
 
 def _describe_bound(found: Interaction, values: list[dict[str, str]]) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from llmproxy.amounts import dollars, format_count
-from llmproxy.calls import Call, Totals
+from llmproxy.calls import Call, Totals, describe_hits
 from llmproxy.errors import unsign_text
 from llmproxy.late import late
 from llmproxy.protocol import AGENT, OFFLINE
@@ -209,9 +209,8 @@ def add(reports: Iterable[Report]) -> Report:
 
 def one_line(report: Report) -> str:
     """Return ``3 hits, 1 miss, 0 recorded; $0.0012 not spent``."""
-    bound = f" ({report.bound:,} bound: {', '.join(sorted(report.bound_names))})" if report.bound else ""
     counts = [
-        format_count(report.hits, "hit") + bound,
+        describe_hits(report),
         format_count(report.misses, "miss", "misses"),
         f"{report.recorded} recorded",
     ]

@@ -29,7 +29,7 @@ from llmproxy.core.traffic.origin_guard import Guard
 from llmproxy.errors import CassetteNotFound, MachineError, SettingsError
 from llmproxy.mitm.intercept import is_loopback
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.protocol import OFFLINE, PACER_VARIABLE, STARTED_BY_VARIABLE, Channel
+from llmproxy.protocol import OFFLINE, PACER_VARIABLE, STARTED_BY_VARIABLE, Channel, Update
 from llmproxy.settings import Loaded, Settings, shown_path
 from llmproxy.store_server import server_of, show_store
 
@@ -107,7 +107,8 @@ def config_of(
     """
     return Config(
         mode=settings.mode, cassette=settings.cassette, speed=settings.speed, exhausted=settings.exhausted,
-        bind=settings.bind, order_wait=settings.order_wait, update=settings.update, miss_status=settings.miss_status,
+        bind=settings.bind, order_wait=settings.order_wait, update=settings.update,
+        trial=settings.update is Update.TRIAL, miss_status=settings.miss_status,
         max_request=settings.max_request, store=settings.store, shown=shown_path(settings.store),
         again=again or StartCommand(), cassette_dir=settings.cassette_dir, upstreams=dict(settings.upstream),
         redirected=redirected, rules=Rules.from_config(settings.normalize.as_config()),

@@ -74,7 +74,9 @@ def add_options(parser: pytest.Parser) -> None:
     if not _langwatch():
         debug = "scenarios stop before each turn of the simulated user, and let you write instead"
         add(DEBUG, action="store_true", default=False, help=debug)
-    if not (_langwatch() or _is_installed("seleniumbase")):  # who has this option, and would fail if we had it first
+    if not (
+        _langwatch() or find_spec("seleniumbase") is not None
+    ):  # who has this option, and would fail if we had it first
         add(HEADLESS, action="store_true", default=False, help="taken and ignored: scenarios open no browser")
     report = f"write a report of all scenarios: {CHOICES}; may be repeated"
     add(REPORT, action="append", default=[], metavar="KIND=FILE", help=report)
@@ -98,10 +100,6 @@ def _langwatch() -> bool:
     except (ImportError, ValueError):
         return False
     return bool(spec and spec.origin and Path(spec.origin).with_name("pytest_plugin.py").is_file())
-
-
-def _is_installed(package: str) -> bool:
-    return find_spec(package) is not None
 
 
 def type_again(config: pytest.Config, test: str = "", more: str = "") -> str:

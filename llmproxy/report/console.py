@@ -18,7 +18,7 @@ from typing import Protocol, TextIO
 
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import dollars, format_count
-from llmproxy.calls import Call, Totals, Use
+from llmproxy.calls import Call, Totals, Use, describe_hits
 from llmproxy.core.providers.table import example_base_urls
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
 from llmproxy.report.live_line import escape, heads, line, paint, steps
@@ -175,9 +175,7 @@ def summary_lines(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
 
     `unused` recordings nobody asked for, None if that is not known; `store` is its path as it is shown.
     """
-    hits = format_count(totals.hits, "hit") + (
-        f" ({totals.bound:,} bound: {escape(', '.join(sorted(totals.bound_names)), None)})" if totals.bound else ""
-    )
+    hits = describe_hits(totals, lambda names: escape(names, None))
     counts = [hits, format_count(totals.misses, "miss", "misses"), f"{totals.recorded} recorded"]
     optional = {"passed": totals.passed, "refused": totals.refused, "unused": unused}
     counts += [f"{number} {word}" for word, number in optional.items() if number]

@@ -186,6 +186,10 @@ class Finished:
     is not known."""
     bound_names: Sequence[str] = ()
     """What was bound in them."""
+    carried: int = 0
+    """Hits that were given although their requests have changed, because somebody accepted it."""
+    carried_names: Sequence[str] = ()
+    """The changes under which they were."""
     dealt: int = 0
     """Hits that equal concurrent requests got in the order of arrival, though their answers differ."""
     misses: Sequence[str] = ()

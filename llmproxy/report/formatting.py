@@ -97,8 +97,9 @@ def conversation(run: Run) -> str:
 def describe_replay(finished: Finished) -> str:
     """Say that a run was replayed, how many of its answers were bound, to what, and how many dealt as they came."""
     bound = f"{finished.bound:,} bound: {', '.join(finished.bound_names)}" if finished.bound else ""
+    carried = f"{finished.carried:,} carried under {', '.join(finished.carried_names)}" if finished.carried else ""
     dealt = f"{finished.dealt:,} of equal requests, dealt as they came" if finished.dealt else ""
-    return ", ".join(filter(None, ("replayed" if finished.replayed else "", bound, dealt)))
+    return ", ".join(filter(None, ("replayed" if finished.replayed else "", bound, carried, dealt)))
 
 
 def describe_uses(finished: Finished) -> list[str]:

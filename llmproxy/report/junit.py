@@ -85,7 +85,8 @@ def _case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
             case, kind, type=run.status.value, message=_text(lines[0] if lines else run.status.value)
         )
         problem.text = _text("\n".join(lines))
-    bound = describe_replay(run.finished) if run.finished and (run.finished.bound or run.finished.dealt) else ""
+    ended = run.finished
+    bound = describe_replay(ended) if ended and (ended.bound or ended.carried or ended.dealt) else ""
     labels = run.finished.labels if run.finished else ()
     if run.status in _KINDS and _kind(scenario, run) is None:
         labels = (f"{run.status.value}, and the scenario passes with its other runs", *_list_reasons(run), *labels)

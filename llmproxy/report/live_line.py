@@ -77,8 +77,8 @@ def _cells(char: str) -> int:
 
 
 _COLOURS = {
-    "REPLAY": "32", "REPLAY~": "32", "RECORD": "36", "PASS": "33", "REFUSE": "31", "MISS": "1;31", "FAULT": "35",
-    "note": "33", "dim": "2",
+    "REPLAY": "32", "REPLAY~": "32", "CARRIED": "33", "RECORD": "36", "PASS": "33", "REFUSE": "31",
+    "MISS": "1;31", "FAULT": "35", "note": "33", "dim": "2",
 }  # fmt: skip
 """ANSI attributes of a word."""
 _LONGEST = 100
@@ -159,9 +159,9 @@ def _around_duration(
 ) -> tuple[str, str]:
     """Return the line of calls that are alike (`Call.alike`) between its time and its duration, and behind that."""
     call = Call(*alike)
-    bound = call.bound and call.decision is Decision.REPLAY
+    replayed = call.decision is Decision.REPLAY
     word = "MISS" if call.miss and call.decision is Decision.REFUSE else call.decision.value
-    word = "REPLAY~" if bound else word
+    word = "CARRIED" if call.carried and replayed else "REPLAY~" if call.bound and replayed else word
     cells = {
         "time": "",
         "what": word,
@@ -242,6 +242,7 @@ def steps(call: Call) -> list[str]:
         "key": f"{call.key}{nth}" if call.key else "none was derived",
         "found": found or near or ("nothing" if call.miss else ""),
         "bound": ", ".join(call.bound),
+        "carried": ", ".join(call.carried),
         "answer": f"{call.decision.value} {call.status or '-'}{first}, ended after {duration(call.ms)}{kept}",
     }
     return [f"    {name:<7} {escape(text, _NOTE)}" for name, text in rows.items() if text]

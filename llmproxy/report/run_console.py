@@ -55,6 +55,8 @@ class ScenarioConsole:
         elif isinstance(event, Finished):
             if event.bound:
                 self._line("yellow", "Bound:", f"{event.bound} replayed with this run's {', '.join(event.bound_names)}")
+            if event.carried:
+                self._line("yellow", "Carried:", f"{event.carried} under {', '.join(event.carried_names)}")
             if event.error:
                 # A run by itself raises its error: a miss is explained there, over many lines.
                 short = bool(event.misses) and self._alone

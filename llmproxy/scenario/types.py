@@ -277,6 +277,10 @@ class ScenarioResult(BaseModel):  # noqa: PLW1641 (it changes, so it has no hash
     is not known."""
     bound_names: tuple[str, ...] = ()
     """What was bound in them."""
+    carried: int = 0
+    """Answers that were given although their requests have changed, because somebody accepted the changes."""
+    carried_names: tuple[str, ...] = ()
+    """Those changes."""
     dealt: int = 0
     """Hits that equal concurrent requests got in the order of arrival, though their answers differ."""
     recorded_at: float | None = None

@@ -109,11 +109,13 @@ def find_miss(misses: Sequence[Missed], at: float, session: str, key: str) -> di
 
 
 def what(call: Call) -> str:
-    """Return what happened in one word: hit, bound, miss, recorded, passed, fault, refused."""
+    """Return what happened in one word: hit, bound, carried, miss, recorded, passed, fault, refused."""
     if call.fault:
         return "fault"
     if call.miss and call.decision is Decision.REFUSE:
         return "miss"
+    if call.carried and call.decision is Decision.REPLAY:
+        return "carried"
     return "bound" if call.bound and call.decision is Decision.REPLAY else _WORDS[call.decision]
 
 
@@ -123,6 +125,6 @@ def _row(number: int, o: Call) -> dict[str, Json]:
         "model": o.model, "operation": o.operation or f"{o.method} {o.target}", "channel": o.channel.value,
         "status": o.status, "ms": o.ms, "first": o.first_ms, "in": o.input, "out": o.output,
         "cost": None if o.cost is None else float(o.cost), "id": o.interaction, "nearest": o.nearest, "key": o.key,
-        "bound": list(o.bound), "fault": o.fault or "", "lost": o.lost, "note": o.note, "asked": o.asked,
-        "answered": o.answered,
+        "bound": list(o.bound), "carried": list(o.carried), "fault": o.fault or "", "lost": o.lost, "note": o.note,
+        "asked": o.asked, "answered": o.answered,
     }  # fmt: skip

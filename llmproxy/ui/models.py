@@ -168,12 +168,13 @@ class ViewBase64(TypedDict):
 ViewLiveRow = TypedDict(
     "ViewLiveRow",
     {
-        "n": int, "at": float, "what": Literal["hit", "bound", "miss", "recorded", "passed", "fault", "refused"],
+        "n": int, "at": float,
+        "what": Literal["hit", "bound", "carried", "miss", "recorded", "passed", "fault", "refused"],
         "session": str, "party": str, "provider": str, "model": str | None, "operation": str, "status": int,
         "ms": float, "first": NotRequired[float | None], "in": int | None, "out": int | None, "cost": float | None,
         "id": int | None, "nearest": NotRequired[int | None], "key": NotRequired[str | None],
-        "bound": NotRequired[list[str]], "fault": NotRequired[str], "lost": NotRequired[bool],
-        "note": NotRequired[str], "asked": NotRequired[str], "answered": NotRequired[str],
+        "bound": NotRequired[list[str]], "carried": NotRequired[list[str]], "fault": NotRequired[str],
+        "lost": NotRequired[bool], "note": NotRequired[str], "asked": NotRequired[str], "answered": NotRequired[str],
     },
 )  # fmt: skip
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+from decimal import Decimal
 
 import pytest
 
+from llmproxy.calls import Call, Totals, find_doubts
+from llmproxy.client.reports import Report, one_line
+from llmproxy.protocol import Decision
 from llmproxy.report import html, json_report, junit
+from llmproxy.report.console import summary_lines
 from llmproxy.report.events import Event, Finished, Started, Status
 from llmproxy.report.formatting import describe_replay
+from llmproxy.report.live_line import line, steps
 from llmproxy.report.run_console import ScenarioConsole, SuiteConsole
 from llmproxy.report.run_tree import RunTree
+from llmproxy.ui.live import what
 
 STARTED = Started(run_id="r", scenario="s", name="s")
 
@@ -27,6 +34,7 @@ BOUND = _finished(replayed=True, bound=3, bound_names=("cwd", "date"))
     ("finished", "words"),
     [
         (BOUND, "replayed, 3 bound: cwd, date"),
+        (_finished(replayed=True, carried=2, carried_names=("system-3f2a",)), "replayed, 2 carried under system-3f2a"),
         (_finished(replayed=True, bound=0), "replayed"),
         (_finished(replayed=True, bound=None), "replayed"),
         (_finished(replayed=False, bound=1, bound_names=("cwd",)), "1 bound: cwd"),
@@ -66,3 +74,19 @@ def test_a_scenario_says_it_when_it_ends() -> None:
     for event in (STARTED, BOUND):
         console.handle(event)
     assert "Bound: 3 replayed with this run's cwd, date" in out.getvalue()
+    console.handle(_finished(carried=2, carried_names=("system-3f2a",)))
+    assert "Carried: 2 under system-3f2a" in out.getvalue()
+
+
+def test_lines_of_calls_summaries_and_the_viewer_say_what_is_carried() -> None:
+    """A word of its own in the line, the names of the changes in the sum, and a doubt where a proof is asked for."""
+    call = Call(Decision.REPLAY, status=200, bound=("date",), carried=("system-3f2a",), cost=Decimal("0.1"))
+    assert "CARRIED" in line(call, colour=False, zone=None, room=None)
+    assert "system-3f2a" in "\n".join(steps(call))
+    assert what(call) == "carried"
+    totals = Totals()
+    totals.add(call)
+    said = "1 hit (1 bound: date; 1 carried under system-3f2a)"
+    assert summary_lines(totals, 0)[0].startswith(said)
+    assert one_line(Report.of({**totals.to_json(), "name": "x"})).startswith(said)
+    assert "1 hit was carried under system-3f2a" in find_doubts(totals, 0, used=True, fail_on_miss=False, strict=True)

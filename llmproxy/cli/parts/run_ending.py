@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmproxy.calls import find_doubts
+from llmproxy.calls import describe_hits, find_doubts
 from llmproxy.cli.parts.printing import write_whole_lines
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownTool
@@ -185,6 +185,10 @@ class RunEnding:
             )
             write_whole_lines(f"llmproxy: {named}: {', '.join(doubts)}: exit code {Exit.MISS}.")
             return Exit.MISS
+        counted = self.totals or self.report
+        if counted.carried and self.loaded.settings.fail_on_carried and not (code or lost):
+            write_whole_lines(f"llmproxy: --fail-on-carried: {describe_hits(counted)}: exit code {Exit.CARRIED}.")
+            return Exit.CARRIED
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
 
     def _next_step(self, store: str) -> str:

@@ -100,6 +100,8 @@ class EventEmitter:
             replayed=result.replayed,
             bound=result.bound,
             bound_names=tuple(result.bound_names),
+            carried=result.carried,
+            carried_names=tuple(result.carried_names),
             dealt=result.dealt,
             misses=tuple(result.misses),
             error=result.error,

@@ -376,6 +376,8 @@ class RunLifecycle[S, R]:
                 "replayed": report.hits > 0 and not lived,
                 "bound": report.bound,
                 "dealt": report.dealt,
+                "carried": report.carried,
+                "carried_names": tuple(report.carried_names),
                 "bound_names": tuple(sorted(report.bound_names)),
             }
         return found

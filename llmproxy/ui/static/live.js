@@ -14,7 +14,7 @@ const KEPT = 5000;
 const [HEIGHT, NARROW_HEIGHT] = [54, 76];  // where it is narrow, who answered and what it cost have a line of their own
 const NARROW = 416;  // pixels
 const TAIL = 14;  // letters that a long name keeps
-const WORDS = { hit: "replayed", bound: "bound", miss: "miss", recorded: "recorded", passed: "passed on", fault: "fault", refused: "refused" };
+const WORDS = { hit: "replayed", bound: "bound", carried: "carried", miss: "miss", recorded: "recorded", passed: "passed on", fault: "fault", refused: "refused" };
 const STANDS_OUT = (row) => ["miss", "fault", "refused"].includes(row.what) || row.lost || row.status >= 400;
 
 // {rows, ...}: what the proxy told so far, asked again and again while the page is seen.
@@ -132,7 +132,7 @@ function Row({ row, alone, narrow }) {
 function Chosen({ row, tab, turn, pick, show }) {
   if (row.what === "miss") return html`<${Miss} row=${row} />`;
   if (row.id === null) return html`<section class="facts"><h2>${WORDS[row.what]} <span class="status bad">${row.status || "no answer"}</span></h2><p>${[row.session, row.party, row.provider, row.operation, row.model].filter(Boolean).map(visible).join(" · ")}</p><p class="why">${visible(row.note)}</p></section>`;
-  return html`${row.bound.length > 0 && html`<p class="soft">replayed with this run's values of: ${row.bound.map(visible).join(", ")}</p>`}${row.note && html`<p class="soft">${visible(row.note)}</p>`}
+  return html`${row.carried?.length > 0 && html`<p class="why">given although its request has changed, under: ${row.carried.map(visible).join(", ")}</p>`}${row.bound.length > 0 && html`<p class="soft">replayed with this run's values of: ${row.bound.map(visible).join(", ")}</p>`}${row.note && html`<p class="soft">${visible(row.note)}</p>`}
     <${Call} id=${row.id} tab=${tab} choose=${turn} go=${(id) => pick({ ...row, n: -1, id })} />
     <${InRecording} id=${row.id} show=${show} />`;
 }
@@ -146,7 +146,7 @@ function Sessions({ sessions, began, seek, open, now }) {
   return html`<section class="sessions"><h2 class="third">Sessions</h2>
     ${sessions.length === 0 && html`<p class="soft">${began ? "None is open any more." : "None has begun."}</p>`}
     ${sessions.length > 0 && html`<table><thead><tr><th>session</th><th>mode</th><th>replayed</th><th>misses</th><th>recorded</th><th>not spent</th><th>spent</th></tr></thead>
-    <tbody>${sessions.map((each) => html`<tr key=${each.name}><td><button class="link" onClick=${() => seek(each.name)}>${visible(each.name)}</button></td><td>${each.mode}</td><td>${each.hits}${each.bound ? ` (${each.bound} bound)` : ""}</td><td class=${each.misses ? "why" : ""}>${each.misses}</td><td>${each.recorded}</td><td>${money(each.cost_not_spent)}</td><td>${money(each.cost_spent)}</td></tr>`)}</tbody></table>`}
+    <tbody>${sessions.map((each) => html`<tr key=${each.name}><td><button class="link" onClick=${() => seek(each.name)}>${visible(each.name)}</button></td><td>${each.mode}</td><td>${each.hits}${each.bound ? ` (${each.bound} bound)` : ""}${each.carried ? ` (${each.carried} carried)` : ""}</td><td class=${each.misses ? "why" : ""}>${each.misses}</td><td>${each.recorded}</td><td>${money(each.cost_not_spent)}</td><td>${money(each.cost_spent)}</td></tr>`)}</tbody></table>`}
     ${open.length > 0 && html`<h3>Open now</h3><ul>${open.slice(0, 20).map((each, n) => html`<li key=${n}>${visible([each.party, each.operation, each.model].filter(Boolean).join(" · "))} <span class="soft">for ${duration((now - each.at) * 1000)}</span></li>`)}</ul>`}
   </section>`;
 }
