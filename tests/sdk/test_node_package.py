@@ -317,11 +317,17 @@ test("expectNoMiss", async () => {
   await agent("never recorded").catch(() => "swallowed");
   await expect(here.expectNoMiss()).rejects.toThrow("1 requests were never recorded");
 });
+test("its own error", async () => {
+  const { url } = await session();
+  await fetch(new URL("/_llmproxy/stop", url), { method: "POST" });
+  await expect.poll(() => fetch(new URL("/_llmproxy/health", url)).catch(() => "gone"), { timeout: 9000 }).toBe("gone");
+  throw new Error("mine");
+}, 20000);
 """
 
 
 def test_session_has_calls_faults_and_misses_and_ci_records_nothing(modules: Path, tmp_path: Path) -> None:
-    """What a test reads and sets of its session; where CI is set, package.json cannot make it record."""
+    """What a test reads and sets of its session, its own error beside that of a proxy that is gone; CI records nothing."""
     suite = Suite.make(RUNNERS["vitest"], tmp_path / "suite", modules, 0)
     (suite.folder / "package.json").write_text('{"name": "suite", "llmproxy": {"mode": "once"}}')
     (suite.folder / "session.test.mjs").write_text(SESSION)
@@ -331,6 +337,7 @@ def test_session_has_calls_faults_and_misses_and_ci_records_nothing(modules: Pat
         recorded = suite.run(up.url, OPENAI_API_KEY="k")
         assert not up.refused, up.refused[0].refused
     assert "6 passed" in recorded.stdout, recorded.stdout
+    assert re.search("Error: mine\nllmproxy: (the proxy ended|no proxy answers)", recorded.stdout + recorded.stderr)
     assert "the override of call 7 (calls count from 0) changed nothing" in recorded.stdout + recorded.stderr
     replayed = suite.run(DEAD, CI="true")
     assert "6 passed" in replayed.stdout, replayed.stdout
