@@ -201,7 +201,7 @@ def check_schema(value: Any, schema: object) -> str:  # noqa: ANN401 - what JSON
 
 
 def _in_lower_case(schema: object) -> object:
-    """Return a schema with types as JSON Schema has them: Gemini's are in capitals, and may be nullable."""
+    """Return a schema with types as JSON Schema has them: Google's are in capitals, and may be nullable."""
     if isinstance(schema, list):
         return [_in_lower_case(each) for each in schema]
     if not isinstance(schema, dict):

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.core.providers.routing import changes_something
-from llmproxy.core.providers.table import SAFE
+from llmproxy.core.providers.table import METHOD_BEHIND_ID, SAFE
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import MadeBy
@@ -155,7 +155,7 @@ def _without_collection(name: str) -> str:
 
 def _without_method(route: Route) -> tuple[str, ...]:
     """Return the ids of a path without the method that Google writes behind one, ``fileSearchStores/s:importFile``."""
-    if route.family != "gemini":
+    if route.family not in METHOD_BEHIND_ID:
         return route.ids
     return tuple(each.partition(":")[0] for each in route.ids)
 

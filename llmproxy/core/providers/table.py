@@ -28,6 +28,8 @@ from llmproxy.values import host_matches
 
 Family = Literal["openai", "anthropic", "gemini", "bedrock", "ollama", "cohere", "generic", "http"]
 """Dialect of bodies, and of the error envelope; ``http`` is a service that is no model's."""
+METHOD_BEHIND_ID = frozenset[Family]({"gemini"})
+"""Families that write a method behind an id in a path, ``fileSearchStores/s:importFile``."""
 HTTP_PREFIX = "http:"
 """How the names of such services begin, ``http:api.github.com``."""
 
