@@ -173,6 +173,9 @@ def test_strict_wants_every_recording_used(tmp_path: Path) -> None:
     assert "ASKED FOR NONE of the 2 recorded calls of cassette default, and ended with 0" in cached
     assert f"    DSPy: {tmp_path} exists; without it: dspy.configure_cache(enable_disk_cache=False)" in cached
     assert "ENDED WITH 3 and asked for none of the 2 recorded calls" in run(*store, "--", "sh", "-c", "exit 3").stderr
+    warm = run("--mode", "record", *store, "--", "true").stderr
+    assert "FEWER CALLS THAN THE LAST TIME: 0 recorded, and 2 before in cassette default." in warm
+    assert "NEVER USED" not in warm
 
 
 SEEDED = ASK.replace('"messages"', '"seed": int(os.environ["SEED"]), "messages"')

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from llmproxy.calls import describe_hits, find_doubts
 from llmproxy.cli.parts.printing import write_whole_lines
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
-from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownTool
+from llmproxy.protocol import OFFLINE, PROXIES, Decision, Mode, UnknownTool
 
 if TYPE_CHECKING:
     from llmproxy.calls import Totals
@@ -157,7 +157,11 @@ class RunEnding:
         certified = self.report.calls - self.report.refused  # what was refused alone is no use of the proxy
         came = self.totals.calls - self.totals.refused if self.totals is not None else 0
         used = certified or came or code in ENDED_BY_USER
-        if not used:
+        fewer = (
+            [] if code else recorded_fewer(self.report.recorded, self._count_before(), self.report.cassette, os.environ)
+        )
+        write_whole_lines(*fewer)
+        if not used and not fewer:
             refused = bool(self.report.refused or self.refused)
             recorded = 0 if refused else len(self.report.unused or ())
             write_whole_lines(
@@ -230,6 +234,22 @@ class RunEnding:
             "exit_code": int(final),
         }
 
+    def _count_before(self) -> int:
+        """Return how many recordings this one took the place of, or would have; 0 if it was to take none's."""
+        from llmproxy.cli.parts.store_arguments import open_given
+        from llmproxy.core.store.queries import count, count_replaced
+
+        report = self.report
+        if report is None or self.proxy.process is None or self.loaded.settings.mode is not Mode.RECORD:
+            return 0
+        try:
+            with open_given(self.loaded.settings.store) as store:
+                if report.recorded:
+                    return count_replaced(store, report.cassette, report.sample, self.since)
+                return count(store, report.cassette, report.sample)
+        except LLMProxyError:
+            return 0
+
     def _varying(self) -> list[str]:
         """Say how many values vary between this run and earlier ones of the cassette; what goes wrong there is no
         matter of this run.
@@ -282,17 +302,33 @@ def asked_nothing(recorded: int, cassette: str, code: int, env: Mapping[str, str
     calls = f"{recorded} recorded call{'s' if recorded > 1 else ''} of cassette {cassette}"
     if code:
         return [f"llmproxy: THE COMMAND ENDED WITH {code} and asked for none of the {calls}; see what it said above."]
+    return [
+        f"llmproxy: THE COMMAND ASKED FOR NONE of the {calls}, and ended with 0: nothing was replayed.",
+        "  Whoever recorded them asked by this base URL: this command may keep answers in a cache of its own.",
+        *_list_caches(env),
+        "  If it is another command, name its cassette: llmproxy run --cassette NAME -- ...",
+    ]
+
+
+def recorded_fewer(recorded: int, before: int, cassette: str, env: Mapping[str, str]) -> list[str]:
+    """Return what to say of a recording with fewer calls than the one before; nothing of any other."""
+    if recorded >= before:
+        return []
+    return [
+        f"llmproxy: FEWER CALLS THAN THE LAST TIME: {recorded} recorded, and {before} before in cassette {cassette}.",
+        "  A command that keeps answers in a cache of its own does not ask for them again, and no recording has them.",
+        *_list_caches(env),
+        "  If it is another command, name its cassette: llmproxy run --cassette NAME -- ...",
+    ]
+
+
+def _list_caches(env: Mapping[str, str]) -> list[str]:
     found = []
     for name, (variable, place, off) in _CACHES.items():
         folder = Path(env.get(variable) or place).expanduser()
         if str(folder) != "." and folder.exists():
             found.append(f"    {name}: {folder} exists; without it: {off}")
-    return [
-        f"llmproxy: THE COMMAND ASKED FOR NONE of the {calls}, and ended with 0: nothing was replayed.",
-        "  Whoever recorded them asked by this base URL: this command may keep answers in a cache of its own.",
-        *(found or ["    Empty its cache, or turn it off, in the recording and in the replay."]),
-        "  If it is another command, name its cassette: llmproxy run --cassette NAME -- ...",
-    ]
+    return found or ["    Empty its cache, or turn it off, in the recording and in the replay."]
 
 
 def never_used(

@@ -35,6 +35,12 @@ def count(store: Store, cassette: str, sample: int, provider: str | None = None,
     return int(_query_one(store, f"SELECT count(*) FROM interactions WHERE {where}", values)[0])
 
 
+def count_replaced(store: Store, cassette: str, sample: int, since: float) -> int:
+    """Count the recordings that newer ones took the place of since then, Unix seconds."""
+    sql = "SELECT count(*) FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at >= ?"
+    return int(store.rows(sql, (to_sql(cassette), sample, since))[0][0])
+
+
 def count_of(store: Store, cassette: str, sample: int, channel: Channel) -> int:
     where = f"cassette = ? AND sample = ? AND superseded_at IS NULL AND {OF_CHANNEL[channel]}"
     return int(_query_one(store, f"SELECT count(*) FROM interactions WHERE {where}", [to_sql(cassette), sample])[0])
