@@ -139,7 +139,10 @@ class Turns:
 
     def on_piece(self, exchange: Exchange, data: bytes, client: ClientEnds) -> None:
         """Note a piece of a stream that goes to its client; empty for its end."""
-        if self._count(exchange) > 1 and (not data or is_terminator(exchange, data)):
+        told = exchange.family, exchange.operation, exchange.identity.stream, exchange.recording.status
+        if self._count(exchange) > 1 and (
+            not data or ending(*told, exchange.recording.kind, data, http_ended=False) is Ending.COMPLETE
+        ):
             self.on_end(exchange, client)
 
     def on_end(self, exchange: Exchange, client: ClientEnds) -> None:
@@ -150,18 +153,6 @@ class Turns:
 
     def _count(self, exchange: Exchange) -> int:
         return sum(each.session is exchange.session for each in self.released.values())
-
-
-def is_terminator(exchange: Exchange, data: bytes) -> bool:
-    """Return whether a piece of a stream holds what ends it in its dialect."""
-    told = (
-        exchange.family,
-        exchange.operation,
-        exchange.identity.stream,
-        exchange.recording.status,
-        exchange.recording.kind,
-    )
-    return ending(*told, data, http_ended=False) is Ending.COMPLETE
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import struct
 import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.connection import Client
@@ -162,31 +162,24 @@ _FOUND = struct.Struct("=56xIIII")
 """Of `inet_diag_msg`: bytes not read, bytes not acknowledged, user, inode."""
 
 
-class _OtherEnd(NamedTuple):
-    unread: int
-    """Bytes that it has received and nobody has read."""
-    inode: int
-    """0: it belongs to no process any more."""
-
-
 def has_gone(peer: Any, here: Any) -> bool:  # noqa: ANN401 - addresses, as the system gives them: (host, port, ...)
     """Return whether nobody holds the other end of a connection from `peer` to `here`.
 
     False also where that cannot be known.
     """
     found = _find_other_end(peer, here)
-    return found is not None and not found.inode
+    return found is not None and not found[1]
 
 
 def has_read(ends: Any) -> bool:  # noqa: ANN401 - as above, of both ends
     """Return whether the client has read all that its system has received; True also where that cannot be known."""
     found = None if ends is None else _find_other_end(*ends)
-    return found is None or not found.unread
+    return found is None or not found[0]
 
 
-def _find_other_end(peer: Any, here: Any) -> _OtherEnd | None:  # noqa: ANN401 - as above
+def _find_other_end(peer: Any, here: Any) -> tuple[int, int] | None:  # noqa: ANN401 - as above
     """Ask the kernel of the other end of one connection: 20 us, where reading `/proc/net/tcp` takes 10 ms among
-    thousands of others. None where it says nothing.
+    thousands of others: (bytes received and not read, inode, 0 where no process has it); None where it says nothing.
     """
     try:
         family = socket.AF_INET6 if ":" in peer[0] else socket.AF_INET
@@ -202,4 +195,4 @@ def _find_other_end(peer: Any, here: Any) -> _OtherEnd | None:  # noqa: ANN401 -
     if _HEAD.unpack_from(said)[1] != _BY_FAMILY:
         return None
     unread, _, _, inode = _FOUND.unpack_from(said, _HEAD.size)
-    return _OtherEnd(unread, inode)
+    return unread, inode

@@ -157,9 +157,8 @@ class RunEnding:
         certified = self.report.calls - self.report.refused  # what was refused alone is no use of the proxy
         came = self.totals.calls - self.totals.refused if self.totals is not None else 0
         used = certified or came or code in ENDED_BY_USER
-        fewer = (
-            [] if code else recorded_fewer(self.report.recorded, self._count_before(), self.report.cassette, os.environ)
-        )
+        recorded, before = self.report.recorded, 0 if code else self._count_before()
+        fewer = recorded_fewer(recorded, before, self.report.cassette, os.environ) if recorded < before else []
         write_whole_lines(*fewer)
         if not used and not fewer:
             refused = bool(self.report.refused or self.refused)
@@ -235,20 +234,15 @@ class RunEnding:
         }
 
     def _count_before(self) -> int:
-        """Return how many recordings this one took the place of, or would have; 0 if it was to take none's."""
+        """Return how many recordings this one was to take the place of."""
         from llmproxy.cli.parts.store_arguments import open_given
-        from llmproxy.core.store.queries import count, count_replaced
+        from llmproxy.core.store.queries import count_before
 
-        report = self.report
-        if report is None or self.proxy.process is None or self.loaded.settings.mode is not Mode.RECORD:
-            return 0
-        try:
-            with open_given(self.loaded.settings.store) as store:
-                if report.recorded:
-                    return count_replaced(store, report.cassette, report.sample, self.since)
-                return count(store, report.cassette, report.sample)
-        except LLMProxyError:
-            return 0
+        settings, report = self.loaded.settings, self.report
+        if report is not None and self.proxy.process is not None and settings.mode is Mode.RECORD:
+            with suppress(LLMProxyError), open_given(settings.store) as store:
+                return count_before(store, report.cassette, report.sample, self.since)
+        return 0
 
     def _varying(self) -> list[str]:
         """Say how many values vary between this run and earlier ones of the cassette; what goes wrong there is no
@@ -267,11 +261,8 @@ class RunEnding:
             number = len(compare(self.loaded).lessons)
         except LLMProxyError:
             return []
-        return (
-            [f"llmproxy: {number} value{'s vary' if number > 1 else ' varies'} from run to run: {typed}"]
-            if number
-            else []
-        )
+        vary = "values vary" if number > 1 else "value varies"
+        return [f"llmproxy: {number} {vary} from run to run: {typed}"] if number else []
 
     def _explain_no_proof(self, report: Report, *, used: bool) -> tuple[str, ...]:
         """Return why this run proves nothing, where a proof was asked for."""
@@ -311,14 +302,11 @@ def asked_nothing(recorded: int, cassette: str, code: int, env: Mapping[str, str
 
 
 def recorded_fewer(recorded: int, before: int, cassette: str, env: Mapping[str, str]) -> list[str]:
-    """Return what to say of a recording with fewer calls than the one before; nothing of any other."""
-    if recorded >= before:
-        return []
+    """Return what to say of a recording that has fewer calls than the one before."""
     return [
         f"llmproxy: FEWER CALLS THAN THE LAST TIME: {recorded} recorded, and {before} before in cassette {cassette}.",
         "  A command that keeps answers in a cache of its own does not ask for them again, and no recording has them.",
         *_list_caches(env),
-        "  If it is another command, name its cassette: llmproxy run --cassette NAME -- ...",
     ]
 
 

@@ -35,10 +35,11 @@ def count(store: Store, cassette: str, sample: int, provider: str | None = None,
     return int(_query_one(store, f"SELECT count(*) FROM interactions WHERE {where}", values)[0])
 
 
-def count_replaced(store: Store, cassette: str, sample: int, since: float) -> int:
-    """Count the recordings that newer ones took the place of since then, Unix seconds."""
-    sql = "SELECT count(*) FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at >= ?"
-    return int(store.rows(sql, (to_sql(cassette), sample, since))[0][0])
+def count_before(store: Store, cassette: str, sample: int, since: float) -> int:
+    """Count the recordings that were live at a second, Unix time."""
+    sql = """SELECT count(*) FROM interactions WHERE cassette = ? AND sample = ? AND started_at < ?
+        AND (superseded_at IS NULL OR superseded_at >= ?)"""
+    return int(store.rows(sql, (to_sql(cassette), sample, since, since))[0][0])
 
 
 def count_of(store: Store, cassette: str, sample: int, channel: Channel) -> int:

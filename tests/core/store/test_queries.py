@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import count, count_replaced, count_unused, find_other_places, list_key_names, summary
+from llmproxy.core.store.queries import count, count_before, count_unused, find_other_places, list_key_names, summary
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
 
@@ -53,7 +53,7 @@ def test_counts_are_of_live_recordings(store: Store) -> None:
     assert count(store, "default", 1, "openai", "embeddings") == 1
     assert count(store, "other", 1) == count(store, "other", 2) == 1
     assert count(store, "nobody", 1) == 0
-    assert [count_replaced(store, "default", 1, since) for since in (NOW, NOW + 1)] == [1, 0]
+    assert [count_before(store, "default", 1, since) for since in (NOW, NOW + 1)] == [0, 2]
 
 
 def test_where_else_a_key_is_recorded(store: Store) -> None:
