@@ -112,19 +112,15 @@ class _LastEnd:
     """Monotonic seconds: when it went out, or was still not read by its client."""
     until: float = 0.0
     client: ClientEnds = None
-    """None when it has read it."""
 
 
 @dataclass(slots=True)
 class Turns:
-    """Lets concurrent answers of a session end one after the other while they are recorded, as replay will: so their
-    clients hear the recorded order. Whatever comes after an end is passed on when that was read, and after a pause.
-    """
+    """Passes on what comes after an end when that was read, and after a pause: clients hear the recorded order."""
 
     clock: Callable[[], float]
     released: Mapping[str, Exchange]
     _last: dict[str, _LastEnd] = field(default_factory=dict)
-    """By session."""
 
     async def wait(self, exchange: Exchange) -> None:
         """Wait until a piece of an answer may reach its client."""
@@ -139,11 +135,10 @@ class Turns:
 
     def on_piece(self, exchange: Exchange, data: bytes, client: ClientEnds) -> None:
         """Note a piece of a stream that goes to its client; empty for its end."""
-        told = exchange.family, exchange.operation, exchange.identity.stream, exchange.recording.status
-        if self._count(exchange) > 1 and (
-            not data or ending(*told, exchange.recording.kind, data, http_ended=False) is Ending.COMPLETE
-        ):
-            self.on_end(exchange, client)
+        if self._count(exchange) > 1:
+            came, how = exchange.recording, (exchange.family, exchange.operation, exchange.identity.stream)
+            if not data or ending(*how, came.status, came.kind, data, http_ended=False) is Ending.COMPLETE:
+                self.on_end(exchange, client)
 
     def on_end(self, exchange: Exchange, client: ClientEnds) -> None:
         """Note that the end of an answer goes to its client."""

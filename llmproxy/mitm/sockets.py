@@ -157,9 +157,8 @@ class Sockets:
 
 _SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
 """Of netlink(7) and sock_diag(7): the protocol, its message, and the flag of one that asks."""
-_HEAD, _ASKED = struct.Struct("=IHHII"), struct.Struct("=BBBBI")
-_FOUND = struct.Struct("=56xIIII")
-"""Of `inet_diag_msg`: bytes not read, bytes not acknowledged, user, inode."""
+_HEAD, _ASKED, _FOUND = map(struct.Struct, ("=IHHII", "=BBBBI", "=56xIIII"))
+"""The last one of `inet_diag_msg`: bytes not read, bytes not acknowledged, user, inode."""
 
 
 def has_gone(peer: Any, here: Any) -> bool:  # noqa: ANN401 - addresses, as the system gives them: (host, port, ...)

@@ -157,8 +157,7 @@ class RunEnding:
         certified = self.report.calls - self.report.refused  # what was refused alone is no use of the proxy
         came = self.totals.calls - self.totals.refused if self.totals is not None else 0
         used = certified or came or code in ENDED_BY_USER
-        recorded, before = self.report.recorded, 0 if code else self._count_before()
-        fewer = recorded_fewer(recorded, before, self.report.cassette, os.environ) if recorded < before else []
+        fewer = [] if code else self._recorded_fewer(self.report)
         write_whole_lines(*fewer)
         if not used and not fewer:
             refused = bool(self.report.refused or self.refused)
@@ -233,16 +232,21 @@ class RunEnding:
             "exit_code": int(final),
         }
 
-    def _count_before(self) -> int:
-        """Return how many recordings this one was to take the place of."""
+    def _recorded_fewer(self, report: Report) -> list[str]:
+        """Return what to say of a recording that has fewer calls than the one before; nothing of any other."""
         from llmproxy.cli.parts.store_arguments import open_given
         from llmproxy.core.store.queries import count_before
 
-        settings, report = self.loaded.settings, self.report
-        if report is not None and self.proxy.process is not None and settings.mode is Mode.RECORD:
+        settings, before = self.loaded.settings, 0
+        if self.proxy.process is not None and settings.mode is Mode.RECORD:
             with suppress(LLMProxyError), open_given(settings.store) as store:
-                return count_before(store, report.cassette, report.sample, self.since)
-        return 0
+                before = count_before(store, report.cassette, report.sample, self.since)
+        told = f"{report.recorded} recorded, and {before} before in cassette {report.cassette}"
+        return [
+            f"llmproxy: FEWER CALLS THAN THE LAST TIME: {told}.",
+            "  A command that keeps answers in a cache of its own does not ask again, and no recording has them.",
+            *_list_caches(os.environ),
+        ] if report.recorded < before else []  # fmt: skip
 
     def _varying(self) -> list[str]:
         """Say how many values vary between this run and earlier ones of the cassette; what goes wrong there is no
@@ -301,21 +305,10 @@ def asked_nothing(recorded: int, cassette: str, code: int, env: Mapping[str, str
     ]
 
 
-def recorded_fewer(recorded: int, before: int, cassette: str, env: Mapping[str, str]) -> list[str]:
-    """Return what to say of a recording that has fewer calls than the one before."""
-    return [
-        f"llmproxy: FEWER CALLS THAN THE LAST TIME: {recorded} recorded, and {before} before in cassette {cassette}.",
-        "  A command that keeps answers in a cache of its own does not ask for them again, and no recording has them.",
-        *_list_caches(env),
-    ]
-
-
 def _list_caches(env: Mapping[str, str]) -> list[str]:
-    found = []
-    for name, (variable, place, off) in _CACHES.items():
-        folder = Path(env.get(variable) or place).expanduser()
-        if str(folder) != "." and folder.exists():
-            found.append(f"    {name}: {folder} exists; without it: {off}")
+    places = {name: Path(env.get(row[0]) or row[1]).expanduser() for name, row in _CACHES.items()}
+    there = {name: place for name, place in places.items() if str(place) != "." and place.exists()}
+    found = [f"    {name}: {place} exists; without it: {_CACHES[name][2]}" for name, place in there.items()]
     return found or ["    Empty its cache, or turn it off, in the recording and in the replay."]
 
 

@@ -195,12 +195,9 @@ def _describe_nearest(near: Nearest, shown: int, width: int) -> list[str]:
 def _describe_clients(context: MissContext) -> list[str]:
     """Say which programs asked then and now, where they are not the same: an upgrade changes requests."""
     then, now = context.recorded_by, context.client
-    said = []
-    if context.is_placeholder and context.recordings and not context.same_operation:
-        said.append(
-            f"its key is the placeholder that replay sets where there is none: a program that takes {context.provider} "
-            "because there is a key is to have it set empty"
-        )
+    alone = f"a program that takes {context.provider} because there is a key is to have it set empty"
+    chosen = context.is_placeholder and context.recordings and not context.same_operation
+    said = [f"its key is the placeholder that replay sets where there is none: {alone}"] if chosen else []
     if then is None or now is None or then == now:
         return said
     asked = now.version if now.name == then.name else str(now)
