@@ -488,10 +488,10 @@ PATTERNS: tuple[Pattern, ...] = (
         late(rf"=(?:{_AFTER_OAUTH})(?P<secret>{_IN_QUERY}{{8,4000}}+)(?![(\[{{])"), _is_oauth, certain=False,
     ),
     Pattern(
-        "barred", (b"$production$", b"$sandbox$", b"!AQ"),
+        "barred", (b"$production$", b"$sandbox$", b"!AQ", b"django-insecure-"),
         late(
             r"(?<![\w|!$])(?P<secret>access_token\$(?:production|sandbox)\$[0-9a-z]{16}\$[0-9a-f]{32}"
-            r"|00[A-Za-z0-9]{13,16}!AQ[A-Za-z0-9._]{60,120})(?![\w|!$])"
+            r"|00[A-Za-z0-9]{13,16}!AQ[A-Za-z0-9._]{60,120}|django-insecure-[a-z0-9!@#$%^&*(\-_=+)]{50})(?![\w|!$])"
         ),
         _looks_random(3.0),
     ),
@@ -742,9 +742,11 @@ NAMED = late(
 )
 """The end of a name, in lower case, and what stands between it and its value."""
 _BARE = r"[^\s\"'`\\,;<>(){}\[\]|&]"
+_MORE = rf"(?:&(?![\w.%\-]{{1,40}}=|#?\w{{1,8}};){_BARE}{{1,2000}}+){{0,20}}+"
+"""Behind an ``&`` that begins neither the next member of a query nor an entity."""
 _SCHEME = r"(?:(?i:bearer|basic|token|api-?key|bot|key|sso-key)[ +]{1,3})?"
 QUOTED_VALUE = late(rf"[rbuf]{{0,2}}\\{{0,15}}[\"'`]{_SCHEME}(?P<value>[^\"'`\\\s]{{8,2000}})(?=\\{{0,15}}[\"'`])")
-BARE_VALUE = late(rf"{_SCHEME}(?P<value>{_BARE}{{8,2000}}+)(?![(\[{{])")
+BARE_VALUE = late(rf"{_SCHEME}(?P<value>{_BARE}{{8,2000}}+{_MORE})(?![(\[{{])")
 ENV_VALUE = late(r"(?P<value>[^\s\"'`\\]{8,2000})")
 """After ``NAME=`` at the beginning of a word."""
 NAME_CHARS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.$@"

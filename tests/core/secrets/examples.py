@@ -81,6 +81,7 @@ def secret_of(text: str) -> str:
 
 
 LOT = drawn("<alnum32>", 7)
+DJANGO = "django-insecure-a(b8$k2)x%q9+w&z7m!3kd0@e_r=t#yu^i*o1p-lhf5g4v6c2n"
 SHORT = drawn("<alnum5>", 3) + "#" + drawn("<alnum6>", 4)
 HEX = drawn("<hex32>", 5)
 B64 = base64.b64encode(random.Random(6).randbytes(32)).decode()
@@ -117,6 +118,8 @@ NAMED: dict[str, tuple[str, str]] = {
     "query": (f"GET https://x.org/a?pwd={LOT}&n=1", LOT),
     "jwt query": (f"https://x.org/a?jwt={LOT}", LOT),
     "env, quoted": (f'export DB_PASSWORD="{SHORT}"', SHORT),
+    "with an ampersand": (f"password: {SHORT}&{LOT}", f"{SHORT}&{LOT}"),
+    "django": (f"SECRET_KEY = '{DJANGO}'", DJANGO),
     **{
         f"env {name}": (f"DEBUG=1\n{name}={value}\nPORT=80", value)
         for name, value in {
