@@ -158,11 +158,9 @@ class RecordedPlayback:
         rows, here = list(self._rows()), self._recorded.id or 0
         calls = {row.id: row for row in rows if row.operation not in (ANSWER, STREAM, END)}
         last, call = max((id_ for id_ in calls if id_ < here), default=0), calls.get(here)
-        answers = (row for row in rows if row.operation == ANSWER and self._is_answer(row, asked))
+        answers = (row for row in rows if row.operation == ANSWER)
+        answers = (row for row in answers if _asked_id(self._store.load(row.id).request.body) == asked)
         return {row.key for row in answers if last < row.id < here or (call is not None and _is_during(row, call))}
-
-    def _is_answer(self, row: RowSummary, asked: str) -> bool:
-        return _asked_id(self._store.load(row.id).request.body) == asked
 
     def refusal(self, text: str) -> bytes:
         """Return the end of the answer where it must not be told: an error in place of the result."""

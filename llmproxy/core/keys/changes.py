@@ -85,7 +85,10 @@ class StateChanges:
         """Return the state of all that a request's answer may depend on; empty where nothing of it was changed."""
         both = change.both if change is not None else frozenset[str]()
         names = named_things(route, method, refs, change)
-        return self.state_of(names, made_by, both, lists=is_listing(route, method))
+        lists = (
+            method in SAFE and route.operation.rpartition("/")[2] not in route.ids
+        )  # not one of a collection's things
+        return self.state_of(names, made_by, both, lists=lists)
 
     def state_of(
         self, names: Iterable[str], made_by: MadeBy, both: frozenset[str] = frozenset(), *, lists: bool = False
@@ -136,11 +139,6 @@ def named_things(route: Route, method: str, refs: Iterable[str], change: StateCh
             else [each for each in named if _without_collection(each) not in change.things]
         )
     return [*named, _collection(route)] if (route.keeps or method in SAFE) and not route.ids else named
-
-
-def is_listing(route: Route, method: str) -> bool:
-    """Return whether a request asks for the things of a collection, not for one of them."""
-    return method in SAFE and route.operation.rpartition("/")[2] not in route.ids
 
 
 def find_texts(tree: object, path: str) -> list[str]:
