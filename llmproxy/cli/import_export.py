@@ -18,14 +18,14 @@ from llmproxy.core.cassettes.formats import FORMATS, get_format, open_source, wr
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.core.bindings import VolatileField
     from llmproxy.core.cassettes.formats import Format
     from llmproxy.core.forks.table import Fork
     from llmproxy.core.keys.scrub import Rules
+    from llmproxy.core.store.queries import Note
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.interaction import Interaction
 
-    Found = tuple[list[Interaction], tuple[VolatileField, ...]]
+    Found = tuple[list[Interaction], tuple[Note, ...]]
     from llmproxy.settings import Loaded
 
 _FILES = typer.Argument(..., metavar="FILE", help="Files of recordings, or folders of them.")
@@ -126,7 +126,7 @@ def export(
     """
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.store.file.store import open_store
-    from llmproxy.core.store.queries import volatile_fields_of
+    from llmproxy.core.store.queries import notes_of
 
     settings = gather({"store": store, "cassette": cassette}).settings
     if form in TRACES:
@@ -154,7 +154,7 @@ def export(
         found = list(database.interactions(settings.cassette, sample))
         if not found:
             raise no_such_cassette(database, settings.cassette, sample)
-        fork, fields = _fork(database, settings.cassette, written), volatile_fields_of(database, settings.cassette)
+        fork, fields = _fork(database, settings.cassette, written), notes_of(database, settings.cassette)
     if file == "-":
         sys.stdout.write(_text((found, fields), settings.cassette, written, fork))
         return
@@ -237,12 +237,12 @@ def textconv(
     from llmproxy.core.cassettes.stand_ins import release_all
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.store.file.store import open_store
-    from llmproxy.core.store.queries import volatile_fields_of
+    from llmproxy.core.store.queries import notes_of
 
     no_url(file)
     with open_store(file, writable=False, now=time.time) as database:
         for name in dict.fromkeys(info.name for info in database.cassettes() if info.live):
-            recorded = release_all(database.interactions(name), volatile_fields_of(database, name))
+            recorded = release_all(database.interactions(name), notes_of(database, name))
             sys.stdout.write(review.dumps(recorded, name, fork_of(database, name, 1)) + "\n")
 
 
@@ -260,7 +260,7 @@ def _writer(file: str, form: str | None, *, everything: bool) -> Format:
 def _export_all(database: Store, folder: Path, written: Format, *, force: bool) -> int:
     """Write a file for each cassette; returns how many."""
     from llmproxy.core.cassettes.folder import CassetteDir, slug
-    from llmproxy.core.store.queries import volatile_fields_of
+    from llmproxy.core.store.queries import notes_of
 
     names = list(dict.fromkeys(info.name for info in database.cassettes() if info.live))
     if written.name == "review":
@@ -270,7 +270,7 @@ def _export_all(database: Store, folder: Path, written: Format, *, force: bool) 
     else:
         for name in names:
             path = folder / f"{slug(name)}{written.suffixes[0]}"
-            found = list(database.interactions(name)), volatile_fields_of(database, name)
+            found = list(database.interactions(name)), notes_of(database, name)
             _write(path, found, name, written, _fork(database, name, written), force=force)
     return len(names)
 

@@ -149,11 +149,11 @@ def _copy_recording(store: Path, name: str, sample: int, cassette: str, folder: 
     from llmproxy.core.cassettes.stand_ins import release_all
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.store.file.store import open_store
-    from llmproxy.core.store.queries import volatile_fields_of
+    from llmproxy.core.store.queries import notes_of
 
     with closing(open_store(store, writable=False, now=time.time)) as opened:
         found = [replace(each, sample=1) for each in opened.interactions(name, sample)]
-        recorded = release_all(found, volatile_fields_of(opened, name))
+        recorded = release_all(found, notes_of(opened, name))
         fork = fork_of(opened, name, sample)
     target = folder / f"{slug(cassette)}.yaml"
     try:

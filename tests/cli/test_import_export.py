@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
+from datetime import date
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
@@ -19,10 +20,13 @@ from llmproxy.core.cassettes.folder import slug
 from llmproxy.core.cassettes.formats import open_source
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.vcr import dumps, read
+from llmproxy.core.changes.accepted import AcceptedChange
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.forks.table import Fork, fork_of, put
 from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.queries import put_accepted
 from llmproxy.core.traffic.interaction import Interaction
+from tests.support.chats import NOW, chat, fill, run as run_on
 
 FORMATS = Path(__file__).resolve().parents[2] / "fixtures/formats"
 OPENAI = ("--upstream", "openai=http://127.0.0.1:9911/v1")
@@ -393,3 +397,21 @@ def test_yaml_is_the_project_s_own_format_unless_another_is_asked_for() -> None:
     assert "\nllmproxy-cassette: 1\n" in Path("mine.yaml").read_text()
     assert run("export", "--cassette", "trip", "theirs.yaml", "--format", "vcr") == 0
     assert Path("theirs.yaml").read_text().startswith("interactions:\n")
+
+
+def test_accepted_changes_leave_with_their_cassette(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file for review has them, so that a fresh clone carries what this machine does."""
+    path = tmp_path / "llmproxy.db"
+    fill(path, chat())
+    accepted = AcceptedChange(
+        "system-3f2a", "system prompt", "+ x", frozenset([("a" * 16, "b" * 16)]), date(2026, 11, 26)
+    )
+    with FileStore.open(path, writable=True, now=lambda: NOW) as store:
+        put_accepted(store, "default", [accepted])
+    assert run_on(capsys, path, "export", "--all", str(tmp_path / "tapes"))[0] == 0
+    assert (
+        run_on(capsys, path, "export", "--cassette", "default", "--format", "review", str(tmp_path / "one.yaml"))[0]
+        == 0
+    )
+    for file in (tmp_path / "tapes" / "default.yaml", tmp_path / "one.yaml"):
+        assert "- name: system-3f2a" in file.read_text("utf-8")
