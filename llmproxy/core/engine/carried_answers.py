@@ -17,6 +17,16 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, override
 
 from llmproxy.calls import Call
+from llmproxy.core.bindings import (
+    Bindings,
+    Mismatch,
+    fit_request,
+    read_run_variables,
+    rename_request,
+    rewrite_answer,
+)
+from llmproxy.core.bindings.run_variables import PATHS
+from llmproxy.core.bindings.session import BoundAnswer
 from llmproxy.core.changes.accepted import AcceptedChange
 from llmproxy.core.changes.compare import compare
 from llmproxy.core.changes.places import Places, Recorded, Standing
@@ -26,6 +36,7 @@ from llmproxy.core.changes.values import Change, Refusal, Why
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.table import CHAT
+from llmproxy.core.engine.binding import BindingInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.changes import is_success
 from llmproxy.core.keys.normalize import Canonical
@@ -33,13 +44,13 @@ from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.misses.context import MissContext
 from llmproxy.core.providers.table import Client, client_of
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
+from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import accepted_of, canonical_of, list_in_order, summary
+from llmproxy.core.store.queries import accepted_of, canonical_of, list_in_order, newest_declared, summary
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.interaction import Ending, Interaction, Key, header
-from llmproxy.core.traffic.json_bytes import parse_json
+from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Response, header
+from llmproxy.core.traffic.json_bytes import dump, parse_json
 from llmproxy.errors import CassetteError, RefusedError
 from llmproxy.protocol import CARRIED_HEADER, OFFLINE, Channel, Decision, Mode, Plays
 
@@ -54,6 +65,8 @@ class Found(NamedTuple):
     standing: Standing | None
     changes: tuple[Change, ...] = ()
     refusal: Refusal | None = None
+    bindings: Bindings | None = None
+    """Under which the request was restated in the recorded run's words."""
 
 
 @dataclass(slots=True)
@@ -112,12 +125,22 @@ class CarryInterceptor(Interceptor[Exchange]):
 
     @override
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
-        looked = call.state.get(Found)
+        looked, store = call.state.get(Found), self._parts.state.stores.current
         if looked is None or looked.refusal is not None or decided.decision is not Decision.REPLAY:
             return decided
+        if looked.bindings is not None and store is not None and decided.recording is not None:
+            answer = _rewrite(call, looked, looked.bindings, store.response(decided.recording.id))
+            if isinstance(answer, Mismatch):
+                call.state.put(looked._replace(refusal=Refusal(Why.IMPOSSIBLE, f"its answer: {answer}")))
+                policy = call.session.policy
+                return (
+                    Decided(Decision.RECORD) if policy.writes else Decided(Decision.REFUSE, reason=MissReason.UNBOUND)
+                )
+            call.answer.made = answer
         if call.key is not None:
             self._run.given[found.key] = call.key
-        call.answer.told = (*call.answer.told, (CARRIED_HEADER, ", ".join(_name(looked.changes))))
+        call.state.drop(BoundAnswer)  # folders in it may have been exchanged; it is no bound hit all the same
+        call.answer.told = ((CARRIED_HEADER, ", ".join(_name(looked.changes))),)
         return decided
 
     @override
@@ -153,7 +176,9 @@ class CarryInterceptor(Interceptor[Exchange]):
             return _refuse(Why.NO_PLACE, f"a call of {call.operation or call.channel} has no place in a conversation")
         if call.request.rewritten or call.kept.into is not None:
             return _refuse(Why.REQUEST, "another feature of the session has changed the request")
-        wanted = found.canonical()
+        if (restated := self._restate(call, store, found.canonical())) is None:
+            return _refuse(Why.REQUEST, "it names a folder or a day of the recorded run")
+        wanted, bindings = restated
         places = self._read_places(call, store)
         request = places.read(
             wanted, _read_ids(wanted, self._parts.keying.request(call, call.request.body or b"").body)
@@ -168,12 +193,31 @@ class CarryInterceptor(Interceptor[Exchange]):
         )
         if self._trial and call.key is not None and self._run.refused.get(thread, call.key) != call.key:
             return _refuse(Why.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
-        looked = self._choose(call, store, places, request)
+        looked = self._choose(call, store, places, request, bindings)
         if looked.refusal is not None and call.key is not None:
             self._run.refused.setdefault(thread, call.key)
         return looked
 
-    def _choose(self, call: Exchange, store: Store, places: Places, request: ReadRequest) -> Found:
+    @staticmethod
+    def _restate(call: Exchange, store: Store, wanted: Canonical) -> tuple[Canonical, Bindings | None] | None:
+        """Return a request in the words of the run that was recorded, and what binds the two: folders and days are no
+        changes. None where it names a value of the recorded run already: nobody can say which one is meant.
+        """
+        binding = call.session.find(BindingInterceptor)
+        if binding is None or not (said := newest_declared(store, call.session.cassette)):
+            return wanted, None
+        then, now, scope = read_run_variables(said), binding.bound.declared.values(), binding.bound.scope
+        forward = Bindings(then, now, scope=scope)
+        if not forward.changed:
+            return wanted, None
+        if rename_request(forward, wanted.tree) != wanted.tree:
+            return None
+        tree = rename_request(Bindings(now, then, scope=scope), wanted.tree)
+        return replace(wanted, tree=tree, body=dump(tree)), forward
+
+    def _choose(
+        self, call: Exchange, store: Store, places: Places, request: ReadRequest, bindings: Bindings | None
+    ) -> Found:
         standing = places.find(request)
         if isinstance(standing, Refusal):
             return Found(None, refusal=standing)
@@ -182,6 +226,11 @@ class CarryInterceptor(Interceptor[Exchange]):
             key = each.recorded.key
             if session.position.counts[(call.party, key)] and self._run.given.get(key) != call.key:
                 looked = looked or _refuse(Why.NO_PLACE, "another request had the recording at its place")
+                continue
+            if bindings is not None and (named := _find_named(bindings, each.recorded.answer)):
+                looked = looked or _refuse(
+                    Why.IMPOSSIBLE, f"the recorded answer names {named}, which is another one now"
+                )
                 continue
             changes = compare(
                 each, request, client, recorded=places.results, present=self._run.results,
@@ -192,7 +241,7 @@ class CarryInterceptor(Interceptor[Exchange]):
             elif (refusal := self._find_unaccepted(changes, client)) is not None and not self._trial:
                 looked = looked or Found(each, tuple(changes), refusal)
             else:
-                return Found(each, tuple(changes))
+                return Found(each, tuple(changes), bindings=bindings)
         return looked or _refuse(Why.NO_PLACE, "no recording stands at its place")
 
     def _find_unaccepted(self, changes: Sequence[Change], client: Client | None) -> Refusal | None:
@@ -261,6 +310,23 @@ def _read_answer(each: Interaction, canonical: Canonical) -> Message | None:
         return None
     kind = header(response.headers, "content-type") or ""
     return read_answer("generic", canonical.operation, kind, response.body)
+
+
+def _rewrite(call: Exchange, looked: Found, bindings: Bindings, response: Response) -> Response | Mismatch:
+    """Return a recorded answer as it would be for the recorded request in this run's words: with its folders."""
+    binding = call.session.find(BindingInterceptor)
+    if binding is None or looked.standing is None:
+        return response
+    recorded = looked.standing.recorded.canonical.tree
+    fit = fit_request(bindings, recorded, rename_request(bindings, recorded), binding.bound.known)
+    return fit if isinstance(fit, Mismatch) else rewrite_answer(bindings, fit, response, binding.bound.known)
+
+
+def _find_named(bindings: Bindings, answer: Message | None) -> str:
+    """Return which value of the recorded run an answer names; folders are exchanged where answers are bound."""
+    said = [] if answer is None else [answer.text, *(call.arguments for call in answer.tool_calls)]
+    found = (form.name for text in said for spot in bindings.forms.find(text) for form in spot.forms)
+    return next((name for name in found if name in bindings.changed and name not in PATHS), "")
 
 
 def _refuse(why: Why, text: str) -> Found:

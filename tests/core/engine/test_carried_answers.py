@@ -210,3 +210,38 @@ def test_what_would_be_one_with_two_answers_is_found(tmp_path: Path) -> None:
     with open_store(store, writable=False, now=lambda: NOW) as opened:
         for changes, found in ((made[:1], []), (made, [(1, 2)])):
             assert list(find_merged(opened, "c", accept(changes, TODAY), Rules(), {})) == found
+
+
+def test_another_folder_and_day_are_no_changes(tmp_path: Path) -> None:
+    """What was accepted in one folder holds in another one and on another day, where the answer names neither; a request
+    that names the recorded day is another question.
+    """
+    store = tmp_path / "s.db"
+
+    def opened(proxy: InProcess, cwd: str, day: str, **more: Json) -> None:
+        said = [{"name": "cwd", "value": cwd}, {"name": "date", "value": day}]
+        assert proxy.control("POST", "sessions", name="c", run_variables=said, **more)[0] == 201
+
+    def ask(text: str, cwd: str, day: str, words: str = "Who?") -> bytes:
+        return _ask(f"{text}\nYou are in {cwd}.\nToday is {day}", words)
+
+    there, here = ("/home/ann/work", "2026-11-20"), ("/srv/ci/job", "2026-11-27")
+    with InProcess(store, "record") as proxy:
+        opened(proxy, *there)
+        for words, text in (("Who?", "See /home/ann/work/a.txt"), ("When?", "On 2026-11-20")):
+            proxy.ask("r", "/s/c/v1/chat/completions", ask("Be brief.", *there, words), _say(text))
+    with InProcess(store, "replay") as proxy:
+        opened(proxy, *there, trial=True)
+        _send(proxy, ask("Be kind.", *there))
+        made = [TrialCall.of(each).changes for each in proxy.control("GET", "sessions/c")[1]["trial"]]
+    with open_store(store, writable=True, now=lambda: NOW) as kept:
+        put_accepted(kept, "c", accept((change for changes in made for change in changes), TODAY))
+    with InProcess(store, "replay") as proxy:
+        opened(proxy, *here)
+        answer = _send(proxy, ask("Be kind.", *here))
+        assert (answer.status, b"/srv/ci/job/a.txt" in answer.body) == (200, True), answer.body.decode()[:1500]
+        report = proxy.control("GET", "sessions/c")[1]
+        assert (report["carried"], report["bound"]) == (1, 0)
+        bodies = [ask("Be kind.", *here, "When?"), ask("Be kind.", *here, "Who on 2026-11-20?"),
+                  ask("Be kind.", here[0], there[1])]  # fmt: skip
+        assert [_send(proxy, body).status for body in bodies] == [404, 404, 404]
