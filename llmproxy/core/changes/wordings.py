@@ -2,10 +2,10 @@
 
     recorded text, present text, what the tool answers elsewhere -> hunks with their values left out, or why not
 
-A wording is literal text in the place of literal text. Values (numbers, paths, quoted texts, names, ids) stay, all of
-them and in their order; a list may stand for a list. It is offered only where it is systematic: nothing that this tool
-answers today has the old wording, nothing that was recorded has the new one. A word that only moves is a value, and so
-is one that says how something ended: "2 tests passed" is never "2 tests failed".
+A wording is literal text in the place of literal text. Values (numbers, paths, quoted texts, names, ids, lists) stay,
+all of them and in their order. It is offered only where it is systematic: two results or more were recorded with the
+old wording, nothing that this tool answers today has it, nothing that was recorded has the new one. A word that only
+moves is a value, and so is one that says how something ended: "2 tests passed" is never "2 tests failed".
 
 What succeeded may fail now, where a result was nothing but an acknowledgement, the same each time: "Intent logged", and
 today there is no such tool. That is said as such.
@@ -24,11 +24,12 @@ FAILS_NOW = "fails now"
 
 _LIST = late(r"(?:[\w${}.-]+, ){2,}(?:and )?[\w${}.-]+")
 _VALUE = late(
-    r"\$\{[^}]*\}|[\w.\-~]*/[\w./\-]*|\"[^\"\n]*\"|'[^'\n]*'|`[^`\n]*`|(?<![\w.])[-+.]*\w*[\d_]\w*(?:[.,:]\d+)*"
-    r"|(?<=[a-z,;] )[A-Z]\w*|[^\s\w.,:;()'\"`]"
+    r"\$\{[^}]*\}|[^\s@]*@\S+|[\w.\-~]*/[\w./\-]*|\"[^\"\n]*\"|'[^'\n]*'|`[^`\n]*`|[\w-]+(?:\.[\w-]+)+"
+    r"|(?<![\w.])[-+.]*\w*[\d_]\w*(?:[.,:]\d+)*|\b\w*[a-z][A-Z]\w*|\b[A-Z]{2,}\b|(?<=[a-z,;] )[A-Z]\w*"
+    r"|[^\s\w.,:;()'\"`]"
 )
-"""A value: a variable, a path, a quoted text, whatever holds a digit or an underscore, a name inside of a sentence, a
-sign."""
+"""A value: a variable, an address, a path, a quoted text, a file, whatever holds a digit or an underscore, a name
+inside of a sentence, a sign."""
 _WORD = late(r"[^\W\d_]+")
 _OUTCOMES = late(
     r"not|no|non|none|never|without|cannot|nothing|n't|fail\w*|pass\w*|succe\w*|error\w*|err|ok|okay|true|"
@@ -82,6 +83,8 @@ def find_wording(
             return "what was recorded has the new wording, too"
         if any(_has(text, hunk.before, tool) for text in today):
             return "what the tool answers today has the old wording, too"
+        if not any(_has(text, hunk.before, tool) for text in others):
+            return "no other result has these words: nobody can say that they are a wording"
     return tuple(hunks), ""
 
 

@@ -39,6 +39,8 @@ class Thread:
     """At the top of the body."""
     temperature: float = 0.2
     headers: dict[str, str] = field(default_factory=dict)
+    notes: set[str] = field(default_factory=set)
+    """What the tool `note` answered in all threads: one answer alone shows no wording."""
 
     def calls(self) -> Iterator[int]:
         """Yield where a model is asked."""
@@ -183,8 +185,10 @@ def _set_beta(rng: random.Random, now: Thread, right: Expected, dialect: Dialect
 
 def _reword_result(rng: random.Random, now: Thread, right: Expected, dialect: Dialect) -> None:
     since = _edit_results(now, "note", lambda text: text.replace("Wrote", "Put").replace("at once", "quickly"))
-    if since is not None:
+    if since is not None and len(now.notes) > 1:
         right.since.setdefault(since, set()).add("result of note")
+    elif since is not None:
+        right.miss_from(_next_call(now, since))
 
 
 def _lose_tool(rng: random.Random, now: Thread, right: Expected, dialect: Dialect) -> None:
@@ -369,6 +373,9 @@ def case(seed: int, lie: str | None = None) -> Case:
     threads = [_make_thread(rng, f"T{n}") for n in range(rng.choice([1, 1, 2]))]
     for each in threads:
         each.stream = stream
+    results = [each for thread in threads for kind, what in thread.turns if kind == "results" for each in what]
+    for thread in threads:
+        thread.notes = {text for call, text, _ in results if call.name == "note"}
     now, right = [copy.deepcopy(each) for each in threads], [Expected() for _ in threads]
     chosen = rng.sample(GOOD, rng.randint(0, 3))
     told = [edit.__name__ for edit in chosen]
