@@ -105,16 +105,12 @@ class AcceptedChange(NamedTuple):
         pairs = [_PAIR.fullmatch(str(pair)) for pair in value.get("exactly") or ()]
         if not pairs or not all(pairs):
             raise BadChange(f"change {texts[0]}: `exactly` lists pairs of digests, 16 digits each: BEFORE..AFTER")
-        exactly = frozenset((_drop_new(pair[1]), _drop_new(pair[2])) for pair in pairs if pair)
+        exactly = frozenset((pair[1].replace(_NEW, ""), pair[2].replace(_NEW, "")) for pair in pairs if pair)
         day = _read_day(value.get("accepted"))
         if day is None:
             raise BadChange(f"change {texts[0]}: it has no day on which it was accepted")
         name, segment, difference = map(str, texts)
         return cls(name, segment, difference, exactly, day, _read_day(value.get("until")), _read_when(value))
-
-
-def _drop_new(digest: str) -> str:
-    return "" if digest == _NEW else digest
 
 
 def _read_day(value: object) -> date | None:

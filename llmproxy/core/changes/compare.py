@@ -10,6 +10,7 @@ refusal names the segment. Nothing is left out: every slot of both requests is l
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set as AbstractSet
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -24,15 +25,12 @@ from llmproxy.core.keys.changes import STATE_HEADER
 from llmproxy.core.providers.table import Client
 from llmproxy.core.traffic.json_bytes import dump
 
-HEADER, QUERY = "header", "query"
 _PROJECTS = "mcp__"
 """How names of tools begin whose definitions a server of tools wrote."""
 _SHOWN = 160
 
 
 class Refused(Exception):
-    """Carries a refusal out of a comparison."""
-
     def __init__(self, why: Why, text: str) -> None:
         super().__init__(text)
         self.refusal = Refusal(why, text)
@@ -65,45 +63,45 @@ def compare(
     return found or [compared.build_order()]
 
 
+@dataclass(slots=True)
 class _Comparison:
-    def __init__(
-        self,
-        standing: Standing,
-        now: ReadRequest,
-        client: Client | None,
-        recorded: Mapping[str, AbstractSet[str]],
-        present: Mapping[str, AbstractSet[str]],
-    ) -> None:
-        self._standing, self._was, self._now = standing, standing.request, now
-        self._client, self._recorded, self._present = client, recorded, present
+    standing: Standing
+    now: ReadRequest
+    client: Client | None
+    recorded: Mapping[str, AbstractSet[str]]
+    present: Mapping[str, AbstractSet[str]]
+
+    @property
+    def was(self) -> ReadRequest:
+        return self.standing.request
 
     def list_changes(self) -> Iterator[Change]:
-        was, now = self._was.canonical, self._now.canonical
+        was, now = self.was.canonical, self.now.canonical
         if (was.variant, was.model) != (now.variant, now.model):
             raise Refused(Why.MODEL, f"the path: {was.model or was.variant} -> {now.model or now.variant}")
         if was.kind != now.kind or was.refs != now.refs:
             raise Refused(Why.REQUEST, "what the server keeps: the request names something else of it")
         yield from self._compare_systems()
-        slots = {**self._was.slots, **self._now.slots}
+        slots = {**self.was.slots, **self.now.slots}
         order: list[str | int] = [Kind.TOOL, Kind.MODEL, Kind.PARAMETER]
         for slot in sorted(slots, key=lambda each: order.index(each[0]) if each[0] in order else len(order)):
-            old, new = self._was.slots.get(slot), self._now.slots.get(slot)
+            old, new = self.was.slots.get(slot), self.now.slots.get(slot)
             if old is None or new is None or dump(old.value) != dump(new.value):
                 yield from self._compare_slot(slot, old, new)
         self._compare_members()
-        yield from self._compare_pairs(HEADER, was.headers, now.headers)
-        yield from self._compare_pairs(QUERY, was.query, now.query)
+        yield from self._compare_pairs("header", was.headers, now.headers)
+        yield from self._compare_pairs("query", was.query, now.query)
 
     def _compare_systems(self) -> Iterator[Change]:
-        old, new = ([dump(each.value) for each in side.systems] for side in (self._was, self._now))
+        old, new = ([dump(each.value) for each in side.systems] for side in (self.was, self.now))
         for tag, i, j, at, to in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
             if tag == "equal":
                 continue
             for n in range(max(j - i, to - at)):
-                before = self._was.systems[i + n] if i + n < j else None
-                after = self._now.systems[at + n] if at + n < to else None
+                before = self.was.systems[i + n] if i + n < j else None
+                after = self.now.systems[at + n] if at + n < to else None
                 change = self._build(Kind.SYSTEM, before, after, "system prompt")
-                if touches_data(change, self._standing.data):
+                if touches_data(change, self.standing.data):
                     raise Refused(Why.DATA, f"{change}: other recordings say something else there")
                 yield change
 
@@ -123,8 +121,8 @@ class _Comparison:
                 shown = " -> ".join("none" if each is None else render(each.value) for each in (old, new))
                 raise Refused(Why.MODEL, f"model: {shown}")
             case Kind.USER:
-                change = self._build(Kind.USER, old, new, f"user's words, part {self._count(slot)}")
-                if old is None or new is None or not asks_same(self._standing, self._now):
+                change = self._build(Kind.USER, old, new, "user's words")
+                if old is None or new is None or not asks_same(self.standing, self.now):
                     raise Refused(Why.QUESTION, f"{name}: {_show(change)}")
                 yield change
             case Kind.RESULT:
@@ -139,14 +137,11 @@ class _Comparison:
 
     def build_order(self) -> Change:
         """Return what changed where all segments are equal: their order, or how messages are divided."""
-        was, now = ("\n".join(each.path for each in side.slots.values()) for side in (self._was, self._now))
-        before, after = (digest_of([side.canonical.body.hex()]) for side in (self._was, self._now))
+        was, now = ("\n".join(each.path for each in side.slots.values()) for side in (self.was, self.now))
+        before, after = (digest_of([side.canonical.body.hex()]) for side in (self.was, self.now))
         hunks = (Hunk(1, ("one order",), ("another order",)),)
         name = "order and division of the request"
         return Change("order", name, was, now, before, after, hunks, self._origin(Source.CLIENT))
-
-    def _count(self, slot: Slot) -> int:
-        return 1 + [each for each in self._was.slots if each[0] == Kind.USER].index(slot)
 
     def _compare_call(self, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
         if old is None or new is None:
@@ -172,7 +167,7 @@ class _Comparison:
         flags = [_take_flags(rest) for _, rest in (was, now)]
         if was[1] != now[1] or flags == [True, False]:
             raise Refused(Why.RESULT, f"{name}: it is of another kind now")
-        found = find_wording(before, after, tool, self._recorded.get(tool, ()), self._present.get(tool, ()))
+        found = find_wording(before, after, tool, self.recorded.get(tool, ()), self.present.get(tool, ()))
         if isinstance(found, str):
             raise Refused(Why.RESULT, f"{name}: {_show(self._build(Kind.RESULT, old, new, name))}: {found}")
         hunks, turned = found
@@ -183,8 +178,8 @@ class _Comparison:
 
     def _compare_members(self) -> None:
         """Look at what stands beside the parts of messages: roles, names, types."""
-        for slot in {**self._was.members, **self._now.members}:
-            if self._was.members.get(slot) != self._now.members.get(slot):
+        for slot in {**self.was.members, **self.now.members}:
+            if self.was.members.get(slot) != self.now.members.get(slot):
                 raise Refused(Why.REQUEST, f"{slot[1]} of a message, after {slot[0]} answers")
 
     def _compare_pairs(
@@ -215,7 +210,7 @@ class _Comparison:
         return Change(str(kind), name, before, after, digests[0], digests[1], list_hunks(before, after), origin)
 
     def _origin(self, source: Source, name: str = "") -> Origin:
-        return Origin(source, *(self._client or ())) if source is Source.CLIENT else Origin(source, name)
+        return Origin(source, *(self.client or ())) if source is Source.CLIENT else Origin(source, name)
 
 
 def touches_data(change: Change, data: AbstractSet[str]) -> bool:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from llmproxy.core.changes.accepted import AcceptedChange
 from llmproxy.core.changes.reading import KnownAnswers, ReadRequest, read_request, read_text, render
 from llmproxy.core.changes.values import Refusal, Why, digest_of
-from llmproxy.core.changes.wordings import list_values
+from llmproxy.core.changes.wordings import leave_out
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.normalize import Canonical
@@ -43,8 +43,6 @@ _LONGEST_TEMPLATE = 400
 
 
 class Recorded(NamedTuple):
-    """A recording as it is added."""
-
     id: int
     key: Key
     canonical: Canonical
@@ -56,8 +54,6 @@ class Recorded(NamedTuple):
 
 @dataclass(slots=True)
 class Standing:
-    """A recording at its place."""
-
     recorded: Recorded
     request: ReadRequest
     meaning: str
@@ -202,7 +198,7 @@ def asks_same(standing: Standing, request: ReadRequest) -> bool:
                 return False
             if any((n, line) not in standing.prompt for line in before[i:j]) or (j > i and to - at > j - i):
                 return False
-            if list_values("\n".join(before[i:j])) != list_values("\n".join(after[at:to])):
+            if leave_out("\n".join(before[i:j]))[1] != leave_out("\n".join(after[at:to]))[1]:
                 return False
     return True
 

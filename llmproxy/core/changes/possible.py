@@ -47,8 +47,6 @@ _GROUPS = frozenset({"generationConfig", "generation_config", "inferenceConfig",
 
 
 class Given(NamedTuple):
-    """The recorded answer, and what is known of it beside what it says."""
-
     message: Message
     output: int | None = None
     """Tokens that were generated; None if unknown."""
@@ -114,7 +112,6 @@ def _check_limit(old: Any, new: Any, output: int | None) -> str:  # noqa: ANN401
 
 
 def _check_choice(new: Any, called: list[str]) -> str:  # noqa: ANN401 - what JSON holds
-    """Hold a choice of tools against the tools that the answer calls."""
     tree = as_dict(new)
     tree = as_dict(tree.get("functionCallingConfig")) or as_dict(tree.get("function_calling_config")) or tree
     kind = (as_str(new) or as_str(tree.get("type")) or as_str(tree.get("mode")) or next(iter(tree), "")).lower()

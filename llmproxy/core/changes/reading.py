@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -25,8 +25,6 @@ from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.traffic.json_bytes import dump
 
 Slot = tuple[str | int, ...]
-"""What a segment stands for."""
-
 _ENTRY = re.compile(r"\$\.(?:request\.)?\w+\[\d+\]")
 _CONVERSATION = frozenset({Kind.USER, Kind.ASSISTANT, Kind.THOUGHT, Kind.CALL, Kind.RESULT, Kind.MEMBER, Kind.UNKNOWN})
 _OF_MODEL = frozenset({Kind.ASSISTANT, Kind.THOUGHT, Kind.CALL})
@@ -36,18 +34,13 @@ _ARGUMENTS = ("arguments", "args", "input", "parameters")
 
 
 class HistoryCall(NamedTuple):
-    """A call of a tool as a history tells it."""
-
     id: str
     """As it was sent; empty where there is none."""
     name: str
     arguments: object
-    """A tree."""
 
 
 class KnownAnswer(NamedTuple):
-    """A recorded answer, as far as histories may tell it."""
-
     digest: str
     """Of what it says and of the ids of its calls."""
     calls: tuple[HistoryCall, ...]
@@ -114,8 +107,6 @@ def _dump(value: object) -> str:
 
 @dataclass(slots=True)
 class ReadRequest:
-    """A request, read."""
-
     canonical: Canonical
     slots: dict[Slot, Segment] = field(default_factory=dict)
     systems: list[Segment] = field(default_factory=list)
@@ -137,7 +128,6 @@ class ReadRequest:
 
     @property
     def first_system(self) -> str:
-        """The first block of system text."""
         return _dump(self.systems[0].value) if self.systems else ""
 
     @property
@@ -147,14 +137,12 @@ class ReadRequest:
 
     @property
     def results(self) -> Iterator[tuple[str, str]]:
-        """Tools and what they answered."""
         for slot, segment in self.slots.items():
             if slot[0] == Kind.RESULT:
                 yield tool_of(segment), render(segment.value)
 
 
 def tool_of(segment: Segment) -> str:
-    """Return the tool of a result."""
     found = _RESULT.search(segment.name)
     return found[1] if found else ""
 
@@ -198,8 +186,12 @@ def read_request(canonical: Canonical, ids: Sequence[str], known: KnownAnswers) 
             made.systems.append(segment)
         elif segment.kind not in _CONVERSATION:
             _put(made, (segment.kind, segment.name), segment)
-    entries = _group(each for each in found if each.kind in _CONVERSATION)
-    _Conversation(made, list(ids), known).read(list(entries))
+    entries: dict[str, list[Segment]] = {}
+    for segment in found:
+        if segment.kind in _CONVERSATION:
+            entry = _ENTRY.match(segment.path)
+            entries.setdefault(entry[0] if entry else "", []).append(segment)
+    _Conversation(made, list(ids), known).read(list(entries.values()))
     return made
 
 
@@ -208,15 +200,6 @@ def _put(made: ReadRequest, slot: Slot, segment: Segment) -> None:
     while (*slot, n) in made.slots:
         n += 1
     made.slots[*slot, n] = segment
-
-
-def _group(segments: Iterable[Segment]) -> Iterable[list[Segment]]:
-    """Return the segments of each entry of the conversation."""
-    entries: dict[str, list[Segment]] = {}
-    for segment in segments:
-        found = _ENTRY.match(segment.path)
-        entries.setdefault(found[0] if found else "", []).append(segment)
-    return entries.values()
 
 
 class _Conversation:

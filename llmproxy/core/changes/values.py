@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from itertools import takewhile
 from typing import Any, NamedTuple, Self
@@ -23,16 +23,12 @@ _MOST_LINES = 4000
 
 
 class Source(StrEnum):
-    """Who wrote what changed."""
-
     CLIENT = "client"
     PROMPT = "prompt"
     TOOL_SERVER = "tool server"
 
 
 class Origin(NamedTuple):
-    """Where a change came from."""
-
     source: Source
     name: str = ""
     """Of the client, or of the tool's server; empty where nobody says it."""
@@ -96,14 +92,15 @@ class Change(NamedTuple):
             return f"{self.segment}: written in another way"
         hunk = self.hunks[0]
         line = f", line {hunk.line}" if hunk.line > 1 else ""
-        said = [f'"{_SPACE.join(lines).strip()}"' if lines else "nothing" for lines in (hunk.before, hunk.after)]
+        said = [f'"{" ".join(lines).strip()}"' if lines else "nothing" for lines in (hunk.before, hunk.after)]
         more = f", and {len(self.hunks) - 1} more places" if len(self.hunks) > 1 else ""
         return f"{self.segment}{line}: {said[0]} -> {said[1]}{more}{f'; it {self.turned}' if self.turned else ''}"
 
     @property
     def difference(self) -> str:
         """Both texts as a difference, for people: lines that begin with ``-`` and ``+``."""
-        return "\n".join(_difference(self.hunks))
+        sides = [(sign, lines) for hunk in self.hunks for sign, lines in zip("-+", hunk[1:], strict=True)]
+        return "\n".join(f"{sign} {line}" for sign, lines in sides for line in lines)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; `name`, `difference` and `text` are for who reads them.
@@ -128,15 +125,6 @@ class Change(NamedTuple):
             value["kind"], value["segment"], before, after, value["before_digest"], value["after_digest"], hunks,
             Origin(Source(source), name, version), value["turned"],
         )  # fmt: skip
-
-
-_SPACE = " "
-
-
-def _difference(hunks: Sequence[Hunk]) -> Iterator[str]:
-    for hunk in hunks:
-        yield from (f"- {line}" for line in hunk.before)
-        yield from (f"+ {line}" for line in hunk.after)
 
 
 def digest_of(parts: Sequence[str]) -> str:

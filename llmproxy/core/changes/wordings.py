@@ -65,8 +65,9 @@ def find_wording(
     others, today = {*recorded} - {before}, {after, *present}
     if before in today:
         return "what the tool answers today is as it was, too"
-    if is_acknowledgement(before) and not others and _fails_now(before, after):
-        return (Hunk(1, tuple(old), tuple(_leave_out(line, tool)[0] for line in new)),), FAILS_NOW
+    acknowledges = "\n" not in before and len(before) < 100 and not _VALUE.search(before)
+    if acknowledges and not others and _fails_now(before, after):
+        return (Hunk(1, tuple(old), tuple(leave_out(line, tool)[0] for line in new)),), FAILS_NOW
     hunks = []
     for tag, i, j, at, to in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if tag == "equal":
@@ -74,7 +75,7 @@ def find_wording(
         was, now = "\n".join(old[i:j]), "\n".join(new[at:to])
         if (why := _compare(was, now, tool)) != "":
             return why
-        sides = [_leave_out(text, tool)[0] for text in (was, now)]
+        sides = [leave_out(text, tool)[0] for text in (was, now)]
         hunks.append(Hunk(at + 1, *(tuple(side.split("\n")) if side else () for side in sides)))
         if not sides[0].strip() or not sides[1].strip():
             return "a line of it appears or vanishes"
@@ -96,17 +97,7 @@ def _fails_now(before: str, after: str) -> bool:
     return not _FAILURE.search(before) and _FAILURE.search(after) is not None and not words[0] & words[1]
 
 
-def list_values(text: str) -> list[str]:
-    """Return the values of a text, in their order."""
-    return _leave_out(text, "")[1]
-
-
-def is_acknowledgement(text: str) -> bool:
-    """Return whether a result holds no value: a sentence that says that something was done."""
-    return "\n" not in text and len(text) < 100 and not _VALUE.search(text)
-
-
-def _leave_out(text: str, tool: str) -> tuple[str, list[str]]:
+def leave_out(text: str, tool: str = "") -> tuple[str, list[str]]:
     """Return a text with a hole for each of its values, and those; the tool's own name is none."""
     values: list[str] = []
 
@@ -125,7 +116,7 @@ def _leave_out(text: str, tool: str) -> tuple[str, list[str]]:
 
 def _compare(was: str, now: str, tool: str) -> str:
     """Return why one text is no other wording of another one; empty where it is."""
-    if _leave_out(was, tool)[1] != _leave_out(now, tool)[1]:
+    if leave_out(was, tool)[1] != leave_out(now, tool)[1]:
         return "a value of it vanished, appeared or moved"
     old, fresh = ([found[0] for found in _WORD.finditer(_VALUE.sub(" ", text))] for text in (was, now))
     gone: list[str] = []
@@ -142,4 +133,4 @@ def _compare(was: str, now: str, tool: str) -> str:
 
 
 def _has(text: str, lines: tuple[str, ...], tool: str) -> bool:
-    return "\n".join(lines) in _leave_out(text, tool)[0]
+    return "\n".join(lines) in leave_out(text, tool)[0]

@@ -17,14 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, override
 
 from llmproxy.calls import Call
-from llmproxy.core.bindings import (
-    Bindings,
-    Mismatch,
-    fit_request,
-    read_run_variables,
-    rename_request,
-    rewrite_answer,
-)
+from llmproxy.core.bindings import Bindings, Mismatch, fit_request, read_run_variables, rename_request, rewrite_answer
 from llmproxy.core.bindings.run_variables import PATHS
 from llmproxy.core.bindings.session import BoundAnswer
 from llmproxy.core.changes.accepted import AcceptedChange
@@ -71,8 +64,6 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class Run:
-    """What a session's run said so far."""
-
     results: dict[str, set[str]] = field(default_factory=dict)
     """What each tool answered."""
     given: dict[Key, Key] = field(default_factory=dict)
@@ -350,7 +341,6 @@ class CarryFeature(Feature):
 
     @override
     def plug(self, session: Session, asked: Mapping[str, Any]) -> CarryInterceptor | None:
-        """Return one where the session is on trial, or its cassette has accepted changes."""
         config = self.parts.state.config
         trial = (
             config.trial and session.settings.mode in OFFLINE if asked.get("trial") is None else bool(asked["trial"])

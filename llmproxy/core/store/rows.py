@@ -14,16 +14,7 @@ from typing import Any
 
 from llmproxy.core.providers.table import MCP_PREFIX, channel_of, client_of
 from llmproxy.core.store.bodies import DATA
-from llmproxy.core.traffic.interaction import (
-    Cut,
-    Ending,
-    Headers,
-    Interaction,
-    Key,
-    Request,
-    Response,
-    Usage,
-)
+from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Channel
 

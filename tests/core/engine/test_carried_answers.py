@@ -187,7 +187,7 @@ def test_lines_around_questions_may_change(tmp_path: Path) -> None:
     bodies = [_ask(SYSTEM, text) for text in (edited.format("Who?"), edited.format("How?"), words.format("Why?"),
                                               words.replace("5", "50").format("Why?"))]  # fmt: skip
     carried, question, amount = _try(store, *bodies)
-    assert [change.segment for change in carried.changes] == ["user's words, part 1"]
+    assert [change.segment for change in carried.changes] == ["user's words"]
     assert [each.refusal is not None for each in (question, amount)] == [True, True]
 
 
