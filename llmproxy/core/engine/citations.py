@@ -13,6 +13,7 @@ of before did. A guess that is wrong costs a little time and no more: `EndOrder`
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -83,9 +84,7 @@ def correct_ends(calls: Sequence[RecordedCall], cites: Cites) -> list[RecordedCa
 
 
 def _is_cited_later(made: Sequence[RecordedCall], n: int, m: int, heard: Sequence[int], cites: Cites) -> bool:
-    """Return whether the first request after an end that cites its answer is a later one than the n-th, and goes on
-    from what that one had heard.
-    """
+    """Return whether who first cites an answer comes after the n-th request, and goes on from what that had heard."""
     behind = (k for k in range(len(made)) if made[m].ended < made[k].began < made[n].began + 30 * REACTION)
     first = next((k for k in behind if cites(made[k].id, made[m].id) >= 0), -1)
     return first > n and any(cites(made[first].id, made[each].id) >= 0 for each in heard)
@@ -110,24 +109,25 @@ def _put_in_order(made: list[RecordedCall], heard: Sequence[int], at: dict[int, 
 def read_citations(store: Store) -> Cites:
     """Return what says where a recorded request cites a recorded answer; each is read once."""
     requests: dict[int, bytes] = {}
-    answers: dict[int, tuple[bytes, ...]] = {}
+    answers: dict[int, re.Pattern[bytes] | None] = {}
 
     def cites(asked: int, answered: int) -> int:
         for each in {asked, answered} - requests.keys():
             made = store.load(each)
             requests[each], answers[each] = made.request.body, _first_words(made)
-        return max((requests[asked].rfind(words) for words in answers[answered]), default=-1)
+        words = answers[answered]
+        return max((each.start() for each in words.finditer(requests[asked])), default=-1) if words else -1
 
     return cites
 
 
-def _first_words(made: Interaction) -> tuple[bytes, ...]:
-    """Return the beginning of an answer as JSON has it, or the id of its first call of a tool."""
+def _first_words(made: Interaction) -> re.Pattern[bytes] | None:
+    """Return what finds the beginning of an answer in JSON, or the id of its first call of a tool."""
     family, kind = family_of(made.provider, made.operation), header(made.response.headers, "content-type") or ""
-    said = read_answer(family, made.operation, kind, made.response.body)
-    if said is None:
-        return ()
+    if (said := read_answer(family, made.operation, kind, made.response.body)) is None:
+        return None
     words = said.text.strip().partition("\n")[0].strip()[:LONGEST]
     words = words or next((call.id for call in said.tool_calls if call.id), "")
-    ways = {json.dumps(words, ensure_ascii=escaped)[1:-1] for escaped in (True, False)} - {""}
-    return tuple(each.encode("utf-8", "surrogatepass") for each in ways)
+    ways = {re.escape(json.dumps(words, ensure_ascii=escaped)[1:-1]) for escaped in (True, False)}
+    border = "" if len(words) == LONGEST else "(?![A-Za-z0-9])"  # "q1" is not cited by "q12"
+    return re.compile(f"(?:{'|'.join(ways)}){border}".encode("utf-8", "surrogatepass")) if words else None

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import random
+from pathlib import Path
 
 import pytest
 
-from llmproxy.core.engine.citations import RecordedCall, correct_ends
+from llmproxy.core.engine.citations import RecordedCall, correct_ends, read_citations
 from llmproxy.core.engine.end_order import LONGEST_PAUSE, EndOrder, find_concurrent, find_dealt
+from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from tests.support.concurrent_runs import make_program, record, replay
+from tests.support.recordings import interaction
 
 A, B, C, LATER = RecordedCall(1, 0, 10), RecordedCall(2, 1, 5), RecordedCall(3, 6, 8), RecordedCall(4, 11, 12)
 """A is under way while B ends, and while C, which follows B, begins and ends."""
@@ -153,3 +159,16 @@ def test_end_that_was_heard_later_waits_a_short_while_for_what_was_asked_before(
     assert order.on_begin(5, 1.1)
     assert order.wait_before(2, None, 1.2) == 0
     assert order.guessed == 0
+
+
+@pytest.mark.parametrize(("asked", "at"), [("q1 and q12", 0), ("q12 and q1", 8), ("q12", -1), ("nothing", -1)])
+def test_an_answer_is_cited_by_its_words_and_not_by_longer_ones(tmp_path: Path, asked: str, at: int) -> None:
+    """The last place where a request holds the first line of an answer."""
+    said = json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "content": "q1\nmore"}}]}).encode()
+    json_type = (("content-type", "application/json"),)
+    with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: 0) as store:
+        base = interaction(request=Request("POST", "/v1/chat/completions", (), json.dumps([asked]).encode()))
+        stored = store.add(
+            dataclasses.replace(base, response=Response(200, "OK", json_type, (Chunk(0, said),))), supersede=False
+        )
+        assert read_citations(store)(stored, stored) == (at if at < 0 else at + 2)
