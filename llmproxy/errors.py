@@ -31,7 +31,7 @@ _PASSWORD = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:/{1,2}[^\s/:@'\"]*:)[^\s/@'\"]
 
 
 class Exit(IntEnum):
-    """Exit codes, one table. Several at once: USAGE > ENVIRONMENT > MISS > FAILED > NOTHING."""
+    """Exit codes, one table. Several at once: USAGE > ENVIRONMENT > MISS > FAILED > CARRIED > CHANGED > NOTHING."""
 
     OK = 0
     FAILED = 1
@@ -39,6 +39,8 @@ class Exit(IntEnum):
     ENVIRONMENT = 3
     MISS = 4
     NOTHING = 5
+    CHANGED = 6
+    """Requests are not as they were recorded (`llmproxy changes`)."""
     CARRIED = 7
     """An answer was carried, and --fail-on-carried forbids it."""
     DRIFTED = 8

@@ -21,6 +21,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, field, fields, replace
+from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -286,6 +287,24 @@ class Settings:
         description="What becomes of recordings when a session ends well, at once: all that it asked anew takes the "
         "place of all that its cassette held, or only what has changed is asked anew. `llmproxy rerecord --changed`, "
         "`llmproxy changes` and `pytest --llmproxy-update` set it.",
+        has_flag=False,
+        again=False,
+    )
+    max_cost: Decimal | None = _option(
+        values.read_cost,
+        "USD",
+        default=None,
+        description="What `llmproxy rerecord --changed` may spend: it stops before the call that would exceed it, or "
+        "whose price is unknown.",
+        has_flag=False,
+        again=False,
+    )
+    change: tuple[str, ...] = _option(
+        values.read_names,
+        "NAME",
+        default=(),
+        description="Of what has changed, ask anew only this: names as `llmproxy changes` tells them.",
+        repeat=True,
         has_flag=False,
         again=False,
     )

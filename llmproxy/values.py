@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
@@ -114,6 +115,9 @@ read_exhausted = member_of(Exhausted)
 read_scope = member_of(Scope)
 read_unknown_tool = member_of(UnknownTool)
 read_update = member_of(Update)
+read_cost = optional(
+    matching(r"\$?(\d{1,9}(?:\.\d{1,6})?)", "US dollars, such as 0.50", lambda found: Decimal(found[1]))
+)
 read_truth = one_of(_TRUTH)
 read_status = optional(one_of({str(each): each for each in (400, 404, 422, 501, 503)}))
 read_seed = optional(matching(r"[+-]?\d{1,18}", "a seed: a whole number", lambda found: int(found[0])))

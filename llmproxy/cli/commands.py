@@ -47,9 +47,12 @@ GROUPS = {
         "scan": LazyCommand("scan", "Find secrets in stores, cassettes and reports that exist."),
     },
     "Change": {
+        "changes": LazyCommand("changes", "Say offline what changed since it was recorded, and its price."),
+        "review": LazyCommand("review", "Walk through what changed: keep the answers, or record anew."),
+        "accept": LazyCommand("review", "Keep recorded answers although their requests have changed."),
         "fork": LazyCommand("replay", "Make a new cassette that begins as another one does."),
         "learn": LazyCommand("learn", "Learn which values of tools vary from run to run."),
-        "rerecord": LazyCommand("rerecord", "Ask one recorded question again, and keep the new answer."),
+        "rerecord": LazyCommand("rerecord", "Ask one question again, or what changed; keep the new answers."),
         "rm": LazyCommand("maintenance", "Delete cassettes or single interactions, after asking."),
         "rename": LazyCommand("maintenance", "Give a cassette another name."),
         "prune": LazyCommand("maintenance", "Delete recordings that are not wanted any more, after asking."),

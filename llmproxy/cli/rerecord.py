@@ -1,5 +1,8 @@
 """``llmproxy rerecord ID``: one recorded question asked again of its provider, with the environment's credentials.
 
+``llmproxy rerecord --changed -- COMMAND``: the command in replay, and what has changed asked anew
+(`engine.replacement`).
+
 A proxy of our own records the answer into a store of its own; only a whole good one takes the old one's place. So a
 wrong key or a bad day costs nothing that was recorded, and the question's key and place in its conversation stay.
 """
@@ -9,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,10 +23,13 @@ from urllib.request import ProxyHandler, Request, build_opener
 import typer
 
 from llmproxy.advice import suggest_command
-from llmproxy.cli.parts.options import gather, record_first
+from llmproxy.cli.changes import execute_on_recordings
+from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, record_first
 from llmproxy.cli.parts.printing import line, print_line
-from llmproxy.cli.parts.store_arguments import STORE, number_of, open_given
+from llmproxy.cli.parts.run_options import RunArguments, RunOptions
+from llmproxy.cli.parts.store_arguments import number_of, open_given
 from llmproxy.errors import CassetteBusy, Exit, MachineError, SettingsError
+from llmproxy.protocol import UPDATE_VARIABLE, Update
 
 if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
@@ -35,19 +41,51 @@ _PATIENCE = 600.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("rerecord")(rerecord)
+    app.command("rerecord", cls=OnRecordings)(rerecord)
 
 
 def rerecord(
-    interaction: str = typer.Argument(..., metavar="ID", help="Number of the interaction, see `llmproxy ls`."),
-    store: Path | None = STORE,
-    upstream: list[str] = typer.Option([], "--upstream", metavar="NAME=URL", help="Ask there, as in `llmproxy start`."),
+    ctx: typer.Context,
+    words: list[str] = typer.Argument(
+        ..., metavar="ID | -- COMMAND", help="Number of an interaction, see `llmproxy ls`; with --changed what to run."
+    ),
+    changed: bool = typer.Option(
+        False, "--changed", help="Run a command on its recording, and ask only what has changed since."
+    ),
+    max_cost: str = typer.Option("", "--max-cost", metavar="USD", help="With --changed: stop before more is spent."),
+    change: list[str] = typer.Option([], "--change", metavar="NAME", help="With --changed: only this change. Repeat."),
 ) -> None:
-    """Ask one recorded question again, with the environment's credentials, and keep the new answer instead."""
+    """Ask one recorded question again, with the environment's credentials, and keep the new answer instead; or all that
+    has changed since a command was recorded.
+    """
+    if changed:
+        raise typer.Exit(_ask_changed(flags_of(ctx), options_of(ctx), tuple(words), max_cost, change))
+    if len(words) > 1 or max_cost or change:
+        raise SettingsError("one interaction at a time; --max-cost, --change and a command go with --changed.")
+    flags = flags_of(ctx)
+    _ask_again(words[0], Path(str(flags["store"])) if flags.get("store") else None, flags)
+
+
+def _ask_changed(
+    flags: Mapping[str, object], options: RunOptions, command: tuple[str, ...], max_cost: str, change: Sequence[str]
+) -> int:
+    """Run a command in replay, ask live what has changed, and put that in its place when all of it is here."""
+    from llmproxy.values import read_cost
+
+    try:
+        read_cost(max_cost or None)
+    except ValueError as error:
+        raise SettingsError(f"--max-cost: {error}") from error
+    flags = {**flags, "mode": "replay", "allow_live": True}
+    more = {UPDATE_VARIABLE: Update.CHANGED.value, "LLMPROXY_MAX_COST": max_cost, "LLMPROXY_CHANGE": ",".join(change)}
+    return execute_on_recordings(RunArguments(flags, command, options), gather(flags), more)
+
+
+def _ask_again(interaction: str, store: Path | None, flags: Mapping[str, object]) -> None:
     from llmproxy.core.store.rows import describe
 
     id_ = number_of(interaction, "rerecord")
-    loaded = gather({"store": store, "upstream": upstream or None})
+    loaded = gather(flags)
     with open_given(store) as database:
         found = database.load(id_)
         live = {row.id for row in database.summaries(found.cassette)}

@@ -31,7 +31,7 @@ from llmproxy.cli.parts.session_setup import (
     refuse_options_of_start,
     start_options,
 )
-from llmproxy.errors import Exit, SettingsError
+from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
 
 if TYPE_CHECKING:
     from llmproxy.client.environment import EnvironmentPlan
@@ -121,7 +121,8 @@ def _run_all(
     for left in range(asked.options.runs or 1, 0, -1):
         ended = run_child(asked.command, plan.applied_to(env), heard=heard.append)
         code, last = ended or code, left == 1 or bool(heard)
-        end.close(failed=ended != Exit.OK, last=last)
+        interrupted = bool(heard) or ended in ENDED_BY_USER
+        end.close(failed=ended != Exit.OK, interrupted=interrupted, last=last)
         runs.add(end.report, ended)
         if last or end.trouble:
             break

@@ -39,7 +39,7 @@ from llmproxy.cli.parts.suite_runs import (
 )
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import make_ignored
-from llmproxy.protocol import Mode
+from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.choices import CHOICES, handler_of
 from llmproxy.report.events import Completed
 from llmproxy.store_server import is_server, server_of, without_secrets
@@ -91,6 +91,9 @@ def run_tests(
         False, "--last-failed", help="Only the scenarios that did not pass the last time."
     ),
     watch: bool = typer.Option(False, "--watch", help="Run again whenever a file of the suites or the agent changes."),
+    changes: bool = typer.Option(
+        False, "--changes", help="Run on the recorded answers, offline; say what has changed since, as `changes` does."
+    ),
     update: bool = typer.Option(False, "--update", help="Store expectations that are snapshots anew; never in CI."),
     keep_going: bool = typer.Option(
         False, "--continue-on-failure", help="Go on with a scenario after a step that failed."
@@ -148,7 +151,20 @@ def run_tests(
     if trend:
         raise typer.Exit(asked.trend())
     with interruptible():
+        if changes:
+            raise typer.Exit(_try_changes(asked))
         raise typer.Exit(asked.watch(os.environ) if watch else asked.execute(os.environ))
+
+
+def _try_changes(asked: TestOptions) -> int:
+    """Run the suites on trial, and say what has changed."""
+    from llmproxy.cli.changes import print_changes
+    from llmproxy.report.changes import read_changes
+
+    since, flags = time.time(), {**asked.flags, "mode": "replay"}
+    code = replace(asked, flags=flags).execute({**os.environ, UPDATE_VARIABLE: Update.TRIAL.value})
+    store = store_of(gather(flags))
+    return print_changes(store, read_changes(store, since), code)
 
 
 def _money(text: str) -> Decimal | None:

@@ -160,14 +160,16 @@ class Control:
         """Let a session walk its cassette from the start again."""
         return Report.of(self._ask("POST", _session(name, "reset"), {}))
 
-    def close(self, name: str, *, complete: bool | None = None, after: int | None = None) -> Report:
+    def close(
+        self, name: str, *, complete: bool | None = None, after: int | None = None, interrupted: bool = False
+    ) -> Report:
         """End a session and return what it came to; with `after`, also the calls that arrived after that one
         (`Report.further`).
 
         `complete` says whether its cassette holds all that it should, so that mode `once` adds nothing more; None:
-        unless something in it failed.
+        unless something in it failed. `interrupted`: what ran in it was ended from outside, so it replaces nothing.
         """
-        given = {"complete": complete, "after": after}
+        given = {"complete": complete, "after": after, "interrupted": interrupted or None}
         body = {key: value for key, value in given.items() if value is not None}
         return Report.of(self._ask("POST", _session(name, "close"), body))
 

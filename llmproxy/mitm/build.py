@@ -108,7 +108,8 @@ def config_of(
     return Config(
         mode=settings.mode, cassette=settings.cassette, speed=settings.speed, exhausted=settings.exhausted,
         bind=settings.bind, order_wait=settings.order_wait, update=settings.update,
-        trial=settings.update is Update.TRIAL, miss_status=settings.miss_status,
+        trial=settings.update in {Update.TRIAL, Update.CHANGED}, max_cost=settings.max_cost, change=settings.change,
+        miss_status=settings.miss_status,
         max_request=settings.max_request, store=settings.store, shown=shown_path(settings.store),
         again=again or StartCommand(), cassette_dir=settings.cassette_dir, upstreams=dict(settings.upstream),
         redirected=redirected, rules=Rules.from_config(settings.normalize.as_config()),

@@ -63,6 +63,11 @@ class Collector:
         """
         self.baseline: Path | None = None
         """The JSON report of an earlier run, which this one is compared with."""
+        self.stores: Callable[[], Sequence[Path]] = list
+        """Returns the stores whose trials are told at the end; none where nothing is on trial, or others tell it."""
+        self._changed: list[str] = []
+        self.accepted: Callable[[Sequence[str]], Sequence[str]] = list
+        """Returns since when these changes are accepted, a line each."""
         self._compared: list[str] = []
         self.shard: Callable[[], Mapping[str, Any] | None] = lambda: None
         """Returns which part of the tests this is (`report.sharding`)."""
@@ -94,6 +99,7 @@ class Collector:
         """Write the reports of scenarios that were asked for; keep what was recorded for ``llmproxy test --trend`` and
         ``llmproxy label``.
         """
+        self._find_changes(session)
         rows = [*self.rows, *self._list_recorded()]
         if rows and self.state is not None:
             self._add_to_trend(self.state(), rows, int(exitstatus))
@@ -126,6 +132,18 @@ class Collector:
         if self._lost and session.exitstatus == 0:
             session.exitstatus = Exit.ENVIRONMENT
 
+    def _find_changes(self, session: pytest.Session) -> None:
+        """Read what trials saw, and end with a code of its own where something has changed."""
+        for store in self.stores():
+            from llmproxy.report.changes import read_changes
+
+            found = read_changes(store, self._since)
+            if not found.counts["cassettes"]:
+                continue
+            self._changed += [*found.lines(), *found.steps(store)]
+            if found.any and session.exitstatus in (Exit.OK, Exit.FAILED):
+                session.exitstatus = Exit.CHANGED
+
     def _compare(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         from llmproxy.report.baseline import compare_with_baseline, read_baseline
 
@@ -157,6 +175,10 @@ class Collector:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Write what all sessions and scenarios came to, and what somebody should look at although the test passed."""
         self._sessions(terminalreporter)
+        if self._changed:
+            terminalreporter.section("llmproxy: changes", sep="-")
+        for line in self._changed:
+            terminalreporter.write_line(line)
         for lost in self._lost:
             terminalreporter.write_line(f"llmproxy: {lost}", red=True)
         for row in self.rows:
@@ -191,6 +213,8 @@ class Collector:
             terminalreporter.write_line(line)
         total = add(report for _, report in self.done)
         terminalreporter.write_line(f"{tests} {'test' if tests == 1 else 'tests'}: {one_line(total)}")
+        for line in self.accepted(total.carried_names) if total.carried else ():
+            terminalreporter.write_line(f"carried: {line}")
         if total.misses:
             typed = type_again(terminalreporter.config)
             terminalreporter.write_line(f"Record what is missing, with your keys: {typed} {MODE} auto")

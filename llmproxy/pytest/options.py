@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import LLMProxyError, SettingsError, sign_text
-from llmproxy.protocol import UPDATE_VARIABLE, Mode
+from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.choices import CHOICES, handler_of
 from llmproxy.report.events import Handler
 from llmproxy.report.sharding import describe_cut, read_shard, read_times, split, weights
 from llmproxy.values import in_words
 
 MODE, CASSETTE_DIR = "--llmproxy-mode", "--llmproxy-cassette-dir"
-LIVE, UPDATE = "--llmproxy-live", "--llmproxy-update"
+LIVE, UPDATE, CHANGES = "--llmproxy-live", "--llmproxy-update", "--llmproxy-changes"
 DEBUG, REPORT, HEADLESS = "--scenario-debug", "--scenario-report", "--headless"
 REJUDGE, BASELINE = "--scenario-rejudge", "--scenario-baseline"
 SHARD, SHARD_TIMES = "--llmproxy-shard", "--llmproxy-shard-times"
@@ -71,6 +71,8 @@ def add_options(parser: pytest.Parser) -> None:
         "changed only what has changed is asked"
     )
     add(UPDATE, choices=["all", "changed"], default=None, help=renew)
+    trial = "run on the recorded answers, offline, and say what has changed since, as `llmproxy changes`"
+    add(CHANGES, action="store_true", default=False, help=trial)
     if not _langwatch():
         debug = "scenarios stop before each turn of the simulated user, and let you write instead"
         add(DEBUG, action="store_true", default=False, help=debug)
@@ -120,14 +122,22 @@ def type_again(config: pytest.Config, test: str = "", more: str = "") -> str:
 
 
 def update_of(config: pytest.Config) -> str:
-    """Return which recordings are to be replaced: ``all``, ``changed`` or nothing. Raises ValueError."""
-    update = "" if UPDATE in TAKEN else getattr(config.known_args_namespace, "llmproxy_update", None)
-    update = update or os.environ.get(UPDATE_VARIABLE) or ""
-    if update not in {"", "all", "changed"}:
-        raise ValueError(f"{UPDATE_VARIABLE} is {update!r}; it can be all or changed")
-    if update and getattr(config.known_args_namespace, "llmproxy_mode", None):
-        raise ValueError(f"{UPDATE} {update} and {MODE} exclude each other: give either")
-    return str(update)
+    """Return what becomes of recordings that are there: ``all``, ``changed``, ``trial`` or nothing. Raises
+    ValueError.
+    """
+    options = config.known_args_namespace
+    trial = "" if CHANGES in TAKEN or not getattr(options, "llmproxy_changes", False) else Update.TRIAL.value
+    update = "" if UPDATE in TAKEN else getattr(options, "llmproxy_update", None) or ""
+    typed = [
+        f"{UPDATE} {update}" if update else "", CHANGES if trial else "",
+        MODE if getattr(options, "llmproxy_mode", None) else "",
+    ]  # fmt: skip
+    if len(both := list(filter(None, typed))) > 1:
+        raise ValueError(f"{' and '.join(both)} exclude each other: give either")
+    asked = update or trial or ("" if typed[2] else os.environ.get(UPDATE_VARIABLE, ""))
+    if asked and asked not in set(Update):
+        raise ValueError(f"{UPDATE_VARIABLE} is {asked!r}; it can be {', '.join(Update)}")
+    return "" if asked == Update.NONE else asked
 
 
 def distributes(config: pytest.Config) -> bool:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from llmproxy.client.environment import in_ci
 from llmproxy.client.host import HOST
 from llmproxy.client.process import running_at
 from llmproxy.errors import LLMProxyError, sign_text
-from llmproxy.protocol import OFFLINE, Mode
+from llmproxy.protocol import OFFLINE, Mode, Update
 from llmproxy.pytest.collector import ATTRIBUTE, Collector, hide_libraries, miss_sections, misses_of, unwrap_misses
 from llmproxy.pytest.late import LateThreads
 from llmproxy.pytest.options import (
@@ -195,7 +196,8 @@ def _mode(config: pytest.Config, marker: str = "") -> str:
     option = (
         "" if MODE in config.stash[_RUN].taken else getattr(config.known_args_namespace, "llmproxy_mode", None) or ""
     )
-    option = {"all": Mode.RECORD.value, "changed": Mode.REPLAY.value}.get(update_of(config), option)
+    modes = {Update.ALL: Mode.RECORD, Update.CHANGED: Mode.REPLAY, Update.TRIAL: Mode.REPLAY}
+    option = {update.value: mode.value for update, mode in modes.items()}.get(update_of(config), option)
     variable, ini = os.environ.get("LLMPROXY_MODE", ""), str(config.getini("llmproxy_mode") or "")
     return choose_mode(option=option, marker=marker, variable=variable, ini=ini, ci=in_ci(os.environ))
 
@@ -242,6 +244,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if not (hasattr(config, "workerinput") or config.getoption(REJUDGE, default=None)):
         collector.state = lambda: _bench(config, run).state(os.environ)
         collector.last = lambda: _bench(config, run).last_report()
+        collector.accepted = lambda names: _describe_accepted(config, run, names)
+        if update_of(config) == Update.TRIAL:
+            collector.stores = lambda: _list_stores(config, run)
     config.pluginmanager.register(collector, "llmproxy-summary")
 
 
@@ -258,6 +263,19 @@ def _recordings(config: pytest.Config, run: _PluginRun, *, suites: bool) -> Path
         if running_at(env):
             return None
         return _bench(config, run).store(env) if suites else load({}, env, config.rootpath).settings.store
+
+
+def _list_stores(config: pytest.Config, run: _PluginRun) -> list[Path]:
+    """Return the stores of this run's tests and suites; none of a running proxy, whose owner tells of them."""
+    found = (_recordings(config, run, suites=suites) for suites in (False, True))
+    return list(dict.fromkeys(store for store in found if store is not None and store.exists()))
+
+
+def _describe_accepted(config: pytest.Config, run: _PluginRun, names: Sequence[str]) -> list[str]:
+    from llmproxy.report.changes import describe_accepted
+
+    today = datetime.now().date()  # noqa: DTZ005 - the day of who runs the tests
+    return [line for store in _list_stores(config, run) for line in describe_accepted(store, names, today)]
 
 
 def _texts() -> object:
@@ -310,11 +328,12 @@ def _prepare(config: pytest.Config, run: _PluginRun, mode: str) -> None:
     folder = run.option(config, CASSETTE_DIR)
     where = str(config.rootpath / folder) if folder else ""
     typed = type_again(config)
-    update, offline = update_of(config), mode in OFFLINE
+    update = update_of(config)
+    offline = mode in OFFLINE and update != Update.CHANGED
     run.shared = Shared(
         os.environ,
         config.rootpath,
-        replay=offline and not update,
+        replay=offline,
         cassette_dir=where,
         typed=typed,
         update=update,
@@ -419,7 +438,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         try:
             asked = [_read_asked(item) for item in users]
             live = any(each.mode not in OFFLINE or each.live for each in asked)
-            run.shared.start(live=live or bool(update_of(config)))
+            run.shared.start(live=live or update_of(config) == Update.CHANGED)
             HOST.ready = run.shared.ready
         except (LLMProxyError, ValueError):
             return  # the first test that needs it says why
@@ -444,10 +463,11 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
     yield walk
     late.end(request.node.nodeid, shared.address)
     passed = request.node.stash.get(_PASSED, False)
+    interrupted = _PASSED not in request.node.stash  # a test that Ctrl-C ends has no report
     try:
         HOST.session = ""
         unfiled = shared.find_unfiled(walk)
-        ended = shared.finish(walk, complete=passed)
+        ended = shared.finish(walk, complete=passed, interrupted=interrupted)
         ended.unfiled = "" if in_ci(os.environ) else unfiled
         request.config.stash[LISTENER].record_attempt(request.node.nodeid, [ended], passed=passed)
     except LLMProxyError as error:

@@ -26,7 +26,7 @@ from llmproxy.client.process import TOKEN_VARIABLE, running_at
 from llmproxy.client.reports import Report
 from llmproxy.client.run_variables import gather_run_variables
 from llmproxy.errors import MachineError
-from llmproxy.protocol import DEFAULT_HOST, OFFLINE, VCR_MODES, Mode
+from llmproxy.protocol import DEFAULT_HOST, OFFLINE, VCR_MODES, Mode, Update
 from llmproxy.pytest.run_proxies import AskedProxy, OwnProxy
 from llmproxy.store_server import server_of
 from llmproxy.values import read_channels, read_patterns, read_unknown_tool
@@ -172,7 +172,7 @@ class Shared:
     cassette_dir: str = ""
     """Folder of the cassettes' files, where one was named to us."""
     update: str = ""
-    """Which recordings are to be replaced, ``all`` or ``changed``."""
+    """Which recordings are to be replaced, ``all``, ``changed`` or ``trial``."""
     typed: str = "pytest"
     """What is typed to run these tests again."""
     url: str = ""
@@ -280,13 +280,14 @@ class Shared:
 
         return describe_unfiled(*self._files, walk.cassette, lambda: [call.interaction for call in walk.calls()])
 
-    def finish(self, walk: SharedSession, *, complete: bool = True) -> Report:
-        """Close a test's session, which unbinds it, and return what it came to; not `complete`: it did not pass.
+    def finish(self, walk: SharedSession, *, complete: bool = True, interrupted: bool = False) -> Report:
+        """Close a test's session, which unbinds it, and return what it came to; not `complete`: it did not pass;
+        `interrupted`: it was not even run to its end.
 
         Raises MachineError.
         """
         if walk.closed is None:
-            walk.closed = self._ready().close(walk.name, complete=complete)
+            walk.closed = self._ready().close(walk.name, complete=complete, interrupted=interrupted)
             if isinstance(self._proxy, AskedProxy):
                 self._proxy.announce_session("")
         return walk.closed
@@ -347,7 +348,7 @@ class SuiteBench:
     mode: str
     cassette_dir: str = ""
     update: str = ""
-    """Which recordings are to be replaced, ``all`` or ``changed``."""
+    """Which recordings are to be replaced, ``all``, ``changed`` or ``trial``."""
     rejudge: str = ""
     """A JSON report whose runs are judged again; empty where agents are run."""
     aside: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -393,7 +394,7 @@ class SuiteBench:
         known = settings({}, env, self.root)
         on_server = server_of(known.settings.store) is not None
         words = ["--mode", Mode.REPLAY.value, "--host", DEFAULT_HOST, "--port", "0"]
-        live = self.mode not in OFFLINE or bool(self.update)
+        live = self.mode not in OFFLINE or self.update == Update.CHANGED
         words += ["--allow-live"] if live else []
         if known.is_default("store"):
             words.append(f"--store={self.store(env)}")

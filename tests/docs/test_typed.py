@@ -84,7 +84,7 @@ AS = {
 }  # fmt: skip
 """What is put in for what a page leaves open."""
 NAMED = {
-    *("llmproxy cache", "llmproxy diff", "llmproxy diff --fail-on contract", "llmproxy fork"),
+    *("llmproxy cache", "llmproxy changes", "llmproxy diff", "llmproxy diff --fail-on contract", "llmproxy fork"),
     *(
         "llmproxy judge", "llmproxy judge calibrate", "llmproxy label", "llmproxy learn", "llmproxy mcp",
         "llmproxy mcp --",
@@ -118,6 +118,7 @@ ELSEWHERE = {
     r"llmproxy merge .*": "cli/test_merge.py", r"llmproxy label .*": "cli/test_label.py",
     r"llmproxy judge calibrate labels.*": "docs/test_page_programs.py",
     r"llmproxy learn fix --drop .*": "cli/test_learn.py",
+    r"llmproxy (review|accept|changes (list|drop)|rerecord --changed).*": "cli/test_changes.py",
 }  # fmt: skip
 """Lines that another test runs: they need a server, a terminal, a cluster, many runs, or what only that test prepares."""
 NOT_RUN = {

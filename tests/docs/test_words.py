@@ -11,7 +11,7 @@ import pytest
 from tests.support.process import ROOT
 
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
-ALL, PAGE, SENTENCE, LONGEST = 40_000, 1_500, 18, 50
+ALL, PAGE, SENTENCE, LONGEST = 41_500, 1_500, 18, 50
 """Words in all, of a page, of a sentence in the middle, of any sentence."""
 REFERENCES = {
     "keys.md": "the tables of what counts, made from the rules",

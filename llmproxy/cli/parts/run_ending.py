@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,7 @@ class RunEnding:
     """Which answers stand in no file of the folder of cassettes, and what to type."""
     trouble: str = ""
 
-    def close(self, *, failed: bool = False, last: bool = True) -> None:
+    def close(self, *, failed: bool = False, interrupted: bool = False, last: bool = True) -> None:
         """Close the session and, after the last run, end the proxy, if it is ours; what goes wrong is told later, it
         must not hide the child's code.
 
@@ -79,7 +80,9 @@ class RunEnding:
         try:
             self.refused += self._read_refusals()
             self.unfiled = self.unfiled or self._find_unfiled()
-            self.report = self.proxy.control.close(self.session, complete=False if failed else None)
+            self.report = self.proxy.control.close(
+                self.session, complete=False if failed else None, interrupted=interrupted
+            )
             alone = self.proxy.process is not None and self.report.live is None
             misses = self.proxy.control.misses() if alone or self.report.misses else ()
             found = [miss for miss in misses if miss.at >= self.since]
@@ -149,6 +152,11 @@ class RunEnding:
         store = self.loaded.settings.store
         where = f", store {shown_path(store)}" if self.report.recorded else ""
         write_whole_lines(f"llmproxy: {self.line}  ({self.report.mode}, cassette {self.report.cassette}{where})")
+        if self.report.carried:
+            from llmproxy.report.changes import describe_accepted
+
+            told = describe_accepted(store, self.report.carried_names, datetime.now().date())  # noqa: DTZ005 - here
+            write_whole_lines(*(f"  carried: {text}" for text in told))
         write_whole_lines(*first_lines(self.misses, prefix="  miss: "))
         write_whole_lines(*first_lines(self.refused, prefix="  refused: "))
         write_whole_lines(*(f"  {text}" for text in (self.report.faults or {}).get("idle", ())))
@@ -187,6 +195,9 @@ class RunEnding:
             )
             write_whole_lines(f"llmproxy: {named}: {', '.join(doubts)}: exit code {Exit.MISS}.")
             return Exit.MISS
+        if self.report.left_as_it_was:
+            write_whole_lines(f"llmproxy: {self.report.left_as_it_was}")
+            return code or Exit.FAILED
         counted = self.totals or self.report
         if counted.carried and self.loaded.settings.fail_on_carried and not (code or lost):
             write_whole_lines(f"llmproxy: --fail-on-carried: {describe_hits(counted)}: exit code {Exit.CARRIED}.")

@@ -45,7 +45,13 @@ _SERVERS = "The agent's MCP configuration"
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     intercept: bool = _option(
-        "--intercept", default=False, again=True, run=_INTERCEPT, replay=_INTERCEPT, doctor="Intercept HTTPS as well."
+        "--intercept",
+        default=False,
+        again=True,
+        run=_INTERCEPT,
+        replay=_INTERCEPT,
+        changes=_INTERCEPT,
+        doctor="Intercept HTTPS as well.",
     )
     base_urls: bool = _option(
         "--base-urls/--no-base-urls",
@@ -59,6 +65,8 @@ class RunOptions:
         metavar="NAME=VALUE",
         run="What is true of this run only, besides its folder, home and day: recorded and present values are "
         "exchanged.",
+        changes="What is true of this run only, as `run` takes it.",
+        rerecord="What is true of this run only, as `run` takes it.",
     )
     mcp_config: str | None = _option(
         "--mcp-config",
@@ -67,10 +75,15 @@ class RunOptions:
         run=f"{_SERVERS}: its servers are recorded, or replayed, too. The command gets a copy in its place."
         " Claude Code's and Codex's are found; none leaves them.",
         replay=f"{_SERVERS}, as `run` takes it: its servers are not started, their calls are replayed.",
+        changes=f"{_SERVERS}, as `run` takes it.",
+        rerecord=f"{_SERVERS}, as `run` takes it.",
         mcp_serve=f"{_SERVERS}: `replay` starts none of its servers.",
     )
     json: Path | None = _option(  # noqa: RUF009 (as above)
-        "--json", metavar="FILE", run="Write what it came to there, for a program: counts, costs, misses, exit code."
+        "--json",
+        metavar="FILE",
+        run="Write what it came to there, for a program: counts, costs, misses, exit code.",
+        changes="Write what changed there, for a program.",
     )
     jobs: int | None = _option(
         "--jobs", metavar="N", limits={"min": 1, "max": 64}, run="Of --faults sweep: runs at once."

@@ -582,6 +582,8 @@ class Close(TypedDict, total=False):
     """The number of a call of the session: the answer then has the calls that arrived after it, as `calls`, in the form
     of the session.
     """
+    interrupted: bool
+    """What ran in it was ended from outside: what it recorded does not take the place of older recordings."""
 
 
 class Stopping(TypedDict):

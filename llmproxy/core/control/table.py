@@ -323,7 +323,9 @@ def _close(engine: Engine, call: ControlCall) -> tuple[int, Json]:
         last["calls"] = session_calls(engine, session, number(str(after)))["calls"]
     if idle := engine.features.get(FaultFeature).idle(session):
         last["faults"] = _with_idle(last["faults"], idle)
-    engine.sessions.close(call.name, complete=complete)
+    interrupted = flag_of(call.body.get("interrupted"), "interrupted", default=False)
+    engine.sessions.close(call.name, complete=complete, interrupted=interrupted)
+    engine.trials.keep(session)
     return 200, last
 
 

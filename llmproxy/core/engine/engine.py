@@ -30,6 +30,7 @@ from llmproxy.core.secrets.redact import Redactor, find_placeholder
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session, SessionDefaults, Sessions, split_name
+from llmproxy.core.sessions.trials import Trials
 from llmproxy.core.store.queries import count_unused
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
@@ -89,6 +90,8 @@ class Engine:
         self.fast_path = FastPath(state, recorder)
         """For whole requests."""
         self.pending, self.questions = state.pending, Questions(state)
+        self.trials = Trials(config.store, now)
+        """What sessions on trial saw."""
 
         # What the shell asks, in the order of a request's way; each is the method of the part that answers it.
         self.in_scope, self.family_of, self.mode_of = dispatcher.in_scope, dispatcher.family_of, dispatcher.mode_of
@@ -164,6 +167,9 @@ class Engine:
         """End all sessions cleanly and close the store."""
         if self.opened is None:
             return
+        for session in list(self.sessions.walks.values()):
+            self.trials.keep(session)
+        self.trials.close()
         try:
             self.sessions.close_all()
         finally:

@@ -15,12 +15,13 @@ from llmproxy.core.engine.forking import ForkFeature
 from llmproxy.core.engine.left_answers import LeftFeature
 from llmproxy.core.engine.live_exchanges import LiveFeature
 from llmproxy.core.engine.mcp_playback import PlaybackFeature
-from llmproxy.core.engine.replacement import ReplacementFeature
+from llmproxy.core.engine.replacement import ChangedFeature, ReplacementFeature
 
 FEATURES: tuple[type[Feature], ...] = (
     LiveFeature,  # first: what goes live looks for no recording; what is served is kept as the client got it
     BindingFeature,  # finds the hits of another run, and turns one that cannot be told into a miss
     CarryFeature,  # asks only where neither the key nor what is bound found a recording
+    ChangedFeature,  # asks what the one before found changed
     FaultFeature,  # is done to what would be a hit by then, and before it is counted
     ForkFeature,  # counts only what met no fault, and forks where everything before it found nothing
     PlaybackFeature,  # goes by what was decided

@@ -7,21 +7,42 @@
 
 So a wrong key, a bad day or a kill at any moment costs nothing that was recorded. What several sessions of one proxy
 record in one cassette (tests that share it) adds up, as it does without this.
+
+`all`: a session in mode `record` replaces all that its cassette holds. `changed`: a replay asks what the trial
+(`engine.carried_answers`) finds changed at its place, and what follows from an answer that is another one now; it
+replaces what was recorded there, and what followed from that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, override
 
+from llmproxy.calls import Call
+from llmproxy.core.changes.accepted import AcceptedChange
+from llmproxy.core.changes.values import Change, Why
+from llmproxy.core.dialects.conversation import read_answer, read_conversation
+from llmproxy.core.dialects.messages import Message
+from llmproxy.core.dialects.usage import cost_of
+from llmproxy.core.engine.carried_answers import Found
 from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.engine.identity import check_upstream
+from llmproxy.core.providers.routing import family_of
+from llmproxy.core.providers.table import client_of
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.interceptor import Interceptor
+from llmproxy.core.sessions.interceptor import Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
+from llmproxy.core.store.queries import accepted_of, summary
 from llmproxy.core.store.reading import Place
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import UNFINISHED, Store
-from llmproxy.protocol import Mode, Update
+from llmproxy.core.traffic.interaction import Interaction, Key, Usage, header
+from llmproxy.core.traffic.json_bytes import parse_json
+from llmproxy.errors import RefusedError
+from llmproxy.protocol import OFFLINE, Decision, Mode, Update
 
 STAGED = "@new"
 """How the name of the cassette ends that holds what is to replace recordings of another one."""
@@ -36,6 +57,8 @@ class ReplacementInterceptor(Interceptor[Exchange]):
         Raises CassetteBusy: another session does the same.
         """
         self._state, self._session, self._ours = parts.state, session, ours
+        self.replaced = False
+        """Whether the new recordings took their place."""
         self.staged: Place = f"{session.cassette}{STAGED}", session.sample
         store = self._state.sessions.store(Mode.RECORD)
         if store is None:
@@ -70,10 +93,15 @@ class ReplacementInterceptor(Interceptor[Exchange]):
             for row in store.list_keys(*self.place)
             if self.replaces(row.id) and (row.id not in ours or (row.party, row.key) in asked)
         ]
-        holder, clean = self._state.sessions.holder, self._session.sealed is not False
+        holder, clean = self._state.sessions.holder, self.is_complete(store)
         store.promote(self.staged, self.place, gone, holder=holder, clean=clean)
-        if clean:  # an attempt that failed makes room for the next one
+        self.replaced = True
+        if self._session.sealed is not False:  # an attempt that failed makes room for the next one
             ours.update(row.id for row in made)
+
+    def is_complete(self, store: Store) -> bool:  # noqa: ARG002 - of all of its kind
+        """Return whether nothing is missing in the cassette afterwards."""
+        return self._session.sealed is not False
 
     def replaces(self, recording: int) -> bool:  # noqa: ARG002 - of all of its kind
         """Return whether a recording of the cassette goes when the new ones come."""
@@ -96,8 +124,211 @@ class ReplacementInterceptor(Interceptor[Exchange]):
         return {"replacement": {"cassette": self.staged[0], "why_not": why}} | replaced
 
 
+@dataclass(slots=True)
+class Spending:
+    """What sessions of one proxy spend on what they ask anew."""
+
+    most: Decimal | None
+    """US dollars; None: any."""
+    spent: Decimal = Decimal(0)
+    reserved: dict[int, Decimal] = field(default_factory=dict)
+    """By `id` of a call that is under way: what it may cost."""
+    unknown: bool = False
+    """Whether a call was paid whose price nobody knows."""
+
+    def find_objection(self, call: Exchange, output: int | None) -> str:
+        """Return why a call may not be asked, which generates about so many tokens; empty if it may. Reserves its
+        cost.
+        """
+        if self.most is None:
+            return ""
+        body, model = call.request.body or b"", call.identity.model
+        used = Usage(len(body) // _BYTES_OF_TOKEN, _read_limit(body) or output or _OUTPUT)
+        cost = cost_of(call.route.provider.name, model, used)
+        if cost is None or self.unknown:
+            return f"the price of {model or call.operation} is not known, and --max-cost ${self.most} was given"
+        left = self.most - self.spent - sum(self.reserved.values())
+        if cost > left:
+            rest = f"{max(left, Decimal(0)):.4f}"
+            return f"the next call may cost ${cost:.4f}, and ${rest} are left of --max-cost ${self.most}"
+        self.reserved[id(call)] = cost
+        return ""
+
+    def on_end(self, call: Exchange, cost: Decimal | None) -> None:
+        if self.reserved.pop(id(call), None) is not None:
+            self.unknown = self.unknown or cost is None
+            self.spent += cost or 0
+
+
+_BYTES_OF_TOKEN = 3
+"""Fewer than any tokenizer of a large model has of English, code or JSON: an estimate that is rather too high."""
+_OUTPUT = 4096
+"""Tokens that a call may generate of which nobody says anything."""
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+
+
+def _read_limit(body: bytes) -> int | None:
+    """Return how many tokens a request lets its model generate at most, where it says so."""
+    tree = parse_json(body)
+    said = [tree.get(name) for name in _LIMITS] if isinstance(tree, dict) else []
+    return next((each for each in said if isinstance(each, int)), None)
+
+
+class ChangedInterceptor(ReplacementInterceptor):
+    """Of a replay: asks what has changed, and what follows from answers that are others now. All else is replayed."""
+
+    def __init__(
+        self, parts: EngineParts, session: Session, ours: dict[Place, set[int]], accepted: Sequence[AcceptedChange],
+        spending: Spending,
+    ) -> None:  # fmt: skip
+        super().__init__(parts, session, ours)
+        self._accepted, self._spending = accepted, spending
+        self._asked: set[Key] = set()
+        self._gone: set[int] = set()
+        self._lost: list[Message] = []
+        """Recorded answers in whose place another one came."""
+        self._new: list[Message] = []
+        """Those that came."""
+
+    @property
+    def made_in(self) -> Place:
+        return self.place
+
+    @override
+    def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
+        looked = call.state.get(Found)
+        if looked is None or call.key is None or not self._asks(call, looked):
+            return found
+        store, standing = self._state.stores.current, looked.standing
+        output = summary(store, standing.recorded.id).tokens_out if standing is not None and store else None
+        if why := self._spending.find_objection(call, output):
+            call.refuse(RefusedError(f"llmproxy: nothing more is asked: {why}.", hint=_HINT))
+            return found
+        if standing is not None and store is not None:
+            slots = store.slots(*self.place, call.party, standing.recorded.key)
+            self._gone.update(slot.id for slot in slots)
+        self._asked.add(call.key)
+        call.nth = call.session.arrive(call.walker, 1)
+        call.session.record(call.walker)
+        call.decision = Decision.RECORD
+        check_upstream(call)
+        self._state.pending.reserve(call, ())
+        return found
+
+    def _asks(self, call: Exchange, looked: Found) -> bool:
+        """Return whether a call without a recording of its own is to be asked."""
+        if call.key in self._asked:
+            return True
+        if looked.refusal is None:
+            return any(map(self._is_chosen, self._list_pending(call, looked)))
+        if looked.refusal.why in {Why.NO_PLACE, Why.NOT_LOOKED_AT, Why.AMBIGUOUS}:
+            return self._follows(call) or (looked.refusal.why is Why.NOT_LOOKED_AT and bool(self._asked))
+        return not self._state.config.change or any(self._is_chosen(each) for each in looked.changes)
+
+    def _is_chosen(self, change: Change) -> bool:
+        return not self._state.config.change or change.name in self._state.config.change
+
+    def _list_pending(self, call: Exchange, looked: Found) -> list[Change]:
+        today, client = datetime.fromtimestamp(self._state.now(), UTC).date(), client_of(call.request.headers)
+        return [
+            change
+            for change in looked.changes
+            if not any(each.covers(change, client) and not each.has_ended(today) for each in self._accepted)
+        ]
+
+    def _follows(self, call: Exchange) -> bool:
+        """Return whether a request's history holds an answer that came in this session."""
+        said = read_conversation(call.family, call.operation, call.request.body or b"")
+        return any(_is_same(answer, message) for answer in self._new for message in said)
+
+    def on_stored(self, call: Exchange, made: Interaction) -> None:
+        looked, answer = call.state.get(Found), _read_answer(made)
+        if looked is None or answer is None:
+            return
+        self._new.append(answer)
+        before = None if looked.standing is None else looked.standing.recorded.answer
+        if before is not None and _read_meaning(before) != _read_meaning(answer):
+            self._lost.append(before)
+
+    @override
+    def on_end(self, call: Exchange, record: Call) -> Call:
+        self._spending.on_end(call, record.cost)
+        return record
+
+    def on_close(self) -> None:
+        store = self._state.stores.opened
+        if store is None or not self._session.is_over or self._find_objection(store):
+            return
+        self._gone.update(self._find_dependents(store))
+        super().on_close()
+        self._state.stores.keep_file(self._session)
+
+    def _find_dependents(self, store: Store) -> Iterator[int]:
+        """Yield the recordings that nobody asked for and whose history holds an answer that is another one now."""
+        for row in store.summaries(*self.place) if self._lost else ():
+            if row.id in self._session.served or row.id in self._gone:
+                continue
+            one = store.load(row.id)
+            said = read_conversation(family_of(one.provider, one.operation), one.operation, one.request.body)
+            if any(_is_same(answer, message) for answer in self._lost for message in said):
+                yield row.id
+
+    @override
+    def replaces(self, recording: int) -> bool:
+        return recording in self._gone
+
+    @override
+    def is_complete(self, store: Store) -> bool:
+        return super().is_complete(store) and store.closed_cleanly(*self.place)
+
+    @override
+    def _find_objection(self, store: Store) -> str:
+        if self._session.sealed is False:
+            return "what ran in it failed"
+        missed = "a request was never recorded" if self._session.calls.totals.misses else ""
+        return super()._find_objection(store) or missed
+
+    @override
+    def report(self) -> Mapping[str, Any]:
+        store = self._state.stores.opened
+        if self.replaced or store is None or not self._asked:
+            return {"replaced": True} if self.replaced else {}
+        told = super().report()["replacement"]
+        if told["why_not"]:
+            return {"replacement": told}
+        gone = {*self._gone, *self._find_dependents(store)}
+        left = [row for row in store.list_unused(*self.place, self._session.served) or () if row.id not in gone]
+        rows = [
+            {"id": row.id, "operation": row.operation, "model": row.model, "text": row.last_user_text} for row in left
+        ]
+        return {"replacement": told, "unused": rows, "unused_total": len(rows)}
+
+
+_HINT = "What was recorded before stays as it was."
+
+
+def _is_same(answer: Message, message: Message) -> bool:
+    """Return whether a message of a history is this answer: by the ids of its calls, else by its text."""
+    ids = {call.id for call in answer.tool_calls if call.id}
+    if ids:
+        return bool(ids & {call.id for call in message.tool_calls})
+    return message.role in _OF_MODEL and bool(answer.text) and message.text == answer.text
+
+
+_OF_MODEL = ("assistant", "model")
+
+
+def _read_meaning(answer: Message) -> object:
+    return answer.text, [(call.name, call.arguments) for call in answer.tool_calls]
+
+
+def _read_answer(made: Interaction) -> Message | None:
+    kind = header(made.response.headers, "content-type") or ""
+    return read_answer(family_of(made.provider, made.operation), made.operation, kind, made.response.body)
+
+
 class ReplacementFeature(Feature):
-    """Recordings are replaced when a session ends well, at once."""
+    """All recordings are replaced when a session ends well, at once."""
 
     kind = ReplacementInterceptor
 
@@ -109,3 +340,25 @@ class ReplacementFeature(Feature):
         if self.parts.state.config.update is not Update.ALL or not session.policy.anew:
             return None
         return ReplacementInterceptor(self.parts, session, self._ours)
+
+
+class ChangedFeature(Feature):
+    """What has changed is asked anew, and replaced when a session ends well, at once."""
+
+    kind = ChangedInterceptor
+
+    def __init__(self, parts: EngineParts) -> None:
+        super().__init__(parts)
+        self._ours: dict[Place, set[int]] = {}
+        self._spending = Spending(parts.state.config.max_cost)
+
+    def check(self, mode: Mode, asked: Mapping[str, Any]) -> None:  # noqa: ARG002 - as all
+        if self.parts.state.config.update is Update.CHANGED and mode in OFFLINE:
+            self.parts.state.sessions.refuse_network("that asks what has changed")
+
+    def plug(self, session: Session, asked: Mapping[str, Any]) -> ChangedInterceptor | None:  # noqa: ARG002 - as all
+        if self.parts.state.config.update is not Update.CHANGED or session.settings.mode not in OFFLINE:
+            return None
+        store = self.parts.state.sessions.store(Mode.RECORD)
+        accepted = () if store is None else accepted_of(store, session.cassette)
+        return ChangedInterceptor(self.parts, session, self._ours, accepted, self._spending)

@@ -284,7 +284,7 @@ def _explain_day(case: _Case) -> _Step:
 def _adapt(case: _Case) -> list[_Step]:
     suggestion = case.near.suggestion if case.near else None
     if suggestion is None:
-        return _append(case)
+        return [*_append(case), *_look_at_changes(case)]
     rule = suggestion.toml.replace("\n", "   ")
     rest = (
         f"; {suggestion.left} other difference{'s' if suggestion.left > 1 else ''} would stay"
@@ -301,6 +301,21 @@ def _adapt(case: _Case) -> list[_Step]:
     # its day already, and this is another difference of days.
     steps = [step, *([_explain_day(case)] if suggestion.of_days and not case.context.unbound else [])]
     return [*_append(case), *steps] if suggestion.left else [*steps, *_append(case)]
+
+
+_PYTEST_MODE, _PYTEST_CHANGES = "--llmproxy-mode {mode}", "--llmproxy-changes"
+
+
+def _look_at_changes(case: _Case) -> list[_Step]:
+    """Offer the trial that says what has changed in all calls, where the command is known that was run."""
+    context, again = case.context, case.context.again
+    if _PYTEST_MODE in again.start:
+        typed = again.start.replace(_PYTEST_MODE, _PYTEST_CHANGES)
+    elif again.runs:
+        typed = again.by("llmproxy changes", " -- COMMAND").command("", context.cassette, store=context.store)
+    else:
+        return []
+    return [_Step("or see offline what has changed, whom it touches and what it costs", [typed])]
 
 
 def _place(case: _Case) -> str:

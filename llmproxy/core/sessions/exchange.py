@@ -6,6 +6,7 @@ import io
 from array import array
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,6 +73,10 @@ class Config:
     """Seconds that concurrent answers wait for a call that was recorded before them; 0: they are not ordered."""
     update: Update = Update.NONE
     """What becomes of recordings in a session of this proxy that ends well."""
+    max_cost: Decimal | None = None
+    """US dollars that may be spent on what is asked anew; None: any."""
+    change: tuple[str, ...] = ()
+    """Names of the changes of which calls are asked anew; none: all."""
     faults: Faults | None = None
     """Injected faults of every session that has none of its own."""
     live: LiveChannels | None = None

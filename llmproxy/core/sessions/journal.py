@@ -317,7 +317,7 @@ def _put_aside(path: Path) -> Path | None:
 log = logging.getLogger(__name__)
 
 
-def _rows(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+def query_state(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
     """Query a journal without making or changing it; an absent or unreadable one holds nothing."""
     try:
         if peek(path) is not FileState.ROLLBACK:
@@ -358,7 +358,7 @@ _LATEST = 253_402_300_800
 
 def read_misses(path: Path, limit: int) -> list[Missed]:
     """Return the last misses of the journal at `path`, oldest first."""
-    found = _rows(path, "SELECT at, text, data FROM misses ORDER BY id DESC LIMIT ?", (limit,))
+    found = query_state(path, "SELECT at, text, data FROM misses ORDER BY id DESC LIMIT ?", (limit,))
     return list(_make_rows(reversed(found), _read_miss))
 
 
@@ -382,7 +382,7 @@ def read_injected(path: Path, limit: int) -> list[FaultedCall]:
         "SELECT at, status, session, provider, operation, model, note FROM decisions"
         " WHERE run = (SELECT max(id) FROM runs) AND fault IS NOT NULL ORDER BY id DESC LIMIT ?"
     )
-    return list(_make_rows(reversed(_rows(path, sql, (limit,))), _meets_fault))
+    return list(_make_rows(reversed(query_state(path, sql, (limit,))), _meets_fault))
 
 
 def _meets_fault(at: Any, status: Any, *texts: Any) -> FaultedCall:  # noqa: ANN401 - what a file holds
@@ -393,10 +393,10 @@ def _meets_fault(at: Any, status: Any, *texts: Any) -> FaultedCall:  # noqa: ANN
 def read_served(path: Path) -> frozenset[int] | None:
     """Return the interactions that the last run of the journal served or recorded; None if it knows of no run."""
     last = "SELECT max(run) FROM decisions"
-    if not (found := _rows(path, last, ())) or found[0][0] is None:
+    if not (found := query_state(path, last, ())) or found[0][0] is None:
         return None
     sql = "SELECT DISTINCT interaction FROM decisions WHERE run = ? AND interaction IS NOT NULL"
-    return frozenset(row[0] for row in _rows(path, sql, found[0]))
+    return frozenset(row[0] for row in query_state(path, sql, found[0]))
 
 
 def read_asked(path: Path) -> list[tuple[int, Request, bool]]:
@@ -407,7 +407,7 @@ def read_asked(path: Path) -> list[tuple[int, Request, bool]]:
     last = "(SELECT max(id) FROM runs)"
     what = "SELECT interaction, method, target, headers, body FROM asked"
     sql = f"{what} WHERE run = {last} ORDER BY id"
-    return list(_make_rows(_rows(path, sql, ()), _question))
+    return list(_make_rows(query_state(path, sql, ()), _question))
 
 
 def _question(*row: Any) -> tuple[int, Request, bool]:  # noqa: ANN401 - what a file holds

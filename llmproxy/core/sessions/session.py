@@ -182,7 +182,7 @@ class Session:
     cut.
     """
     is_over: bool = False
-    """Who opened it has closed it; False: its proxy ends it."""
+    """Who opened it has closed it, and what ran in it came to its end; False: its proxy ends it."""
     first: Walker | None = None
     """The cassette's first recording; None while nothing is recorded."""
     position: ReplayPosition = field(default_factory=ReplayPosition)
@@ -525,16 +525,17 @@ class Sessions:
         session.superseded.clear()
         return session
 
-    def close(self, name: str, *, complete: bool | None = None) -> Session:
+    def close(self, name: str, *, complete: bool | None = None, interrupted: bool = False) -> Session:
         """End a session: give its lease back, mark its cassette as complete or leave it open, unbind it.
 
-        `complete` None: complete unless an answer in it is cut, or failed and no good one came after it.
+        `complete` None: complete unless an answer in it is cut, or failed and no good one came after it. `interrupted`:
+        what ran in it was ended from outside.
 
         Raises SessionUnknown; CassetteBusy if the store is held by another program for seconds: then the session is
         still open.
         """
         session = self.get_session(name)
-        session.sealed, session.is_over = complete, True
+        session.sealed, session.is_over = complete, not interrupted
         self._leave(session)
         self.bindings = {source: target for source, target in self.bindings.items() if target != session.name}
         self.speakers = {source: party for source, party in self.speakers.items() if source in self.bindings}

@@ -194,7 +194,7 @@ export function begin(runner, { root = process.cwd() } = {}) {
   if (globalThis[OURS]) return globalThis[OURS].worker;
   const ini = options(root);
   const mode = chooseMode(process.env, ini);
-  const live = mode !== undefined && !OFFLINE.includes(mode);
+  const live = (mode !== undefined && !OFFLINE.includes(mode)) || process.env.LLMPROXY_UPDATE === "changed";
   const at = files(owner(runner));
   const running = process.env.LLMPROXY_URL && !readState(at.state); // a worker of ours before may have set it
   const found = running ? here() : findProxy(at, { owner: owner(runner), live, cassetteDir: ini.cassetteDir, typed: RUNNERS[runner][0] });

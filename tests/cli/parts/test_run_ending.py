@@ -24,7 +24,9 @@ def test_refusals_that_cannot_be_told_any_more_are_no_trouble(tmp_path: Path) ->
             asked.append(after)
             raise ControlError("calls that are not kept any more", status=410)
 
-        def close(self, name: str, *, complete: bool | None = None, after: int | None = None) -> Report:
+        def close(
+            self, name: str, *, complete: bool | None = None, after: int | None = None, interrupted: bool = False
+        ) -> Report:
             return Report(name, name, hits=29_999, refused=1)
 
     url = "http://127.0.0.1:9"

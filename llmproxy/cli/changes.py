@@ -1,0 +1,161 @@
+"""``llmproxy changes -- COMMAND``: what has changed since a command was recorded, found out offline.
+
+The command runs in replay; where a request has changed and one recording stands at its place, its answer is given on
+trial. What changed is noted beside the store as pending, until `llmproxy review` or `llmproxy accept` decides.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, record_first
+from llmproxy.cli.parts.printing import line, print_line
+from llmproxy.cli.parts.run_options import RunArguments
+from llmproxy.cli.parts.store_arguments import open_given
+from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError, printable
+from llmproxy.protocol import UPDATE_VARIABLE, Update
+from llmproxy.store_server import is_there
+
+if TYPE_CHECKING:
+    from llmproxy.core.changes.accepted import AcceptedChange
+    from llmproxy.report.changes import Changes
+    from llmproxy.settings import Loaded
+
+
+def register(app: typer.Typer) -> None:
+    app.command("changes", cls=OnRecordings, context_settings={"allow_interspersed_args": False})(changes)
+
+
+def changes(
+    ctx: typer.Context,
+    words: list[str] = typer.Argument(
+        ..., metavar="-- COMMAND | list | drop NAME...", help="What to run; or what to do with accepted changes."
+    ),
+    markdown: Path | None = typer.Option(
+        None, "--markdown", metavar="FILE", help="Add a table for a pull request to this file ($GITHUB_STEP_SUMMARY)."
+    ),
+) -> None:
+    """Say offline what has changed since a command was recorded, whom it touches and what new recordings cost; or list
+    accepted changes, and take them back.
+    """
+    flags = {**flags_of(ctx), "mode": "replay"}
+    loaded = gather(flags)
+    if words == ["list"]:
+        _list(loaded)
+    elif words[0] == "drop" and len(words) > 1:
+        _drop(loaded, words[1:])
+    else:
+        raise typer.Exit(_try(loaded, RunArguments(flags, tuple(words), options_of(ctx)), markdown))
+
+
+def _try(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> int:
+    from llmproxy.report.changes import read_changes
+
+    since, file, store = time.time(), asked.options.json, loaded.settings.store
+    typer.echo("llmproxy: changes: offline, on the recorded answers; the command's own tools run", err=True)
+    plain = replace(asked, options=replace(asked.options, json=None))
+    code = execute_on_recordings(plain, loaded, {UPDATE_VARIABLE: Update.TRIAL.value})
+    return print_changes(store, read_changes(store, since), code, json_file=file, markdown=markdown)
+
+
+def execute_on_recordings(asked: RunArguments, loaded: Loaded, more: Mapping[str, str]) -> int:
+    """Run a command in replay with `more` variables for its proxy. Raises LLMProxyError: nothing was run."""
+    from llmproxy.cli.run import execute
+    from llmproxy.client.process import running_at
+
+    settings = loaded.settings
+    if running_at(os.environ):
+        raise SettingsError("LLMPROXY_URL is set: this needs a proxy of its own.", hint="Unset LLMPROXY_URL.")
+    if not is_there(settings.store) and settings.cassette_dir is None:
+        msg = f"There is no store {settings.store}, so nothing can have changed."
+        raise CassetteNotFound(msg, hint=f"Record first: {record_first(loaded)}")
+    return execute(asked, {**os.environ, **more})
+
+
+def print_changes(
+    store: Path, found: Changes, code: int, *, json_file: Path | None = None, markdown: Path | None = None
+) -> int:
+    """Print what has changed, and return the exit code; `code` is the command's own. Raises MachineError."""
+    for text in [*found.lines(), *found.steps(store)]:
+        print_line(printable(text))
+    final = Exit.CHANGED if found.any and code in (Exit.OK, Exit.MISS, Exit.FAILED) else code
+    try:
+        if json_file is not None:
+            told = found.to_json() | {"command_exit_code": code, "exit_code": int(final)}
+            json_file.write_text(json.dumps(told, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        if markdown is not None:
+            with markdown.open("a", encoding="utf-8") as file:
+                file.write("\n".join([*found.markdown(), ""]))
+    except OSError as error:
+        raise MachineError(f"{error.filename} cannot be written: {error.strerror or error}") from error
+    return final
+
+
+def accepted_by_cassette(loaded: Loaded) -> dict[str, tuple[AcceptedChange, ...]]:
+    """Return the accepted changes of all cassettes that have some."""
+    from llmproxy.core.store.queries import accepted_of
+
+    if not is_there(loaded.settings.store):
+        return {}
+    with open_given(loaded.settings.store) as store:
+        names = dict.fromkeys(info.name for info in store.cassettes())
+        found = {name: accepted_of(store, name) for name in names}
+    return {name: each for name, each in found.items() if each}
+
+
+def write_accepted(loaded: Loaded, made: Mapping[str, Sequence[AcceptedChange]]) -> None:
+    """Write the accepted changes of cassettes, in place of those that they had, and their files."""
+    from llmproxy.core.cassettes.folder import CassetteDir
+    from llmproxy.core.store.file.store import open_store
+    from llmproxy.core.store.queries import put_accepted
+
+    settings = loaded.settings
+    with open_store(settings.store, writable=True, now=time.time) as store:
+        for cassette, accepted in made.items():
+            put_accepted(store, cassette, accepted)
+            if settings.cassette_dir is not None:
+                files = CassetteDir(settings.cassette_dir, now=time.time)
+                files.save(store, cassette, remember=store.remember_file)
+
+
+def _list(loaded: Loaded) -> None:
+    found = accepted_by_cassette(loaded)
+    rows: dict[AcceptedChange, list[str]] = {}
+    for cassette, accepted in found.items():
+        for each in accepted:
+            rows.setdefault(each._replace(exactly=frozenset()), []).append(cassette)
+    if not rows:
+        print_line("No change is accepted.")
+    for each, cassettes in rows.items():
+        until = f", until {each.until}" if each.until else ""
+        when = f", for {each.when.client} {each.when.since}".rstrip() if each.when else ""
+        print_line(
+            f"{each.name}  {line(each.segment)}  accepted {each.accepted}{until}{when}  {line(' '.join(cassettes))}"
+        )
+        for text in each.difference.splitlines():
+            print_line(f"    {printable(text)}")
+
+
+def _drop(loaded: Loaded, names: Sequence[str]) -> None:
+    found = accepted_by_cassette(loaded)
+    known = {each.name for accepted in found.values() for each in accepted}
+    if unknown := [name for name in names if name not in known]:
+        raise SettingsError(
+            f"no change {unknown[0]} is accepted.",
+            hint=f"Accepted: {', '.join(sorted(known)) or 'none'}. Nothing was written.",
+        )
+    left = {
+        cassette: [each for each in accepted if each.name not in names]
+        for cassette, accepted in found.items()
+        if any(each.name in names for each in accepted)
+    }
+    write_accepted(loaded, left)
+    print_line(f"dropped: {', '.join(names)}, in {line(' '.join(left))}; what it covered is a miss again.")

@@ -1,0 +1,187 @@
+"""``llmproxy review`` and ``llmproxy accept``: decide on what `llmproxy changes` found.
+
+Changes are pending beside the store (`core.sessions.trials`). What is accepted goes into the cassettes that were seen
+with it, and only for the segments that were seen: nothing is accepted that nobody looked at.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from llmproxy.advice import suggest_command
+from llmproxy.amounts import format_count
+from llmproxy.cli.changes import accepted_by_cassette, write_accepted
+from llmproxy.cli.parts.options import gather
+from llmproxy.cli.parts.printing import line, print_line
+from llmproxy.cli.parts.store_arguments import STORE
+from llmproxy.errors import SettingsError, printable
+
+if TYPE_CHECKING:
+    from llmproxy.core.changes.accepted import AcceptedChange, Condition
+    from llmproxy.report.changes import ChangeGroup
+    from llmproxy.settings import Loaded
+
+_CASSETTES = typer.Option(None, "--cassette-dir", metavar="DIR", help="Folder of the cassettes' files.")
+_UNTIL = typer.Option("", "--until", metavar="DAY", help="The last day on which it holds, such as 2027-01-31.")
+_WHEN = typer.Option(
+    "", "--when", metavar="CLIENT>=VERSION", help="Only for requests of this client, such as claude-code>=2.1.332."
+)
+_KEYS = "k keep the recorded answers   r record anew   s skip   d the whole difference   q stop"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("review")(review)
+    app.command("accept")(accept)
+
+
+def review(
+    store: Path | None = STORE, cassette_dir: Path | None = _CASSETTES, until: str = _UNTIL, when: str = _WHEN
+) -> None:
+    """Walk through pending changes at the terminal: keep the answers, record anew, skip, see the difference."""
+    loaded, pending = _load(store, cassette_dir)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        typed = suggest_command(f"accept {pending[0].name}", loaded.settings.store)
+        raise SettingsError("review asks at a terminal, and this is none.", hint=f"Without questions: {typed}")
+    kept, anew, origin = list["ChangeGroup"](), list[str](), ""
+    for group in pending:
+        if group.origin != origin:
+            origin = group.origin
+            print_line(f"\n{line(origin)}")
+        print_line(f"{group.name}  {line(group.text)}\n    {_where(group)}")
+        key = _ask(group)
+        if key == "q":
+            break
+        kept += [group] if key == "k" else []
+        anew += [group.name] if key == "r" else []
+    if kept:
+        _accept(loaded, kept, _read_day(until), _read_condition(when))
+    if anew:
+        which = "".join(f" --change {name}" for name in anew)
+        print_line(f"next: {suggest_command(f'rerecord --changed{which} -- COMMAND', loaded.settings.store)}")
+
+
+def accept(
+    names: list[str] = typer.Argument(None, metavar="NAME...", help="Changes, as `llmproxy changes` names them."),
+    client: str = typer.Option("", "--client", metavar="NAME", help="All that a client itself changed."),
+    store: Path | None = STORE,
+    cassette_dir: Path | None = _CASSETTES,
+    until: str = _UNTIL,
+    when: str = _WHEN,
+    whole: bool = typer.Option(False, "--all", help="With --client: print each change, not only their groups."),
+) -> None:
+    """Keep the recorded answers although these have changed; written into the cassettes that were seen with it."""
+    loaded, pending = _load(store, cassette_dir)
+    if bool(names) == bool(client):
+        raise SettingsError("say which changes: NAME..., or --client NAME for all that a client itself changed.")
+    known = {group.name: group for group in pending}
+    if unknown := [name for name in names or () if name not in known]:
+        raise SettingsError(
+            f"no change {line(unknown[0])} is pending.", hint=f"Pending: {', '.join(known)}. Nothing was written."
+        )
+    chosen = [known[name] for name in names or ()] or _of_client(pending, client)
+    if client:
+        for text in _count_kinds(chosen) if not whole else (f"{each.name}  {each.text}" for each in chosen):
+            print_line(f"  {line(text)}")
+    _accept(loaded, chosen, _read_day(until), _read_condition(when))
+
+
+def _load(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded, list[ChangeGroup]]:
+    """Return the settings and what is pending: seen by the last trials, and not accepted since. Raises
+    SettingsError.
+    """
+    loaded = gather({"store": store, "cassette_dir": cassette_dir})
+    from llmproxy.report.changes import read_changes
+
+    done = {name: {each.name: each.exactly for each in some} for name, some in accepted_by_cassette(loaded).items()}
+    pending = [
+        group
+        for group in read_changes(loaded.settings.store).groups
+        if any(not group.pairs <= done.get(name, {}).get(group.name, frozenset()) for name in group.cassettes)
+    ]
+    if not pending:
+        typed = suggest_command("changes -- COMMAND", loaded.settings.store)
+        raise SettingsError("nothing is pending: no trial saw a change that is not decided.", hint=f"First: {typed}")
+    return loaded, pending
+
+
+def _where(group: ChangeGroup) -> str:
+    return f"{format_count(group.calls, 'call')} in {line(' '.join(group.cassettes))}"
+
+
+def _ask(group: ChangeGroup) -> str:
+    while True:
+        print_line(f"    {_KEYS}")
+        typed = (sys.stdin.readline() or "q").strip().lower()[:1]
+        if typed == "d":
+            for text in group.change.difference.splitlines():
+                print_line(f"    {printable(text)}")
+        elif typed in ("k", "r", "s", "q"):
+            return typed
+
+
+def _of_client(pending: Sequence[ChangeGroup], client: str) -> list[ChangeGroup]:
+    """Return what a client itself changed. Raises SettingsError."""
+    from llmproxy.core.changes.values import Source
+
+    ours = [group for group in pending if group.change.origin.source is Source.CLIENT]
+    found = [group for group in ours if _slug(group.change.origin.name) == _slug(client)]
+    if not found:
+        names = ", ".join(dict.fromkeys(_slug(group.change.origin.name) for group in ours)) or "none"
+        raise SettingsError(f"nothing is pending that {line(client)} itself changed.", hint=f"Clients: {names}.")
+    return found
+
+
+def _slug(name: str) -> str:
+    return name.lower().replace(" ", "-")
+
+
+def _count_kinds(groups: Iterable[ChangeGroup]) -> list[str]:
+    """Return how many changes there are of each kind: ``tool: 16 gone, 3 new, 7 reworded``."""
+    counts: dict[str, dict[str, int]] = {}
+    for group in groups:
+        change = group.change
+        how = "new" if change.before is None else "gone" if change.after is None else "reworded"
+        row = counts.setdefault(change.kind, {})
+        row[how] = row.get(how, 0) + 1
+    return [f"{kind}: {', '.join(f'{n} {how}' for how, n in row.items())}" for kind, row in counts.items()]
+
+
+def _accept(loaded: Loaded, chosen: Sequence[ChangeGroup], until: date | None, when: Condition | None) -> None:
+    """Write accepted changes into the cassettes that trials saw them in."""
+    from llmproxy.core.changes.accepted import accept as accept_changes, unite
+    from llmproxy.core.sessions.trials import read_trials
+
+    names, today = {group.name for group in chosen}, date.today()  # noqa: DTZ011 - the day of who accepts
+    before, made = accepted_by_cassette(loaded), dict[str, Sequence["AcceptedChange"]]()
+    for trial in read_trials(loaded.settings.store):
+        seen = [change for call in trial.seen if call.refusal is None for change in call.changes]
+        if taken := accept_changes((each for each in seen if each.name in names), today, until=until, when=when):
+            known = made.get(trial.cassette, before.get(trial.cassette, ()))
+            made[trial.cassette] = unite(known, taken)
+    write_accepted(loaded, made)
+    print_line(f"accepted: {', '.join(group.name for group in chosen)}, in {line(' '.join(made))}")
+    print_line("Answers are carried from now on, and every run says so; --strict refuses them.")
+
+
+def _read_day(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text) if text else None
+    except ValueError as error:
+        raise SettingsError(f"--until {text!r} is no day: 2027-01-31 is one.") from error
+
+
+def _read_condition(text: str) -> Condition | None:
+    from llmproxy.core.changes.accepted import Condition
+
+    if not text:
+        return None
+    if not (found := re.fullmatch(r"([A-Za-z][\w./-]*)(?:>=([\w.+-]+))?", text)):
+        raise SettingsError(f"--when {text!r} names a client: claude-code, or claude-code>=2.1.332.")
+    return Condition(found[1], found[2] or "")

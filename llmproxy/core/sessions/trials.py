@@ -1,0 +1,107 @@
+"""What sessions on trial saw, in the state beside the store: pending changes, until somebody decides on them.
+
+A row for each cassette and sample: the last trial of it. It may be lost without harm: the next trial sees the same.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from llmproxy.core.changes.trial import TrialCall
+from llmproxy.core.sessions.journal import SUFFIX, open_state, query_state
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.store.rows import from_sql, to_sql
+from llmproxy.sqlite_file import immediate
+
+log = logging.getLogger(__name__)
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS trials (
+    cassette TEXT NOT NULL, sample INTEGER NOT NULL, at REAL NOT NULL, passed INTEGER, calls INTEGER NOT NULL,
+    seen TEXT NOT NULL, PRIMARY KEY (cassette, sample)
+)
+"""
+_ONE = "SELECT calls, seen, passed FROM trials WHERE cassette = ? AND sample = ? AND at >= ?"
+
+
+class Trial(NamedTuple):
+    """What the last sessions on trial of one cassette came to."""
+
+    cassette: str
+    sample: int
+    at: float
+    """Unix time of its end."""
+    passed: bool | None
+    """Whether what ran in it passed; None where nobody said it."""
+    calls: int
+    seen: tuple[TrialCall, ...]
+    """The calls that were no hits by themselves, in their order."""
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.cassette, self.sample
+
+
+class Trials:
+    """Keeps what sessions of one proxy saw."""
+
+    def __init__(self, store: Path, now: Callable[[], float]) -> None:
+        self._path, self._now = state_of(store), now
+        self._since = now()
+        self._conn: sqlite3.Connection | None = None
+
+    def keep(self, session: Session) -> None:
+        """Keep what a session that has ended saw, if it was on trial; with what others of this proxy saw in its
+        cassette.
+        """
+        told = {name: value for each in session.interceptors for name, value in each.report().items()}
+        seen = [] if told.get("replaced") else told.get("trial")
+        if seen is None or not session.calls.arrived:
+            return
+        place = to_sql(session.cassette), session.sample
+        try:
+            if self._conn is None:
+                self._conn = open_state(self._path)
+                self._conn.execute(_TABLE)
+            conn = self._conn
+            with immediate(conn):
+                before = conn.execute(_ONE, (*place, self._since)).fetchone() or (0, "[]", 1)
+                passed = (
+                    None if session.sealed is None or not session.is_over else int(session.sealed and before[2] != 0)
+                )
+                rows = json.dumps([*json.loads(before[1]), *seen])
+                row = (*place, self._now(), passed, before[0] + session.calls.arrived, rows)
+                conn.execute("INSERT OR REPLACE INTO trials VALUES (?, ?, ?, ?, ?, ?)", row)
+        except (OSError, sqlite3.Error) as error:
+            log.warning("what the trial of %s saw could not be kept in %s: %s", session.name, self._path, error)
+
+    def close(self) -> None:
+        if self._conn is not None:
+            self._conn.close()
+            self._conn = None
+
+
+def state_of(store: Path) -> Path:
+    """Return the state database beside a store."""
+    return Path(f"{store}{SUFFIX}")
+
+
+def read_trials(store: Path, since: float = 0.0) -> list[Trial]:
+    """Return what trials saw that ended at `since` (Unix time) or later, by cassette; nothing where none is kept."""
+    sql = "SELECT cassette, sample, at, passed, calls, seen FROM trials WHERE at >= ? ORDER BY cassette, sample"
+    return [
+        Trial(
+            from_sql(name),
+            sample,
+            at,
+            None if passed is None else bool(passed),
+            calls,
+            tuple(map(TrialCall.of, json.loads(seen))),
+        )
+        for name, sample, at, passed, calls, seen in query_state(state_of(store), sql, (since,))
+    ]

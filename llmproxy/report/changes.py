@@ -1,0 +1,233 @@
+"""What has changed since a suite was recorded: over all its calls and cassettes, what it touches and what it costs.
+
+    trials of cassettes (`core.sessions.trials`) -> `summarize` -> lines, JSON, a table for a pull request
+
+A price that nobody knows is said, never counted as 0. What to record anew costs at least the changed calls, and at most
+them and all that their recordings hold after them: a new answer may lead the program elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from llmproxy.advice import suggest_command
+from llmproxy.amounts import dollars, duration, format_count
+from llmproxy.core.changes.trial import TrialCall
+from llmproxy.core.changes.values import Change, Why
+from llmproxy.core.sessions.trials import Trial, read_trials
+from llmproxy.core.store.file.store import open_store
+from llmproxy.core.store.queries import accepted_of
+from llmproxy.store_server import is_there
+
+FOLLOWS = 0.08
+"""Share of what follows a changed call that was asked otherwise, where real suites were recorded anew."""
+SOON = 14
+"""Days before its end from which on an accepted change is named with it."""
+SHOWN = 4
+"""Cassettes that are named in a line."""
+
+
+@dataclass(slots=True)
+class ChangeGroup:
+    """One change over calls and cassettes; or the calls that no accepted change covers, of one reason."""
+
+    name: str
+    text: str
+    told: Change | None = None
+    calls: int = 0
+    cassettes: dict[str, None] = field(default_factory=dict)
+    pairs: set[tuple[str, str]] = field(default_factory=set)
+    """The whole segments that were seen with it."""
+
+    @property
+    def change(self) -> Change:
+        if self.told is None:
+            raise LookupError(self.name)
+        return self.told
+
+    @property
+    def origin(self) -> str:
+        return str(self.told.origin) if self.told else ""
+
+    def to_json(self) -> dict[str, Any]:
+        told = {name: getattr(self, name) for name in ("name", "text", "origin", "calls")}
+        return told | {"cassettes": [*self.cassettes], "difference": self.told.difference if self.told else ""}
+
+
+class Bill(NamedTuple):
+    """What it costs to record anew: US dollars of each call, None where that is not known."""
+
+    costs: Sequence[float | None]
+    """Of the changed calls."""
+    after: Sequence[float | None]
+    """Of what follows them in their recordings."""
+    seconds: float
+
+    def __str__(self) -> str:
+        calls, more = len(self.costs), len(self.after)
+        about = calls + round(more * FOLLOWS)
+        follows = f", about {about} with what follows, at most {calls + more}" if more else ""
+        low, high = (dollars(sum(filter(None, each))) for each in (self.costs, [*self.costs, *self.after]))
+        unknown = [*self.costs, *self.after].count(None)
+        price = low if low == high else f"{low} to {high}"
+        price += f" and {format_count(unknown, 'call')} of unknown price" if unknown else ""
+        price = "at an unknown price" if unknown == calls + more else price
+        took = f", about {duration(self.seconds * 1000)}" if self.seconds else ""
+        return f"to record anew: {format_count(calls, 'call')}{follows}: {price}{took}"
+
+    def to_json(self) -> dict[str, Any]:
+        every = [*self.costs, *self.after]
+        sums = (None if None in each else sum(filter(None, each)) for each in (self.costs, every))
+        names = ("cost", "most_cost", "calls", "most", "unpriced", "seconds")
+        return dict(zip(names, (*sums, len(self.costs), len(every), every.count(None), self.seconds), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What trials saw, put together."""
+
+    groups: Sequence[ChangeGroup]
+    """Of what may be accepted, by origin."""
+    refused: Sequence[ChangeGroup]
+    counts: Mapping[str, int]
+    """Calls, of them changed, and carried under accepted changes; cassettes, and of them changed; tests that pass as
+    before, pass carried, and fail.
+    """
+    bill: Bill | None
+
+    @property
+    def any(self) -> bool:
+        return bool(self.groups or self.refused)
+
+    def lines(self) -> Iterator[str]:
+        """Yield what a person reads."""
+        counts, calls = self.counts, format_count(self.counts["calls"], "call")
+        cassettes = format_count(counts["cassettes"], "cassette")
+        if not self.any:
+            carried = f"; {counts['accepted']} carried under accepted changes" if counts["accepted"] else ""
+            yield f"no change in {calls}, {cassettes}{carried}"
+            return
+        where = f"{counts['changed']} of {calls}, {counts['changed_cassettes']} of {cassettes}"
+        yield f"{format_count(len(self.groups), 'change')} in {where}"
+        rows = [*self.groups, *self.refused]
+        width = max(len(each.name) for each in rows)
+        for each in rows:
+            yield f"  {each.name:<{width}}  {each.text}   {format_count(each.calls, 'call')}  {_names(each)}"
+        if any(counts[name] for name in ("as_before", "carried", "failed")):
+            passed = f"{format_count(counts['as_before'], 'test passes', 'tests pass')} as before"
+            yield f"on the recorded answers: {passed}, {counts['carried']} pass carried, {counts['failed']} fail"
+        if self.groups:
+            yield "(carried answers show that the program still reads them; they say nothing of what the change does)"
+        if self.bill is not None:
+            yield str(self.bill)
+
+    def steps(self, store: Path) -> list[str]:
+        """Return what to type next."""
+        return [f"next: {suggest_command('review', store)}"] if self.groups else []
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; a price that is not known is None."""
+        rows = {name: [each.to_json() for each in getattr(self, of)] for name, of in _ROWS.items()}
+        return rows | {"counts": dict(self.counts), "bill": self.bill and self.bill.to_json()}
+
+    def markdown(self) -> Iterator[str]:
+        """Yield a table for a pull request, or the summary of a job."""
+        first, *rest = self.lines()
+        yield f"**{first}**"
+        if self.any:
+            yield from ("", "| change | what | calls | cassettes |", "|---|---|---|---|")
+            for each in (*self.groups, *self.refused):
+                cells = (f"`{each.name}`", each.text, str(each.calls), _names(each))
+                yield f"| {' | '.join(cell.replace('|', _BAR) for cell in cells)} |"
+            yield from ("", *(line for line in rest if not line.startswith("  ")))
+
+
+_BAR = "\\|"
+_ROWS = {"changes": "groups", "refused": "refused"}
+
+
+def read_changes(store: Path, since: float = 0.0) -> Changes:
+    """Return what trials of a store saw that ended since then (Unix time)."""
+    trials = read_trials(store, since)
+    rows: dict[tuple[str, int], dict[int, float | None]] = {}
+    if any(trial.seen for trial in trials):
+        with open_store(store, writable=False, now=time.time) as database:
+            for trial in trials:
+                found = database.summaries(*trial.place) if trial.seen else []
+                rows[trial.place] = {row.id: row.cost_usd for row in sorted(found, key=lambda row: row.started_at)}
+    return summarize(trials, lambda trial: rows.get(trial.place, {}))
+
+
+Recordings = Callable[[Trial], Mapping[int, float | None]]
+"""Returns the recordings of a trial's cassette in their order, with their costs: US dollars, None if unknown."""
+
+
+def describe_accepted(store: Path, names: Sequence[str], today: date) -> list[str]:
+    """Return, of accepted changes under which answers were carried, since when they are and whether they end soon."""
+    if not names or not is_there(store):
+        return []
+    with open_store(store, writable=False, now=time.time) as database:
+        cassettes = dict.fromkeys(info.name for info in database.cassettes())
+        found = dict.fromkeys(
+            each._replace(exactly=frozenset()) for name in cassettes for each in accepted_of(database, name)
+        )
+    lines = []
+    for each in found:
+        if each.name in names:
+            ends = each.until is not None and (each.until - today).days <= SOON
+            until = f"; it ends on {each.until}, and is a miss then" if ends else ""
+            lines.append(f"{each.name}: accepted {each.accepted}{until}")
+    return list(dict.fromkeys(lines))
+
+
+def summarize(trials: Iterable[Trial], recordings: Recordings) -> Changes:
+    """Put together what trials saw."""
+    groups, refused = dict[str, ChangeGroup](), dict[str, ChangeGroup]()
+    counts = dict.fromkeys(_COUNTS, 0)
+    bills = []
+    for trial in trials:
+        open_ = [call for call in trial.seen if call.refusal is not None or call.pending]
+        changed = [call for call in open_ if call.refusal is None or call.refusal.why not in _MISSING]
+        for call in open_:
+            seen = [change for change in call.changes if change.name in call.pending and call.refusal is None]
+            rows = [groups.setdefault(each.name, ChangeGroup(each.name, str(each), each)) for each in seen]
+            if call.refusal is not None:
+                text = f"{call.operation} that has no place" if call.is_new else call.refusal.text
+                rows = [refused.setdefault(f"{call.refusal.why} {text}", ChangeGroup(call.refusal.why, text))]
+            for row in rows:
+                row.calls += 1
+                row.cassettes[trial.cassette] = None
+            for each in seen:
+                groups[each.name].pairs.add(each.pair)
+        ended = "failed" if trial.passed is False else "carried" if trial.seen else "as_before"
+        found = (trial.calls, len(changed), len(trial.seen) - len(open_), 1, bool(changed))
+        for name, number in zip(_COUNTS, found, strict=False):
+            counts[name] += number
+        counts[ended] += trial.passed is not None
+        bills.append(_make_bill(changed, recordings(trial) if changed else {}))
+    ordered = sorted(groups.values(), key=lambda each: (each.origin, each.name.partition("-")[0], -each.calls))
+    costs, after = [cost for bill in bills for cost in bill.costs], [cost for bill in bills for cost in bill.after]
+    bill = Bill(costs, after, sum(each.seconds for each in bills)) if costs else None
+    return Changes(ordered, list(refused.values()), counts, bill)
+
+
+_MISSING = frozenset({Why.NO_PLACE, Why.NOT_LOOKED_AT})
+"""Of calls that have not changed but are new, or come after one that was refused: nobody can say more."""
+_COUNTS = ("calls", "changed", "accepted", "cassettes", "changed_cassettes", "as_before", "carried", "failed")
+
+
+def _make_bill(changed: Sequence[TrialCall], rows: Mapping[int, float | None]) -> Bill:
+    seen, ids = {call.recording for call in changed}, list(rows)
+    first = min((n for n, each in enumerate(ids) if each in seen), default=len(ids))
+    after = [rows[each] for each in ids[first:] if each not in seen]
+    return Bill([call.cost for call in changed], after, sum(call.ms or 0.0 for call in changed) / 1000)
+
+
+def _names(group: ChangeGroup) -> str:
+    more = len(group.cassettes) - SHOWN
+    return " ".join(list(group.cassettes)[:SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,99 @@
+"""What trials saw, put together: groups, whom they touch, what recording anew costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmproxy.core.changes.trial import TrialCall
+from llmproxy.core.changes.values import Change, Origin, Refusal, Source, Why, digest_of, list_hunks
+from llmproxy.core.sessions.trials import Trial
+from llmproxy.report.changes import Changes, summarize
+
+
+def change(before: str | None = "Be brief.", after: str | None = "Be brief and kind.", **more: object) -> Change:
+    """Return an edit of the system prompt."""
+    digests = ["" if text is None else digest_of([text]) for text in (before, after)]
+    made = Change("system", "system prompt", before, after, digests[0], digests[1], list_hunks(before, after))
+    return made._replace(**more)  # type: ignore[arg-type]
+
+
+def call(recording: int | None, *changes: Change, cost: float | None = 0.01, why: Why | None = None) -> TrialCall:
+    """Return a call that was carried under these changes, or refused."""
+    refusal = None if why is None else Refusal(why, "message 1 (user)")
+    pending = tuple(each.name for each in changes)
+    place = (1, "refund", 1, "agent", "chat.completions")
+    return TrialCall(*place, recording, changes, refusal, pending, 10, 2, cost, 2000.0)
+
+
+def trial(name: str, *seen: TrialCall, calls: int = 4, passed: bool | None = True) -> Trial:
+    """Return the trial of a cassette."""
+    return Trial(name, 1, 0.0, passed, calls, seen)
+
+
+def total(*trials: Trial, after: dict[int, float | None] | None = None) -> Changes:
+    """Put trials together; each cassette holds these recordings."""
+    return summarize(trials, lambda _: after or {})
+
+
+def test_one_edit_in_several_cassettes_is_one_change() -> None:
+    """It has one name, its calls and cassettes; what has changed by origin is told apart; tests are counted by how they ended."""
+    edit, tool = change(), change("x", "y", origin=Origin(Source.CLIENT, "claude-code", "2.1.332"))
+    found = total(
+        trial("refund", call(1, edit), call(2, edit)), trial("vip", call(5, edit, tool)), trial("plain"),
+        trial("broken", call(7, why=Why.QUESTION), passed=False),
+    )  # fmt: skip
+    assert {(each.name, each.calls, tuple(each.cassettes)) for each in found.groups} == {
+        (edit.name, 3, ("refund", "vip")),
+        (tool.name, 1, ("vip",)),
+    }
+    told = "\n".join(found.lines())
+    assert "2 changes in 4 of 16 calls, 3 of 4 cassettes" in told
+    assert 'system prompt: "Be brief." -> "Be brief and kind."   3 calls  refund vip' in told
+    assert "question" in told
+    assert "on the recorded answers: 1 test passes as before, 2 pass carried, 1 fail" in told
+    assert found.any
+
+
+def test_nothing_changed_is_said_in_one_line() -> None:
+    """Nothing to review, nothing to pay."""
+    assert list(total(trial("plain")).lines()) == ["no change in 4 calls, 1 cassette"]
+    assert not total(trial("plain")).any
+
+
+@pytest.mark.parametrize(
+    ("seen", "after", "said"),
+    [
+        ([call(1, change())], {1: 0.01}, "to record anew: 1 call: $0.0100, about 2.0 s"),
+        (
+            [call(1, change())],
+            dict.fromkeys(range(1, 27), 0.01),
+            "1 call, about 3 with what follows, at most 26: $0.0100 to $0.2600",
+        ),
+        ([call(2, change())], {1: 0.5, 2: 0.01}, "1 call: $0.0100"),
+        ([call(1, change(), cost=None)], {1: None}, "1 call: at an unknown price"),
+        ([call(1, change()), call(2, change(), cost=None)], {}, "2 calls: $0.0100 and 1 call of unknown price"),
+        ([call(1, change())], {1: 0.01, 2: None}, "at most 2: $0.0100 and 1 call of unknown price"),
+        ([call(1, change()), call(None, why=Why.NO_PLACE, cost=None)], {}, "1 call: $0.0100"),
+    ],
+)
+def test_the_bill_counts_what_is_known_and_says_what_is_not(
+    seen: list[TrialCall], after: dict[int, float | None], said: str
+) -> None:
+    """The changed calls at least, with all that their recordings hold after them at most; unknown is never 0."""
+    assert said in str(total(trial("refund", *seen), after=after).bill)
+
+
+def test_a_table_for_a_pull_request_holds_every_change() -> None:
+    """Texts cannot break out of their cells."""
+    edit = change("a|b", "c")
+    rows = list(total(trial("refund", call(1, edit)), trial("new", call(None, why=Why.NO_PLACE))).markdown())
+    assert rows[0] == "**1 change in 1 of 8 calls, 1 of 2 cassettes**"
+    assert f'| `{edit.name}` | system prompt: "a\\|b" -> "c" | 1 | refund |' in rows
+    assert any(row.startswith("| `new` | chat.completions that has no place | 1 | new |") for row in rows)
+
+
+def test_what_is_accepted_is_no_change_any_more() -> None:
+    """Calls that are carried under accepted changes are counted, and neither listed nor paid for."""
+    found = total(trial("refund", call(1, change())._replace(pending=())))
+    assert list(found.lines()) == ["no change in 4 calls, 1 cassette; 1 carried under accepted changes"]
+    assert (found.any, found.groups, found.bill) == (False, [], None)
