@@ -71,6 +71,8 @@ class Call(NamedTuple):
     """Of a bound hit: the names of the variables and volatile fields whose values differ from the recording's."""
     carried: tuple[str, ...] = ()
     """Of a carried answer: the names of the changes under which it was given, though its request has changed."""
+    stale: bool = False
+    """Whether it is a hit that is older than `--max-age`."""
     asked: str = ""
     """Beginning of the last prompt, redacted; of a hit as it was recorded. Empty where it is not known."""
     answered: str = ""
@@ -127,6 +129,7 @@ class Call(NamedTuple):
             "decision": self.decision.value,
             "note": self.note,
             **({"carried": list(self.carried)} if self.carried else {}),
+            **({"stale": True} if self.stale else {}),
             "channel": self.channel.value,
             "recording": self.recording,
         }
@@ -142,7 +145,10 @@ class Call(NamedTuple):
         given["decision"] = Decision(said) if said in Decision else cast("Decision", said)
         given["channel"] = Channel(channel) if channel in Channel else Channel.LLM
         given["carried"] = tuple(str(name) for name in value.get("carried") or ())
-        return cls(**given | {"miss": bool(given["miss"]), "recording": value.get("recording")})
+        return cls(
+            **given
+            | {"miss": bool(given["miss"]), "stale": bool(value.get("stale")), "recording": value.get("recording")}
+        )
 
 
 @dataclass(slots=True)
@@ -193,7 +199,7 @@ class Use:
 
 _COUNTS = (
     "hits", "misses", "bound", "recorded", "passed", "refused", "failed", "served_failures", "dealt", "injected",
-    "live_calls", "carried",
+    "live_calls", "carried", "stale",
 )  # fmt: skip
 
 
@@ -212,6 +218,8 @@ class Totals:
     """Hits that were given although their requests have changed: neither exact nor bound."""
     carried_names: tuple[str, ...] = ()
     """The changes under which they were."""
+    stale: int = 0
+    """Hits that are older than `--max-age`."""
     recorded: int = 0
     passed: int = 0
     refused: int = 0
@@ -257,6 +265,7 @@ class Totals:
             if call.carried:
                 self.carried += 1
                 self.carried_names = _unite(self.carried_names, call.carried)
+            self.stale += call.stale
             self.saved.add(call)
         else:
             self.live_calls += 1
@@ -299,7 +308,7 @@ class Totals:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, as the control API gives them."""
         counts = {name: getattr(self, name) for name in _COUNTS}
-        rare = {name: counts.pop(name) for name in ("served_failures", "dealt", "injected", "carried")}
+        rare = {name: counts.pop(name) for name in ("served_failures", "dealt", "injected", "carried", "stale")}
         return {
             **counts,
             "bound_names": list(self.bound_names),
@@ -334,7 +343,8 @@ def describe_hits(totals: Totals, shown: Callable[[str], str] = str) -> str:
     """Return ``38 hits (2 bound: date; 3 carried under system-3f2a)``; `shown` makes names fit for where they go."""
     bound = f"{totals.bound:,} bound: {shown(', '.join(sorted(totals.bound_names)))}" if totals.bound else ""
     carried = f"{totals.carried:,} carried under {shown(', '.join(totals.carried_names))}" if totals.carried else ""
-    how = "; ".join(filter(None, [bound, carried]))
+    stale = f"{totals.stale:,} older than --max-age" if totals.stale else ""
+    how = "; ".join(filter(None, [bound, carried, stale]))
     return format_count(totals.hits, "hit") + (f" ({how})" if how else "")
 
 

@@ -47,6 +47,8 @@ class Exit(IntEnum):
     """`drift`: recorded requests are answered otherwise now."""
     UNTOLD = 9
     """`drift`: too few answers came to tell."""
+    STALE = 10
+    """A recording older than --max-age was replayed, and --fail-on-stale forbids it."""
     INTERRUPTED = 130
 
 

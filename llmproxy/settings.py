@@ -280,6 +280,13 @@ class Settings:
         "paths (cwd, home, tmp), or none (only equal requests are hits).",
         of_session=True,
     )
+    max_age: str = _option(
+        values.read_age,
+        "AGE",
+        default="",
+        description="How old recordings may be, as in 12h, 30d, 8w: older ones are asked anew in auto and once, and "
+        "told in replay.",
+    )
     update: Update = _option(
         values.read_update,
         "all|changed|trial",
@@ -448,6 +455,13 @@ class Settings:
         values.read_truth,
         default=False,
         description="End with exit code 7 if an answer was carried under an accepted change.",
+        again=False,
+        of_session=True,
+    )
+    fail_on_stale: bool = _option(
+        values.read_truth,
+        default=False,
+        description="End with exit code 10 if a recording was replayed that is older than --max-age.",
         again=False,
         of_session=True,
     )

@@ -157,6 +157,23 @@ def read_wait(value: object) -> float:
     raise ValueError(f"{value!r} is not a time to wait: seconds, from 0 to {LONGEST_WAIT}")
 
 
+_AGES = {"h": 3_600, "d": 86_400, "w": 604_800}
+
+
+def read_age(value: object) -> str:
+    """Read an age: ``12h``, ``30d``, ``8w``."""
+    if value:
+        seconds_of(str(value))
+    return str(value or "")
+
+
+def seconds_of(age: str) -> float:
+    with suppress(ValueError):
+        if age[-1:] in _AGES and 0 < (count := float(age[:-1])) < 10_000:
+            return count * _AGES[age[-1:]]
+    raise ValueError(f"{age!r} is not an age: hours, days or weeks, as in 12h, 30d, 8w")
+
+
 def read_text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a text")

@@ -47,6 +47,7 @@ def test_exit_codes_are_those_of_the_readme() -> None:
         "NOTHING": 5,
         "DRIFTED": 8,
         "UNTOLD": 9,
+        "STALE": 10,
         "INTERRUPTED": 130,
     }
 

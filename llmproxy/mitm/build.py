@@ -32,6 +32,7 @@ from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.protocol import OFFLINE, PACER_VARIABLE, STARTED_BY_VARIABLE, Channel, Update
 from llmproxy.settings import Loaded, Settings, shown_path
 from llmproxy.store_server import server_of, show_store
+from llmproxy.values import seconds_of
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +109,7 @@ def config_of(
     return Config(
         mode=settings.mode, cassette=settings.cassette, speed=settings.speed, exhausted=settings.exhausted,
         bind=settings.bind, order_wait=settings.order_wait, update=settings.update,
+        max_age=seconds_of(settings.max_age) if settings.max_age else None,
         trial=settings.update in {Update.TRIAL, Update.CHANGED}, max_cost=settings.max_cost, change=settings.change,
         miss_status=settings.miss_status,
         max_request=settings.max_request, store=settings.store, shown=shown_path(settings.store),

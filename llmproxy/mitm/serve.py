@@ -200,6 +200,8 @@ def exit_code(settings: Settings, totals: Totals, unused: int | None, *, losses:
     code = Exit.ENVIRONMENT if losses else Exit.MISS if doubts else Exit.OK
     if code is Exit.OK and settings.fail_on_carried and totals.carried:
         return Exit.CARRIED, (describe_hits(totals),)
+    if code is Exit.OK and settings.fail_on_stale and totals.stale:
+        return Exit.STALE, (describe_hits(totals),)
     return code, doubts
 
 

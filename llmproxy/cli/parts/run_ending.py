@@ -202,6 +202,9 @@ class RunEnding:
         if counted.carried and self.loaded.settings.fail_on_carried and not (code or lost):
             write_whole_lines(f"llmproxy: --fail-on-carried: {describe_hits(counted)}: exit code {Exit.CARRIED}.")
             return Exit.CARRIED
+        if counted.stale and self.loaded.settings.fail_on_stale and not (code or lost):
+            write_whole_lines(f"llmproxy: --fail-on-stale: {describe_hits(counted)}: exit code {Exit.STALE}.")
+            return Exit.STALE
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
 
     def _next_step(self, store: str) -> str:

@@ -162,6 +162,8 @@ class Report(TypedDict):
     """Hits that were given although their requests have changed: neither exact nor bound; absent as above."""
     carried_names: NotRequired[list[str]]
     """The changes under which they were."""
+    stale: NotRequired[int]
+    """Hits that are older than `--max-age`; absent as above."""
     trial: NotRequired[list[dict[str, Any]]]
     """Of a session on trial: what became of each call that had no recording of its own."""
     replacement: NotRequired[Replacement]
@@ -346,6 +348,8 @@ class Call(TypedDict):
     note: str
     carried: NotRequired[list[str]]
     """Names of the changes under which the answer was given although its request has changed; absent for most."""
+    stale: NotRequired[bool]
+    """True of a hit that is older than `--max-age`; absent else."""
     key: str | None
     occurrence: int | None
     provider: str

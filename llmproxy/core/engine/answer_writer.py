@@ -56,7 +56,13 @@ class AnswerWriter:
                     [
                         *map(Addition, waiting),
                         *(
-                            Addition(one, supersede=supersede, healing=exchange.session.position.failed, described=told)
+                            Addition(
+                                one,
+                                supersede=supersede,
+                                healing=exchange.session.position.failed,
+                                described=told,
+                                instead=exchange.kept.instead,
+                            )
                             for (exchange, one), supersede, told in zip(kept, first, said, strict=True)
                         ),
                     ]

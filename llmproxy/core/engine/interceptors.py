@@ -16,6 +16,7 @@ from llmproxy.core.engine.left_answers import LeftFeature
 from llmproxy.core.engine.live_exchanges import LiveFeature
 from llmproxy.core.engine.mcp_playback import PlaybackFeature
 from llmproxy.core.engine.replacement import ChangedFeature, ReplacementFeature
+from llmproxy.core.engine.stale_answers import StaleFeature
 
 FEATURES: tuple[type[Feature], ...] = (
     LiveFeature,  # first: what goes live looks for no recording; what is served is kept as the client got it
@@ -24,6 +25,7 @@ FEATURES: tuple[type[Feature], ...] = (
     ChangedFeature,  # asks what the one before found changed
     FaultFeature,  # is done to what would be a hit by then, and before it is counted
     ForkFeature,  # counts only what met no fault, and forks where everything before it found nothing
+    StaleFeature,  # looks at what would be a hit in the end
     PlaybackFeature,  # goes by what was decided
     ReplacementFeature,  # says where answers are kept, whatever led to them
     OrderFeature,  # holds back what is played in the end

@@ -71,6 +71,8 @@ class Config:
     """What may be bound."""
     order_wait: float = DEFAULT_ORDER_WAIT
     """Seconds that concurrent answers wait for a call that was recorded before them; 0: they are not ordered."""
+    max_age: float | None = None
+    """Seconds after which a recording is stale; None: never."""
     update: Update = Update.NONE
     """What becomes of recordings in a session of this proxy that ends well."""
     max_cost: Decimal | None = None
@@ -206,6 +208,8 @@ class KeptCall:
     """Beginning of its last prompt, redacted, where it missed or was recorded."""
     answered: str = ""
     """Beginning of the answer that was recorded."""
+    instead: int | None = None
+    """Id of the recording whose place its answer takes."""
 
 
 UNIDENTIFIED = KnownRequest(Key(""), None, stream=False)

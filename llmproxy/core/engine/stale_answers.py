@@ -1,0 +1,76 @@
+"""Recordings that are older than `--max-age`: said in a replay, asked anew in modes that may ask.
+
+A replay serves what it has: age proves nothing, `llmproxy drift` does. Where the mode may write, a hit that is too old
+is asked live; a good answer takes the place of the recording, and with any other the recording stays. What a program
+changes at a server is not asked again: that would change it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, override
+
+from llmproxy.amounts import format_count
+from llmproxy.calls import Call
+from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.providers.routing import changes_something
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.store.queries import summary
+from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.traffic.interaction import Ending, Interaction
+from llmproxy.protocol import Channel, Decision
+
+_DAY = 86_400
+
+
+class Stale(NamedTuple):
+    """A hit that is too old."""
+
+    recording: int
+    days: int
+
+
+class StaleInterceptor(Interceptor[Exchange]):
+    def __init__(self, parts: EngineParts, most: float) -> None:
+        """Begin; `most` is the age in seconds above which a recording is stale."""
+        self._state, self._most = parts.state, most
+
+    @override
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+        store = self._state.stores.current
+        if store is None or decided.recording is None or decided.decision is not Decision.REPLAY:
+            return decided
+        age = self._state.now() - summary(store, decided.recording.id).started_at
+        if age <= self._most:
+            return decided
+        call.state.put(Stale(decided.recording.id, int(age // _DAY)))
+        asks = call.session.settings.mode.policy.writes and call.channel is Channel.LLM
+        return Decided(Decision.RECORD) if asks and not changes_something(call.route, call.method) else decided
+
+    @override
+    def on_interaction(self, call: Exchange, made: Interaction) -> Interaction:
+        stale = call.state.get(Stale)
+        good = made.response.status in range(200, 300) and made.response.ending is Ending.COMPLETE
+        call.kept.instead = stale.recording if stale is not None and good else None
+        return made
+
+    @override
+    def on_end(self, call: Exchange, record: Call) -> Call:
+        stale = call.state.get(Stale)
+        if stale is None:
+            return record
+        age = f"recorded {format_count(stale.days, 'day')} ago"
+        return record._replace(stale=record.decision is Decision.REPLAY, note=record.note or age)
+
+
+class StaleFeature(Feature):
+    """Recordings have an age above which they are stale."""
+
+    kind = StaleInterceptor
+
+    @override
+    def plug(self, session: Session, asked: Mapping[str, Any]) -> StaleInterceptor | None:
+        most = self.parts.state.config.max_age
+        return None if most is None else StaleInterceptor(self.parts, most)
