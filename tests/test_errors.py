@@ -45,6 +45,8 @@ def test_exit_codes_are_those_of_the_readme() -> None:
         "ENVIRONMENT": 3,
         "MISS": 4,
         "NOTHING": 5,
+        "CHANGED": 6,
+        "CARRIED": 7,
         "DRIFTED": 8,
         "UNTOLD": 9,
         "STALE": 10,

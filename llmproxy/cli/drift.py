@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.interaction import Headers, Interaction, Usage
     from llmproxy.settings import Loaded
-    from llmproxy.trace.comparing.contracts import Contract
+    from llmproxy.trace.comparing.drift import Contract
 
 BESIDE = ".drift.db"
 """How the store of what drift asked is called, behind the store's name."""
@@ -81,7 +81,7 @@ def drift(
     loaded = gather({"store": store, "upstream": upstream or None})
     kept = Path(f"{loaded.settings.store}{BESIDE}")
     if accept:
-        _accept(kept)
+        _accept(kept, suggest_command("drift", loaded.settings.store))
         return
     limit = _money(max_cost)
     with open_given(store) as database:
@@ -128,14 +128,14 @@ def _money(text: str) -> Decimal | None:
     raise SettingsError(f"--max-cost {text}: an amount of USD above 0, for example 0.50.")
 
 
-def _accept(kept: Path) -> None:
+def _accept(kept: Path, first: str) -> None:
     """Let the last night's answers be the earlier ones from now on. Raises SettingsError: there are none."""
     if not kept.exists():
-        raise SettingsError(f"nothing was asked yet: {kept} is not there.", hint="First: llmproxy drift")
+        raise SettingsError(f"nothing was asked yet: {kept} is not there.", hint=f"First: {first}")
     with open_given(kept, writable=True) as database:
         nights = sorted({each.name for each in database.cassettes()}, key=lambda name: name.partition(" ")[2])
         if not nights:
-            raise SettingsError(f"nothing was asked yet: {kept} is empty.", hint="First: llmproxy drift")
+            raise SettingsError(f"nothing was asked yet: {kept} is empty.", hint=f"First: {first}")
         for name in nights[:-1]:
             database.delete([row.id for row in database.summaries(name)])
         if nights[-1].startswith(_ASKED):
@@ -404,7 +404,7 @@ def _question(each: Interaction) -> tuple[str, str, bytes]:
 
 
 def _read_nights(kept: Path, begins: str) -> dict[tuple[str, str, bytes], list[Contract]]:
-    from llmproxy.trace.comparing.contracts import read_contract
+    from llmproxy.trace.comparing.drift import read_contract
 
     found: dict[tuple[str, str, bytes], list[Contract]] = defaultdict(list)
     if kept.exists():
@@ -436,7 +436,7 @@ class _Compared:
 
     @classmethod
     def of(cls, sampled: _Sampled, earlier: Sequence[Contract], new: Sequence[Contract]) -> _Compared:
-        from llmproxy.trace.comparing.contracts import compare_shapes, find_refusals, read_contract
+        from llmproxy.trace.comparing.drift import compare_shapes, find_refusals, read_contract
 
         recorded = read_contract(sampled.recorded)
         return cls(
@@ -488,8 +488,7 @@ class _Verdict:
 
 def _judge(found: Sequence[_Compared]) -> list[_Verdict]:
     """Return one verdict for each model that was asked."""
-    from llmproxy.trace.comparing.contracts import distance
-    from llmproxy.trace.comparing.drift import ALPHA, correct, find_least_p, find_p, measure_call
+    from llmproxy.trace.comparing.drift import ALPHA, correct, distance, find_least_p, find_p, measure_call
 
     models: dict[str, list[_Compared]] = defaultdict(list)
     for each in found:
@@ -515,8 +514,9 @@ def _end(verdicts: Sequence[_Verdict]) -> Exit:
 
 
 def _report(verdicts: Sequence[_Verdict], spending: _Spending, code: Exit, kept: Path) -> Iterator[str]:
-    from llmproxy.trace.comparing.contracts import describe_behavior
+    from llmproxy.trace.comparing.drift import describe_behavior
 
+    store = str(kept).removesuffix(BESIDE)
     for each in verdicts:
         models = sorted({new.model for call in each.calls for new in call.usable if new.model})
         was = sorted({call.recorded.model for call in each.calls if call.recorded.model})
@@ -543,7 +543,8 @@ def _report(verdicts: Sequence[_Verdict], spending: _Spending, code: Exit, kept:
     said = {Exit.OK: "No drift was seen", Exit.DRIFTED: "Drift", Exit.UNTOLD: "Could not tell"}[code]
     yield f"{said}; {spending.asked} answers, {spending.format()}."
     if code is Exit.DRIFTED:
-        yield "To record anew: llmproxy rerecord ID. To take the new answers as usual: llmproxy drift --accept"
+        yield f"To record anew: {suggest_command('rerecord ID', store)}."
+        yield f"To take the new answers as usual: {suggest_command('drift --accept', store)}"
     elif code is Exit.UNTOLD:
         yield f"More calls or runs tell more: --calls, --runs. What came is in {kept}."
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from llmproxy.calls import describe_hits, find_doubts
 from llmproxy.cli.parts.printing import write_whole_lines
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
-from llmproxy.protocol import OFFLINE, PROXIES, Decision, Mode, UnknownTool
+from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownTool
 
 if TYPE_CHECKING:
     from llmproxy.calls import Totals
@@ -252,7 +252,7 @@ class RunEnding:
         from llmproxy.core.store.queries import count_before
 
         settings, before = self.loaded.settings, 0
-        if self.proxy.process is not None and settings.mode is Mode.RECORD:
+        if self.proxy.process is not None and settings.mode.policy.anew:
             with suppress(LLMProxyError), open_given(settings.store) as store:
                 before = count_before(store, report.cassette, report.sample, self.since)
         told = f"{report.recorded} recorded, and {before} before in cassette {report.cassette}"

@@ -1,4 +1,15 @@
-"""Whether a model behaves otherwise than before: one verdict over all sampled calls, a permutation test within each.
+"""What holds for an answer whatever its words are, and where new answers to a recorded request break it.
+
+    Interaction -> Contract -> (refused, shape) of one call, and how far apart two answers are in behaviour
+
+*Refused*: the provider does not serve this request any more. *Shape*: a member that is gone or has another type, a
+framing or a kind of content that is not understood. Both are seen in one answer. *Behaviour* (tools, finish, length,
+language) varies from answer to answer: statistics decide whether more than before.
+
+A member is missed only where an answer that behaves alike has its parent: an answer without a call of a tool has no
+arguments either, and nothing is gone.
+
+Whether a model behaves otherwise than before: one verdict over all sampled calls, a permutation test within each.
 
     distances between the earlier and the new answers of each call -> p, and what a change would have had to be
 
@@ -12,11 +23,186 @@ call with one earlier and three new answers no p below 1/4 is possible: single c
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import comb, prod, sqrt
+from math import comb, log2, prod, sqrt
 from statistics import fmean
+
+from llmproxy.core.dialects.streams import events_of, framing
+from llmproxy.core.traffic.interaction import Ending, Interaction, header
+from llmproxy.trace.reading.exchange import History, open_exchange
+
+_OPAQUE = frozenset({"input", "args", "arguments", "metadata", "parsed", "logprobs"})
+"""Members whose content is the model's or the user's, not the provider's shape."""
+_REFUSED = range(400, 500)
+_NOT_OURS = frozenset({401, 402, 403, 407, 408, 409, 425, 429})
+"""Statuses that speak of a key, a bill or a busy day, not of the request."""
+_ALIKE, _FAR = log2(1.5), 2.0
+"""Doublings below which two lengths are one, since other words are no other behavior, and from which they are far."""
+_FUNCTION_WORDS = {
+    "en": "the and of to is that for with you are this have",
+    "de": "der die und das ist nicht ein ich zu den mit sie",
+    "fr": "le la les et des est un une pour que dans vous",
+    "es": "el la los de que y en es por para una con",
+    "it": "il di che è per un una sono non con della gli",
+    "pt": "o que de não uma os para com em é do da",
+    "nl": "de het een van en is dat niet voor met zijn op",
+}
+_LANGUAGES = {name: frozenset(words.split()) for name, words in _FUNCTION_WORDS.items()}
+_SCRIPTS = (
+    ("ja", re.compile(r"[\u3040-\u30ff]")), ("ko", re.compile(r"[\uac00-\ud7af]")),
+    ("zh", re.compile(r"[\u4e00-\u9fff]")), ("ru", re.compile(r"[\u0400-\u04ff]")),
+    ("ar", re.compile(r"[\u0600-\u06ff]")), ("el", re.compile(r"[\u0370-\u03ff]")),
+    ("he", re.compile(r"[\u0590-\u05ff]")), ("hi", re.compile(r"[\u0900-\u097f]")),
+    ("th", re.compile(r"[\u0e00-\u0e7f]")),
+)  # fmt: skip
+_FEWEST_WORDS = 3
+"""Function words that tell a language."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """One answer without its words."""
+
+    status: int
+    refusal: str
+    """Why the provider refuses the request; empty if it does not, or if the reason is not the request."""
+    framing: str
+    """``sse``, ``json`` and so on; with ``, cut`` where its end was missing."""
+    members: frozenset[tuple[str, str]]
+    """Path of a member, and its type; lists have no positions: ``usage.prompt_tokens``, ``number``."""
+    legible: bool
+    """Words, thoughts or calls were understood, and nothing besides that was not."""
+    kinds: tuple[bool, bool, bool]
+    """Whether there are words, thoughts, calls."""
+    tools: tuple[str, ...]
+    finish: tuple[str, ...]
+    text: str
+    language: str
+    """Empty where a text is too short to tell."""
+    model: str | None
+    """Which model the answer says it is from."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether the provider answered the question, well or in a shape that nobody knows."""
+        return self.status in range(200, 300)
+
+    @property
+    def behavior(self) -> tuple[object, ...]:
+        """What must be equal for shapes to be comparable."""
+        return self.kinds, self.finish
+
+
+def read_contract(interaction: Interaction) -> Contract:
+    """Read an answer. Never raises."""
+    response, opened = interaction.response, open_exchange(interaction, History())
+    kind = header(response.headers, "content-type") or ""
+    said = opened.answer
+    refused = response.status in _REFUSED and response.status not in _NOT_OURS
+    whole = response.ending is Ending.COMPLETE
+    text = said.text if said else ""
+    kinds = (bool(text), bool(said and said.reasoning), bool(said and said.tool_calls))
+    return Contract(
+        status=response.status,
+        refusal=f"{response.status} {opened.error or response.reason}".strip() if refused else "",
+        framing=framing(kind, response.body) + ("" if whole else f", {response.ending.value}"),
+        members=frozenset(each for event in events_of(kind, response.body) for each in _members(event)),
+        legible=any(kinds) and not (said and said.unknown),
+        kinds=kinds, tools=tuple(sorted(call.name for call in said.tool_calls)) if said else (),
+        finish=tuple(sorted(opened.finish_reasons)), text=text, language=find_language(text),
+        model=opened.answer_model,
+    )  # fmt: skip
+
+
+def _members(value: object, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        tag = value.get("type")
+        here = f"{path}<{tag}>" if isinstance(tag, str) else path
+        yield here, "object"
+        for name, inner in value.items():
+            if name not in _OPAQUE or not isinstance(inner, dict | list):
+                yield from _members(inner, f"{here}.{name}" if here else name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _members(inner, f"{path}[]")
+    elif value is not None:
+        yield path, "boolean" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
+
+
+def find_language(text: str) -> str:
+    """Return the language of a text by its script and its function words: ``en``; empty where they do not tell."""
+    for name, script in _SCRIPTS:
+        if len(script.findall(text)) * 3 > len(text):
+            return name
+    words = re.findall(r"[^\W\d_]+", text.lower())
+    counts = Counter({name: sum(word in known for word in words) for name, known in _LANGUAGES.items()})
+    (first, most), (_, second) = counts.most_common(2)
+    return first if most >= _FEWEST_WORDS and most > second else ""
+
+
+def find_refusals(new: Sequence[Contract]) -> list[str]:
+    """Return why a request that was answered once is refused now, each reason once."""
+    return list(dict.fromkeys(each.refusal for each in new if each.refusal))
+
+
+def compare_shapes(old: Sequence[Contract], new: Sequence[Contract]) -> list[str]:
+    """Return what is broken in the shape of new answers to one request, in words; empty if nothing is."""
+    new = [each for each in new if each.usable]
+    old = [each for each in old if each.usable]
+    if not old or not new:
+        return []
+    framings = {each.framing for each in old}
+    if framings.isdisjoint(each.framing for each in new):
+        return [f"the answer was framed as {' or '.join(sorted(framings))}, and is {new[0].framing}"]
+    if all(each.legible for each in old) and not any(each.legible for each in new):
+        before = {path for each in old for path, _ in each.members}
+        unknown = sorted(
+            {path for each in new for path, _ in each.members} - before, key=lambda path: (len(path), path)
+        )
+        return [f"nothing in the answer is understood; new in it: {', '.join(unknown[:3]) or 'nothing'}"]
+    return [text for group in {each.behavior for each in old} for text in _compare_members(
+        [each for each in old if each.behavior == group], [each for each in new if each.behavior == group]
+    )]  # fmt: skip
+
+
+def _compare_members(old: Sequence[Contract], new: Sequence[Contract]) -> Iterator[str]:
+    if not new:
+        return
+    always = frozenset.intersection(*(each.members for each in old))
+    ever = frozenset().union(*(each.members for each in new))
+    types = dict(ever)
+    parents = {path for path, kind in ever if kind == "object"} | {""}
+    for path, kind in sorted(always - ever):
+        if _parent(path) not in parents:
+            continue  # its parent is gone, and named
+        now = types.get(path)
+        yield f"{path} is gone" if now is None else f"{path} was a {kind}, and is a {now}"
+
+
+def _parent(path: str) -> str:
+    return path.removesuffix("[]").rpartition(".")[0] if not path.endswith(">") else path[: path.rindex("<")]
+
+
+def distance(one: Contract, other: Contract) -> float:
+    """Return how far two answers are apart in behaviour: tools, finish and language count one, length up to one."""
+    language = bool(one.language and other.language and one.language != other.language)
+    doublings = abs(log2(len(one.text) + 1) - log2(len(other.text) + 1))
+    length = 0.0 if doublings < _ALIKE else min(doublings, _FAR) / _FAR
+    return (one.tools != other.tools) + (one.finish != other.finish) + language + length
+
+
+def describe_behavior(one: Contract) -> str:
+    """Return what an answer did, in words: ``calls refund; 120 characters of en; stop``."""
+    parts = [f"calls {', '.join(one.tools)}" if one.tools else "", f"{len(one.text)} characters" if one.text else ""]
+    parts[1] += f" ({one.language})" if one.language else ""
+    return "; ".join(filter(None, (*parts, ", ".join(one.finish)))) or f"status {one.status}"
+
+
+# -- statistics --------------------------------------------------------------------------------------------------------
 
 ALPHA = 0.05
 DRAWN = 9_999

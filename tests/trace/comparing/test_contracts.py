@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.traffic.interaction import Chunk
-from llmproxy.trace.comparing.contracts import Contract, compare_shapes, distance, find_language, read_contract
+from llmproxy.trace.comparing.drift import Contract, compare_shapes, distance, find_language, read_contract
 from tests.support.chats import chat
 
 
