@@ -106,6 +106,15 @@ _NO_VALUE = late(
 """Templates, calls, variables, paths, files, hosts, links, hashes."""
 
 
+_NO_CALL = late(r"(?<!\w)(?!\w*[A-Za-z]{3})\w+[(\[]")
+
+
+def drop_brackets(quoted: str) -> str:
+    """Return a quoted value without brackets that open no call: behind no word, or among three symbols."""
+    symbols = len(set(quoted[:_LOOKED_AT]).intersection("!@#%^&*")) > 2
+    return quoted.replace("(", "").replace("[", "") if symbols else _NO_CALL.sub("", quoted)
+
+
 def is_literal(text: str) -> bool:
     """Return whether a text is what it says: no template, call, variable, path, link or hash."""
     return _NO_VALUE.search(text[:_LOOKED_AT]) is None
@@ -153,11 +162,9 @@ PASSWORDS = frozenset(
      "changeme postgres postgresql mysql mongo mongodb redis rabbitmq rabbit minio neo4j elastic db dbpass "
      "dbpassword mypassword mysecretpassword yourpassword your_password your-password token apikey api_key "
      "key foo bar baz hunter2 tiger thing repo a%20secret xxx xxxx pw p@ssw0rd pass123 password123 "
-    "password1 password1234 "
-     "passwort1 "
-     "secret123 secretpassword topsecret admin123 root123 test123 test1234 letmein welcome qwerty 12345678 "
-     "123456789 1234567890 abc12345 postgres123 mysecret supersecret changeit dummy fake sample none null "
-     "true false undefined required optional string"
+     "password1 password1234 passwort1 secret123 secretpassword topsecret admin123 root123 test123 test1234 "
+     "letmein welcome qwerty 12345678 123456789 1234567890 abc12345 postgres123 mysecret supersecret changeit dummy "
+     "fake sample none null true false undefined required optional string"
 )
 )  # fmt: skip
 """What documentation and local set-ups write for a password."""

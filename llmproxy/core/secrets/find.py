@@ -23,7 +23,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
-from llmproxy.core.secrets.entropy import has_dozen, is_drawn, is_random, is_set
+from llmproxy.core.secrets.entropy import drop_brackets, has_dozen, is_drawn, is_random, is_set
 from llmproxy.core.secrets.kinds import (
     AN_ID,
     BARE_VALUE,
@@ -298,8 +298,9 @@ def _value_of(text: str, data: bytes, lowered: bytes, match: re.Match[bytes]) ->
         said = least_of_name(name, variable=False) > 0
         if found and (is_drawn(found["value"], least) or (said and is_set(found["value"]))):
             return Span(*found.span("value"))
-    found = QUOTED_VALUE.match(text, at) or BARE_VALUE.match(text, at)
-    if found is None or not is_drawn(found["value"], least):
+    quoted = QUOTED_VALUE.match(text, at)
+    found = quoted or BARE_VALUE.match(text, at)
+    if found is None or not is_drawn(drop_brackets(found["value"]) if quoted else found["value"], least):
         return None
     return None if AN_ID.fullmatch(found["value"]) and not is_sure_name(name) else Span(*found.span("value"))
 

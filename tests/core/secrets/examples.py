@@ -120,6 +120,8 @@ NAMED: dict[str, tuple[str, str]] = {
     "env, quoted": (f'export DB_PASSWORD="{SHORT}"', SHORT),
     "with an ampersand": (f"password: {SHORT}&{LOT}", f"{SHORT}&{LOT}"),
     "django": (f"SECRET_KEY = '{DJANGO}'", DJANGO),
+    "django, shorter": (f"SECRET_KEY = '{DJANGO[16:-9]}'", DJANGO[16:-9]),
+    "with brackets": ("DB_PASSWORD='xK9;mQ2(vL7)pW4z'", "xK9;mQ2(vL7)pW4z"),
     **{
         f"env {name}": (f"DEBUG=1\n{name}={value}\nPORT=80", value)
         for name, value in {
@@ -270,6 +272,7 @@ CODE = [
     "Cookie: theme=dark-mode-2; lang=de-DE; consent=accepted-2024",
     "if (secret.length < 32) throw new Error('secret2 too short');",
     "auth = HTTPBasicAuth(user1, password2)",
+    "password = 'get_v2(db1)[x9];int2str(k7,p3)'",
     '"token": "<TOKEN>", "api_key": "YOUR_API_KEY_2024", "password": "changeme123"',
     "jdbc:postgresql://localhost:5432/app?user=postgres&password=postgres",
     "Server=localhost;User Id=sa;Password=${SA_PASSWORD};",
