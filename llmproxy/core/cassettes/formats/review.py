@@ -47,6 +47,7 @@ from llmproxy.core.cassettes.formats.yaml_text import (
     STYLES,
     AnchoredValue,
     AnchorReference,
+    WideValue,
     lines,
     lines_of,
     listing,
@@ -81,6 +82,10 @@ _MAX_ALIASES = 9_000
 """In one file; the reader takes 10 000."""
 _SAID = 100
 _WRAP = 100
+_SHORT = 100
+"""Bytes of an answer that stands on one line whole."""
+_LINE = 2000
+"""Characters of what a reader skips: an answer's headers, ids, usage."""
 
 
 def recognises(source: Source) -> bool:
@@ -111,7 +116,7 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
         if not said and each.recorded_at:
             said = {"started_at": each.recorded_at}
         parts.append(f"\n# {_title(each)}\n")
-        parts += _join_lines(lines([tree | ({"recorded": said} if said else {})]))
+        parts += _join_lines(lines([tree | ({"recorded": WideValue(said)} if said else {})]))
     return "".join([*parts, f"{_END}\n"])
 
 
@@ -155,15 +160,14 @@ def _join_lines(found: list[str]) -> Iterator[str]:
 
 
 def _request(each: Recorded, shared: _Shared) -> dict[str, object]:
-    tree: dict[str, object] = {"method": each.method, "url": each.uri, "headers": _fields(each.headers)}
-    return tree | _body(each.body, shared)
+    method = {} if each.method == "POST" else {"method": each.method}
+    return method | {"url": each.uri, "headers": _fields(each.headers)} | _body(each.body, shared)
 
 
 def _response(each: Recorded) -> dict[str, object]:
-    tree: dict[str, object] = {"status": each.status}
-    if each.reason:
-        tree["reason"] = each.reason
-    return tree | {"headers": _fields(each.response_headers)} | _body(each.response_body, None)
+    said = f"{each.status} {each.reason}" if each.reason else each.status
+    headers = WideValue(_fields(each.response_headers), _LINE)
+    return {"status": said, "headers": headers} | _body(each.response_body, None)
 
 
 def _fields(headers: Headers) -> list[dict[str, str]]:
@@ -176,6 +180,8 @@ def _body(body: bytes, shared: _Shared | None) -> dict[str, object]:
     if found := style_of(body):
         tree, style = found
         how = {} if style == "compact" else {"style": style}
+        if shared is None and isinstance(tree, dict) and len(body) > _SHORT:
+            return how | {"json_parts": [WideValue(part, _LINE) for part in _parts(tree)]}
         return how | {"json": tree if shared is None else shared.share(tree)}
     try:
         said = body.decode()
@@ -184,6 +190,17 @@ def _body(body: bytes, shared: _Shared | None) -> dict[str, object]:
     if not _CONTROLS.search(said):
         return {"text": said}
     return {"base64": "\n".join(textwrap.wrap(base64.b64encode(body).decode(), _WRAP)) + "\n"}
+
+
+def _parts(tree: dict[str, object]) -> list[dict[str, object]]:
+    """Return an answer's members in few groups: each list (choices, output, content) alone, the others together."""
+    groups: list[dict[str, object]] = [{}]
+    for name, value in tree.items():
+        if isinstance(value, list) and value:
+            groups += [{name: value}, {}]
+        else:
+            groups[-1][name] = value
+    return [group for group in groups if group]
 
 
 def _title(each: Recorded) -> str:
@@ -323,13 +340,17 @@ def _read_interaction(tree: Tree, number: int) -> Recorded:
     extra = tree.get("recorded") or {}
     if not isinstance(extra, dict):
         raise ReadingProblem(f"`recorded` is {kind(extra)}, not a mapping")
+    method = text(request, "method") if "method" in request else "POST"
+    code, reason = response.get("status"), text(response, "reason", "")
+    if isinstance(code, str) and (found := re.fullmatch(r"(\d{3}) (.+)", code)):
+        code, reason = int(found[1]), found[2]
     return Recorded(
-        method=text(request, "method") if extra else text(request, "method").upper(),  # by hand anything goes
+        method=method if extra else method.upper(),  # by hand anything goes
         uri=text(request, "url"),
         headers=_headers(request, "request"),
         body=_bytes(request, "request"),
-        status=status(response.get("status")),
-        reason=text(response, "reason", ""),
+        status=status(code),
+        reason=reason,
         response_headers=_headers(response, "response"),
         response_body=_bytes(response, "response"),
         number=number,
@@ -350,7 +371,7 @@ def _headers(side: dict[str, Tree], where: str) -> Headers:
 
 
 def _bytes(side: dict[str, Tree], where: str) -> bytes:
-    forms = [name for name in ("json", "text", "base64") if name in side]
+    forms = [name for name in ("json", "json_parts", "text", "base64") if name in side]
     if len(forms) > 1:
         raise ReadingProblem(f"{where}: its body stands there as {' and as '.join(forms)}")
     if not forms:
@@ -359,7 +380,12 @@ def _bytes(side: dict[str, Tree], where: str) -> bytes:
     if style not in STYLES:
         raise ReadingProblem(f"{where}: there is no style {style!r}; known: {', '.join(STYLES)}")
     value = side[forms[0]]
-    if forms == ["json"]:
+    if forms == ["json_parts"]:
+        parts = [mapping({"part": part}, "part") for part in array(side, "json_parts")]
+        value = {name: member for part in parts for name, member in part.items()}
+        if len(value) < sum(map(len, parts)):
+            raise ReadingProblem(f"{where}: a member stands twice in `json_parts`")
+    if forms[0].startswith("json"):
         try:
             return write_tree(value, style)
         except (ValueError, TypeError, RecursionError) as error:

@@ -54,9 +54,16 @@ class AnchorReference:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class WideValue:
+    """A mapping or list that a reader skips: on one line of `room` characters, if it fits."""
+
+    value: object
+    room: int = 400
+
+
 _WIDTH = 112
 """Characters of a line into which a mapping or a list is put."""
-_LONGEST = 400
 _BARE = re.compile(r"[A-Za-z](?:[\w./ -]*[\w./-])?")
 
 
@@ -75,8 +82,9 @@ def _block(out: list[str], value: object, indent: str) -> None:
     if isinstance(value, list):
         for child in value:
             start = len(out)
-            if isinstance(child, dict | list) and child and not (indent and _flow(child, _WIDTH - len(indent))):
-                _block(out, child, indent + _STEP)
+            bare, room = _unwrap(child, _WIDTH - len(indent))
+            if isinstance(bare, dict | list) and bare and not (indent and _flow(bare, room)):
+                _block(out, bare, indent + _STEP)
                 out[start] = f"{indent}- {out[start][len(indent) + 2 :]}"
             else:
                 _entry(out, f"{indent}-", child, indent)
@@ -89,9 +97,10 @@ def _entry(out: list[str], head: str, value: object, indent: str) -> None:
     """Write what stands after ``name:`` or ``-``; inside of an interaction on the same line, where that is short."""
     if isinstance(value, AnchoredValue):
         head, value = f"{head} &{value.name}", value.value
+    value, room = _unwrap(value, _WIDTH - len(head))
     if isinstance(value, AnchorReference):
         out.append(f"{head} *{value.name}")
-    elif indent and isinstance(value, dict | list) and value and (short := _flow(value, _room(head))):
+    elif indent and isinstance(value, dict | list) and value and (short := _flow(value, room)):
         out.append(f"{head} {short}")
     elif isinstance(value, dict | list) and value:
         out.append(head)
@@ -102,9 +111,8 @@ def _entry(out: list[str], head: str, value: object, indent: str) -> None:
         out.append(f"{head} {scalar(value)}")
 
 
-def _room(head: str) -> int:
-    """Return the room behind `head`: what only the recording knows is for no reader, and stands on one line."""
-    return _LONGEST if head == f"{_STEP}recorded:" else _WIDTH - len(head)
+def _unwrap(value: object, room: int) -> tuple[object, int]:
+    return (value.value, value.room) if isinstance(value, WideValue) else (value, room)
 
 
 def _flow(value: object, room: int) -> str:
@@ -120,7 +128,7 @@ def _flow(value: object, room: int) -> str:
         parts = [name + said if (said := _flow(each, room)) else "" for name, each in many]
         text = ", ".join(parts) if all(parts) else ""
         return "" if not text or len(text) > room - 2 else f"{{{text}}}" if isinstance(value, dict) else f"[{text}]"
-    if isinstance(value, AnchoredValue | AnchorReference) or (isinstance(value, str) and "\n" in value):
+    if isinstance(value, AnchoredValue | AnchorReference | WideValue) or (isinstance(value, str) and "\n" in value):
         return ""
     return _word(value) if isinstance(value, str) else scalar(value)
 

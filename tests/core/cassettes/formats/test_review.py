@@ -49,7 +49,7 @@ def test_any_body_comes_back(body: bytes) -> None:
     ("body", "form"),
     [
         (b'{"a":1}', "json: {a: 1}"),
-        (b'{"a": 1}', "style: spaced, json: {a: 1}"),
+        (b'{"a": 1}', "style: spaced\n    json: {a: 1}"),
         (b'{\n  "a": 1\n}\n', "style: indent2-newline\n"),
         (b'{"a":1.00}', "text: "),
         (b"data: {}\n\ndata: [DONE]\n\n", "text: |+\n      data: {}\n\n      data: [DONE]\n\n"),
@@ -75,7 +75,7 @@ def test_the_real_traffic(traffic: Path) -> None:
         assert [replace(each, number=0) for each in found] == recorded, path
         bodies = [each.response_body for each in recorded if each.response_body[:1] in (b"{", b"[")]
         answers += len(bodies)
-        trees += sum("json" in review._body(body, None) for body in bodies)
+        trees += sum(not {"json", "json_parts"}.isdisjoint(review._body(body, None)) for body in bodies)
     assert answers > 50
     assert trees / answers > 0.85
 
@@ -139,6 +139,41 @@ def test_whose_child_it_is(source: Callable[..., Source]) -> None:
         review.fork_in(source(text.replace("  parent: trip\n", "")))
 
 
+def test_a_question_of_one_line_is_at_most_twenty_lines() -> None:
+    """With all that a provider says of itself, its limits and its counts; and what was written line by line is read."""
+    counts = {"prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0}, "completion_tokens": 31}
+    message: dict[str, object] = {
+        "role": "assistant",
+        "content": "Oslo is wet. " * 12,
+        "refusal": None,
+        "annotations": [],
+    }
+    tree = {
+        "id": "chatcmpl-1", "object": "chat.completion", "created": 1774962775, "model": "gpt-4o-mini-2024-07-18",
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 15, "total_tokens": 46, **counts}, "service_tier": "default",
+        "system_fingerprint": None,
+    }  # fmt: skip
+    limits = tuple((f"x-ratelimit-{name}", "4999") for name in "abcdefghijklmnopqrst")
+    asked = one(b'{"messages":[{"role":"user","content":"Hi"}]}', write_tree(tree, "indent2-newline"))
+    told = replace(asked, response_headers=(*JSON, *limits), extra={"chunks": "0:943", "ending": "complete"})
+    assert back(told) == [told]
+    assert len(review.dumps([told], "x").splitlines()) <= 20
+
+
+def test_what_was_written_before_is_read() -> None:
+    """Method, reason and the members of an answer stood on lines of their own."""
+    text = (
+        "llmproxy-cassette: 1\ncassette: x\ninteractions:\n\n- request:\n    method: POST\n"
+        "    url: https://api.openai.com/v1/chat/completions\n    headers: [{content-type: application/json}]\n"
+        "  response:\n    status: 200\n    reason: OK\n    headers:\n      - {content-type: application/json}\n"
+        "    style: indent2\n    json:\n      id: chatcmpl-1\n      choices:\n        - index: 0\n...\n"
+    )
+    answer = b'{\n  "id": "chatcmpl-1",\n  "choices": [\n    {\n      "index": 0\n    }\n  ]\n}'
+    (found,) = review.read(Source(text.encode(), "x"))
+    assert replace(found, number=0) == one(b"", answer)
+
+
 def test_hand_written() -> None:
     """The least that a person has to write is enough."""
     text = (
@@ -165,6 +200,8 @@ SOUND = "- request: {method: GET, url: 'http://h/'}\n  response: {status: 200}\n
         (HEAD + SOUND + "- 1\n...\n", "line 6, interaction 2: `request` is missing"),
         (HEAD + SOUND.replace("200", "20") + "...\n", "line 4, interaction 1: the status is 20"),
         (HEAD + SOUND.replace("200", "200, json: 1, text: a") + "...\n", "stands there as json and as text"),
+        (HEAD + SOUND.replace("200", "200, json_parts: [{a: 1}, {a: 2}]") + "...\n", "stands twice in `json_parts`"),
+        (HEAD + SOUND.replace("200", "200, json_parts: [1]") + "...\n", "`part` is int"),
         (HEAD + SOUND.replace("200", "200, style: odd, json: 1") + "...\n", "there is no style 'odd'"),
         (HEAD + SOUND.replace("200", "200, text: 1") + "...\n", "`text` is int, not a text"),
         (HEAD + SOUND.replace("200", "200, base64: '?'") + "...\n", "its base64 is damaged"),
