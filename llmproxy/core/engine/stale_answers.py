@@ -53,7 +53,8 @@ class StaleInterceptor(Interceptor[Exchange]):
     def on_interaction(self, call: Exchange, made: Interaction) -> Interaction:
         stale = call.state.get(Stale)
         good = made.response.status in range(200, 300) and made.response.ending is Ending.COMPLETE
-        call.kept.instead = stale.recording if stale is not None and good else None
+        here = call.kept.into is None  # a staged answer takes no place yet
+        call.kept.instead = stale.recording if stale is not None and good and here else None
         return made
 
     @override

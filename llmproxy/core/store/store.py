@@ -178,13 +178,13 @@ class Store(Reading, Writing):
 def choose_occurrence(
     given: Addition, live: Sequence[KeyedRecording], before: int | None
 ) -> tuple[frozenset[int], int]:
-    """Return which live recordings of its key an interaction supersedes, and which occurrence it is; a taken one gives
+    """Return which live recordings an interaction supersedes, and which occurrence it is; a taken one gives
     the next after the last.
 
     `before`: id of the first one that is stored together with it.
     """
     gone = frozenset(each.id for each in live) if given.supersede else _find_healed(given, live, before)
-    gone |= {each.id for each in live if each.id == given.instead}
+    gone |= set() if given.instead is None else {given.instead}  # of another key too: the question of another run
     taken, nth = [each.occurrence for each in live if each.id not in gone], given.interaction.occurrence
     return gone, nth if nth not in taken else taken[-1] + 1
 

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -87,8 +88,8 @@ def test_a_replay_says_what_is_old(store: Path, typed: list[str], code: Exit, sa
 @pytest.mark.parametrize("mode", ["auto", "once"])
 def test_what_is_old_is_asked_anew_once(store: Path, mode: str, answer: Step, heard: str, kept: list[str]) -> None:
     """A good answer takes its place, and the next run replays it; with another one the recording stays."""
-    with sqlite3.connect(store) as database:
-        database.execute("UPDATE cassettes SET closed_cleanly = 1")
+    with closing(sqlite3.connect(store)) as opened, opened:
+        opened.execute("UPDATE cassettes SET closed_cleanly = 1")
     with Provider([answer]) as provider:
         done = run(store, "--mode", mode, "--max-age", "30d", upstream=provider.url)
         assert (done.stdout.splitlines(), len(provider.requests)) == ([heard, "Fine."], 1), done.stderr
@@ -98,3 +99,25 @@ def test_what_is_old_is_asked_anew_once(store: Path, mode: str, answer: Step, he
         body["choices"][0]["message"]["content"] if "choices" in body else body["error"]["message"] for body in bodies
     ]
     assert sorted(said) == sorted(kept)
+
+
+def test_what_is_old_is_gone_in_another_folder_too(tmp_path: Path) -> None:
+    """A hit of another run is asked in this run's words, and a third run hears the new answer, not both."""
+
+    def go(folder: str, upstream: str, *typed: str) -> str:
+        (tmp_path / folder).mkdir()
+        command = [*program("llmproxy"), "run", "--store", str(tmp_path / "x.db"), *typed, "--", sys.executable]
+        done = subprocess.run(
+            [*command, "-c", AGENT, f"What is in {tmp_path / folder}/src?"], cwd=tmp_path / folder, check=False,
+            env=clean_env({"OPENAI_BASE_URL": f"{upstream}/v1", "OPENAI_API_KEY": "sk-test"}),
+            capture_output=True, text=True, timeout=90,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    with Provider([step(say="Old."), step(say="New.")]) as provider:
+        go("one", provider.url, "--mode", "record")
+        with closing(sqlite3.connect(tmp_path / "x.db")) as database, database:
+            database.execute(f"UPDATE interactions SET started_at = started_at - {40 * DAY}")
+        assert go("two", provider.url, "--mode", "auto", "--max-age", "30d") == "New.\n"
+    assert go("three", "http://127.0.0.1:9") == "New.\n"
