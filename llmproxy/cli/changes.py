@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.store_arguments import open_given
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError, printable
 from llmproxy.protocol import UPDATE_VARIABLE, Update
-from llmproxy.store_server import is_there
+from llmproxy.store_server import is_there, server_of
 
 if TYPE_CHECKING:
     from llmproxy.core.changes.accepted import AcceptedChange
@@ -63,7 +63,8 @@ def _try(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> int:
     typer.echo("llmproxy: changes: offline, on the recorded answers; the command's own tools run", err=True)
     plain = replace(asked, options=replace(asked.options, json=None))
     code = execute_on_recordings(plain, loaded, {UPDATE_VARIABLE: Update.TRIAL.value})
-    return print_changes(store, read_changes(store, since), code, json_file=file, markdown=markdown)
+    folder, found = loaded.settings.cassette_dir, read_changes(store, since)
+    return print_changes(store, found, code, folder=folder, json_file=file, markdown=markdown)
 
 
 def execute_on_recordings(asked: RunArguments, loaded: Loaded, more: Mapping[str, str]) -> int:
@@ -81,10 +82,11 @@ def execute_on_recordings(asked: RunArguments, loaded: Loaded, more: Mapping[str
 
 
 def print_changes(
-    store: Path, found: Changes, code: int, *, json_file: Path | None = None, markdown: Path | None = None
-) -> int:
+    store: Path, found: Changes, code: int, *, folder: Path | None = None, json_file: Path | None = None,
+    markdown: Path | None = None,
+) -> int:  # fmt: skip
     """Print what has changed, and return the exit code; `code` is the command's own. Raises MachineError."""
-    for text in [*found.lines(), *found.steps(store)]:
+    for text in [*found.lines(), *found.steps(store, folder)]:
         print_line(printable(text))
     final = Exit.CHANGED if found.any and code in (Exit.OK, Exit.MISS, Exit.FAILED) else code
     try:
@@ -109,6 +111,21 @@ def accepted_by_cassette(loaded: Loaded) -> dict[str, tuple[AcceptedChange, ...]
         names = dict.fromkeys(info.name for info in store.cassettes())
         found = {name: accepted_of(store, name) for name in names}
     return {name: each for name, each in found.items() if each}
+
+
+def check_folder(loaded: Loaded, cassettes: Iterable[str]) -> None:
+    """Raise SettingsError if a cassette has a file, and nobody said in which folder: a fresh clone knew nothing of what
+    is accepted in the store alone.
+    """
+    settings = loaded.settings
+    if settings.cassette_dir is None and server_of(settings.store) is None:
+        with open_given(settings.store) as store:
+            filed = next(filter(store.file_of, cassettes), "")
+        if filed:
+            raise SettingsError(
+                f"cassette {line(filed)} is kept in a file, which has to say it too: in which folder?",
+                hint="Add --cassette-dir DIR, as in your tests. Nothing was written.",
+            )
 
 
 def write_accepted(loaded: Loaded, made: Mapping[str, Sequence[AcceptedChange]]) -> None:
@@ -157,5 +174,6 @@ def _drop(loaded: Loaded, names: Sequence[str]) -> None:
         for cassette, accepted in found.items()
         if any(each.name in names for each in accepted)
     }
+    check_folder(loaded, left)
     write_accepted(loaded, left)
     print_line(f"dropped: {', '.join(names)}, in {line(' '.join(left))}; what it covered is a miss again.")

@@ -53,8 +53,6 @@ _KEPT_THERE = re.compile(
 )
 """Members that name what a server kept for one run: it may be gone, and that is no drift."""
 _OWN_KINDS = frozenset({"function", "custom"})
-_MARGIN = Decimal("1.05")
-"""Tokens of a prompt are counted by the provider: today's count may be a little higher than the recorded one."""
 
 
 def register(app: typer.Typer) -> None:
@@ -249,13 +247,17 @@ def _prepare(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> _S
     """Return a call as it will be sent. Raises SettingsError, whose message is why it is not."""
     import json
 
+    from llmproxy.core.dialects.usage import MARGIN, cost_at_most
+
     body = json.loads(recorded.request.body) if recorded.request.body[:1] == b"{" else {}
     if _KEPT_THERE.search(recorded.request.body):
         raise SettingsError("names what a server kept")
     if any(_is_providers(tool) for tool in body.get("tools") or ()):
         raise SettingsError("runs tools of the provider")
     headers = live_headers(recorded, os.environ, record_first(loaded, recorded.cassette))
-    most = _most(recorded, body)
+    tokens = recorded.usage.input
+    prompt = None if tokens is None else int(tokens * MARGIN) + 1
+    most = None if prompt is None else cost_at_most(recorded.provider, recorded.model, prompt, body)
     if limit is not None and most is None:
         raise SettingsError("nothing says what an answer costs at the most, which --max-cost needs")
     return _Sampled(recorded, headers, live_upstream(recorded, dict(loaded.settings.upstream)), most)
@@ -266,42 +268,6 @@ def _is_providers(tool: object) -> bool:
         return True
     ours = {"functionDeclarations", "function_declarations", "toolSpec", "input_schema", "function", "parameters"}
     return not (ours & tool.keys()) and tool.get("type") not in _OWN_KINDS
-
-
-def _most(recorded: Interaction, body: Mapping[str, Any]) -> Decimal | None:
-    """Return what an answer costs at the most: the prompt, and as many tokens as request or model allow."""
-    from dataclasses import replace
-
-    from llmproxy.trace.reading.exchange import parameters
-
-    usage, said = recorded.usage, parameters(dict(body))
-    tokens = said.get("gen_ai.request.max_tokens") or _model_limit(recorded.model)
-    if usage.input is None or not isinstance(tokens, int):
-        return None
-    prompt = int(usage.input * _MARGIN) + 1
-    answers = said.get("gen_ai.request.choice.count") or 1
-    costs = [
-        _cost(recorded, replace(usage, input=prompt, output=tokens * answers, cached=0, cache_written=written))
-        for written in (0, prompt if usage.cache_written else 0)
-    ]
-    return None if None in costs else max(each for each in costs if each is not None)
-
-
-def _model_limit(model: str | None) -> int | None:
-    """Return how many tokens a model answers with at the most, by litellm's table; None if that is not known."""
-    import importlib.util
-    import json
-
-    spec = importlib.util.find_spec("litellm")
-    if spec is None or spec.origin is None:
-        return None
-    with suppress(OSError, ValueError):
-        table = json.loads(
-            (Path(spec.origin).parent / "model_prices_and_context_window_backup.json").read_text("utf-8")
-        )
-        found = table.get(model, {}).get("max_output_tokens")
-        return found if isinstance(found, int) else None
-    return None
 
 
 def _cost(recorded: Interaction, usage: Usage) -> Decimal | None:

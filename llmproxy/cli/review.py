@@ -17,7 +17,7 @@ import typer
 
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import format_count
-from llmproxy.cli.changes import accepted_by_cassette, write_accepted
+from llmproxy.cli.changes import accepted_by_cassette, check_folder, write_accepted
 from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import line, print_line
 from llmproxy.cli.parts.store_arguments import STORE
@@ -108,11 +108,14 @@ def _load(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded, list[C
     if not pending:
         typed = suggest_command("changes -- COMMAND", loaded.settings.store)
         raise SettingsError("nothing is pending: no trial saw a change that is not decided.", hint=f"First: {typed}")
+    check_folder(loaded, (name for group in pending for name in group.cassettes))
     return loaded, pending
 
 
 def _where(group: ChangeGroup) -> str:
-    return f"{format_count(group.calls, 'call')} in {line(' '.join(group.cassettes))}"
+    from llmproxy.report.changes import name_some
+
+    return f"{format_count(group.calls, 'call')} in {line(name_some(group.cassettes))}"
 
 
 def _ask(group: ChangeGroup) -> str:
@@ -157,6 +160,7 @@ def _accept(loaded: Loaded, chosen: Sequence[ChangeGroup], until: date | None, w
     """Write accepted changes into the cassettes that trials saw them in."""
     from llmproxy.core.changes.accepted import accept as accept_changes, unite
     from llmproxy.core.sessions.trials import read_trials
+    from llmproxy.report.changes import name_some
 
     names, today = {group.name for group in chosen}, date.today()  # noqa: DTZ011 - the day of who accepts
     before, made = accepted_by_cassette(loaded), dict[str, Sequence["AcceptedChange"]]()
@@ -166,7 +170,7 @@ def _accept(loaded: Loaded, chosen: Sequence[ChangeGroup], until: date | None, w
             known = made.get(trial.cassette, before.get(trial.cassette, ()))
             made[trial.cassette] = unite(known, taken)
     write_accepted(loaded, made)
-    print_line(f"accepted: {', '.join(group.name for group in chosen)}, in {line(' '.join(made))}")
+    print_line(f"accepted: {', '.join(group.name for group in chosen)}, in {line(name_some(made))}")
     print_line("Answers are carried from now on, and every run says so; --strict refuses them.")
 
 

@@ -163,8 +163,9 @@ def _try_changes(asked: TestOptions) -> int:
 
     since, flags = time.time(), {**asked.flags, "mode": "replay"}
     code = replace(asked, flags=flags).execute({**os.environ, UPDATE_VARIABLE: Update.TRIAL.value})
-    store = store_of(gather(flags))
-    return print_changes(store, read_changes(store, since), code)
+    loaded = gather(flags)
+    store, folder = store_of(loaded), loaded.settings.cassette_dir or (CASSETTES if CASSETTES.is_dir() else None)
+    return print_changes(store, read_changes(store, since), code, folder=folder)
 
 
 def _money(text: str) -> Decimal | None:

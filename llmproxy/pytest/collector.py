@@ -63,8 +63,10 @@ class Collector:
         """
         self.baseline: Path | None = None
         """The JSON report of an earlier run, which this one is compared with."""
-        self.stores: Callable[[], Sequence[Path]] = list
-        """Returns the stores whose trials are told at the end; none where nothing is on trial, or others tell it."""
+        self.stores: Callable[[], Mapping[Path, Path | None]] = dict
+        """Returns the stores whose trials are told at the end, each with the folder of its files; none where nothing is
+        on trial, or others tell it.
+        """
         self._changed: list[str] = []
         self.accepted: Callable[[Sequence[str]], Sequence[str]] = list
         """Returns since when these changes are accepted, a line each."""
@@ -134,13 +136,13 @@ class Collector:
 
     def _find_changes(self, session: pytest.Session) -> None:
         """Read what trials saw, and end with a code of its own where something has changed."""
-        for store in self.stores():
+        for store, folder in self.stores().items():
             from llmproxy.report.changes import read_changes
 
             found = read_changes(store, self._since)
             if not found.counts["cassettes"]:
                 continue
-            self._changed += [*found.lines(), *found.steps(store)]
+            self._changed += [*found.lines(), *found.steps(store, folder)]
             if found.any and session.exitstatus in (Exit.OK, Exit.FAILED):
                 session.exitstatus = Exit.CHANGED
 

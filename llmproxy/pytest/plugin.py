@@ -50,6 +50,7 @@ from llmproxy.pytest.options import (
 from llmproxy.pytest.run_proxies import RUN_VARIABLE, AskedProxy, RunProxies
 from llmproxy.pytest.scenario_runs import LISTENER, MARKER as AGENT_TEST, Scenarios
 from llmproxy.pytest.shared import (
+    CASSETTES,
     LIVE_MEMBERS,
     PluginOptions,
     Shared,
@@ -265,10 +266,16 @@ def _recordings(config: pytest.Config, run: _PluginRun, *, suites: bool) -> Path
         return _bench(config, run).store(env) if suites else load({}, env, config.rootpath).settings.store
 
 
-def _list_stores(config: pytest.Config, run: _PluginRun) -> list[Path]:
-    """Return the stores of this run's tests and suites; none of a running proxy, whose owner tells of them."""
-    found = (_recordings(config, run, suites=suites) for suites in (False, True))
-    return list(dict.fromkeys(store for store in found if store is not None and store.exists()))
+def _list_stores(config: pytest.Config, run: _PluginRun) -> dict[Path, Path | None]:
+    """Return the stores of this run's tests and suites, each with the folder of its files; none of a running proxy,
+    whose owner tells of them.
+    """
+    said, usual = run.option(config, CASSETTE_DIR), config.rootpath / CASSETTES
+    found = {
+        _recordings(config, run, suites=suites): Path(said) if said else usual if suites and usual.is_dir() else None
+        for suites in (True, False)
+    }
+    return {store: folder for store, folder in found.items() if store is not None and store.exists()}
 
 
 def _describe_accepted(config: pytest.Config, run: _PluginRun, names: Sequence[str]) -> list[str]:

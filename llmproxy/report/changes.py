@@ -15,13 +15,14 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from llmproxy.advice import suggest_command
+from llmproxy.advice import quote_word, suggest_command
 from llmproxy.amounts import dollars, duration, format_count
 from llmproxy.core.changes.trial import TrialCall
 from llmproxy.core.changes.values import Change, Why
 from llmproxy.core.sessions.trials import Trial, read_trials
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import accepted_of
+from llmproxy.settings import shown_path
 from llmproxy.store_server import is_there
 
 FOLLOWS = 0.08
@@ -106,18 +107,22 @@ class Changes:
 
     def lines(self) -> Iterator[str]:
         """Yield what a person reads."""
-        counts, calls = self.counts, format_count(self.counts["calls"], "call")
+        counts, told = self.counts, format_count(self.counts["calls"], "call")
         cassettes = format_count(counts["cassettes"], "cassette")
+        if not counts["calls"]:
+            yield "no call came, or nothing is recorded: nothing can have changed"
+            return
         if not self.any:
             carried = f"; {counts['accepted']} carried under accepted changes" if counts["accepted"] else ""
-            yield f"no change in {calls}, {cassettes}{carried}"
+            yield f"no change in {told}, {cassettes}{carried}"
             return
-        where = f"{counts['changed']} of {calls}, {counts['changed_cassettes']} of {cassettes}"
+        where = f"{counts['changed']} of {told}, {counts['changed_cassettes']} of {cassettes}"
         yield f"{format_count(len(self.groups), 'change')} in {where}"
         rows = [*self.groups, *self.refused]
         width = max(len(each.name) for each in rows)
         for each in rows:
-            yield f"  {each.name:<{width}}  {each.text}   {format_count(each.calls, 'call')}  {_names(each)}"
+            calls, where = format_count(each.calls, "call"), name_some(each.cassettes)
+            yield f"  {each.name:<{width}}  {each.text}   {calls}  {where}"
         if any(counts[name] for name in ("as_before", "carried", "failed")):
             passed = f"{format_count(counts['as_before'], 'test passes', 'tests pass')} as before"
             yield f"on the recorded answers: {passed}, {counts['carried']} pass carried, {counts['failed']} fail"
@@ -126,9 +131,10 @@ class Changes:
         if self.bill is not None:
             yield str(self.bill)
 
-    def steps(self, store: Path) -> list[str]:
-        """Return what to type next."""
-        return [f"next: {suggest_command('review', store)}"] if self.groups else []
+    def steps(self, store: Path, folder: Path | None = None) -> list[str]:
+        """Return what to type next; `folder` holds the cassettes' files, where no settings say it."""
+        where = f" --cassette-dir {quote_word(shown_path(folder))}" if folder else ""
+        return [f"next: {suggest_command(f'review{where}', store)}"] if self.groups else []
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; a price that is not known is None."""
@@ -142,7 +148,7 @@ class Changes:
         if self.any:
             yield from ("", "| change | what | calls | cassettes |", "|---|---|---|---|")
             for each in (*self.groups, *self.refused):
-                cells = (f"`{each.name}`", each.text, str(each.calls), _names(each))
+                cells = (f"`{each.name}`", each.text, str(each.calls), name_some(each.cassettes))
                 yield f"| {' | '.join(cell.replace('|', _BAR) for cell in cells)} |"
             yield from ("", *(line for line in rest if not line.startswith("  ")))
 
@@ -228,6 +234,7 @@ def _make_bill(changed: Sequence[TrialCall], rows: Mapping[int, float | None]) -
     return Bill([call.cost for call in changed], after, sum(call.ms or 0.0 for call in changed) / 1000)
 
 
-def _names(group: ChangeGroup) -> str:
-    more = len(group.cassettes) - SHOWN
-    return " ".join(list(group.cassettes)[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+def name_some(cassettes: Iterable[str]) -> str:
+    """Return the first names, and how many more there are."""
+    first, more = [*cassettes][:SHOWN], [*cassettes][SHOWN:]
+    return " ".join(first) + (f" and {len(more)} more" if more else "")

@@ -113,11 +113,14 @@ def test_an_edit_is_told_accepted_carried_and_taken_back(folder: Path) -> None:
     assert [each["name"] for each in told["changes"]] == [name]
     assert f"| `{name}` |" in (folder / "x.md").read_text("utf-8")
     before = (folder / "tapes" / "default.yaml").read_text("utf-8")
-    asked = llmproxy("review", cwd=folder)
+    assert "next: llmproxy review --cassette-dir tapes" in found.stdout
+    lost = llmproxy("accept", name, cwd=folder)
+    assert (lost.returncode, "in which folder?" in lost.stderr) == (2, True)
+    asked = llmproxy("review", "--cassette-dir", "tapes", cwd=folder)
     assert (asked.returncode, f"llmproxy accept {name}" in asked.stderr) == (2, True)
-    unknown = llmproxy("accept", "system-0000", cwd=folder)
+    unknown = llmproxy("accept", "system-0000", "--cassette-dir", "tapes", cwd=folder)
     assert (unknown.returncode, f"Pending: {name}" in unknown.stderr) == (2, True)
-    day = llmproxy("accept", name, "--until", "soon", cwd=folder)
+    day = llmproxy("accept", name, "--until", "soon", "--cassette-dir", "tapes", cwd=folder)
     assert (day.returncode, "is no day" in day.stderr) == (2, True)
     taken = llmproxy("accept", name, "--cassette-dir", "tapes", cwd=folder)
     assert taken.returncode == 0, taken.stderr
@@ -160,7 +163,9 @@ def test_review_asks_at_a_terminal(folder: Path) -> None:
     if not pid:
         os.chdir(folder)
         os.execve(
-            sys.executable, [sys.executable, "-m", "llmproxy", "review"], {**clean_env({}), "PYTHONPATH": str(ROOT)}
+            sys.executable,
+            [sys.executable, "-m", "llmproxy", "review", "--cassette-dir", "tapes"],
+            {**clean_env({}), "PYTHONPATH": str(ROOT)},
         )
     said = ""
     for key in ("d", "k", "r"):
@@ -227,6 +232,8 @@ def test_a_budget_and_a_bad_answer_leave_the_old_recording(folder: Path) -> None
         )
         assert (done.returncode, len(up.requests)) == (1, 0)
         assert "left of --max-cost $0.000001" in done.stderr
+        assert "stays as it was: --max-cost might not be enough" in done.stderr
+        assert "NEVER USED" not in done.stderr
     with Provider([step(status=500, times=None)]) as up:
         done = run("rerecord", "--changed", "--cassette-dir", "tapes", cwd=folder, up=up, **KIND)
         assert (done.returncode, "stays as it was" in done.stderr) == (1, True), done.stderr
@@ -256,14 +263,32 @@ def test_what_a_client_itself_changed_is_accepted_at_once_for_its_versions(folde
     """Prompts are no part of it; with `--when` older versions of the client still need exact recordings."""
     upgraded: dict[str, Any] = {"BETA": "1", "SHOP": "2.0"}
     assert run("changes", cwd=folder, **upgraded, **KIND).returncode == 6
-    nobody = llmproxy("accept", "--client", "codex", cwd=folder)
+    nobody = llmproxy("accept", "--cassette-dir", "tapes", "--client", "codex", cwd=folder)
     assert (nobody.returncode, "Clients: shop" in nobody.stderr) == (2, True), nobody.stderr
-    both = llmproxy("accept", "x", "--client", "shop", cwd=folder)
+    both = llmproxy("accept", "x", "--cassette-dir", "tapes", "--client", "shop", cwd=folder)
     assert (both.returncode, "say which changes" in both.stderr) == (2, True)
-    bad = llmproxy("accept", "--client", "shop", "--when", ">=2", cwd=folder)
+    bad = llmproxy("accept", "--cassette-dir", "tapes", "--client", "shop", "--when", ">=2", cwd=folder)
     assert (bad.returncode, "names a client" in bad.stderr) == (2, True)
-    taken = llmproxy("accept", "--client", "shop", "--when", "shop>=2.0", cwd=folder)
+    taken = llmproxy("accept", "--cassette-dir", "tapes", "--client", "shop", "--when", "shop>=2.0", cwd=folder)
     assert (taken.returncode, "header: 1 new" in taken.stdout) == (0, True), taken.stdout + taken.stderr
     assert run("run", "--fail-on-miss", cwd=folder, **upgraded).returncode == 0
     assert run("run", "--fail-on-miss", cwd=folder, **upgraded, **KIND).returncode == 4
     assert run("run", "--fail-on-miss", cwd=folder, BETA="1", SHOP="1.0").returncode == 4
+
+
+def test_a_suite_on_trial_says_where_its_files_are(tmp_path: Path) -> None:
+    """Its files are in a folder that nobody typed; `llmproxy test --changes` names it for who accepts."""
+    (tmp_path / "agent.py").write_text(AGENT, encoding="utf-8")
+    agent = f"{{run: ['{sys.executable}', agent.py], lines: false}}"
+    suite = f"name: Shop\nagent: {{command: {agent}}}\nscenarios: [{{id: lamps, steps: [{{chat: Lamps}}]}}]\n"
+    (tmp_path / "shop.yaml").write_text(suite, encoding="utf-8")
+    none = llmproxy("test", "shop.yaml", "--changes", cwd=tmp_path)
+    assert (none.returncode, "nothing can have changed" in none.stdout) == (4, True), none.stdout + none.stderr
+    with provider("Yes.") as up:
+        recorded = llmproxy("test", "shop.yaml", "--mode", "record", cwd=tmp_path, up=up)
+    assert recorded.returncode == 0, recorded.stdout + recorded.stderr
+    found = llmproxy("test", "shop.yaml", "--changes", cwd=tmp_path, TOOL="1")
+    assert (found.returncode, "tool search: parameter limit is new   4 calls" in found.stdout) == (6, True), (
+        found.stdout
+    )
+    assert "next: llmproxy review --cassette-dir tests/cassettes --store " in found.stdout

@@ -164,7 +164,7 @@ class RunEnding:
             write_whole_lines(self._next_step(shown_path(store)))
         certified = self.report.calls - self.report.refused  # what was refused alone is no use of the proxy
         came = self.totals.calls - self.totals.refused if self.totals is not None else 0
-        used = certified or came or code in ENDED_BY_USER
+        used = certified or came or code in ENDED_BY_USER or self.report.replacement
         fewer = [] if code else self._recorded_fewer(self.report)
         write_whole_lines(*fewer)
         if not used and not fewer:

@@ -19,7 +19,7 @@ from llmproxy.core.changes.possible import Given, find_impossible, may_ask
 from llmproxy.core.changes.reading import ReadRequest, Slot, holds, read_call, read_text, render, tool_of, without_ids
 from llmproxy.core.changes.values import Change, Hunk, Origin, Refusal, Source, Why, digest_of, list_hunks
 from llmproxy.core.changes.wordings import find_wording
-from llmproxy.core.dialects.conversation import Kind, Segment
+from llmproxy.core.dialects.conversation import Kind, Segment, describe_tool
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.changes import STATE_HEADER
 from llmproxy.core.providers.table import Client
@@ -207,7 +207,8 @@ class _Comparison:
         if source is None:
             source = Source.TOOL_SERVER if kind == Kind.TOOL and tool.startswith(_PROJECTS) else Source.PROMPT
         origin = self._origin(source, tool.split("__")[1] if source is Source.TOOL_SERVER else "")
-        return Change(str(kind), name, before, after, digests[0], digests[1], list_hunks(before, after), origin)
+        made = Change(str(kind), name, before, after, digests[0], digests[1], list_hunks(before, after), origin)
+        return made._replace(place=describe_tool(old, new)) if kind == Kind.TOOL and old and new else made
 
     def _origin(self, source: Source, name: str = "") -> Origin:
         return Origin(source, *(self.client or ())) if source is Source.CLIENT else Origin(source, name)

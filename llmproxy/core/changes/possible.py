@@ -17,12 +17,10 @@ from typing import Any, NamedTuple
 from llmproxy.core.changes.reading import ReadRequest, parse_arguments
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import Message, as_dict, as_list, as_str
+from llmproxy.core.dialects.usage import LIMITS
 
 _SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema", "parameters_json_schema")
-_LIMITS = frozenset({
-    "max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens", "maxTokens", "num_predict",
-    "max_tokens_to_sample",
-})  # fmt: skip
+_LIMITS = frozenset({*LIMITS, "max_tokens_to_sample"})
 _COUNTS = frozenset({"n", "candidateCount", "candidate_count", "num_generations"})
 _STOPS = frozenset({"stop", "stop_sequences", "stopSequences", "stop_sequence"})
 _KINDS = frozenset({

@@ -67,6 +67,8 @@ class Change(NamedTuple):
     origin: Origin = Origin(Source.PROMPT)
     turned: str = ""
     """Of a tool's result: ``fails now``, where it had succeeded."""
+    place: str = ""
+    """Of a tool, for people: ``tool search_orders: parameter limit is new``."""
 
     @property
     def digest(self) -> str:
@@ -90,6 +92,8 @@ class Change(NamedTuple):
             return f"{self.segment} is {'new' if self.before is None else 'gone'}"
         if not self.hunks:
             return f"{self.segment}: written in another way"
+        if self.place.endswith((" is new", " is gone")):
+            return self.place
         hunk = self.hunks[0]
         line = f", line {hunk.line}" if hunk.line > 1 else ""
         said = [f'"{" ".join(lines).strip()}"' if lines else "nothing" for lines in (hunk.before, hunk.after)]
@@ -111,7 +115,7 @@ class Change(NamedTuple):
             "name": self.name, "kind": self.kind, "segment": self.segment, "text": str(self),
             "before_digest": self.before_digest, "after_digest": self.after_digest,
             "hunks": [[hunk.line, list(hunk.before), list(hunk.after)] for hunk in self.hunks],
-            "origin": list(self.origin), "turned": self.turned, "difference": self.difference,
+            "origin": list(self.origin), "turned": self.turned, "place": self.place, "difference": self.difference,
         }  # fmt: skip
 
     @classmethod
@@ -123,7 +127,7 @@ class Change(NamedTuple):
         after = "\n".join(line for hunk in hunks for line in hunk.after) if value["after_digest"] else None
         return cls(
             value["kind"], value["segment"], before, after, value["before_digest"], value["after_digest"], hunks,
-            Origin(Source(source), name, version), value["turned"],
+            Origin(Source(source), name, version), value["turned"], value.get("place", ""),
         )  # fmt: skip
 
 

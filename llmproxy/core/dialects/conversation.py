@@ -467,6 +467,12 @@ def _compare_tools(old: list[Segment], new: list[Segment], limit: int) -> Iterat
             yield from ((path + inner[1:], left, right) for inner, left, right in raw(was, now, limit))
 
 
+def describe_tool(old: Segment, new: Segment) -> str:
+    """Say where two definitions of one tool differ first: ``tool search_orders: parameter limit is new``."""
+    path, was, now = next(_compare_tools([old], [new], 1))
+    return _describe(new, path, was, now)
+
+
 def _find(index: dict[str, Segment], path: str) -> Segment:
     """Return the segment in which a place is; of a place that holds several the first of them."""
     above = path

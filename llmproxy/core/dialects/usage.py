@@ -8,11 +8,13 @@ extracted from litellm's by ``scripts/make-prices``; it is read when the first c
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from dataclasses import asdict
 from decimal import Decimal
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.dialects.streams import events_once
@@ -263,3 +265,39 @@ def cost_of(provider: str, model: str | None, usage: Usage) -> Decimal | None:
             return None
         cost += count * (price or 0)
     return cost / _MILLION
+
+
+LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens", "maxTokens", "num_predict")
+"""How requests say how many tokens may be generated at most; in the body, or in one of these members."""
+_INNER = ("generationConfig", "generation_config", "inferenceConfig", "options")
+_ANSWERS = ("n", "candidateCount", "candidate_count")
+MARGIN = 1.05
+"""Tokens of a prompt are counted by the provider: today's count may be a little higher than the recorded one."""
+
+
+def cost_at_most(provider: str, model: str | None, prompt: int, body: Mapping[str, Any]) -> Decimal | None:
+    """Return what a call costs at the most in USD: a prompt of so many tokens, kept in a cache or not, and as many
+    generated as request or model allow. None: a price or a limit is not known.
+    """
+    holders = [body, *(body[name] for name in _INNER if isinstance(body.get(name), dict))]
+    said, several = ([each[name] for each in holders for name in of if each.get(name)] for of in (LIMITS, _ANSWERS))
+    tokens = max((each for each in said if type(each) is int), default=None) or _model_limit(model)
+    if tokens is None or tokens <= 0:
+        return None
+    output = tokens * max((each for each in several if type(each) is int), default=1)
+    plain, cached = (cost_of(provider, model, Usage(prompt, output, cache_written=n or None)) for n in (0, prompt))
+    return plain if plain is None or cached is None else max(plain, cached)
+
+
+@cache
+def _model_limit(model: str | None) -> int | None:
+    """Return how many tokens a model answers with at the most, by litellm's table; None if that is not known."""
+    spec = importlib.util.find_spec("litellm")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        text = (Path(spec.origin).parent / "model_prices_and_context_window_backup.json").read_text("utf-8")
+        found = json.loads(text).get(model, {}).get("max_output_tokens")
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, int) else None

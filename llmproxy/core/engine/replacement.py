@@ -26,7 +26,7 @@ from llmproxy.core.changes.accepted import AcceptedChange
 from llmproxy.core.changes.values import Change, Why
 from llmproxy.core.dialects.conversation import read_answer, read_conversation
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.dialects.usage import cost_of
+from llmproxy.core.dialects.usage import MARGIN, cost_at_most
 from llmproxy.core.engine.carried_answers import Found
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.identity import check_upstream
@@ -35,11 +35,11 @@ from llmproxy.core.providers.table import client_of
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import accepted_of, summary
+from llmproxy.core.store.queries import accepted_of
 from llmproxy.core.store.reading import Place
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import UNFINISHED, Store
-from llmproxy.core.traffic.interaction import Interaction, Key, Usage, header
+from llmproxy.core.traffic.interaction import Interaction, Key, header
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import OFFLINE, Decision, Mode, Update
@@ -136,17 +136,17 @@ class Spending:
     unknown: bool = False
     """Whether a call was paid whose price nobody knows."""
 
-    def find_objection(self, call: Exchange, output: int | None) -> str:
-        """Return why a call may not be asked, which generates about so many tokens; empty if it may. Reserves its
-        cost.
+    def find_objection(self, call: Exchange, body: bytes, prompt: int) -> str:
+        """Return why a call with a prompt of at most so many tokens may not be asked; empty if it may. Reserves what
+        it may cost.
         """
         if self.most is None:
             return ""
-        body, model = call.request.body or b"", call.identity.model
-        used = Usage(len(body) // _BYTES_OF_TOKEN, _read_limit(body) or output or _OUTPUT)
-        cost = cost_of(call.route.provider.name, model, used)
+        model, tree = call.identity.model, parse_json(body)
+        cost = cost_at_most(call.route.provider.name, model, prompt, tree if isinstance(tree, dict) else {})
         if cost is None or self.unknown:
-            return f"the price of {model or call.operation} is not known, and --max-cost ${self.most} was given"
+            what = f"what {model or call.operation} costs at the most"
+            return f"{what} is not known (max_tokens in the request may tell), and --max-cost ${self.most} was given"
         left = self.most - self.spent - sum(self.reserved.values())
         if cost > left:
             rest = f"{max(left, Decimal(0)):.4f}"
@@ -160,18 +160,17 @@ class Spending:
             self.spent += cost or 0
 
 
-_BYTES_OF_TOKEN = 3
-"""Fewer than any tokenizer of a large model has of English, code or JSON: an estimate that is rather too high."""
-_OUTPUT = 4096
-"""Tokens that a call may generate of which nobody says anything."""
-_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-
-
-def _read_limit(body: bytes) -> int | None:
-    """Return how many tokens a request lets its model generate at most, where it says so."""
-    tree = parse_json(body)
-    said = [tree.get(name) for name in _LIMITS] if isinstance(tree, dict) else []
-    return next((each for each in said if isinstance(each, int)), None)
+def _count_prompt(body: bytes, recorded: Interaction | None, looked: Found) -> int:
+    """Return how many tokens a prompt has at the most: the recorded ones and a token for each byte that is new; where
+    that is not known, one for each byte.
+    """
+    tokens = None if recorded is None else recorded.usage.input
+    if recorded is None or tokens is None:
+        return len(body)
+    if looked.refusal is not None:  # what else changed, nobody looked at
+        return tokens + len(body)
+    new = sum(len(text.encode()) for each in looked.changes for hunk in each.hunks for text in hunk.after)
+    return int(tokens * MARGIN) + 1 + max(new, len(body) - len(recorded.request.body))
 
 
 class ChangedInterceptor(ReplacementInterceptor):
@@ -182,11 +181,13 @@ class ChangedInterceptor(ReplacementInterceptor):
         spending: Spending,
     ) -> None:  # fmt: skip
         super().__init__(parts, session, ours)
-        self._accepted, self._spending = accepted, spending
+        self._accepted, self._spending, self._keying = accepted, spending, parts.keying
         self._asked: set[Key] = set()
         self._gone: set[int] = set()
         self._lost: list[Message] = []
         """Recorded answers in whose place another one came."""
+        self._stopped = False
+        """Whether a call was not asked, since --max-cost might not be enough."""
         self._new: list[Message] = []
         """Those that came."""
 
@@ -200,8 +201,10 @@ class ChangedInterceptor(ReplacementInterceptor):
         if looked is None or call.key is None or not self._asks(call, looked):
             return found
         store, standing = self._state.stores.current, looked.standing
-        output = summary(store, standing.recorded.id).tokens_out if standing is not None and store else None
-        if why := self._spending.find_objection(call, output):
+        recorded = store.load(standing.recorded.id) if standing is not None and store else None
+        body = self._keying.request(call, call.request.body or b"").body
+        if why := self._spending.find_objection(call, body, _count_prompt(body, recorded, looked)):
+            self._stopped = True
             call.refuse(RefusedError(f"llmproxy: nothing more is asked: {why}.", hint=_HINT))
             return found
         if standing is not None and store is not None:
@@ -285,13 +288,15 @@ class ChangedInterceptor(ReplacementInterceptor):
     def _find_objection(self, store: Store) -> str:
         if self._session.sealed is False:
             return "what ran in it failed"
+        if self._stopped:
+            return "--max-cost might not be enough"
         missed = "a request was never recorded" if self._session.calls.totals.misses else ""
         return super()._find_objection(store) or missed
 
     @override
     def report(self) -> Mapping[str, Any]:
         store = self._state.stores.opened
-        if self.replaced or store is None or not self._asked:
+        if self.replaced or store is None or not (self._asked or self._stopped):
             return {"replaced": True} if self.replaced else {}
         told = super().report()["replacement"]
         if told["why_not"]:

@@ -27,6 +27,7 @@ from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.dialects.messages import Draft, Message, ToolCall, as_dict, as_list, entry_messages, words
 from llmproxy.core.dialects.streams import SSEParser, events_of
 from llmproxy.core.dialects.table import codec_of
+from llmproxy.core.dialects.usage import LIMITS
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage, header
@@ -329,8 +330,7 @@ _PARAMETERS = (
     ("gen_ai.request.temperature", ("temperature",)),
     ("gen_ai.request.top_p", ("top_p", "topP", "p")),
     ("gen_ai.request.top_k", ("top_k", "topK", "k")),
-    ("gen_ai.request.max_tokens", ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens",
-                                   "maxTokens", "num_predict")),
+    ("gen_ai.request.max_tokens", LIMITS),
     ("gen_ai.request.frequency_penalty", ("frequency_penalty", "frequencyPenalty")),
     ("gen_ai.request.presence_penalty", ("presence_penalty", "presencePenalty")),
     ("gen_ai.request.stop_sequences", ("stop", "stop_sequences", "stopSequences")),

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llmproxy.core.dialects.streams import framing
-from llmproxy.core.dialects.usage import cost_of, model_of, usage_of
+from llmproxy.core.dialects.usage import cost_at_most, cost_of, model_of, usage_of
 from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.interaction import Usage
 from tests.support.traffic import exchanges
@@ -206,3 +207,26 @@ def test_what_cannot_be_a_count_is_unknown(count: object) -> None:
     found = usage_of("bedrock", "invoke", JSON, b"{}", fields)
     assert found.output is None
     assert found.input is None or found.input == 7
+
+
+@pytest.mark.parametrize(
+    ("body", "most"),
+    [
+        ({"max_tokens": 100}, "0.0035"),
+        ({"max_tokens": 100, "max_completion_tokens": 200, "n": 2}, "0.0065"),
+        ({"generationConfig": {"maxOutputTokens": 100, "candidateCount": 3}}, "0.0055"),
+        ({"metadata": {"max_tokens": 1}, "max_tokens": 100}, "0.0035"),
+        ({"max_tokens": -1}, None),
+    ],
+)
+def test_what_a_call_costs_at_the_most(body: dict[str, Any], most: str | None) -> None:
+    """The highest limit of the request counts, for each answer that it asks for; what has none costs anything."""
+    found = cost_at_most("openai", "gpt-4o", 1000, body)
+    assert found == (None if most is None else Decimal(most))
+
+
+def test_without_a_limit_the_models_own_counts() -> None:
+    """A model that says more than ever before does not exceed it; of one that nobody knows nothing is known."""
+    found = cost_at_most("openai", "gpt-4o", 1000, {})
+    assert found == Decimal("0.0025") + Decimal(16_384) * 10 / 1_000_000
+    assert cost_at_most("openai", "nobody-knows-it", 1000, {"max_tokens": 1}) is None
