@@ -278,7 +278,7 @@ class Shared:
             return ""
         from llmproxy.core.cassettes.folder import describe_unfiled
 
-        return describe_unfiled(*self._files, walk.cassette, lambda: [call.interaction for call in walk.calls()])
+        return describe_unfiled(*self._files, {walk.cassette: lambda: [call.interaction for call in walk.calls()]})
 
     def finish(self, walk: SharedSession, *, complete: bool = True, interrupted: bool = False) -> Report:
         """Close a test's session, which unbinds it, and return what it came to; not `complete`: it did not pass;

@@ -74,8 +74,8 @@ def answer(message):
 """
 
 
-def test_what_would_cost_too_much_is_not_begun(folder: Path) -> None:
-    """By what the last recording cost, which lies where tests keep theirs."""
+def test_a_recording_is_looked_at(folder: Path) -> None:
+    """What would cost too much is not begun, by what the last one cost; what stands in no file proves nothing in CI."""
     (folder / "agent.py").write_text(ASKS)
     (folder / "t.suite.yaml").write_text(SUITE.replace("observe: none, ", ""))
     with Provider(load({"ordered": False, "steps": [{"user": "hi", "say": "hi", "times": None}]})) as upstream:
@@ -86,6 +86,11 @@ def test_what_would_cost_too_much_is_not_begun(folder: Path) -> None:
         again = run(folder, *typed, "--max-cost", "0.0000001")
         assert "by the last recording this would cost $" in again.stdout + again.stderr
         assert (again.returncode, len(upstream.requests)) == (2, asked)
+    for kept in (folder / CASSETTES).iterdir():
+        kept.unlink()
+    replayed = run(folder, "--id", "good", CI="true")
+    assert "1 hit is of what stands in the store alone, in no file of tests/cassettes" in replayed.stdout
+    assert (replayed.returncode, "1 passed" in replayed.stdout) == (4, True)
 
 
 def test_the_trend_tells_how_the_last_tests_went(folder: Path) -> None:
@@ -111,7 +116,7 @@ def test_the_trend_tells_how_the_last_tests_went(folder: Path) -> None:
     [
         (("--tags", "smoke and slow"), 5, "nothing selected"),
         (("--grep", "nothing like it"), 5, "nothing selected"),
-        (("--id", "goood"), 2, "did you mean 'good'"),
+        (("--id", "goood"), 2, "did you mean `good`"),
         (("--tags", "smok"), 2, "did you mean 'smoke'"),
         (("none.yaml",), 2, "no such file"),
         (("--report", "pdf=x"), 2, "there is no 'pdf'"),

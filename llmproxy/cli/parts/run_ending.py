@@ -106,7 +106,7 @@ class RunEnding:
         files = CassetteDir(settings.cassette_dir, now=time.time)
         calls = self.proxy.control.calls
         return describe_unfiled(
-            settings.store, files, settings.cassette, lambda: [each.interaction for each in calls(self.session)]
+            settings.store, files, {settings.cassette: lambda: [each.interaction for each in calls(self.session)]}
         )
 
     def _wait_for_port(self) -> None:

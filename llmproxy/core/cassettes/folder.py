@@ -279,17 +279,15 @@ class CassetteDir:
         return self.path / f"{slug(cassette, unique=True)}.yaml" if usual.name.lower() in taken else usual
 
 
-def describe_unfiled(
-    store: Path, folder: CassetteDir, cassette: str, served: Callable[[], Iterable[int | None]]
-) -> str:
-    """Say how many recordings that were `served` of a cassette stand in no file: a fresh clone lacks them. Empty for
+def describe_unfiled(store: Path, folder: CassetteDir, served: Mapping[str, Callable[[], Iterable[int | None]]]) -> str:
+    """Say how many recordings that were `served`, by cassette, stand in no file: a fresh clone lacks them. Empty for
     none.
     """
     if not is_there(store):
         return ""
     with open_store(store, writable=False, now=folder.now) as reading:
-        found = folder.list_unfiled(reading, cassette)
-    count = len(found & set(served())) if found else 0
+        found = {cassette: folder.list_unfiled(reading, cassette) for cassette in served}
+    count = sum(len(ids & set(served[cassette]())) for cassette, ids in found.items() if ids)
     if not count:
         return ""
     where = shown_path(folder.path)

@@ -82,6 +82,8 @@ class CaseResult:
     """What passed the proxy; kept where somebody looks at it afterwards (`RunContext.keeps_calls`): a thousand runs
     have a thousand bodies.
     """
+    served: frozenset[int | None] = frozenset()
+    """Recordings that were replayed."""
     latency: float | None = None
     """Milliseconds that the agent's calls of models took, as recorded; None if one is not known."""
 
@@ -374,6 +376,7 @@ class _CaseRun:
             wire=report,
             recorded_at=None if context is None or beside_live else lifecycle.traffic.recorded_at(),
             calls=calls if self.run_context.keeps_calls else (),
+            served=frozenset(each.interaction for each in calls),
             latency=latency_of(calls),
         )
 

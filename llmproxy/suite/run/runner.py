@@ -9,6 +9,7 @@ Ctrl-C lets every run that has begun clean up, tells how far it came, and ends w
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -17,9 +18,11 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from llmproxy.amounts import format_count, seconds
+from llmproxy.client.environment import in_ci
 from llmproxy.client.sweep import SweepFinding, SweepRun, find, last_words, trials_of
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
+from llmproxy.protocol import OFFLINE
 from llmproxy.report.events import Completed, Selected, Status
 from llmproxy.scenario.agents.command import ON_STDERR
 from llmproxy.scenario.session import to_the_end
@@ -99,6 +102,9 @@ async def run_cases(
         ]
         every = [each for ran in batch.ran.values() for each in ran]
         code = Exit.INTERRUPTED if interrupted else exit_code(rows, every, trouble=batch.trouble)
+        if unfiled := batch.find_unfiled(every):
+            batch.notes.append(unfiled)
+            code = Exit.MISS if code is Exit.OK and in_ci(os.environ) else code
         if code == Exit.NOTHING:
             batch.part_notes.append(f"nothing ran: {len(every)} of {len(jobs)} runs were skipped")
         seconds = run_context.clock() - since
@@ -127,6 +133,15 @@ class _Batch:
         self._together = asyncio.Semaphore(max(run_context.options.parallel, 1))
         self._lanes: dict[str, asyncio.Lock] = {}
         self._again: list[_Job] = []
+
+    def find_unfiled(self, ran: Sequence[CaseResult]) -> str:
+        """Say what was replayed though it stands in no file; mostly nothing."""
+        served: dict[str, set[int | None]] = {}
+        for each in ran:
+            if each.wire is not None and each.wire.mode in OFFLINE:
+                served.setdefault(each.wire.cassette, set()).update(each.served)
+        ask = self.run_context.find_unfiled
+        return ask(served) if ask is not None and served else ""
 
     def emit_unrecorded(self, cases: Sequence[str]) -> None:
         """Say once what records the cases for which nothing is recorded."""
