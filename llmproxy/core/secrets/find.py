@@ -20,6 +20,7 @@ import threading
 from binascii import b2a_base64
 from collections import OrderedDict, defaultdict
 from functools import cache, lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
@@ -72,6 +73,7 @@ _KEY_CHARS = bytes.maketrans(
 """Maps the bytes that keys are made of to ``k``: a run of 16 is worth a look, and most text has few."""
 _KEY_RUN = b"k" * 16
 _RUN = late(_KEY_RUN + b"+")
+_PART = 1 << 17
 _LONGEST_RUN = 50_000
 """Longer runs are pictures and audio."""
 
@@ -209,7 +211,9 @@ def _needles_in(text: str) -> frozenset[bytes]:
     joined = b"\n".join([_shorten(data[max(0, start - 1) : end]) for start, end, _ in runs])
     if b"\\" in joined or b"%" in joined:  # an escape's letters begin no key
         joined = _ESCAPES.sub(b" ", joined)
-    return frozenset(_NEEDLE.findall(joined))
+    # By parts: one search of megabytes would hold all other threads up.
+    parts = (_NEEDLE.findall(joined, at, at + _PART + _BASE64_RUN) for at in range(0, len(joined), _PART))
+    return frozenset(chain.from_iterable(parts))
 
 
 def begin_keys(text: str) -> Iterator[int]:
