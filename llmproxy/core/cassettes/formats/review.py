@@ -471,13 +471,15 @@ def keep_both(source: Source) -> str:
 
 def unite(ours: Side, theirs: Side, name: str) -> list[Recorded]:
     """Return what either side recorded, once what both have. A request that comes again is told by which time it is, on
-    its side.
+    its side. What the head of either side says, such as accepted changes, stands in the first recording.
 
     Raises CassetteCorrupt: they have different answers to one request, both the first, or both the second, ... time.
     """
     kept = read(ours.source)
-    known = dict(places(kept))
-    for place, each in places(read(theirs.source)):
+    known, others = dict(places(kept)), read(theirs.source)
+    notes = {name: [note for each in (*kept, *others) for note in each.extra.get(name, ())] for name in NOTES}
+    head = {name: [one for n, one in enumerate(said) if one not in said[:n]] for name, said in notes.items() if said}
+    for place, each in places(others):
         mine = known.get(place)
         if mine is None:
             kept.append(each)
@@ -489,6 +491,9 @@ def unite(ours: Side, theirs: Side, name: str) -> list[Recorded]:
                 hint="Take one side of this file (git checkout --ours FILE, or --theirs) and record what is missing: "
                 "--mode auto",
             )
+    for n, each in enumerate(kept):
+        extra = {name: value for name, value in each.extra.items() if name not in NOTES}
+        kept[n] = replace(each, extra=extra if n else extra | head)
     return kept
 
 

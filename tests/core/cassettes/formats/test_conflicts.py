@@ -133,6 +133,17 @@ def test_a_question_that_is_asked_again_stays_asked_again(tmp_path: Path, by_han
         review.keep_both(Source(merged(tmp_path).encode(), "trip.yaml"))
 
 
+def test_changes_that_two_branches_accepted_are_both_kept(tmp_path: Path) -> None:
+    """What one accepted is not lost where the other accepted something else; what both have stands there once."""
+    text = saved(tmp_path, "0", "a")
+    for name, accepted in (("base", ""), ("ours", "both mine"), ("theirs", "both yours")):
+        rows = "".join(f"  - name: {each}\n" for each in accepted.split())
+        head = f"changes:\n{rows}interactions:" if rows else "interactions:"
+        (tmp_path / name).write_text(text.replace("interactions:", head, 1))
+    united = review.keep_both(Source(merged(tmp_path).encode(), "trip.yaml"))
+    assert re.findall(r"- (?:\{)?name: (\w+)", united) == ["both", "mine", "yours"]
+
+
 @pytest.mark.parametrize("broken", [">>>>>>> x\n", "<<<<<<< x\n<<<<<<< y\n", "<<<<<<< x\n=======\n"])
 def test_markers_that_do_not_fit_are_an_error(branches: Path, broken: str) -> None:
     """Half a conflict is never guessed at."""
