@@ -225,10 +225,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
         ScenarioConfig.configure(verbose=True, debug=True)
     scenarios = config.stash[LISTENER] = Scenarios(_texts, keep_events=keep, debug=debug)
-    scenarios.mode_of = lambda item: _read_asked(item).mode if run.shared is not None else ""
-    scenarios.cassette_of = lambda item: _read_asked(item).cassette
     scenarios.recorded = lambda: run.shared is not None
-    scenarios.faults_of = lambda item: _read_asked(item).faults
+
+    def read_asked(item: pytest.Item) -> tuple[str, str, object]:
+        asked = _read_asked(item)
+        return asked.mode if run.shared is not None else "", asked.cassette, asked.faults
+
+    scenarios.asked_of = read_asked
     config.pluginmanager.register(scenarios, "llmproxy-scenarios")
     sharding = None
     if config.getoption(SHARD, default=None) or config.getoption(SHARD_TIMES, default=None):

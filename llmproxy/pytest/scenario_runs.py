@@ -52,14 +52,14 @@ class Scenarios:
         """File and line of the test."""
         self.again = ""
         """What runs only this test again."""
-        self.mode_of: Callable[[pytest.Item], str] = lambda _: ""
-        """Mode of the sessions that a test's runs open; set by who knows the proxy."""
-        self.faults_of: Callable[[pytest.Item], object] = lambda _: None
-        """Injected faults of runs in a test."""
+        self.asked_of: Callable[[pytest.Item], tuple[str, str, object]] = lambda item: (
+            "", cassette_name(item.nodeid), None,
+        )  # fmt: skip
+        """Of the sessions that a test's runs open: mode, name of the recording, which stands before those of its
+        scenarios, and injected faults; set by who knows the proxy.
+        """
         self.recorded: Callable[[], bool] = lambda: False
         """Returns whether runs are recorded: then what they tell is kept as the last report."""
-        self.cassette_of: Callable[[pytest.Item], str] = lambda item: cassette_name(item.nodeid)
-        """Name of the recording of a test, which stands before those of the scenarios that it runs."""
         self._place = ""
         self._named: dict[str, int] = {}
         """Names of recordings that the test gave out -> how often."""
@@ -185,8 +185,7 @@ class Scenarios:
         self._line = f"{file}:{(line or 0) + 1}"
         HOST.listener, HOST.place = self, self.place
         try:
-            HOST.mode, self._place = self.mode_of(item), self.cassette_of(item)
-            HOST.faults = self.faults_of(item)
+            HOST.mode, self._place, HOST.faults = self.asked_of(item)
         except ValueError:  # the fixture says what is wrong with the marker
             HOST.mode, self._place = "", cassette_name(item.nodeid)
         try:
