@@ -227,7 +227,8 @@ class Proxy:
                 words = shlex.join(self._command.words)
                 hint = f"It was called as `{words}` ({self._command.source})."
                 said = self.said[-_TAIL:].strip() or "(it said nothing)"
-                raise MachineError(f"the proxy {state}:\n{said}", hint=hint)
+                own = said.removeprefix("llmproxy: ")  # its words for the user need none of ours around them
+                raise MachineError(f"the proxy {state}:\n{said}" if own == said or state == waited else own, hint=hint)
             time.sleep(PAUSE)
         self._ask(deadline)
         return self.url
