@@ -299,7 +299,7 @@ def unwrap_misses(report: pytest.TestReport, misses: Sequence[str]) -> None:
 
 def _cut(lines: Sequence[str]) -> Sequence[str]:
     """Return what a failed test shows of a miss: its begin, and at its end what to type."""
-    return lines if len(lines) <= _SHOWN else [*lines[: _SHOWN - 4], "  ... (llmproxy why)", *lines[-3:]]
+    return lines if len(lines) <= _SHOWN else [*lines[: _SHOWN - 4], "  ...", *lines[-3:]]
 
 
 def misses_of(session: SharedSession) -> tuple[str, ...]:
