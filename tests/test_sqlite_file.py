@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -29,6 +29,7 @@ from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.journal import Journal, read_misses, read_served
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
+from llmproxy.errors import RecordingError
 from llmproxy.protocol import Mode
 from llmproxy.scenario.cache_store import CacheStore
 from llmproxy.sqlite_file import FileState, connect, copy, first_bytes, peek, sidecar
@@ -194,6 +195,10 @@ TYPED: dict[str, list[list[str]]] = {
     "rm": [["2", "--yes"]],
     "rename": [["default", "other"], ["other", "default"]],
     "rerecord": [["1"]],
+    "drift": [[], ["--accept"]],
+    "changes": [["--", "true"], ["list"]],
+    "review": [[]],
+    "accept": [["system-0000"]],
     "mcp": [["--mode", "replay", "--", "true"]],
     "prune": [["--cassette", "default", "--yes"]],
     "import": [["cassettes"], ["llmproxy.db"]],
@@ -353,8 +358,12 @@ def cleaned(path: Path) -> None:
 
 @pytest.mark.parametrize("how", [removed, replaced, cleaned])
 def test_what_is_acknowledged_is_in_the_file_under_the_path(how: Callable[[Path], None], path: Path) -> None:
-    """A recorder whose file is taken away records into the one that lies there then; nothing goes into a file without a name."""
-    with FileStore.open(path, writable=True, now=lambda: NOW) as store:
+    """A recorder whose file is taken away records into the one that lies there then; nothing goes into a file without a name.
+
+    What was in the file is gone then, which is an error at the end.
+    """
+    gone = pytest.raises(RecordingError, match="some are gone") if how is removed else nullcontext()
+    with gone, FileStore.open(path, writable=True, now=lambda: NOW) as store:
         store.add(interaction(1), supersede=False)
         how(path)
         acknowledged = [store.add(interaction(n), supersede=False) for n in (2, 3)]

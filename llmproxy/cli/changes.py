@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 def changes(
     ctx: typer.Context,
     words: list[str] = typer.Argument(
-        ..., metavar="-- COMMAND | list | drop NAME...", help="What to run; or what to do with accepted changes."
+        ..., metavar="-- COMMAND | list | drop NAME", help="What to run; or what to do with accepted changes."
     ),
     markdown: Path | None = typer.Option(
         None, "--markdown", metavar="FILE", help="Add a table for a pull request to this file ($GITHUB_STEP_SUMMARY)."

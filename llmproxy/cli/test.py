@@ -87,9 +87,7 @@ def run_tests(
     send_env: list[str] = typer.Option(
         [], "--send-env", metavar="NAME", help="With --on: send this variable to the nodes; may be repeated."
     ),
-    last_failed: bool = typer.Option(
-        False, "--last-failed", help="Only the scenarios that did not pass the last time."
-    ),
+    last_failed: bool = typer.Option(False, "--last-failed", help="Only what did not pass the last time."),
     watch: bool = typer.Option(False, "--watch", help="Run again whenever a file of the suites or the agent changes."),
     changes: bool = typer.Option(
         False, "--changes", help="Run on the recorded answers, offline; say what has changed since, as `changes` does."

@@ -16,7 +16,7 @@ from tests.support.process import clean_env, needed
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("llmproxy re", ["rename", "replay", "rerecord"]),
+        ("llmproxy re", ["rename", "replay", "rerecord", "review"]),
         ("llmproxy show w", ["weather", "weather~2"]),
         ("llmproxy run --cassette w", ["weather", "weather~2"]),
         ("llmproxy run --mode pa", ["passthrough"]),
