@@ -36,7 +36,7 @@ from llmproxy.core.traffic.origin_guard import Guard
 from llmproxy.core.traffic.response_bytes import head_bytes
 from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.mitm.sockets import Closable, Sockets, has_read
-from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Decision
+from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Channel, Decision
 
 if TYPE_CHECKING:
     from llmproxy.core.control.answering import ControlRequest
@@ -123,9 +123,16 @@ class Turns:
     _last: dict[str, _LastEnd] = field(default_factory=dict)
 
     async def wait(self, exchange: Exchange) -> None:
-        """Wait until a piece of an answer may reach its client."""
-        last = self._last.get(exchange.session.name)
+        """Wait until a piece of an answer may reach its client.
+
+        What a server of tools says of itself is no answer to a call, and waits for none.
+        """
+        last, latest = self._last.get(exchange.session.name), self.clock() + LONGEST_TURN
+        if exchange.channel is Channel.MCP and exchange.method == "GET":
+            return
         while last is not None and last.at > exchange.progress.arrived and last.seq != exchange.progress.seq:
+            if self.clock() >= latest:  # ends that go on and on hold nobody up
+                break
             if last.client is not None and self.clock() < last.until:
                 last.client, last.at = (None, last.at) if has_read(last.client) else (last.client, self.clock())
             left = last.at + min(LONGEST_PAUSE, ALL_PAUSES / max(1, self._count(exchange))) - self.clock()
