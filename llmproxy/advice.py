@@ -20,7 +20,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -49,6 +49,8 @@ class StartCommand:
     """Name as in `Settings`, and value; a repeated option once for each value."""
     variables: tuple[tuple[str, str], ...] = ()
     """Of the environment: base URLs that were set where the proxy was started."""
+    page: str = field(default="", compare=False)
+    """Address of the page of a proxy that goes on when its client has ended; empty where there is none."""
 
     @property
     def runs(self) -> bool:
@@ -59,13 +61,6 @@ class StartCommand:
     def is_test_runner(self) -> bool:
         """Whether it is a test runner that is started again."""
         return _MODE in self.start
-
-    @property
-    def page(self) -> str:
-        """Address of the page of a proxy that goes on when its client has ended; empty where there is none."""
-        port = dict(self.options).get("port", "8080")
-        goes_on = self.start == StartCommand().start and not self.rest and port != "0"
-        return f"http://127.0.0.1:{port}/" if goes_on else ""
 
     def command(
         self, mode: str, cassette: str = "", *, store: str = DEFAULT_STORE, upstreams: Mapping[str, str] | None = None

@@ -289,6 +289,23 @@ def test_what_another_command_started_is_started_by_that_again() -> None:
     assert spawned.command("auto") == "llmproxy start --mode auto --upstream a=http://a/v1"
 
 
+@pytest.mark.parametrize(
+    ("typed", "env", "page"),
+    [
+        ({}, {}, "http://127.0.0.1:8080/"),
+        ({"port": "9123"}, {}, "http://127.0.0.1:9123/"),
+        ({"port": "0"}, {}, ""),
+        ({}, {"LLMPROXY_STARTED_BY": ""}, ""),
+        ({}, {"LLMPROXY_STARTED_BY": "llmproxy run"}, ""),
+    ],
+)
+def test_a_page_is_named_where_its_proxy_goes_on(
+    typed: dict[str, str], env: dict[str, str], page: str, tmp_path: Path
+) -> None:
+    """A proxy that somebody started, at its port; what starts proxies of its own, such as the demo, ends them."""
+    assert start_command_of(load(typed, {}, tmp_path), env).page == page
+
+
 def test_inside_mitmproxy_options_are_set() -> None:
     """There is no `llmproxy start` there."""
     again = StartCommand('mitmdump -s "$(llmproxy addon)"', "", (("upstream", "a=http://a/v1"), ("forward", True)))

@@ -29,7 +29,7 @@ from llmproxy.core.traffic.origin_guard import Guard
 from llmproxy.errors import CassetteNotFound, MachineError, SettingsError
 from llmproxy.mitm.intercept import is_loopback
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.protocol import OFFLINE, PACER_VARIABLE, STARTED_BY_VARIABLE, Channel, Update
+from llmproxy.protocol import DEFAULT_HOST, OFFLINE, PACER_VARIABLE, STARTED_BY_VARIABLE, Channel, Update
 from llmproxy.settings import Loaded, Settings, shown_path
 from llmproxy.store_server import server_of, show_store
 from llmproxy.values import seconds_of
@@ -142,7 +142,9 @@ def start_command_of(loaded: Loaded, env: Mapping[str, str], start: str = "llmpr
             typed or start, " -- ..." if typed else "", tuple(each for each in options if each != ("port", "0"))
         )
     names = dict.fromkeys(source.name for _, _, source in loaded.upstreams if source.is_foreign)
-    return StartCommand(start, "", options, tuple((name, env[name]) for name in names if name in env))
+    variables = tuple((name, env[name]) for name in names if name in env)
+    port = loaded.settings.port if start == StartCommand().start else 0
+    return StartCommand(start, "", options, variables, f"http://{DEFAULT_HOST}:{port}/" if port else "")
 
 
 def build(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmproxy start") -> Built:

@@ -32,6 +32,7 @@ CONTEXT = MissContext(
     last_user="Book a flight",
     recordings=3,
     same_operation=2,
+    again=StartCommand(page="http://127.0.0.1:8080/"),
 )
 NEAR = Nearest(12, True, (Difference("$.messages[1].content", '"Rome"', '"Paris"'),), 0.9)
 
