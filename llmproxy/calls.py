@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Self, cast
 
 from llmproxy.amounts import format_count
-from llmproxy.errors import UpstreamError
+from llmproxy.errors import Exit, UpstreamError
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Channel, Decision
 
 KEPT_MISSES = 20
@@ -366,6 +366,16 @@ def find_doubts(totals: Totals, unused: int | None, *, used: bool, fail_on_miss:
         carried = format_count(totals.carried, "hit was", "hits were")
         doubts.append(f"{carried} carried under {', '.join(totals.carried_names)}" if totals.carried else "")
     return tuple(filter(None, doubts))
+
+
+def find_forbidden(totals: Totals, *, carried: bool, stale: bool) -> tuple[str, Exit] | None:
+    """Return the option that forbids what a run came to, and its exit code; None if nothing does.
+
+    `carried`, `stale`: whether --fail-on-carried and --fail-on-stale were given.
+    """
+    if carried and totals.carried:
+        return "--fail-on-carried", Exit.CARRIED
+    return ("--fail-on-stale", Exit.STALE) if stale and totals.stale else None
 
 
 def _read_money(value: object) -> Decimal | None:

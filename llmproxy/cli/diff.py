@@ -30,7 +30,6 @@ from llmproxy.errors import Exit, SettingsError
 
 if TYPE_CHECKING:
     from llmproxy.core.bindings import Fit, Mismatch, VolatileField
-    from llmproxy.core.dialects.messages import Message
     from llmproxy.core.forks.table import Fork
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.differences import Difference
@@ -272,20 +271,13 @@ def _compare_requests(a: Interaction, b: Interaction) -> list[Difference]:
 
 def _answer_trees(a: Interaction, b: Interaction) -> tuple[object, object]:
     """Return the answers as trees: JSON as it is; where one of them is a stream, what both say."""
+    from llmproxy.core.dialects.conversation import answer_of
+
     bodies = [_tree(one.response.body) for one in (a, b)]
     if any(isinstance(body, str) for body in bodies):
-        said = [_read_answer(one) for one in (a, b)]
+        said = [answer_of(one) for one in (a, b)]
         if None not in said:
             bodies = [asdict(message) for message in said if message is not None]
     statuses = [{"status": one.response.status, "ending": one.response.ending.value} for one in (a, b)]
     old, new = ({**status, "body": body} for status, body in zip(statuses, bodies, strict=True))
     return old, new
-
-
-def _read_answer(one: Interaction) -> Message | None:
-    from llmproxy.core.dialects.conversation import read_answer
-    from llmproxy.core.providers.routing import family_of
-    from llmproxy.core.traffic.interaction import header
-
-    kind = header(one.response.headers, "content-type") or ""
-    return read_answer(family_of(one.provider, one.operation), one.operation, kind, one.response.body)

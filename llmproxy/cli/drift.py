@@ -213,7 +213,7 @@ def _draw(
         try:
             plan.chosen.append(_prepare(each, loaded, limit))
         except SettingsError as error:
-            plan.left_out[error.message.replace(f" of {each.id},", ",").rstrip(".")] += 1
+            plan.left_out[error.message.rstrip(".")] += 1
     return plan
 
 
@@ -248,7 +248,10 @@ def _prepare(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> _S
     import json
 
     from llmproxy.core.dialects.usage import MARGIN, cost_at_most
+    from llmproxy.core.secrets.redact import is_marked
 
+    if is_marked(recorded.request):
+        raise SettingsError("a secret was taken out of the request, and nobody knows it any more")
     body = json.loads(recorded.request.body) if recorded.request.body[:1] == b"{" else {}
     if _KEPT_THERE.search(recorded.request.body):
         raise SettingsError("names what a server kept")

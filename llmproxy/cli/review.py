@@ -131,18 +131,15 @@ def _ask(group: ChangeGroup) -> str:
 
 def _of_client(pending: Sequence[ChangeGroup], client: str) -> list[ChangeGroup]:
     """Return what a client itself changed. Raises SettingsError."""
+    from llmproxy.core.changes.accepted import slug
     from llmproxy.core.changes.values import Source
 
     ours = [group for group in pending if group.change.origin.source is Source.CLIENT]
-    found = [group for group in ours if _slug(group.change.origin.name) == _slug(client)]
+    found = [group for group in ours if slug(group.change.origin.name) == slug(client)]
     if not found:
-        names = ", ".join(dict.fromkeys(_slug(group.change.origin.name) for group in ours)) or "none"
+        names = ", ".join(dict.fromkeys(slug(group.change.origin.name) for group in ours)) or "none"
         raise SettingsError(f"nothing is pending that {line(client)} itself changed.", hint=f"Clients: {names}.")
     return found
-
-
-def _slug(name: str) -> str:
-    return name.lower().replace(" ", "-")
 
 
 def _count_kinds(groups: Iterable[ChangeGroup]) -> list[str]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from mitmproxy import master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
-from llmproxy.calls import Call, Totals, describe_hits, find_doubts
+from llmproxy.calls import Call, Totals, describe_hits, find_doubts, find_forbidden
 from llmproxy.core.store.file.connect import gitignore_hint
 from llmproxy.errors import Exit, MachineError
 from llmproxy.mitm.authority import LateTls, confdir, prepare, prepare_anyhow
@@ -198,10 +198,9 @@ def exit_code(settings: Settings, totals: Totals, unused: int | None, *, losses:
     used = totals.calls > totals.refused or not settings.strict  # a proxy of its own may serve nobody
     doubts = find_doubts(totals, unused, used=used, fail_on_miss=settings.fail_on_miss, strict=settings.strict)
     code = Exit.ENVIRONMENT if losses else Exit.MISS if doubts else Exit.OK
-    if code is Exit.OK and settings.fail_on_carried and totals.carried:
-        return Exit.CARRIED, (describe_hits(totals),)
-    if code is Exit.OK and settings.fail_on_stale and totals.stale:
-        return Exit.STALE, (describe_hits(totals),)
+    forbidden = find_forbidden(totals, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
+    if code is Exit.OK and forbidden is not None:
+        return forbidden[1], (describe_hits(totals),)
     return code, doubts
 
 

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmproxy.calls import describe_hits, find_doubts
+from llmproxy.calls import describe_hits, find_doubts, find_forbidden
 from llmproxy.cli.parts.printing import write_whole_lines
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownTool
@@ -199,12 +199,11 @@ class RunEnding:
             write_whole_lines(f"llmproxy: {self.report.left_as_it_was}")
             return code or Exit.FAILED
         counted = self.totals or self.report
-        if counted.carried and self.loaded.settings.fail_on_carried and not (code or lost):
-            write_whole_lines(f"llmproxy: --fail-on-carried: {describe_hits(counted)}: exit code {Exit.CARRIED}.")
-            return Exit.CARRIED
-        if counted.stale and self.loaded.settings.fail_on_stale and not (code or lost):
-            write_whole_lines(f"llmproxy: --fail-on-stale: {describe_hits(counted)}: exit code {Exit.STALE}.")
-            return Exit.STALE
+        settings = self.loaded.settings
+        forbidden = find_forbidden(counted, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
+        if forbidden is not None and not (code or lost):
+            write_whole_lines(f"llmproxy: {forbidden[0]}: {describe_hits(counted)}: exit code {forbidden[1]}.")
+            return forbidden[1]
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
 
     def _next_step(self, store: str) -> str:

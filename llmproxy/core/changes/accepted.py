@@ -44,12 +44,13 @@ class Condition(NamedTuple):
     """The first version of it; empty: all."""
 
     def holds(self, client: Client | None) -> bool:
-        if client is None or _slug(client.name) != _slug(self.client):
+        if client is None or slug(client.name) != slug(self.client):
             return False
         return not self.since or _rank(client.version) >= _rank(self.since)
 
 
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
+    """Return a client's name as it is typed: ``claude-code``."""
     return name.lower().replace(" ", "-")
 
 

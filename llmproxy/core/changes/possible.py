@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 from llmproxy.core.changes.reading import ReadRequest, parse_arguments
 from llmproxy.core.dialects.conversation import Kind
-from llmproxy.core.dialects.messages import Message, as_dict, as_list, as_str
+from llmproxy.core.dialects.messages import SCHEMAS, Message, as_dict, as_list, as_str
 from llmproxy.core.dialects.usage import LIMITS
 
-_SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema", "parameters_json_schema")
 _LIMITS = frozenset({*LIMITS, "max_tokens_to_sample"})
 _COUNTS = frozenset({"n", "candidateCount", "candidate_count", "num_generations"})
 _STOPS = frozenset({"stop", "stop_sequences", "stopSequences", "stop_sequence"})
@@ -175,7 +174,7 @@ def _tools(request: ReadRequest) -> Iterator[tuple[str, dict[str, Any]]]:
 def find_schema(tool: Mapping[str, Any]) -> object:
     """Return the schema of a tool's arguments; None where it has none."""
     inner = next((tool[name] for name in ("function", "toolSpec", "custom") if as_dict(tool.get(name))), tool)
-    found = next((inner[name] for name in _SCHEMAS if name in inner), None)
+    found = next((inner[name] for name in SCHEMAS if name in inner), None)
     return as_dict(found).get("json", found)
 
 

@@ -40,12 +40,14 @@ from llmproxy.core.dialects.messages import (
 from llmproxy.core.dialects.streams import events_once
 from llmproxy.core.dialects.table import Layout, codec_of, dialect_of, find_codec
 from llmproxy.core.traffic.differences import ABSENT, common_prefix, member, raw
+from llmproxy.core.traffic.interaction import header
 from llmproxy.core.traffic.json_bytes import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from llmproxy.core.providers.table import Family
+    from llmproxy.core.traffic.interaction import Interaction
 
 LOOKED_AT = 1000
 """Entries of a conversation, from its end, among which the user's last words are looked for: a body of 5 MB may hold
@@ -138,6 +140,11 @@ def read_answer(family: Family, operation: str, content_type: str, body: bytes) 
         if isinstance(value, dict):
             add(draft, value)
     return draft.message() if draft.heard else None
+
+
+def answer_of(one: Interaction) -> Message | None:
+    """Return what an interaction was answered, as `read_answer` has it."""
+    return read_answer("generic", one.operation, header(one.response.headers, "content-type") or "", one.response.body)
 
 
 # -- ids ---------------------------------------------------------------------------------------------------------------

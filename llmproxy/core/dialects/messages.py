@@ -29,6 +29,9 @@ NAMESPACE = "__"
 """Between the namespace of a tool (OpenAI's Responses: Codex has one for each MCP server) and its name: as other agents
 write ``mcp__SERVER__TOOL``."""
 
+SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema", "parameters_json_schema")
+"""Members of a tool's definition that may hold the schema of its arguments."""
+
 
 class By(Enum):
     """Who runs what an item calls."""

@@ -281,7 +281,7 @@ def cost_at_most(provider: str, model: str | None, prompt: int, body: Mapping[st
     """
     holders = [body, *(body[name] for name in _INNER if isinstance(body.get(name), dict))]
     said, several = ([each[name] for each in holders for name in of if each.get(name)] for of in (LIMITS, _ANSWERS))
-    tokens = max((each for each in said if type(each) is int), default=None) or _model_limit(model)
+    tokens = max((each for each in said if type(each) is int), default=None) or _model_limits().get(model or "")
     if tokens is None or tokens <= 0:
         return None
     output = tokens * max((each for each in several if type(each) is int), default=1)
@@ -290,14 +290,14 @@ def cost_at_most(provider: str, model: str | None, prompt: int, body: Mapping[st
 
 
 @cache
-def _model_limit(model: str | None) -> int | None:
-    """Return how many tokens a model answers with at the most, by litellm's table; None if that is not known."""
+def _model_limits() -> dict[str, int]:
+    """Return how many tokens each model answers with at the most, by litellm's table; none where that is not there."""
     spec = importlib.util.find_spec("litellm")
     if spec is None or spec.origin is None:
-        return None
+        return {}
     try:
         text = (Path(spec.origin).parent / "model_prices_and_context_window_backup.json").read_text("utf-8")
-        found = json.loads(text).get(model, {}).get("max_output_tokens")
+        rows = {name: row.get("max_output_tokens") for name, row in json.loads(text).items()}
     except (OSError, ValueError):
-        return None
-    return found if isinstance(found, int) else None
+        return {}
+    return {name: limit for name, limit in rows.items() if isinstance(limit, int)}

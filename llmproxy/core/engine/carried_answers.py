@@ -57,6 +57,8 @@ class Found(NamedTuple):
 
     standing: Standing | None
     changes: tuple[Change, ...] = ()
+    pending: tuple[Change, ...] = ()
+    """Those that nobody accepted, or not for today; only in a session on trial."""
     refusal: Refusal | None = None
     bindings: Bindings | None = None
     """Under which the request was restated in the recorded run's words."""
@@ -155,10 +157,9 @@ class CarryInterceptor(Interceptor[Exchange]):
         place = (call.progress.seq, call.session.cassette, call.session.sample, call.party, call.operation)
         if id_ is None or store is None:
             return TrialCall(*place, changes=looked.changes, refusal=looked.refusal)
-        row, client = summary(store, id_), client_of(call.request.headers)
-        pending = _name([each for each in looked.changes if self._find_unaccepted([each], client) is not None])
+        row = summary(store, id_)
         used = (row.tokens_in, row.tokens_out, row.cost_usd, row.duration_ms)
-        return TrialCall(*place, id_, looked.changes, looked.refusal, pending, *used)
+        return TrialCall(*place, id_, looked.changes, looked.refusal, _name(looked.pending), *used)
 
     # -- which answer?
 
@@ -230,9 +231,10 @@ class CarryInterceptor(Interceptor[Exchange]):
             if isinstance(changes, Refusal):
                 looked = looked or Found(each, refusal=changes)
             elif (refusal := self._find_unaccepted(changes, client)) is not None and not self._trial:
-                looked = looked or Found(each, tuple(changes), refusal)
+                looked = looked or Found(each, tuple(changes), refusal=refusal)
             else:
-                return Found(each, tuple(changes), bindings=bindings)
+                pending = tuple(change for change in changes if self._find_unaccepted([change], client) is not None)
+                return Found(each, tuple(changes), pending, bindings=bindings)
         return looked or _refuse(Why.NO_PLACE, "no recording stands at its place")
 
     def _find_unaccepted(self, changes: Sequence[Change], client: Client | None) -> Refusal | None:

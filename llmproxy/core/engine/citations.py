@@ -20,10 +20,9 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from llmproxy.core.dialects.conversation import read_answer
-from llmproxy.core.providers.routing import family_of
+from llmproxy.core.dialects.conversation import answer_of
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.interaction import Interaction, header
+from llmproxy.core.traffic.interaction import Interaction
 
 CLOSE = 0.1
 """Seconds between two ends that a busy client may hear in the other order."""
@@ -123,8 +122,7 @@ def read_citations(store: Store) -> Cites:
 
 def _first_words(made: Interaction) -> re.Pattern[bytes] | None:
     """Return what finds the beginning of an answer in JSON, or the id of its first call of a tool."""
-    family, kind = family_of(made.provider, made.operation), header(made.response.headers, "content-type") or ""
-    if (said := read_answer(family, made.operation, kind, made.response.body)) is None:
+    if (said := answer_of(made)) is None:
         return None
     words = said.text.strip().partition("\n")[0].strip()[:LONGEST]
     words = words or next((call.id for call in said.tool_calls if call.id), "")

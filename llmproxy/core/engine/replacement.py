@@ -15,31 +15,27 @@ replaces what was recorded there, and what followed from that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, override
 
 from llmproxy.calls import Call
-from llmproxy.core.changes.accepted import AcceptedChange
 from llmproxy.core.changes.values import Change, Why
-from llmproxy.core.dialects.conversation import read_answer, read_conversation
+from llmproxy.core.dialects.conversation import answer_of, read_conversation
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage import MARGIN, cost_at_most
 from llmproxy.core.engine.carried_answers import Found
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.identity import check_upstream
 from llmproxy.core.providers.routing import family_of
-from llmproxy.core.providers.table import client_of
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import accepted_of
 from llmproxy.core.store.reading import Place
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import UNFINISHED, Store
-from llmproxy.core.traffic.interaction import Interaction, Key, header
+from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import OFFLINE, Decision, Mode, Update
@@ -176,12 +172,9 @@ def _count_prompt(body: bytes, recorded: Interaction | None, looked: Found) -> i
 class ChangedInterceptor(ReplacementInterceptor):
     """Of a replay: asks what has changed, and what follows from answers that are others now. All else is replayed."""
 
-    def __init__(
-        self, parts: EngineParts, session: Session, ours: dict[Place, set[int]], accepted: Sequence[AcceptedChange],
-        spending: Spending,
-    ) -> None:  # fmt: skip
+    def __init__(self, parts: EngineParts, session: Session, ours: dict[Place, set[int]], spending: Spending) -> None:
         super().__init__(parts, session, ours)
-        self._accepted, self._spending, self._keying = accepted, spending, parts.keying
+        self._spending, self._keying = spending, parts.keying
         self._asked: set[Key] = set()
         self._gone: set[int] = set()
         self._lost: list[Message] = []
@@ -223,7 +216,7 @@ class ChangedInterceptor(ReplacementInterceptor):
         if call.key in self._asked:
             return True
         if looked.refusal is None:
-            return any(map(self._is_chosen, self._list_pending(call, looked)))
+            return any(map(self._is_chosen, looked.pending))
         if looked.refusal.why in {Why.NO_PLACE, Why.NOT_LOOKED_AT, Why.AMBIGUOUS}:
             return self._follows(call) or (looked.refusal.why is Why.NOT_LOOKED_AT and bool(self._asked))
         return not self._state.config.change or any(self._is_chosen(each) for each in looked.changes)
@@ -231,21 +224,13 @@ class ChangedInterceptor(ReplacementInterceptor):
     def _is_chosen(self, change: Change) -> bool:
         return not self._state.config.change or change.name in self._state.config.change
 
-    def _list_pending(self, call: Exchange, looked: Found) -> list[Change]:
-        today, client = datetime.fromtimestamp(self._state.now(), UTC).date(), client_of(call.request.headers)
-        return [
-            change
-            for change in looked.changes
-            if not any(each.covers(change, client) and not each.has_ended(today) for each in self._accepted)
-        ]
-
     def _follows(self, call: Exchange) -> bool:
         """Return whether a request's history holds an answer that came in this session."""
         said = read_conversation(call.family, call.operation, call.request.body or b"")
         return any(_is_same(answer, message) for answer in self._new for message in said)
 
     def on_stored(self, call: Exchange, made: Interaction) -> None:
-        looked, answer = call.state.get(Found), _read_answer(made)
+        looked, answer = call.state.get(Found), answer_of(made)
         if looked is None or answer is None:
             return
         self._new.append(answer)
@@ -327,11 +312,6 @@ def _read_meaning(answer: Message) -> object:
     return answer.text, [(call.name, call.arguments) for call in answer.tool_calls]
 
 
-def _read_answer(made: Interaction) -> Message | None:
-    kind = header(made.response.headers, "content-type") or ""
-    return read_answer(family_of(made.provider, made.operation), made.operation, kind, made.response.body)
-
-
 class ReplacementFeature(Feature):
     """All recordings are replaced when a session ends well, at once."""
 
@@ -364,6 +344,4 @@ class ChangedFeature(Feature):
     def plug(self, session: Session, asked: Mapping[str, Any]) -> ChangedInterceptor | None:  # noqa: ARG002 - as all
         if self.parts.state.config.update is not Update.CHANGED or session.settings.mode not in OFFLINE:
             return None
-        store = self.parts.state.sessions.store(Mode.RECORD)
-        accepted = () if store is None else accepted_of(store, session.cassette)
-        return ChangedInterceptor(self.parts, session, self._ours, accepted, self._spending)
+        return ChangedInterceptor(self.parts, session, self._ours, self._spending)

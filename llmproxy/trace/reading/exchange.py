@@ -24,7 +24,7 @@ from hashlib import sha256
 from typing import Any
 
 from llmproxy.core.dialects.conversation import read_conversation
-from llmproxy.core.dialects.messages import Draft, Message, ToolCall, as_dict, as_list, entry_messages, words
+from llmproxy.core.dialects.messages import SCHEMAS, Draft, Message, ToolCall, as_dict, as_list, entry_messages, words
 from llmproxy.core.dialects.streams import SSEParser, events_of
 from llmproxy.core.dialects.table import codec_of
 from llmproxy.core.dialects.usage import LIMITS
@@ -302,11 +302,10 @@ def _names_below(properties: dict[str, Any], place: tuple[str, ...] = ()) -> dic
 
 _DEEPEST = 8
 """Levels of a schema whose names are read."""
-_SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema", "parameters_json_schema")
 
 
 def _arguments(tool: dict[str, Any]) -> dict[str, Any]:
-    for key in _SCHEMAS:
+    for key in SCHEMAS:
         schema = as_dict(tool.get(key))
         if properties := as_dict((as_dict(schema.get("json")) or schema).get("properties")):
             return properties
