@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -9,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.mitm.proxy_context import ProxyContext, Turns
 from tests.mitm.rig import Rig
 from tests.mitm.wire import chat
+from tests.provider import Provider, step
 from tests.support.concurrent_runs import echo
 
 QUESTIONS = [f"q{n} wait={0.05 * (4 - n)}" for n in range(4)]
@@ -73,3 +78,34 @@ def test_no_order_is_kept_where_nobody_is_to_wait(store: tuple[Path, bool]) -> N
     with Rig("replay", store[0], order_wait=0) as rig:
         ask(rig, QUESTIONS[0], stream=store[1])
         assert [call.note for call in rig.wait_outcomes(1)] == [""]
+
+
+class WaitingTurns(Turns):
+    """Lets no piece of an answer go on."""
+
+    waits = threading.Event()
+
+    async def wait(self, exchange: Exchange) -> None:
+        """Wait for ever."""
+        self.waits.set()
+        await asyncio.Event().wait()
+
+
+class WaitingContext(ProxyContext):
+    """A proxy in which each piece waits for its turn."""
+
+    def __post_init__(self) -> None:
+        """Make it as it is, but for the turns."""
+        super().__post_init__()
+        self.turns = WaitingTurns(self.engine.clock, self.released)
+
+
+def test_who_leaves_while_a_piece_waits_for_its_turn_leaves_nothing_open(tmp_path: Path) -> None:
+    """The connection to the provider is closed with the client's: what is collected unclosed is an error of this test."""
+    with Provider([step(user="hi", say="Hello.")], check=False) as provider:
+        with Rig("record", tmp_path / "x.db", {"openai": f"{provider.url}/v1"}, shell=WaitingContext) as rig:
+            with rig.client() as client:
+                client.send(chat("hi"))
+                assert WaitingTurns.waits.wait(60)
+            rig.wait_idle()
+        gc.collect()

@@ -422,7 +422,14 @@ class ConnectionHandler(mode_servers.ProxyConnectionHandler):
         if isinstance(event, events.DataReceived) and event.connection is not self.client and self.shell is not None:
             exchange = self.shell.released.get(self.client.id)
             if exchange is not None and exchange.recording.status != SWITCHING:
-                await self.shell.turns.wait(exchange)
+                try:
+                    await self.shell.turns.wait(exchange)
+                except asyncio.CancelledError as why:
+                    # mitmproxy closes a connection only where a read or a write is cancelled: the next one is.
+                    await super().server_event(event)
+                    if (task := asyncio.current_task()) is not None:
+                        task.cancel(*why.args)
+                    return
         await super().server_event(event)
 
     async def on_timeout(self) -> None:

@@ -29,6 +29,7 @@ for text in sys.argv[1:]:
     try:
         print(json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"])
     except urllib.error.HTTPError as error:
+        error.read()  # who leaves before the body has no whole answer recorded
         print(error.code)
 """
 
