@@ -24,9 +24,7 @@ def run() -> int:
 
 
 def _shim(words: list[str]) -> int | None:
-    """Serve as the shim before a server of tools, whose client waits for it; None if the command line is to read these
-    words.
-    """
+    """Serve as the shim before a server of tools, whose client waits; None if the command line is to read the words."""
     from llmproxy.client.tools.shim.command import read_words, stand
     from llmproxy.errors import end_with
 

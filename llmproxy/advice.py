@@ -65,9 +65,7 @@ class StartCommand:
     def command(
         self, mode: str, cassette: str = "", *, store: str = DEFAULT_STORE, upstreams: Mapping[str, str] | None = None
     ) -> str:
-        """Return the command, empty `mode`: its own; `upstreams` are those of a session, which the proxy itself was not
-        told.
-        """
+        """Return the command, empty `mode`: its own; `upstreams` are a session's, unknown to the proxy itself."""
         if self.is_test_runner:  # its plugin knows cassette, store and upstreams; what it takes is the mode
             return self.start.replace(_MODE, mode)
         of_session = tuple(("upstream", f"{name}={url}") for name, url in (upstreams or {}).items())
@@ -87,9 +85,7 @@ class StartCommand:
         return replace(self, start=start, rest=rest, options=tuple(x for x in self.options if x[0] not in _OF_ONE))
 
     def without_tools(self) -> StartCommand | None:
-        """Return how the same is started without servers of tools; None where it is not `run` that starts it, or it
-        said itself which.
-        """
+        """Return how the same is started without servers of tools; None if not by `run`, or if it said which."""
         if self.start.split()[:2] != ["llmproxy", "run"] or "--mcp-config" in self.start:
             return None
         return replace(self, options=(*self.options, ("mcp_config", "none")))
@@ -102,9 +98,7 @@ class StartCommand:
 
 
 def _without_password(url: str) -> str:
-    """Return a base URL fit to be printed: with a password it cannot be typed as it stands, and then fails instead of
-    leaking.
-    """
+    """Return a base URL fit to be printed: typed as it stands, one with a password fails instead of leaking."""
     _, at, host = urlsplit(url).netloc.rpartition("@")
     return url.replace(urlsplit(url).netloc, f"USER:PASSWORD@{host}", 1) if at else url
 
@@ -129,9 +123,7 @@ def quote_word(text: str) -> str:
 
 
 def requirement(*extras: str) -> str:
-    """Return what an installer takes for this very package with these extras, such as `llmproxy-replay[proxy]`; to be
-    quoted.
-    """
+    """Return what an installer takes for this package with these extras, `llmproxy-replay[proxy]`; to be quoted."""
     return requirement_of(_read_metadata(), *extras)
 
 
@@ -162,9 +154,7 @@ def install_command(extra: str) -> str:
 
 
 def install_command_of(package: str, prefix: Path, installer: str, noted: str) -> str:
-    """Return the same for an environment at `prefix`, which `installer` (pip, uv) made; `noted` as in
-    `requirement_of`.
-    """
+    """Return the same for an environment at `prefix`, made by `installer` (pip, uv); `noted` as in `requirement_of`."""
     parts, told = prefix.parts, json.loads(noted or "{}")
     if {"uv", "tools"} <= set(parts):
         return f"uv tool install --force '{package}'"
@@ -204,9 +194,7 @@ def upgrade_of(noted: str) -> str:
 
 
 def origin_of(noted: str) -> str:
-    """Return the URL from which it can be installed again; empty for none, a file that is gone, or one
-    with a password.
-    """
+    """Return the URL that installs it again; empty for none, a file that is gone, or one with a password."""
     try:
         told = json.loads(noted or "{}")
         url, source = str(told.get("url", "")), told.get("vcs_info") or {}

@@ -26,9 +26,7 @@ def in_and_out(read: int | None, written: int | None) -> str:
 
 
 def dollars(cost: Decimal | float) -> str:
-    """Return dollars to a cent, below one to a hundredth of it, and finer where that would read 0; never with an
-    exponent.
-    """
+    """Return dollars to a cent, below one to a hundredth of it, finer where that reads 0; never with an exponent."""
     if cost == 0 or cost >= 1:
         return f"${cost:,.2f}" if cost else "$0"
     return f"${cost:.4f}" if cost >= Decimal("0.0001") else f"${Decimal(f'{cost:.1e}'):f}"
@@ -59,9 +57,7 @@ def clock(unix: float, zone: tzinfo | None = None) -> str:
 
 
 def when(unix: float, zone: tzinfo | None = None) -> str:
-    """Return day and time of day of a Unix time; nothing where a file did not say when (0), the number where no
-    calendar has it.
-    """
+    """Return day and time of a Unix time; empty for 0 (a file did not say), the number where no calendar has it."""
     try:
         return f"{_to_local_time(unix, zone):%Y-%m-%d %H:%M:%S}" if unix else ""
     except (OverflowError, ValueError, OSError):

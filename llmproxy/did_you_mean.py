@@ -23,9 +23,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def suggest(word: str, known: Iterable[str], *, listing: bool = True) -> str:
-    """Return ``did you mean `x`?``, else what is known, as a hint; empty if nothing is known, or it shall not be
-    listed.
-    """
+    """Return ``did you mean `x`?``, else what is known, as a hint; or "", also where that is not to be listed."""
     names = list(known)
     folded = {_fold(name): name for name in names}
     near = nearest(_fold(word), folded, 0.7)

@@ -151,18 +151,14 @@ class StoreReadOnly(CassetteError):
 
 
 class SuiteError(LLMProxyError):
-    """A YAML suite says something that cannot be meant: unknown keys, undeclared names, patterns that
-    do not compile.
-    """
+    """A YAML suite says what cannot be meant: unknown keys, undeclared names, patterns that do not compile."""
 
     code = "llmproxy_suite"
     exit_code = Exit.USAGE
 
 
 class AgentError(LLMProxyError):
-    """The agent under test was reached, and then crashed, timed out, or answered what is no answer. It counts as a
-    failure.
-    """
+    """The agent under test was reached, but crashed, timed out, or gave no answer: a failure."""
 
     code = "llmproxy_agent"
     exit_code = Exit.FAILED
@@ -210,9 +206,7 @@ _LONGEST_NAME = 200
 
 
 def end_with(error: Exception, *, debug: bool) -> Exit:
-    """Print an error for people, after its traceback if they asked for it, and return the exit code: the one place
-    where this is done.
-    """
+    """Print an error for people, after its traceback if asked for, and return the exit code. Nothing else does."""
     import sys
 
     if debug:

@@ -57,9 +57,7 @@ def replacing(path: Path, errors: str = "strict") -> Iterator[IO[str]]:
 
 
 def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON, as `object_pairs_hook`. Raises ValueError where a name stands twice: the last one would
-    win unseen.
-    """
+    """Return an object of JSON, as `object_pairs_hook`. Raises ValueError: of two equal names one would win unseen."""
     made: dict[str, Any] = {}
     for name, value in pairs:
         if name in made:

@@ -13,9 +13,7 @@ from typing import Any, overload
 
 
 class _Late:
-    """What `re.compile` returns, from the first question on with no step between: each method is the compiled one's
-    own.
-    """
+    """What `re.compile` returns, from the first question on without a step between: methods are the compiled one's."""
 
     def __init__(self, text: Any, flags: int) -> None:  # noqa: ANN401 (text, bytes, or what returns it)
         self._asked = text, flags

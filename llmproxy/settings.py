@@ -507,9 +507,7 @@ class Settings:
 
     @property
     def forwards(self) -> bool:
-        """Whether clients may use the proxy as their HTTPS_PROXY: asked for, or since other hosts are
-        to be recorded.
-        """
+        """Whether clients may use the proxy as their HTTPS_PROXY: as asked, or as other hosts are recorded."""
         return self.forward or bool(self.record_host)
 
 
@@ -563,9 +561,7 @@ def shown_path(path: Path) -> str:
 
 
 def shared_path(path: Path) -> str:
-    """Return a path as it may stand in a file that leaves the machine: one that is not below this folder without its
-    folders.
-    """
+    """Return a path for a file that leaves the machine: one not below this folder without its folders."""
     said = shown_path(path)
     return path.name if Path(said).is_absolute() else said
 

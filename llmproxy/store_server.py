@@ -77,9 +77,7 @@ def place(url: str, env: Mapping[str, str]) -> Path:
 
 
 def server_of(path: Path | str) -> StoreServer | None:
-    """Return the server whose copy lies at a path; None for a file that is nobody's copy, or whose server this process
-    was not told.
-    """
+    """Return the server whose copy lies at a path; None for nobody's copy, or a server unknown to this process."""
     return _known.get(Path(path))
 
 
@@ -89,9 +87,7 @@ def show_store(path: Path | str) -> str:
 
 
 def make_room(path: Path) -> None:
-    """Make the folder in which the copy of a server's store lies, and the journal beside it; a file's folder is its
-    user's. Raises OSError.
-    """
+    """Make the folder of a server's copy and its journal; a file's folder is its user's. Raises OSError."""
     if server_of(path) is not None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 

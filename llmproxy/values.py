@@ -63,9 +63,7 @@ def member_of[T: StrEnum](kind: type[T], **more: T) -> Callable[[object], T]:
 def matching[T](
     pattern: str, said: str, make: Callable[[re.Match[str]], T | None], *, of: type = object
 ) -> Callable[[object], T]:
-    """Return a converter of text of a pattern; `make` returns None for what is none all the same. `of` refuses values
-    of other kinds.
-    """
+    """Return a converter of text of a pattern; `make` returns None for what is none all the same. `of` checks kinds."""
     compiled = re.compile(pattern, re.ASCII | re.IGNORECASE)
 
     def convert(value: object) -> T:

@@ -222,9 +222,7 @@ SUITE = Limits(MAX_BYTES, 300_000)
 def read_file(
     path: Path, problems: Problems, name: str = "", doubts: Problems | None = None, *, empty_hint: str = ""
 ) -> list[tuple[object, YamlPlace]]:
-    """Return the documents of a file, each with its place; `name` stands for the file in messages
-    (default: its path).
-    """
+    """Return a file's documents, each with its place; `name` stands for the file in messages (default: path)."""
     shown = name or str(path)
     try:
         size = path.stat().st_size

@@ -76,9 +76,7 @@ def _root(
 
 
 def _encode_odd(error: UnicodeError) -> tuple[bytes, int]:
-    """Encode what no encoding has: bytes of a file's name as they are, half a surrogate pair, which a recording may
-    hold, as an escape.
-    """
+    """Escape what no encoding has: bytes of a file's name stay, half a surrogate pair of a recording is escaped."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     odd = error.object[error.start : error.end]

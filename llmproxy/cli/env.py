@@ -67,9 +67,7 @@ def env(
 
 
 def address(environ: Mapping[str, str]) -> str:
-    """Return where a running proxy is to be looked for: LLMPROXY_URL, else where `start` listens by its settings.
-    Raises SettingsError: they let it take any port.
-    """
+    """Return where a running proxy is looked for: LLMPROXY_URL, else the settings. Raises SettingsError: any port."""
     from llmproxy.client.process import reachable, running_at
     from llmproxy.settings import load
 

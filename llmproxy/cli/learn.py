@@ -114,9 +114,7 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
 
 
 def _another_day(loaded: Loaded) -> str:
-    """Return the time zone for a trial on the day of the recording, or nothing: what says the day or the hour is to
-    differ.
-    """
+    """Return the time zone for a trial on the recording's day, or nothing: what says day or hour is to differ."""
     from llmproxy.client.run_variables import gather_run_variables, zone_of_another_day
     from llmproxy.core.bindings import read_run_variables
     from llmproxy.core.store.queries import newest_declared

@@ -120,9 +120,7 @@ class ToKeep(NamedTuple):
 
 
 def _require_cassette(places: Collection[Path], cassette: str) -> None:
-    """See that one of the stores holds a cassette of this name, before anything goes. Raises CassetteNotFound,
-    SettingsError.
-    """
+    """Check that a store has a cassette of this name. Raises CassetteNotFound, SettingsError."""
     lacking = []
     for path in places:
         with open_given(path) as database:
@@ -229,9 +227,7 @@ def rename(
 
 
 def _print_files(store: Path | None, cassettes: Collection[str]) -> None:
-    """Say which files still hold what is not in the store any more under its name: at the next start they are read
-    again.
-    """
+    """Say which files still hold what the store lost under its name: at the next start they are read again."""
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.cassettes.folder import CassetteDir
 

@@ -146,9 +146,7 @@ def execute(asked: ReplayOptions, env: Mapping[str, str]) -> int:
 
 
 def _open(proxy: Attached, loaded: Loaded, asked: ReplayOptions, upstreams: Mapping[str, str]) -> Report:
-    """Open the session, over a cassette that holds something; `upstreams` are those that the proxy does
-    not have yet.
-    """
+    """Open the session of a cassette that holds something; `upstreams` are those that the proxy does not have yet."""
     from llmproxy.client.control import CONFLICT, ControlError
     from llmproxy.client.run_variables import gather_run_variables
 

@@ -118,9 +118,7 @@ def _ask_again(interaction: str, store: Path | None, flags: Mapping[str, object]
 
 
 def live_headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers:
-    """Return the headers to send, with a key of the environment where one was recorded; `record` is advice. Raises
-    SettingsError.
-    """
+    """Return headers with a key of the environment where one was recorded; `record` is advice. Raises SettingsError."""
     from llmproxy.core.providers.table import PROVIDERS, KeyVariable
     from llmproxy.core.secrets.redact import is_marked
     from llmproxy.core.traffic.frames import is_frames

@@ -93,9 +93,7 @@ def accept(
 
 
 def _load(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded, list[ChangeGroup]]:
-    """Return the settings and what is pending: seen by the last trials, and not accepted since. Raises
-    SettingsError.
-    """
+    """Return the settings and what the last trials saw and nobody accepted since. Raises SettingsError."""
     loaded = gather({"store": store, "cassette_dir": cassette_dir})
     from llmproxy.report.changes import read_changes
 

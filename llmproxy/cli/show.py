@@ -96,9 +96,7 @@ def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: 
 
 
 def _print_talk(found: Interaction, asked: Sequence[Message], answer: Message | None) -> None:
-    """Print what was said: messages of a WebSocket, a tool's call and its result, or the conversation
-    and the answer.
-    """
+    """Print messages of a WebSocket, a tool's call and its result, or the conversation and the answer."""
     from llmproxy.core.mcp import read_call
     from llmproxy.core.store.rows import content_type
     from llmproxy.core.traffic.frames import is_frames, transcript

@@ -226,9 +226,7 @@ class TestOptions:
         return code
 
     def recordings(self, env: Mapping[str, str]) -> Path | None:
-        """Return the store of what is tested; None where a running proxy has another one, or settings do not say which
-        (which ends the test).
-        """
+        """Return the store of what is tested; None: a running proxy's is another, or settings do not say which."""
         from llmproxy.client.process import running_at
 
         try:
@@ -448,9 +446,7 @@ class TestOptions:
                     typer.echo(f"llmproxy: {home}", err=True)
 
     def sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
-        """Run each case again and again in replay, with one injected fault each; returns 1 if one
-        breaks the agent.
-        """
+        """Run each case in replay with one injected fault each time; returns 1 if one breaks the agent."""
         from llmproxy.cli.parts.fault_sweep import make_progress_printer, print_findings, write_findings
         from llmproxy.client.process import attach, running_at
         from llmproxy.client.sweep import as_json as as_plain, asked_kinds
@@ -567,9 +563,7 @@ class TestOptions:
 
 
 def proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list[str]:
-    """Return the options of a proxy for tests: recordings in `tests/cassettes`, the database in `.llmproxy`, unless
-    something else is said.
-    """
+    """Return options of a proxy for tests: recordings in `tests/cassettes`, database in `.llmproxy`, unless given."""
     from llmproxy.cli.parts.session_setup import start_options
 
     words = start_options(flags)

@@ -87,9 +87,7 @@ class ViewTarget:
 
 @contextmanager
 def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarget]:
-    """Yield what is meant by a word; of a file of recordings a store of its own, for as long as it is looked at. Raises
-    LLMProxyError: there is no such thing.
-    """
+    """Yield the store that a word means, of a file of recordings a passing one. Raises LLMProxyError: no such thing."""
     if what and is_server(what):
         store, what = cast("Path", what), None  # `settings` reads the URL
     if what:
@@ -130,9 +128,7 @@ def asker(path: Path, report: Path | None = None) -> Ask:
 
 
 def is_report(path: Path) -> bool:
-    """Return whether a file is a report of tests that the page shows. Raises SettingsError for one of another kind or
-    version.
-    """
+    """Return whether a file is a report of tests for the page. Raises SettingsError: of another kind or version."""
     from llmproxy.report.live_report import document_of
     from llmproxy.report.merging import kind_of
 
@@ -162,9 +158,7 @@ def _words(store: Path) -> dict[str, str]:
 
 
 def _store(given: Path | None, *, of_tests: bool = False) -> Path:
-    """Return the store that was asked for, here or in the settings; where none was, that of calls or that of tests,
-    whichever is there.
-    """
+    """Return the store that options or settings name, else that of calls or that of tests, whichever is there."""
     loaded = gather({"store": given})
     if not loaded.is_default("store"):
         return Path(loaded.settings.store)

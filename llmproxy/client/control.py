@@ -77,9 +77,7 @@ class Control:
         return Health(str(value["version"]), str(value.get("mode", "")), value.get("ca"))
 
     def stop(self) -> int:
-        """Ask the proxy to end, soon, and return its exit code. Raises ControlError where it is part of another
-        program.
-        """
+        """Ask the proxy to end; returns its exit code. Raises ControlError where it is part of another program."""
         return int(self._ask("POST", "stop", {}).get("exit_code") or 0)
 
     def sessions(self) -> tuple[Report, ...]:
@@ -142,9 +140,7 @@ class Control:
             time.sleep(PAUSE)
 
     def faults(self, name: str, given: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Let a session meet other injected faults (``{"faults": [...]}``), or only ask; returns what it has, and
-        what was injected.
-        """
+        """Set a session's injected faults (``{"faults": [...]}``), or only ask; returns them and what was injected."""
         path = _session(name, "faults")
         return self._ask("GET", path) if given is None else self._ask("POST", path, given)
 
@@ -174,9 +170,7 @@ class Control:
         return Report.of(self._ask("POST", _session(name, "close"), body))
 
     def bind(self, name: str, session: str, party: str = AGENT) -> None:
-        """Send what arrives under `name` to `session`, as calls of `party`, until it is closed. Raises ControlError if
-        `name` is bound.
-        """
+        """Send what arrives under `name` to `session`, as `party`'s. Raises ControlError if `name` is bound."""
         self._ask("POST", _session(name, "bind"), {"session": session} | ({} if party == AGENT else {"party": party}))
 
     def unbind(self, name: str) -> None:
@@ -215,9 +209,7 @@ class Control:
         return tuple(Call.of(each) for each in told.get("calls") or ())
 
     def try_out(self, session: str) -> None:
-        """Make an open session of a replay a trial, in which misses teach what varies. Raises ControlError where it
-        cannot be one.
-        """
+        """Make a replay session a trial, in which misses teach what varies. Raises ControlError if it cannot be."""
         self._ask("POST", _session(session, "lessons"), {})
 
     def lessons(self, session: str) -> tuple[Lesson, ...]:
@@ -232,9 +224,7 @@ class Control:
         )
 
     def spans(self, session: str, party: str | None = None) -> tuple[dict[str, Any], ...]:
-        """Return the spans of an open session, the agent's or another party's (``*``: all), as `llmproxy.trace.Span`
-        reads them.
-        """
+        """Return a session's spans for `llmproxy.trace.Span`: the agent's, or another party's (``*``: all)."""
         query = f"spans?session={quote(session, safe='')}" + (f"&party={quote(party, safe='')}" if party else "")
         return tuple(self._ask("GET", query)["spans"])
 

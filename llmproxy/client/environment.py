@@ -179,9 +179,7 @@ def is_ours(value: str, url: str) -> bool:
 
 
 def upstreams_of(env: Mapping[str, str], url: str) -> dict[str, str]:
-    """Return where base-URL variables that are set and are not ours point to, by provider: a running proxy must forward
-    there.
-    """
+    """Return by provider where variables of base URLs point that are not ours: a running proxy must forward there."""
     from llmproxy.core.providers.hosts import upstreams_from_env
 
     return upstreams_from_env(env, urlsplit(url).netloc.rpartition("@")[2])
@@ -282,9 +280,7 @@ def presets(env: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def combine(ca: Path, others: Iterable[Path], target: Path) -> Path:
-    """Write a bundle of certifi's authorities, `others` and `ca` to `target`, at once (a reader never sees half of it).
-    Raises MachineError: the proxy's certificate is not there, or `target` cannot be written.
-    """
+    """Write certifi's authorities, `others` and `ca` to `target`, at once. Raises MachineError: no `ca`, no writing."""
     if problem := describe_certificate_problem(ca, now=None):
         raise MachineError(f"cannot intercept: {problem}")
     import certifi
@@ -301,9 +297,7 @@ def combine(ca: Path, others: Iterable[Path], target: Path) -> Path:
 
 
 def describe_certificate_problem(ca: Path, now: float | None) -> str:
-    """Describe what is wrong with a certificate file: absent, not a certificate, expired at `now` (Unix time); empty if
-    nothing.
-    """
+    """Describe what is wrong with a certificate file at `now` (Unix time): absent, invalid, expired; or ""."""
     if not ca.is_file():
         return f"the certificate {ca} does not exist (it was removed; restart the proxy, which makes it)"
     import ssl

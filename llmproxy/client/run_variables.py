@@ -154,9 +154,7 @@ _ZONES = ("Pacific/Kiritimati", "Etc/GMT+12")
 
 
 def zone_of_another_day(day: str, now: datetime | None = None) -> str:
-    """Return a time zone in which it is not that day (``2026-11-22``), and so not the same hour as where it is; empty
-    where none is known.
-    """
+    """Return a time zone in which it is not that day (``2026-11-22``), so another hour too; empty if none is known."""
     moment = now or datetime.now(UTC)
     for name in _ZONES:
         zone = _zone({"TZ": name})

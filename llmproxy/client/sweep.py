@@ -62,9 +62,7 @@ def asked_kinds(asked: str) -> list[FaultKind]:
 
 
 def trials_of(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial]:
-    """Return one trial for each kind and each call that was answered from its recording, and to which the kind can be
-    done.
-    """
+    """Return a trial for each kind of fault and each call from a recording to which it can be done."""
     found = list(_find_answered(calls))
     return [
         Trial(kind, number, each.key or "", each.occurrence or 1, _rule(kind, each))
@@ -145,9 +143,7 @@ _NUMBERS = re.compile(r"[0-9]+")
 
 
 def find(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> SweepFinding:
-    """Say what the agent did; `baseline` are undisturbed runs, at least one: where they differ from each other counts
-    for nothing.
-    """
+    """Compare with `baseline`, one undisturbed run or more: where those differ from each other counts for nothing."""
     mine = [call for call in went.calls if call.party == AGENT]
     before = [call for call in baseline[0].calls if call.party == AGENT]
     injected = [call for call in mine if call.fault]
@@ -211,9 +207,7 @@ def _left_out(trial: Trial, mine: Sequence[Call], before: Sequence[Call]) -> str
 
 
 def _differs(said: str, usual: Sequence[str]) -> str:
-    """Describe where an output differs from what undisturbed runs all say; numbers count only where
-    those never differ.
-    """
+    """Describe where an output differs from all undisturbed runs; numbers count only where those agree on them."""
     if said in usual:
         return ""
     lines, first = _lines(said, usual), _lines(usual[0], usual)

@@ -44,9 +44,7 @@ def messages_of(response: Response) -> list[BodyPart]:
 
 
 def readdress(response: Response, recorded: bytes, asked: bytes) -> Response:
-    """Return the answer for the request `asked`, recorded as the answer to `recorded`; the same object where nothing
-    changes.
-    """
+    """Return the answer for the request `asked`, recorded for `recorded`; the same object if nothing changes."""
     was, now = parse_message(recorded), parse_message(asked)
     if was.get("id") == now.get("id") and _token(was) == _token(now) and type(was.get("id")) is type(now.get("id")):
         return response
@@ -102,9 +100,7 @@ def _put(body: bytes, part: BodyPart, path: tuple[str, ...], value: object) -> I
 
 
 def find_member(text: str, path: tuple[str, ...], at: int = 0) -> tuple[int, int] | None:
-    """Return where the value of a member stands in JSON text, the last one of a name as parsers have it; None if it is
-    not there.
-    """
+    """Return where the value of a member stands in JSON text, the last of its name as for parsers; None if nowhere."""
     found: tuple[int, int] | None = None
     at = _skip(text, at)
     if text[at : at + 1] != "{":

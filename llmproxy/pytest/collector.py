@@ -98,9 +98,7 @@ class Collector:
             self.done += [(report.nodeid, Report.of(wire)) for wire in parcel["wires"]]
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Write the reports of scenarios that were asked for; keep what was recorded for ``llmproxy test --trend`` and
-        ``llmproxy label``.
-        """
+        """Write the scenario reports asked for; keep what `llmproxy test --trend` and `llmproxy label` read."""
         self._find_changes(session)
         rows = [*self.rows, *self._list_recorded()]
         if rows and self.state is not None:
@@ -251,9 +249,7 @@ class Collector:
 
 
 def hide_libraries(error: BaseException | None) -> None:
-    """Leave out the frames of installed packages below the first frame of the user's own, also of what
-    caused the error.
-    """
+    """Leave out the frames of installed packages below the user's first own frame, also of what caused the error."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -310,9 +306,7 @@ def misses_of(session: SharedSession) -> tuple[str, ...]:
 
 
 def miss_sections(session: SharedSession, shown: str = "", renew: str = "") -> list[tuple[str, str]]:
-    """Return what a failed test says about requests of its session that were never recorded; not again what it has
-    `shown`. `renew` is the command that records the test anew, for one that has recordings.
-    """
+    """Return what a failed test says of its session's misses, but for those `shown`. `renew` records the test anew."""
     try:
         report = session.report()
         misses = tuple(report.miss_texts)

@@ -163,9 +163,7 @@ def _current_task() -> Task[Any] | None:
 
 
 def waits_for_work(frame: FrameType | None) -> bool:
-    """Tell by its innermost frame whether a thread is a worker of a pool, a queue or an event loop that has nothing
-    to do now.
-    """
+    """Return by its innermost frame whether a thread is a pool's, queue's or event loop's worker without work."""
     while frame is not None and frame.f_code.co_filename == threading.__file__:
         frame = frame.f_back
     return frame is not None and any(PurePath(frame.f_code.co_filename).match(each) for each in _WAITING)

@@ -94,9 +94,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def _langwatch() -> bool:
-    """Return whether the original is installed beside us: its plugin has ``--scenario-debug``, and would fail if we had
-    it first.
-    """
+    """Return whether the original is installed: its plugin has ``--scenario-debug``, and fails if we have it too."""
     try:
         spec = find_spec("scenario")
     except (ImportError, ValueError):
@@ -105,9 +103,7 @@ def _langwatch() -> bool:
 
 
 def type_again(config: pytest.Config, test: str = "", more: str = "") -> str:
-    """Return how this run, or one `test` of it, is typed again, without a mode: its options that choose recordings,
-    `more` and its tests.
-    """
+    """Return how this run, or one `test`, is typed again without a mode: options choosing recordings, `more`, tests."""
     options, words = config.known_args_namespace, ["pytest"]
     for name, flag in _AGAIN.items():
         given = getattr(options, name, None) or ()
@@ -122,9 +118,7 @@ def type_again(config: pytest.Config, test: str = "", more: str = "") -> str:
 
 
 def update_of(config: pytest.Config) -> str:
-    """Return what becomes of recordings that are there: ``all``, ``changed``, ``trial`` or nothing. Raises
-    ValueError.
-    """
+    """Return what becomes of recordings: ``all``, ``changed``, ``trial`` or nothing. Raises ValueError."""
     options = config.known_args_namespace
     trial = "" if CHANGES in TAKEN or not getattr(options, "llmproxy_changes", False) else Update.TRIAL.value
     update = "" if UPDATE in TAKEN else getattr(options, "llmproxy_update", None) or ""

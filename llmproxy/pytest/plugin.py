@@ -102,9 +102,7 @@ def mentions(path: Path) -> bool:
 
 
 def suite_files(places: Iterable[Path], root: Path, files: Sequence[str], norecurse: Sequence[str]) -> Iterator[Path]:
-    """Yield what pytest would import, each file once: named files, files of named folders, and the conftests above
-    them.
-    """
+    """Yield what pytest would import, each file once: named files, files of named folders, conftests above them."""
     seen: set[Path] = set()
     for place in places:
         folder = place if place.is_dir() else place.parent
@@ -132,9 +130,7 @@ def is_suite_name(name: str) -> bool:
 
 
 def is_suite(path: Path) -> bool:
-    """Return whether a file looks like a suite of ours, by the keys at the left margin; nothing is parsed, so it may be
-    broken.
-    """
+    """Return whether a file looks like a suite, by the keys at the left margin, unparsed: it may be broken."""
     try:
         with path.open("rb") as file:
             text = file.read(_PEEK)
@@ -270,9 +266,7 @@ def _recordings(config: pytest.Config, run: _PluginRun, *, suites: bool) -> Path
 
 
 def _list_stores(config: pytest.Config, run: _PluginRun) -> dict[Path, Path | None]:
-    """Return the stores of this run's tests and suites, each with the folder of its files; none of a running proxy,
-    whose owner tells of them.
-    """
+    """Return the stores of this run's tests and suites, each with its files' folder; none of a running proxy."""
     said, usual = run.option(config, CASSETTE_DIR), config.rootpath / CASSETTES
     found = {
         _recordings(config, run, suites=suites): Path(said) if said else usual if suites and usual.is_dir() else None
@@ -400,9 +394,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_marked(item: pytest.Item) -> bool:
-    """Return whether a marker asks for the fixture: ours, or that of faults, unless the test runs scenarios with
-    sessions of their own.
-    """
+    """Return whether a marker asks for the fixture, ours or the faults', unless the runs have their own sessions."""
     if item.get_closest_marker(FIXTURE):
         return True
     return item.get_closest_marker(FAULTS) is not None and not item.get_closest_marker(AGENT_TEST)

@@ -53,9 +53,7 @@ class OwnProxy:
         return f"http://{DEFAULT_HOST}:{self._place.getsockname()[1]}"
 
     def start(self, options: Sequence[str], typed: str = "", update: str = "") -> None:
-        """Start it once, without waiting; `typed` runs these tests again, `update` says what is replaced. Raises
-        MachineError.
-        """
+        """Start it once, without waiting; `typed` reruns the tests, `update`: what is replaced. Raises MachineError."""
         if self._process is not None:
             return
         words = [*options]

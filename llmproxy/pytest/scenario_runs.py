@@ -105,9 +105,7 @@ class Scenarios:
         self.report_to().add_result(scenario, result)
 
     def begin_suite(self, again: str) -> None:
-        """Hear that the test is a scenario of a suite, which `again` runs once more and which says itself why it
-        failed.
-        """
+        """Note that the test is a suite's scenario, which `again` runs once more and which reports its own failure."""
         self._of_suite, self.again = True, again
 
     def end_suite(self, row: Mapping[str, Any], reports: Iterable[Report | None]) -> list[list[Event]]:
@@ -127,9 +125,7 @@ class Scenarios:
     # -- how runs are recorded
 
     def place(self, cassette: str) -> str:
-        """Return the name of the recording of a run: below its test's (or wider fixture's), the second of one name with
-        its number.
-        """
+        """Return the name of a run's recording: its test's (or wider fixture's), the second of a name with a number."""
         if not self._place:
             return cassette
         name = f"{self._place}/{cassette}"
@@ -255,9 +251,7 @@ class Scenarios:
 
 
 def _mode_again(config: pytest.Config) -> str:
-    """Return the option with which a test runs again on what it recorded: without any, its runs would call their
-    models.
-    """
+    """Return the option with which a test runs on what it recorded: without one, its runs would call their models."""
     typed = None if MODE in TAKEN else config.getoption(MODE)
     if typed is None:
         return ""
@@ -286,9 +280,7 @@ def _hide_ours() -> None:
 
 
 def _without_loops(tb: TracebackType) -> None:
-    """Take the event loops' frames out between the test and what it raised: every run has a loop, and each is forty
-    lines.
-    """
+    """Take the event loops' frames, forty lines, out between the test and what it raised."""
     while tb.tb_next is not None:
         if tb.tb_next.tb_next is not None and tb.tb_next.tb_frame.f_globals.get("__name__", "") in _LOOPS:
             tb.tb_next = tb.tb_next.tb_next

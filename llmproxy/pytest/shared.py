@@ -137,9 +137,7 @@ class SharedSession:
         return tuple(self.report().miss_texts)
 
     def calls(self) -> tuple[Call, ...]:
-        """Return every call of the session so far, in order of arrival; `fault` says which fault on
-        purpose met it.
-        """
+        """Return every call of the session so far, in order of arrival; `fault` is the injected fault that it met."""
         return self._control.calls(self.name, 0)
 
     def run_variable(self, name: str, value: str | int, *, tool: str = "", path: str = "") -> None:
@@ -159,9 +157,7 @@ class SharedSession:
 
 @dataclass(slots=True)
 class Shared:
-    """The proxy of one test process. :meth:`prepare`, then :meth:`begin` and :meth:`finish` for each test, at last
-    :meth:`end`.
-    """
+    """One test process's proxy. :meth:`prepare`, :meth:`begin` and :meth:`finish` each test, at last :meth:`end`."""
 
     env: MutableMapping[str, str]
     """The environment of this process, which is changed."""
@@ -206,18 +202,14 @@ class Shared:
         return replace(made, notes=(*made.notes, *filter(None, [notice])))
 
     def start(self, *, live: bool = False) -> None:
-        """Start the proxy without waiting for it; `live` permits sessions in modes that reach the network. Raises
-        MachineError: there is no way to start it.
-        """
+        """Start the proxy, without waiting; `live` permits sessions that reach the network. Raises MachineError."""
         if self._proxy is not None:
             words = ["--mode", "replay", "--host", DEFAULT_HOST, *(["--allow-live"] if live else [])]
             words += ["--cassette-dir", self.cassette_dir] if self.cassette_dir else []
             self._proxy.start(words, f"{self.typed} --llmproxy-mode {{mode}}", self.update)
 
     def begin(self, asked: PluginOptions) -> SharedSession:
-        """Open a test's session and send this process's traffic to it. Raises MachineError: the proxy does not serve,
-        or refuses.
-        """
+        """Open a test's session and send this process's traffic to it. Raises MachineError: not served, refused."""
         control = self._ready()
         opened = control.open(
             asked.cassette,
@@ -248,9 +240,7 @@ class Shared:
 
     @contextmanager
     def aside(self) -> Iterator[Mapping[str, str]]:
-        """Yield the environment back for a while, to somebody who has a proxy of his own; gives what it
-        was before us.
-        """
+        """Give the environment of before us, for a while, to somebody with a proxy of his own."""
         mine = {name: value for name, value in self._set.items() if self.env.get(name) == value}
         self.restore()
         try:
@@ -360,9 +350,7 @@ class SuiteBench:
     _open: ExitStack = field(default_factory=ExitStack)
 
     def proxy(self, env: Mapping[str, str]) -> str:
-        """Return the address of the proxy: the running one, or one of our own, started now. Raises MachineError: there
-        is none. It stays so: no scenario waits twice.
-        """
+        """Return the running proxy's address, or of one started now. Raises MachineError: none, now and later."""
         if self._failed:
             raise MachineError(self._failed)
         if not self._url:

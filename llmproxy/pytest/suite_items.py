@@ -240,9 +240,7 @@ def _format_events(events: Sequence[Event]) -> str:
 
 
 def sub_report(item: pytest.Item, name: str, status: Status, text: str) -> bool:
-    """Report one run of an item as a subtest; returns whether this pytest (9.0 and later) can, for else the item itself
-    has to say it.
-    """
+    """Report a run of an item as a subtest; returns whether this pytest (9.0 on) can: else the item says it."""
     try:
         from _pytest.subtests import SubtestContext, SubtestReport
     except ImportError:

@@ -115,9 +115,7 @@ def _change(name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | N
 
 
 def rank(row: Mapping[str, Any]) -> float:
-    """Return how bad a row is: by its rate, else by its status; a rate says nothing where something could not be
-    judged.
-    """
+    """Return how bad a row is: by its rate, else its status; a rate says nothing where something was not judged."""
     status = str(row.get("status"))
     if status == "environment_error" or row.get("rate") is None:
         return _WORST.index(status) if status in _WORST else len(_WORST)

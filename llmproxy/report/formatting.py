@@ -31,9 +31,7 @@ def describe_assertion(assertion: Assertion) -> str:
 
 
 def describe_without_runs(exit_code: int | None, notes: Sequence[str]) -> str:
-    """Describe what no run says: that the test did not end, or ended badly although no run did (a broken suite, nothing
-    selected).
-    """
+    """Describe what no run says: the test did not end, or ended badly with no failed run (a broken suite)."""
     if exit_code is None:
         return "the test did not end"
     if exit_code in (Exit.OK, Exit.FAILED):

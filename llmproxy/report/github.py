@@ -68,9 +68,7 @@ class GitHub:
 
 
 def commands(run: Run, root: Path | None = None, level: str = "error") -> list[str]:
-    """Return the workflow commands of a run, none if it passed; `root` is the folder of the checkout, `level` how bad
-    they are.
-    """
+    """Return a run's workflow commands, none if it passed; `root` is the checkout, `level` how bad they are."""
     if run.status in (Status.PASSED, Status.SKIPPED):
         return []
     failed = [

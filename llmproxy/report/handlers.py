@@ -40,9 +40,7 @@ class _Function:
 
 
 def handlers_from(given: object) -> tuple[Handler, ...]:
-    """Return handlers; of a function one that calls it. Raises ValueError: it is neither a handler nor a function; it
-    would hear nothing, and nobody would notice.
-    """
+    """Return handlers; of a function one that calls it. Raises ValueError: neither; it would hear nothing."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ValueError(f"handlers takes a list of handlers or functions, not {given!r}")  # noqa: TRY004 - as for every other argument
     return tuple(_handler(each) for each in given)

@@ -98,9 +98,7 @@ def page(run_tree: RunTree, store: Path | None = None) -> str:
 
 
 def plain_text(run_tree: RunTree) -> Iterator[str]:
-    """Yield a run tree as lines of text: scenario by scenario, each run with its conversation, checks,
-    criteria and cost.
-    """
+    """Yield a run tree as lines of text: each scenario's runs with conversation, checks, criteria and cost."""
     yield run_tree.title
     scenarios = run_tree.scenarios()
     ended = run_tree.completed

@@ -43,9 +43,7 @@ def document(run_tree: RunTree) -> bytes:
 
 
 def _whole_test_suite(title: str, why: str) -> ET.Element:
-    """Return a suite with one case that stands for the whole test: whoever reads nothing but this file must not read a
-    success.
-    """
+    """Return a suite with one case for the whole test: who reads only this file must not read a success."""
     suite = ET.Element("testsuite", name=_text(title), tests="1", failures="0", errors="1", skipped="0", time="0.000")
     case = ET.SubElement(suite, "testcase", name=WHOLE, classname=_text(title))
     kind = Status.ENVIRONMENT_ERROR.value
@@ -96,9 +94,7 @@ def _case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
 
 
 def _kind(scenario: ScenarioRuns, run: Run) -> str | None:
-    """Return what a run is here; one that did not pass is nothing where its scenario does all the same
-    (`minPassRate`).
-    """
+    """Return what a run is here; a failed one is nothing where its scenario passes all the same (`minPassRate`)."""
     return None if scenario.status is Status.PASSED else _KINDS.get(run.status)
 
 

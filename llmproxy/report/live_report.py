@@ -46,9 +46,7 @@ class LiveReport:
         """Run -> the number of its last event."""
 
     def read_state(self, test: str, after: int) -> dict[str, Any]:
-        """Return the state: whole, or since the `after`-th event of `test`, which names a test and whether it runs.
-        Raises SettingsError: what is there is no report that this version reads.
-        """
+        """Return the state, or what came after `test`'s `after`-th event, and whether it runs. Raises SettingsError."""
         with self._alone:
             locked = is_written(self._path)  # before it is read: what ends in between is told the next time
             try:
@@ -134,9 +132,7 @@ def reporting(report: Path, state: Path) -> Callable[[Mapping[str, str]], dict[s
 
 
 def document_of(path: Path, known: str = "") -> dict[str, Any]:
-    """Return the document of a JSON report in the form of a followed one; its name alone where it is the `known` one.
-    Raises SettingsError: it is none, or that of another version.
-    """
+    """Return a JSON report as a followed one; its name alone if it is the `known` one. Raises SettingsError."""
     try:
         same: dict[str, Any] = {"test": f"{path.stat().st_mtime_ns:x}", "count": 0, RUNNING: False, "scenarios": []}
         if same["test"] == known:

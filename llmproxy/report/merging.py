@@ -142,9 +142,7 @@ class Merged:
 
 
 def merge(parts: Sequence[PartReport], advise: Advise | None = None) -> Merged:
-    """Put parts together. Raises SettingsError: they are not parts of one test, or one came twice with different
-    results.
-    """
+    """Put parts together. Raises SettingsError: of several tests, or one that came twice with other results."""
     _check_cut(parts)
     _check_same("title", [(part, part.run_tree.title) for part in parts])
     _check_same(

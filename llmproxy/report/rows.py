@@ -83,9 +83,7 @@ def check_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def row_of_runs(name: str, runs: Sequence[Mapping[str, Any]], *, good: bool | None = None) -> Mapping[str, Any]:
-    """Return the row of a scenario whose runs are told as results; `good` says whether it passed, whatever became of
-    them; None: if all did.
-    """
+    """Return a scenario's row of its runs' results; `good`: whether it passed all the same; None: if all did."""
     statuses = [str(run.get("status")) for run in runs]
     passed = statuses.count("passed")
     counted = passed + sum(status in ("failed", "agent_error") for status in statuses)

@@ -192,9 +192,7 @@ class SuiteConsole:
             self._line(f"      run it again: {start.rerun}")
 
     def _find_same_error(self, event: Finished, start: Started, number: str) -> str:
-        """Return the run that ended with the same error, which was shown then, but for its cassette, its sample and
-        numbers.
-        """
+        """Return the earlier run that ended with the same error, but for its cassette, its sample and numbers."""
         if event.status is not Status.ENVIRONMENT_ERROR or not event.error:
             return ""
         what = event.error.replace(f"sample {start.sample}, ", "").replace(start.cassette, "")

@@ -83,9 +83,7 @@ class ScenarioRuns:
 
     @property
     def status(self) -> Status:
-        """The status of its runs together: as it was told, else all of one kind, or flaky where some passed and some
-        failed.
-        """
+        """The status of its runs together: as told, else that of all, or flaky where some passed and some failed."""
         if self.verdict is not None:
             return self.verdict
         found = {run.status for run in self.runs}
@@ -141,9 +139,7 @@ class RunTree:
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - any field of an event
-    """Return an event (or a part of one) as plain JSON values; half a surrogate pair becomes its escape, which JSON can
-    carry.
-    """
+    """Return an event (or a part) as plain JSON; half a surrogate pair becomes its escape, which JSON can carry."""
     if hasattr(value, "__dataclass_fields__"):
         return {"event": type(value).__name__.lower()} | {name: plain(part) for name, part in asdict(value).items()}
     if isinstance(value, Enum):

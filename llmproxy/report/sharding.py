@@ -90,9 +90,7 @@ def _is_list_of(values: Any, kind: type) -> bool:  # noqa: ANN401 - as above
 
 
 def weights(runs: Mapping[str, int], times: Mapping[str, int]) -> dict[str, int]:
-    """Return what each item weighs: its time where one is known, else how often it runs, by the usual time of a run
-    where any is known.
-    """
+    """Return each item's weight: its time if known, else its runs by the usual time of a run, if any is known."""
     known = sorted(times[name] // max(many, 1) for name, many in runs.items() if times.get(name))
     usual = max(known[(len(known) - 1) // 2], 1) if known else 1
     return {name: times.get(name) or usual * max(many, 1) for name, many in runs.items()}

@@ -100,9 +100,7 @@ def keep(path: Path, selected: Selected, completed: Completed) -> None:
 
 
 def read_tests(path: Path, limit: int = SHOWN) -> list[KeptTest]:
-    """Return the last tests, oldest first; none where no test was kept. Raises CassetteCorrupt: the database is
-    damaged, or none.
-    """
+    """Return the last tests, oldest first; none if none was kept. Raises CassetteCorrupt: a damaged database."""
     with translate_errors(path, _WORDS, writing=False):
         state = peek(path)
         if state in (FileState.ABSENT, FileState.EMPTY):

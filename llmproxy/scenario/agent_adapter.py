@@ -53,9 +53,7 @@ class AgentAdapter(ABC):
 
 @dataclass(frozen=True, slots=True)
 class AdapterAttributes:
-    """What an adapter may have beside what `AgentAdapter` asks for: attributes or properties of these names, read when
-    they are needed.
-    """
+    """What an adapter may have beside `AgentAdapter`: attributes or properties, read when they are needed."""
 
     who: str = ""
     """How errors name it; its class unless it says otherwise."""

@@ -250,9 +250,7 @@ class _KeyWriter(_Writer):
         return {name: self.write_member(name, each, f"{where}.{name}") for name, each in members.items()}
 
     def write_member(self, name: str, value: object, where: str) -> object:
-        """Write what stands under a name. ``key``, ``token``, ``secret`` name no credential: too many inputs are called
-        so.
-        """
+        """Write what stands under a name; ``key``, ``token``, ``secret`` are too usual to mean a credential here."""
         plain = name.lower().replace("_", "").replace("-", "")
         secret = plain in _SECRET_NAMES or plain.endswith("apikey")
         return _CREDENTIAL if secret and isinstance(value, str | None) else self.write(value, where)

@@ -136,9 +136,7 @@ class JudgeAgent(AgentAdapter):
         return result if forced or result.success or result.failed_criteria else []
 
     def _is_early(self, given: AgentInput) -> bool:
-        """Return whether it is too early to look: `min_turns` of the judge count his own turn, those of the run do not
-        (as in the original).
-        """
+        """Return whether it is too early: the judge's `min_turns` count his turn, the run's do not (as originally)."""
         state = given.scenario_state
         if state is None:
             return False

@@ -50,9 +50,7 @@ _DATA = re.compile(r"data:([\w.+/-]*)[;,]")
 
 
 def transcript(messages: Sequence[Message], wire: Mapping[int, Sequence[ToolUse]] | None = None) -> str:
-    """Return a conversation as text; `wire` has tool calls seen on the wire, by the place of the message that came
-    after them.
-    """
+    """Return a conversation as text; `wire` has calls from the wire, by the place of the message after them."""
     return "\n".join(entries(messages, wire))
 
 
@@ -62,9 +60,7 @@ def entries(
     *,
     longest: int | None = LONGEST_RESULT,
 ) -> list[str]:
-    """Return the same by message, calls with the one that followed them; `longest` characters of arguments and results,
-    None for all.
-    """
+    """Return the same by message, calls before it; `longest` characters of arguments and results, None: all."""
     names: dict[str, str] = {}
     found: list[str] = []
     seen = {} if any(message.get("tool_calls") for message in messages) else (wire or {})
@@ -77,9 +73,7 @@ def entries(
 
 
 def without_tools(messages: Iterable[Message], *, show: bool = False) -> list[Message]:
-    """Return a conversation as somebody sees it who talks to the agent: texts only, or with `show` what it called in
-    brackets.
-    """
+    """Return a conversation as whoever talks to the agent sees it: texts, or with `show` its calls in brackets."""
     found: list[Message] = []
     names: dict[str, str] = {}
     for message in messages:

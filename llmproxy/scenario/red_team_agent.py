@@ -489,9 +489,7 @@ class RedTeamAgent(AgentAdapter):
         ]
 
     def _encode_message(self, text: str, thread: str, turn: int) -> tuple[str, str]:
-        """Return a message as it is sent, and the name of its disguise; the same for a thread and turn, so that it
-        replays.
-        """
+        """Return a message as sent, and its disguise's name: equal for equal threads and turns, so it replays."""
         rng = random.Random(f"{thread} {turn}")  # noqa: S311 - no secret
         if looks_encoded(text) or rng.random() >= self.injection_probability:
             return text, ""

@@ -88,9 +88,7 @@ class ScenarioState(BaseModel):
         return None if value == "" else value
 
     def rollback_messages_to(self, index: int) -> list[Message]:
-        """Take back all messages from a place on, as if they had not been said, and return them. Raises ValueError for
-        a place below 0.
-        """
+        """Take back and return all messages from a place on, as if unsaid. Raises ValueError for a place below 0."""
         return self.executor.rollback_messages_to(index)
 
     def tool_calls(self, name: str | None = None) -> ToolCalls:

@@ -180,9 +180,7 @@ class RunSession:
         return {SESSION_HEADER: self.name, PARTY_HEADER: party}
 
     def llm_of(self, role: AgentRole) -> LLM:
-        """Return access to models for an adapter of this role: whatever client it uses, its calls are those of its
-        party.
-        """
+        """Return access to models for an adapter of this role: with whatever client, its calls are its party's."""
         party = _PARTIES[role]
         if party not in self._llms:
             self._llms[party] = replace(self.llm, party=party, named=cache(partial(self._bind_party, party)))
@@ -214,9 +212,7 @@ class RunSession:
 
     @asynccontextmanager
     async def importing(self) -> AsyncIterator[None]:
-        """Lead the clients that are made meanwhile to the proxy: a module that is imported makes its own, for all of
-        its calls.
-        """
+        """Lead clients made meanwhile to the proxy: an imported module makes its own, for all of its calls."""
         async with turn(self.control, None, replay=self.llm.replay):
             yield
 
@@ -287,16 +283,12 @@ class RunSession:
         return found
 
     async def disown(self, since: int) -> None:
-        """Leave out what arrived since there were `since` such calls: a step of the script made them, in the session of
-        its test.
-        """
+        """Leave out what arrived after `since` calls: a step of the script made them, in its test's session."""
         if HOST.session in self._watched and (more := await self.count_unattributed() - since) > 0:
             self._before[HOST.session] = self._before.get(HOST.session, 0) + more
 
     async def close(self, after: int | None = None) -> Report:
-        """End the session and return what it came to, with the calls after number `after` if one is given; again, the
-        same.
-        """
+        """End the session and return what it came to, with the calls after number `after`; again, the same."""
         if self._closed is None:
             complete = False if self.interrupted else None
             self._closed = await asyncio.to_thread(self.control.close, self.name, complete=complete, after=after)
@@ -320,9 +312,7 @@ def _known_sum(tokens: int, calls: int) -> int | None:
 
 
 async def _open_session(control: Control, name: str, how: Mapping[str, Any], patience: float) -> Report:
-    """Open a session, again and again while somebody else has it; one that was opened for a run that was interrupted is
-    closed.
-    """
+    """Open a session, trying again while somebody else has it; one opened for an interrupted run is closed."""
     deadline = time.monotonic() + patience
     while True:
         opening = asyncio.ensure_future(asyncio.to_thread(control.open, name, **how))

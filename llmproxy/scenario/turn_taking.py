@@ -34,9 +34,7 @@ PAUSE = 0.05
 
 
 class Queue:
-    """A lock that is waited for in order, from any thread and any event loop, and that a cancelled
-    waiter leaves alone.
-    """
+    """A lock waited for in order, from any thread and event loop, which a cancelled waiter leaves alone."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -80,9 +78,7 @@ _TURN: list[_Steps] = []
 
 
 def outside(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment as it is for those who do not have the turn: where it points while somebody has it is not
-    theirs.
-    """
+    """Return the environment of those without the turn: where it points while somebody has it is not theirs."""
     with _GUARD:
         found = dict(env)
         for steps in _TURN:

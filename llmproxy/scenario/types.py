@@ -229,9 +229,7 @@ class AgentInput(BaseModel):
         )
 
     def last_new_user_message_str(self) -> str:
-        """Return the text of the last new user message. Raises ValueError if there is none, or if it is more than a
-        text.
-        """
+        """Return the text of the last new user message. Raises ValueError if there is none, or more than a text."""
         content = self.last_new_user_message()["content"]
         if type(content) is not str:
             raise ValueError(

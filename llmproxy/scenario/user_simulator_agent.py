@@ -66,9 +66,7 @@ class Persona:
 
 
 def persona_of(said: Persona | str | Path) -> Persona:
-    """Return the persona that a name, a file, a text or a value means. Raises SettingsError: there is no persona of
-    that name, or the file cannot be read as one.
-    """
+    """Return the persona of a name, file, text or value. Raises SettingsError: unknown name, or unreadable file."""
     if isinstance(said, Persona):
         return said
     text = str(said).strip()

@@ -242,9 +242,7 @@ scenarios:
 
 
 def reached_by(text: str) -> Mapping[str, Any]:
-    """Read how an agent is reached: an address, YAML, ``module:function``, else a command line. Raises SuiteError:
-    there is nothing.
-    """
+    """Return how an agent is reached: address, YAML, ``module:function``, else a command line. Raises SuiteError."""
     text = text.strip()
     if not text:
         raise SuiteError("an agent is reached somehow: an address, a command, or module:function.")

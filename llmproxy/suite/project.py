@@ -59,9 +59,7 @@ TABLE = "[tool.llmproxy.suite]"
 
 
 def project(cwd: Path) -> tuple[dict[str, Any], Path]:
-    """Return what the nearest pyproject.toml with our table says, and its folder; an empty table where there is none.
-    Raises SuiteError: it cannot be read, or says something unknown.
-    """
+    """Return our table of the nearest pyproject.toml, empty if none, and its folder. Raises SuiteError."""
     for folder in (cwd, *cwd.parents):
         path = folder / "pyproject.toml"
         if not path.is_file():
@@ -88,9 +86,7 @@ def _check_toml_table(table: object, path: Path) -> dict[str, Any]:
 
 
 def read_description(text: str, flag: str) -> Mapping[str, Any]:
-    """Read an agent or a store from the command line: an address, or YAML as in a suite. Raises SuiteError: it is
-    neither.
-    """
+    """Read an agent or store from the command line: an address, or YAML as in a suite. Raises SuiteError."""
     if flag == "--agent" and text.startswith(("http://", "https://")):
         return {"http": text}
     if flag == "--entity-store" and "://" in text and not text.lstrip().startswith("{"):

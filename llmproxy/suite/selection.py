@@ -151,9 +151,7 @@ class SelectionOptions:
 
 
 def select(cases: Sequence[SuiteCase], wanted: SelectionOptions) -> list[SuiteCase]:
-    """Return the cases that are wanted, in their order. Raises SuiteError: an expression, an id or a label that cannot
-    be meant.
-    """
+    """Return the wanted cases in order. Raises SuiteError: an expression, id or label that makes no sense."""
     holds = expression(wanted.tags) if wanted.tags else lambda _: True
     _known_tags(wanted, cases)
     for name in wanted.ids:
@@ -319,9 +317,7 @@ def _cost(store: Path, cassette: str) -> Decimal | None:
 
 
 def refuse_costs(store: Path, cases: Sequence[SuiteCase], options: Options) -> list[str]:
-    """Refuse to begin what would cost more than it may; return what should be said about it. Raises SuiteError: the
-    estimate is above the limit.
-    """
+    """Return what to say about costs. Raises SuiteError: the estimate is above the limit."""
     if options.max_cost is None or options.mode is None or (options.mode in OFFLINE and not options.live):
         return []
     found = estimate(store, cases, options.runs)

@@ -310,9 +310,7 @@ def tool_trajectory(run: Subject, expected_tools: Sequence[str], *, mode: Mode =
 def same_tool_calls(
     run: Subject, baseline: Subject | str | Path, *, ignore_fields: Iterable[str] = (), compare_results: bool = False
 ) -> AssertionResult:
-    """The same tools were called with the same arguments as in a baseline; ids, moments and temporary
-    paths may differ.
-    """
+    """The same tools had the same arguments as in a baseline; ids, moments and temporary paths may differ."""
     from llmproxy.trace.comparing.diff import ReplayDiff
 
     old = Cassette.load(baseline) if isinstance(baseline, str | Path) else cassette_of(baseline)

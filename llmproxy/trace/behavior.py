@@ -26,9 +26,7 @@ CLIENT_ERROR = 400
 
 
 def count_unknown(spans: Iterable[Span]) -> dict[str, int]:
-    """Return how many answers of models lack a ``cost``, ``tokens`` or a ``duration``; what lacks
-    nowhere is left out.
-    """
+    """Return how many answers of models lack a ``cost``, ``tokens`` or a ``duration``, by what some lack."""
     found = {"cost": 0, "tokens": 0, "duration": 0}
     requests: dict[str, Span] = {}
     for span in spans:

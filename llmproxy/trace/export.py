@@ -307,9 +307,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 
 def _clean(text: str) -> str:
-    """Return a text without halves of surrogate pairs: recorded answers may hold one, OTLP's readers take no such
-    string.
-    """
+    """Return a text without surrogate halves: recorded answers may hold one, OTLP's readers take none."""
     return _HALF.sub("\N{REPLACEMENT CHARACTER}", text)
 
 

@@ -121,9 +121,7 @@ def children_of(store: Reading) -> dict[tuple[str, int], dict[str, str]]:
 
 
 def calls(store: Reading, query: Query) -> Json:
-    """Return a window of a recording's calls; with ``sums=1`` also what all of them come to, and what
-    is drawn of each.
-    """
+    """Return a window of a recording's calls; ``sums=1`` adds what all come to, and what is drawn of each."""
     which = read_wanted(query)
     offset, limit = number(query, "offset", 0, 10**9), number(query, "limit", 200, rows.MOST)
     found: dict[str, Json] = {"offset": offset, "rows": rows.window(store, which, offset, limit)}
@@ -133,9 +131,7 @@ def calls(store: Reading, query: Query) -> Json:
 
 
 def place(store: Reading, query: Query) -> Json:
-    """Return where in its recording's list a call stands, and what it is called in every store that is made of the same
-    cassettes.
-    """
+    """Return a call's place in its recording's list, and its name in every store made of the same cassettes."""
     row = _row(store, number(query, "id", None, 1 << 62))
     which = replace(read_wanted({**query, "cassette": row.cassette}), sample=row.sample)
     return {

@@ -71,9 +71,7 @@ def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: 
 
 
 def _row(interaction: Interaction) -> dict[str, Any]:
-    """Return the row of a call, with the texts that are in the file: those of the store name what has a
-    stand-in here.
-    """
+    """Return a call's row with the file's texts: those of the store name what has a stand-in here."""
     i, chunks = interaction, interaction.response.chunks
     asked, answered, cost = describe(i)
     return {
@@ -117,9 +115,7 @@ class _FileMaker:
     """Characters of calls and bodies."""
 
     def take(self, store: Reading, info: CassetteInfo) -> Iterator[Interaction]:
-        """Take the calls of one cassette and sample, and give those that there was room for; each party's conversations
-        are its own.
-        """
+        """Take one cassette and sample's calls, giving those there was room for, each party's conversations apart."""
         readers: dict[str, Reader] = {}
         for each in store.interactions(info.name, info.sample):
             if self.most is not None and self.full(self.most):

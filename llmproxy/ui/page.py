@@ -27,9 +27,7 @@ _NO_SCRIPT = "This page is put together by its own script, which asks nobody. He
 
 
 def document(data: dict[str, Any], title: str = "llmproxy", plain: str = "", *, served: bool = False) -> str:
-    """Return the page with its data; `plain` is shown where no script may run, `served` lets it ask the server that it
-    came from.
-    """
+    """Return the page with its data; `plain` shows where no script may run, `served` lets it ask its server."""
     style, code = source("style.css"), scripts()
     text = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -100,9 +98,7 @@ def scripts() -> list[str]:
 
 
 def script(name: str) -> str:
-    """Return one module as a script; its first line stays the first, and no character is in it that a
-    terminal obeys.
-    """
+    """Return a module as a script, its first line first, without characters that a terminal obeys."""
     body = _CONTROL.sub(
         lambda found: f"\\x{ord(found[0]):02x}", _body(name)
     )  # one in a minified string stays what it was

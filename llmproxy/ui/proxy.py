@@ -76,9 +76,7 @@ class Viewer:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _page(self, asked: ControlRequest, refusing: LLMProxyError | None) -> PageAnswer:
-        """Return the page to a person who opens it; its token only to who may ask without one, and
-        never to a script.
-        """
+        """Return the page; its token only to whom may ask without one, and never to a script."""
         opens = header(asked.headers, "sec-fetch-dest") in (None, "document")
         typed = refusal(_without_page(asked), self.token)
         if (refusing is not None and not opens) or (typed is not None and asked.loopback):

@@ -84,9 +84,7 @@ def values_of(database: Store, found: Interaction, rules: Rules, upstreams: Mapp
 def merges_of(
     database: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
 ) -> dict[str, list[Merge]]:
-    """Tell by cassette (or of one only) which recordings its volatile fields, and those that ship, would merge; only
-    cassettes with volatile fields, or with merges.
-    """
+    """Return by cassette which recordings its volatile fields, and shipped ones, would merge; only those with any."""
     from llmproxy.core.engine.learning import find_merges
     from llmproxy.core.store.queries import volatile_fields_of
 

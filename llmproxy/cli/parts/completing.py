@@ -34,9 +34,7 @@ arrive changed."""
 
 @contextmanager
 def asked_by_bash(env: MutableMapping[str, str]) -> Iterator[None]:
-    """Answer bash, where it asks, in its own way: words that it parted at colons are one, and of what is printed it
-    gets what is missing.
-    """
+    """Answer bash as it asks: words parted at colons are one, and it gets only what is missing of what is printed."""
     if env.get("_LLMPROXY_COMPLETE") != "complete_bash":
         yield
         return

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 
 def sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
-    """Run the command again and again in replay, with one injected fault each; returns 1 if one breaks it. Raises
-    LLMProxyError.
-    """
+    """Run the command in replay with one injected fault each time; returns 1 if one breaks it. Raises LLMProxyError."""
     from llmproxy.client.process import find_program
     from llmproxy.client.sweep import asked_kinds
     from llmproxy.client.sweep_command import OpenedRun, Sweep, SweepTarget
@@ -106,9 +104,7 @@ def given_input() -> bytes | None:
 
 
 def _is_piped() -> bool:
-    """Return whether stdin is a pipe or a file, and not what a service manager or a test runner leaves
-    open for ever.
-    """
+    """Return whether stdin is a pipe or a file, not what a service manager or test runner leaves open for ever."""
     import stat
 
     mode = os.fstat(sys.stdin.fileno()).st_mode
@@ -130,9 +126,7 @@ def make_progress_printer() -> Callable[[str], None]:
 
 
 def print_findings(findings: Sequence[SweepFinding], typed: str, file: Path | None = None) -> int:
-    """Print the table and what it comes to, and write them to `file`; returns the exit code. `typed` is a command with
-    FAULT in it.
-    """
+    """Print and write to `file` the table and what it comes to; returns the exit code. `typed` has FAULT in it."""
     from llmproxy.client.sweep import as_json, lines_of, summary_of
 
     if sys.stderr.isatty():

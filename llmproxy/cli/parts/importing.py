@@ -111,9 +111,7 @@ def _read_own_name(path: Path) -> str:
 
 
 def read_pieces(pieces: Sequence[ImportedPiece], models: Sequence[str] = ()) -> list[Recorded]:
-    """Return the exchanges of one cassette's files; `models` are those that are asked where a file says none. Raises
-    CassetteError.
-    """
+    """Return the exchanges of one cassette's files; `models` are for files that name none. Raises CassetteError."""
     from llmproxy.core.cassettes.formats import open_source
 
     sources: dict[str, list[Source]] = {}

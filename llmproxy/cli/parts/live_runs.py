@@ -52,9 +52,7 @@ class LiveRuns:
             self.runs.append(LiveRun(report.live, f"exit {code}", report.calls > 0))
 
     def compare_runs(self) -> ModelComparison | None:
-        """Return how the runs differ from the recorded one; None where no model was asked, or nothing of it is in our
-        store.
-        """
+        """Return how the runs differ from the recorded one; None if no model was asked, or our store lacks it."""
         return compare_runs(self.loaded, self.runs)
 
     def to_json(self) -> dict[str, object]:
@@ -89,9 +87,7 @@ class LiveRuns:
 
 
 class LiveTests:
-    """Hears how runs of scenarios with live channels ended, and says at the end how their models differ from the
-    recorded ones.
-    """
+    """Hears how runs with live channels ended, and says at the end how their models differ from the recorded ones."""
 
     def __init__(
         self,
@@ -100,9 +96,7 @@ class LiveTests:
         baseline: Path | None,
         tell: Callable[[list[str], Mapping[str, object]], None],
     ) -> None:
-        """Read recordings from `store`; verdicts of the recorded runs are those of the report `baseline`. `tell` takes
-        lines and plain values.
-        """
+        """Read recordings from `store`, their verdicts from the report `baseline`. `tell` takes lines and values."""
         self._loaded, self._store, self._baseline, self._tell = loaded, store, baseline, tell
         self._runs: dict[str, list[LiveRun]] = {}
 

@@ -224,9 +224,7 @@ def gather(flags: Mapping[str, object]) -> Loaded:
 
 
 def record_first(loaded: Loaded, cassette: str = "") -> str:
-    """Return the command line for a cassette, by default the settings'; it fits under the user's own command, which
-    stands for COMMAND.
-    """
+    """Return the command line for a cassette, by default the settings'; COMMAND stands for the user's own."""
     from llmproxy.advice import StartCommand
 
     again = StartCommand("llmproxy run", " -- COMMAND", loaded.list_typed(environment=False))

@@ -123,9 +123,7 @@ class RunEnding:
                 return
 
     def _read_refusals(self) -> tuple[str, ...]:
-        """Return the words of the last refusals, as far as they can be had: nothing else of the ending
-        depends on them.
-        """
+        """Return the words of the last refusals, if they can be had: nothing else of the ending depends on them."""
         from llmproxy.client.control import ControlError
 
         found: list[str] = []
@@ -262,9 +260,7 @@ class RunEnding:
         ] if report.recorded < before else []  # fmt: skip
 
     def _varying(self) -> list[str]:
-        """Say how many values vary between this run and earlier ones of the cassette; what goes wrong there is no
-        matter of this run.
-        """
+        """Say how many values vary between this run and earlier ones; an error there is no matter of this run."""
         from llmproxy.advice import StartCommand
         from llmproxy.cli.parts.store_arguments import compare
         from llmproxy.settings import shown_path

@@ -134,9 +134,7 @@ class RunArguments:
     """Hosts of other services that are recorded too."""
 
     def run_variables(self, env: Mapping[str, str]) -> list[dict[str, str]]:
-        """Return what is true of this run only; what was typed takes the place of what was found.
-        Raises SettingsError.
-        """
+        """Return what is true of this run only; what was typed goes before what was found. Raises SettingsError."""
         from llmproxy.client.run_variables import gather_run_variables, read_run_variables
 
         found = gather_run_variables(env, Path.cwd(), git=True)

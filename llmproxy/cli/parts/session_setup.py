@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 
 def start_options(flags: Mapping[str, object], *, forward: bool = False, tools: FoundTools | None = None) -> list[str]:
-    """Return what was typed as options of ``llmproxy start``, and where `tools` are; the files and variables it reads
-    itself.
-    """
+    """Return what was typed as options of ``llmproxy start``, but for files and variables; and where `tools` are."""
     from llmproxy.settings import options
 
     words: list[str] = []
@@ -50,9 +48,7 @@ def open_session(
     declared: Sequence[Mapping[str, str]] = (),
     tools: FoundTools | None = None,
 ) -> Report:
-    """Open the session that the child's URLs name: the cassette's; `declared` are its run variables. Raises
-    SettingsError, ControlError.
-    """
+    """Open the session that the child's URLs name; `declared` are run variables. Raises SettingsError, ControlError."""
     from llmproxy.client.control import CONFLICT, ControlError
     from llmproxy.client.environment import upstreams_of
 
@@ -142,9 +138,7 @@ def plan_for(
 
 
 def intercept_files(proxy: Attached, env: Mapping[str, str], folder: Path) -> Interception:
-    """Write the bundle that an intercepted child trusts. Raises MachineError: the proxy does not intercept, or its
-    certificate is gone.
-    """
+    """Write the bundle that an intercepted child trusts. Raises MachineError: no interception, or no certificate."""
     from llmproxy.client.environment import Interception, combine, java_truststore, presets
 
     ca = proxy.control.health().ca

@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 
 def typed_store(text: str) -> Path | str:
-    """Return what was typed behind --store; of a URL every slash counts, so it is no `Path` before `settings` has read
-    it.
-    """
+    """Return what was typed behind --store, no `Path` before `settings` reads it: every slash of a URL counts."""
     return text if is_server(text) else Path(text)
 
 
@@ -91,9 +89,7 @@ def _is_recordings(path: Path) -> bool:
 
 @contextmanager
 def read_anew(path: Path) -> Iterator[Path]:
-    """Yield the path of a store; of a server's a copy that is made now, so that what is checked is what the server
-    holds.
-    """
+    """Yield the path of a store; of a server's a copy made now, so that what is checked is what the server holds."""
     server = server_of(path)
     if server is None:
         yield path
@@ -142,9 +138,7 @@ def is_number(typed: str) -> bool:
 
 
 def find(store: Reading, typed: str) -> NamedInteraction:
-    """Return the cassette that a name means; without ``~N`` all its samples. Raises CassetteNotFound, which says what
-    it could be.
-    """
+    """Return the cassette of a name, without ``~N`` all samples. Raises CassetteNotFound: what it could be."""
     from llmproxy.core.sessions.session import split_name
 
     if store.cassettes(typed):

@@ -37,9 +37,7 @@ class CutPart:
 def cut(
     text: str, times: Path | None, cases: Sequence[SuiteCase], runs: int | None, command: str, *, partly: bool
 ) -> CutPart | None:
-    """Return a part of the selected cases; None where none was asked for. Raises SettingsError: there is no such part,
-    or no report of times.
-    """
+    """Return a part of the cases; None if none was asked for. Raises SettingsError: no such part, or no times."""
     if not text:
         if times is not None:
             raise SettingsError("--shard-times balances parts of a test: it goes with --shard 1/10.")

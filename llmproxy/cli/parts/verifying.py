@@ -76,9 +76,7 @@ class Verifier:
         return wrong
 
     def file(self, path: Path) -> int:
-        """Check that every exchange of a cassette file can be read and would be a recording; returns how many are not.
-        Raises CassetteError.
-        """
+        """Check that each exchange of a file would be a recording; returns how many are not. Raises CassetteError."""
         from llmproxy.cli.parts.importing import ImportedPiece, read_pieces
         from llmproxy.core.cassettes.adopt import adopt
         from llmproxy.core.cassettes.stand_ins import notes_in

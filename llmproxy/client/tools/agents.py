@@ -159,9 +159,7 @@ def _split(command: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _read_approvals(env: Mapping[str, str], cwd: Path, local: Mapping[str, Any]) -> Callable[[str], bool]:
-    """Return what tells whether somebody allowed a server of the folder's file: that file came with somebody's
-    repository.
-    """
+    """Return what tells whether somebody allowed a server of the folder's file: it came with somebody's repository."""
     home = (
         Path(env["CLAUDE_CONFIG_DIR"])
         if env.get("CLAUDE_CONFIG_DIR")

@@ -78,9 +78,7 @@ def _with_upstreams(values: Mapping[str, Any], table: str) -> ToolsConfig:
 
 
 def upstream_names(servers: Iterable[str]) -> dict[str, str]:
-    """Return under which names servers are recorded, by their own: no two are one, or the one would be answered with
-    what the other said.
-    """
+    """Return by server the name it is recorded under: were two equal, one would be answered with the other's words."""
     plain = {each: UPSTREAM + re.sub(r"[^a-z0-9._-]+", "-", each.lower()) for each in servers}
     often = Counter(plain.values())
     return {
@@ -92,9 +90,7 @@ def upstream_names(servers: Iterable[str]) -> dict[str, str]:
 
 
 def _origin(server: object) -> str:
-    """Return where a server over HTTP is; empty for any other, and for one whose URL nobody can read (a variable in it,
-    a password).
-    """
+    """Return where a server over HTTP is; empty for others, and for a URL with a variable or a password."""
     url = server.get("url") if isinstance(server, dict) else None
     if not isinstance(server, dict) or not isinstance(url, str) or server.get("type", "http") not in _REMOTE:
         return ""
@@ -159,9 +155,7 @@ def _explain_left_out(server: object) -> str:
 
 
 def put_in_command(command: Sequence[str], file: str, copy: str) -> tuple[str, ...]:
-    """Return the command with the copy where it named the file; Claude Code's gets it where it did not. Raises
-    SettingsError.
-    """
+    """Return the command with the copy in place of the file, added for Claude Code. Raises SettingsError."""
     made = tuple(
         copy if word == file else f"{word[: -len(file)]}{copy}" if word.endswith(f"={file}") else word
         for word in command

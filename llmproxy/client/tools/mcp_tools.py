@@ -225,9 +225,7 @@ def list_tools_of(serving: ServerOptions) -> list[McpTool]:
 
 
 def refuse_unknown(name: str, serving: ServerOptions) -> SettingsError:
-    """Return the error for a tool that is not offered: it is none, or of those that somebody must allow when the server
-    is started.
-    """
+    """Return the error for a tool that is not offered: unknown, or to be allowed when the server is started."""
     offered = ", ".join(each.name for each in list_tools_of(serving))
     known = next((each for each in TOOLS if each.name == name), None)
     if known is None:

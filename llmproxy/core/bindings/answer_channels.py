@@ -68,9 +68,7 @@ def list_pieces(value: object) -> Iterator[Piece]:
 
 
 def list_arguments(value: object, tool: str, path: Path = ()) -> Iterator[Piece]:
-    """Yield the texts and numbers of arguments that are an object; what a member is called comes behind
-    what it holds.
-    """
+    """Yield the texts and numbers of arguments; the name of a member comes behind what it holds."""
     yield from _find_nested(value, path, tool, "$", "")
 
 
@@ -164,9 +162,7 @@ def _index(event: object, path: Path) -> object:
 
 
 def rename(value: Any, path: Path, names: Mapping[str, str]) -> bool:  # noqa: ANN401 - JSON
-    """Call members of the object at a path otherwise, all at once, in place and in their order; False where two would
-    be called alike.
-    """
+    """Rename members of the object at a path, all at once and in order; False where two would be called alike."""
     for step in path:
         value = value[step]
     members = {names.get(name, name): each for name, each in value.items()}

@@ -67,9 +67,7 @@ def align(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Chose
 
 
 def _go_straight(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[ChosenOption] | None:
-    """Compare with the first text that may stand at each gap, which is what trying all would try first; None where that
-    is not it.
-    """
+    """Compare with the first text that may stand at each gap, as trying all would begin; None where that is not it."""
     parts: list[str] = []
     found: list[ChosenOption] = []
     last = 0

@@ -64,9 +64,7 @@ _UNSEEN = Expected(None, None)
 
 
 class ExpectedMessages:
-    """The expected messages of one recorded run, by the identity of the recorded ones, which stay in
-    memory with them.
-    """
+    """The expected messages of one recorded run, by identity of the recorded ones, which stay in memory with them."""
 
     def __init__(self, bindings: Bindings, find_gaps: FindGaps) -> None:
         """Expect nothing yet; `find_gaps` is the comparison's, where no tool has made anything."""
@@ -198,9 +196,7 @@ def _is_json(text: str, place: LeafPlace) -> bool:
 
 
 def reads_alike(text: str, gap: FittingGap) -> bool:
-    """Return whether a value in JSON text is the same once the text is parsed: no escape that may be a letter follows,
-    and it names no member.
-    """
+    """Return whether a value in JSON text stays when parsed: no escaped letter follows, and it names no member."""
     behind = text[gap.end : gap.end + 5]
     if behind[:1] == "\\" and not behind[1:].startswith(_PLAIN_ESCAPES):
         return False

@@ -123,9 +123,7 @@ class Comparing(Walking):
         self._names: Names = tuple((pair.name, (pair.recorded.value,)) for pair in bindings.pairs)
 
     def take(self, settled: list[Expected]) -> bool:
-        """Note what messages said that were compared as a whole; False where one holds what a tool made, so that its
-        leaves count.
-        """
+        """Note what messages compared as a whole said; False where one holds what a tool made: its leaves count."""
         if self._shorts and settled:
             return False
         for each in settled:
@@ -280,9 +278,7 @@ class Comparing(Walking):
         return True
 
     def _may_hold(self, text: str, place: LeafPlace) -> bool:
-        """Return whether a text that both say may hold anything: a value that must not come back, or one that stayed as
-        it was.
-        """
+        """Return whether a text both say may hold anything: a value that must not come back, or one that stayed."""
         if (self._shorts and (place.json or place.zone is Zone.RESULT)) or volatile_fields_at(self.bindings, place):
             return True
         if place.call is not None and place.call.tool in self.bindings.json_tools:
@@ -371,9 +367,7 @@ class Comparing(Walking):
     # -- gaps
 
     def gaps(self, recorded: str, place: LeafPlace) -> list[FittingGap]:
-        """Return where a recorded text may differ: listings first, then volatile fields, then ids, then
-        run variables.
-        """
+        """Return where a recorded text may differ: listings, then volatile fields, then ids, then run variables."""
         gaps = self._compare_listings(recorded) if place.zone is Zone.RESULT else []
         if fields := volatile_fields_at(self.bindings, place):
             call = place.call if place.zone is Zone.RESULT else None
@@ -401,9 +395,7 @@ class Comparing(Walking):
         )
 
     def _compare_listings(self, recorded: str) -> list[FittingGap]:
-        """Return what listings and git say of where a run is and whose it is: the same or not, volatile fields are
-        anchored behind it.
-        """
+        """Return what listings and git say of where and whose a run is; volatile fields are anchored behind it."""
         values = self.bindings.values
         parts = [*find_listed(recorded, elsewhere="cwd" in self.bindings.changed, users=values.get("user"))]
         parts += find_git(recorded, values.get(USER, ("", self.bindings.git_user)), values.get(BRANCH))

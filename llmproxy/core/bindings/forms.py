@@ -50,9 +50,7 @@ def is_word(letter: str) -> bool:
 
 
 def stands_alone(text: str, start: int, end: int) -> bool:
-    """Return whether text[start:end] has no letter or digit beside it: the borders of ids (``<uuid>.txt``
-    holds the id).
-    """
+    """Return whether no letter or digit is beside text[start:end]: the borders of ids (``<uuid>.txt`` holds the id)."""
     if start and is_word(text[start - 1]) and not _follows_escape(text, start):
         return False
     return end >= len(text) or not is_word(text[end])
@@ -104,9 +102,7 @@ def is_slug(text: str, start: int, end: int) -> bool:
 
 
 def is_slug_below(text: str, start: int, end: int) -> bool:
-    """Return whether the name made of a path of one part stands as a folder: ``-app`` alone is an option
-    of some program.
-    """
+    """Return whether the name of a path of one part stands as a folder: ``-app`` alone is an option."""
     return start > 0 and text[start - 1] in "/\\" and is_slug(text, start, end)
 
 
@@ -353,9 +349,7 @@ class Forms:
         return bool(self.stems)
 
     def find(self, text: str, allowed: Callable[[Form, int], bool] | None = None) -> list[Spot]:
-        """Return where recorded values stand, from left to right, the longest first; `allowed` says which forms count
-        at a position.
-        """
+        """Return where recorded values stand, in order, the longest first; `allowed` are the forms at a position."""
         if len(text) < self._least:
             return []
         # One search for each value that is there at all: a pattern of all of them costs twenty times as much.

@@ -168,9 +168,7 @@ _HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "[::1]")  # noqa: S104 - a name i
 
 
 def _at_hosts(port: Identity) -> list[Identity]:
-    """Return a port as it is found in any text: behind the name of this machine, which alone tells it from other
-    numbers.
-    """
+    """Return a port as any text has it: behind this machine's name, which alone tells it from other numbers."""
     if port.recorded == port.present:
         return []
     return [Identity(port.name, port.kind, f"{host}:{port.recorded}", f"{host}:{port.present}") for host in _HOSTS]
@@ -301,9 +299,7 @@ def find_shorts(shorts: Iterable[ShortValue], tool: str, path: str, member: str,
 
 
 def write_like(value: object, text: str) -> object:
-    """Return a text as the type that a value has: a number stays one. A text that is no number stays a text, which then
-    fits nothing.
-    """
+    """Return a text in the type of a value; text that is no number, where one stood, stays text and fits nothing."""
     if isinstance(value, int) and re.fullmatch(r"-?(?:0|[1-9]\d*)", text):
         return int(text)
     return text

@@ -81,9 +81,7 @@ def find_value(
 
 
 def kind_of(recorded: str, present: str, before: str = "", *, number: bool = False) -> str | None:
-    """Return the kind of two whole values that differ; None where they do not look volatile. `number`: JSON says that
-    they are numbers.
-    """
+    """Return the kind of two differing whole values; None if they do not look volatile. `number`: numbers of JSON."""
     for kind in (each for each in _ORDER if not (number and each == "hex")):
         if (
             is_of_kind(kind, recorded)

@@ -252,9 +252,7 @@ class _Learning(Comparing):
     def pair_names(
         self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace
     ) -> dict[str, str] | Mismatch:
-        """Go on where members are called by what no volatile field is of yet: it may be learned from
-        what comes behind.
-        """
+        """Go on where members are called by what no volatile field is of yet: what comes behind may teach it."""
         names = super().pair_names(recorded, present, place)
         return {name: name for name in sorted(recorded) if name in present} if isinstance(names, Mismatch) else names
 
@@ -322,9 +320,7 @@ class _Learning(Comparing):
         return True
 
     def _find_run_variable(self, recorded: str, at: int, present: str, there: int, place: LeafPlace) -> Value | None:
-        """Return a run variable that is too short to be bound in a text, or bound elsewhere only, where both texts hold
-        their run's.
-        """
+        """Find a run variable too short to be bound in a text, or bound elsewhere only, where both texts hold it."""
         for pair in self.bindings.pairs:
             mine, theirs, kind = pair.recorded.value, pair.present.value, "name"
             if pair.recorded.nature is Nature.DATE:  # a time like any other, which is never written into an answer
@@ -346,9 +342,7 @@ class _Learning(Comparing):
         return None
 
     def _anchor(self, text: str, start: int, value: Value, place: LeafPlace) -> str | None:
-        """Return what stands before a value, with names for what is bound and kinds for what varies; None where too
-        much varies.
-        """
+        """Return what stands before a value: names of bound, kinds of volatile values; None: too much varies."""
         parts: list[str] = []
         last = start
         varying = 0
@@ -438,9 +432,7 @@ def generalize(lessons: Sequence[Lesson], often: int = _OFTEN) -> tuple[Lesson, 
 
 
 def _merge_rows(lessons: Sequence[Lesson]) -> Iterator[Lesson]:
-    """Yield lessons with one volatile field for the times of all rows that a command listed, where two
-    of them varied.
-    """
+    """Yield lessons with one volatile field for the times of all rows of a listing, where two of them varied."""
     rows = Counter(_listing_of(lesson.slot) for lesson in lessons)
     seen = set[tuple[str, str]]()
     for lesson in lessons:
@@ -467,9 +459,7 @@ _UNNAMED = re.compile(r"[^\w.-]")
 
 
 def find_captured(trees: Iterable[object], captured: RunVariable) -> list[VolatileField]:
-    """Return the volatile fields in which a captured value stood in tools' results of these requests (canonical trees),
-    each once.
-    """
+    """Return the volatile fields where a captured value stood in tools' results of requests (canonical), each once."""
     kind = next((kind for kind in _KINDS if is_of_kind(kind, captured.value)), None)
     if kind is None or captured.nature not in (Nature.SHORT, Nature.IDENTIFIER):
         return []

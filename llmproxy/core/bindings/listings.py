@@ -93,9 +93,7 @@ def leave_out_ours(recorded: str, present: str) -> tuple[str, str]:
 
 
 def leave_out_our_status(text: str) -> str:
-    """Return a text without the lines in which git names llmproxy's own files; `CLEAN` where it had nothing else to
-    say.
-    """
+    """Return a text without the lines in which git names llmproxy's files; `CLEAN` where it said nothing else."""
     if "llmproxy.db" not in text:
         return text
     kept: list[str] = []

@@ -143,9 +143,7 @@ def begin(tree: object, member: str, parent: LeafPlace | None = None) -> LeafPla
 
 
 class PlaceReader:
-    """Says for each object of one request in which zone its members stand, and keeps the calls that it
-    met, in order.
-    """
+    """Says in which zone the members of each object of a request stand, and keeps the calls met, in order."""
 
     def __init__(self) -> None:
         self._calls: dict[str, PlacedCall] = {}
@@ -259,9 +257,7 @@ def is_agents(spans: list[tuple[int, int]], at: int) -> bool:
 
 
 def iterate(tree: object) -> Iterator[tuple[str, object, LeafPlace]]:
-    """Yield the top-level members of a request's tree, in sorted order, with their places; of another
-    tree that itself.
-    """
+    """Yield the top-level members of a request's tree with their places, sorted; of another tree that itself."""
     if not isinstance(tree, dict):
         yield "", tree, LeafPlace()
         return
@@ -277,9 +273,7 @@ def iterate(tree: object) -> Iterator[tuple[str, object, LeafPlace]]:
 def find_volatile_fields(
     fields: Sequence[VolatileField], call: PlacedCall | None, text: str, names: Names, bound: Callable[[object], str]
 ) -> list[FoundVolatile]:
-    """Return the values of text volatile fields in a tool's result, or (`call` None) outside of results; in order, no
-    two overlapping.
-    """
+    """Return the values of text volatile fields in a tool's result, or (`call` None) elsewhere; in order, apart."""
     wanted = [
         field for field in fields if field.at in (LINE, TEXT) and may_stand(field, text) and is_of(field, call, bound)
     ]
@@ -300,9 +294,7 @@ def find_volatile_fields(
 
 
 def volatile_fields_at(bindings: Bindings, place: LeafPlace) -> tuple[VolatileField, ...]:
-    """Return the volatile fields that may stand in a text: those of its tool, in what the agent wrote those of system
-    text and of its blocks, whatever a user types.
-    """
+    """Return the volatile fields that may stand in a text: its tool's, and system text's in what the agent wrote."""
     fields = bindings.text_slots
     if not fields:
         return ()
@@ -316,9 +308,7 @@ def volatile_fields_at(bindings: Bindings, place: LeafPlace) -> tuple[VolatileFi
 
 
 def is_of(field: VolatileField, call: PlacedCall | None, bound: Callable[[object], str]) -> bool:
-    """Return whether a volatile field is of this call's results; `bound` writes its arguments with names
-    (`bind_arguments`).
-    """
+    """Return whether a volatile field is of this call's results; `bound` is its `bind_arguments`."""
     if field.tool in (BLOCK, OUTSIDE, SYSTEM) or call is None:
         return field.tool in (BLOCK, OUTSIDE, SYSTEM) and call is None
     same = call.tool.startswith(field.prefix) if field.prefix else field.tool == call.tool

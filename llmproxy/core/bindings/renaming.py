@@ -43,9 +43,7 @@ class Renamer:
         return {name: whole[name] for name in tree}
 
     def message(self, member: str, message: object) -> object:
-        """Return one element of a member of a body, as in the whole: who speaks, and in what, stands in the message
-        itself.
-        """
+        """Return one element of a body's member, as in the whole: speaker and form stand in the message itself."""
         return self._node(PlaceReader(), message, begin({}, member).at(0))
 
     def _node(self, reader: PlaceReader, node: object, place: LeafPlace) -> object:

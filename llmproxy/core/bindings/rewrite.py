@@ -91,9 +91,7 @@ _SCALAR = late(
 
 
 def members_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return an object; a ValueError where two members have one name, so that its texts cannot be told
-    by their places.
-    """
+    """Return an object; ValueError where two members have one name: places could not tell its texts apart."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("two members of one name")
@@ -101,9 +99,7 @@ def members_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def pair_leaves(text: str, pieces: Iterable[Piece]) -> Iterator[tuple[int, int, Piece | None]]:
-    """Pair the strings and whole numbers of JSON text with where they stand in its tree; None for what a member is
-    called.
-    """
+    """Pair the strings and whole numbers of JSON text with their place in its tree; None for a member's name."""
     left = (piece for piece in pieces if not piece.is_name)
     for found in _SCALAR.finditer(text):
         if found["called"] is not None:
@@ -115,9 +111,7 @@ def pair_leaves(text: str, pieces: Iterable[Piece]) -> Iterator[tuple[int, int, 
 
 
 def narrow(text: str, start: int, end: int, value: str, inner: list[RewrittenPart], new: str) -> list[RewrittenPart]:
-    """Return changes to a JSON string as narrow as they can be, so that a stream's other pieces stay; else the whole
-    string.
-    """
+    """Return changes to a JSON string, as narrow as they can be for a stream's other pieces; else all of it."""
     raw = text[start + 1 : end - 1]
     if raw != value:  # escapes: positions in the value are not those in the text
         shift = _positions(raw)
@@ -431,9 +425,7 @@ class Rewriter:
         return apply_changes(text, changes)
 
     def _short(self, tool: str, piece: Piece, value: object, place: str) -> ShortValue | None:
-        """Return the short value that is to be exchanged at a leaf of arguments: none where this run's request leaves
-        it as it was.
-        """
+        """Return the short value to exchange at a leaf of arguments: none where this run's request leaves it."""
         found = [
             short
             for short in find_shorts(self._shorts, tool, piece.inner, piece.member, value)
@@ -497,9 +489,7 @@ class Rewriter:
                 yield change
 
     def _check_prose(self, text: str, place: str, piece: Piece | None) -> None:
-        """Refuse a sentence that names by a short value what is called otherwise in this run: nobody can tell it from
-        other words.
-        """
+        """Refuse a sentence with a short value that has another name now: nobody can tell it from other words."""
         is_argument = piece is not None and bool(piece.inner)
         for short in self._shorts if self._strict else ():
             if is_argument and text.strip() == short.recorded:
@@ -556,9 +546,7 @@ class Rewriter:
 
 
 def _is_written_like(new: str, recorded: str, usual: str) -> bool:
-    """Return whether a value that a request holds may be written into an answer: as ``~/x`` or with backslashes only
-    where the old one was.
-    """
+    """Return whether a value may be written into an answer: ``~/x`` or backslashes only if the old had them."""
     return all(sign not in new or sign in recorded or sign in usual for sign in ("~", "\\"))
 
 

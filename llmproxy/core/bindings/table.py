@@ -20,9 +20,7 @@ from llmproxy.protocol import Scope
 
 
 class Bindings:
-    """The run variables of a recorded run and of this one, with the volatile fields of the cassette; the same for all
-    requests of a session.
-    """
+    """The run variables of the recorded run and this one, with the cassette's volatile fields; one for a session."""
 
     def __init__(
         self,
@@ -65,9 +63,7 @@ class Bindings:
 
     @cached_property
     def present_forms(self) -> Forms:
-        """The present values, as they are looked for in what was recorded: what stood there already, and was no
-        variable.
-        """
+        """The present values as looked for in what was recorded: what stood there already, and was no variable."""
         return Forms(list_forms([RunVariablePair(pair.present, pair.recorded) for pair in self.pairs]))
 
     @cached_property
@@ -100,9 +96,7 @@ class Bindings:
 
 
 def bind_arguments(bindings: Bindings, arguments: object) -> str:
-    """Return a recorded call's arguments in canonical JSON, with ``{name}`` for what is bound: how
-    volatile fields are anchored.
-    """
+    """Return a recorded call's arguments as canonical JSON with ``{name}`` for what is bound: anchors hold them."""
     value = read_json(arguments) if isinstance(arguments, str) else arguments
     text = dump(arguments if value is None else value).decode("ascii")
     parts, last = [], 0

@@ -200,9 +200,7 @@ def match_at(kind: str, text: str, at: int) -> Iterator[int]:
 
 @lru_cache(512)
 def _anchor(field: VolatileField, names: tuple[tuple[str, tuple[str, ...]], ...]) -> re.Pattern[str]:
-    """Compile what stands before a volatile field's value and that itself; `names` says in which texts a name may stand
-    there.
-    """
+    """Compile a volatile field's value with its anchor; `names` says in which texts a name may stand there."""
     known = dict(names)
     parts: list[str] = []
     last = 0
@@ -233,9 +231,7 @@ def _anchor(field: VolatileField, names: tuple[tuple[str, tuple[str, ...]], ...]
 
 @lru_cache(512)
 def _opening(field: VolatileField) -> str:
-    """Return what certainly stands before a volatile field's value: the longest part of its anchor without a name or a
-    kind in it.
-    """
+    """Return the longest part of a volatile field's anchor without a name or a kind: it certainly stands there."""
     literal = _WILD.split(field.before)[::3]
     if LISTED.match(field.before):  # its columns are padded freely
         literal = [part for each in literal for part in each.split(" ")]

@@ -34,9 +34,7 @@ def _values_now(pair: RunVariablePair) -> tuple[str, ...]:
 
 
 class VolatileReading(Walking):
-    """Reads the volatile fields of both requests and pairs their identities; differences are none of its business, but
-    those of volatile fields.
-    """
+    """Reads the volatile fields of both requests and pairs their identities; no other difference is its business."""
 
     def __init__(self, bindings: Bindings) -> None:
         super().__init__(bindings)
@@ -60,9 +58,7 @@ class VolatileReading(Walking):
         present: Mapping[str, object],
         place: LeafPlace,  # noqa: ARG002 - the same for all of its kind
     ) -> dict[str, str]:
-        """Return the members that are called alike, and the one on each side that is left: what it is called, others
-        compare.
-        """
+        """Return the members of equal names, and the one left on each side: what it is called, others compare."""
         names = {name: name for name in sorted(recorded) if name in present}
         mine, theirs = ([name for name in names_of if name not in names] for names_of in (recorded, present))
         return names | (dict(zip(mine, theirs, strict=True)) if len(mine) == len(theirs) == 1 else {})

@@ -180,9 +180,7 @@ class Walking:
         raise NotImplementedError
 
     def is_settled(self, recorded: str, present: str, place: LeafPlace) -> bool:
-        """Return whether JSON text of arguments needs not be parsed to be compared: a short cut, that never says more
-        than the long way.
-        """
+        """Return whether JSON text of arguments need not be parsed; never says more than parsing would."""
         raise NotImplementedError
 
     def value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:

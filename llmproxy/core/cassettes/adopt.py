@@ -214,9 +214,7 @@ def _stream(route: Route, body: bytes) -> bool:
 
 
 def _undo_coding(headers: Headers, body: bytes, *, ours: bool) -> tuple[Headers, bytes]:
-    """Undo the content-encoding; one that the body does not have is dropped, but of `ours`, which keep it only where it
-    came so.
-    """
+    """Undo the content-encoding; one that the body lacks is dropped, but for `ours`, which keep it if it came so."""
     coding = header(headers, "content-encoding")
     if coding is None or ours:
         return headers, body
@@ -260,9 +258,7 @@ class _Extra:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
 
     def run_variables(self) -> str:
-        """Return what the file says of the run. Raises CassetteCorrupt: a binding that cannot be would bind nothing,
-        unsaid.
-        """
+        """Return the run variables in the file. Raises CassetteCorrupt: a wrong binding would bind nothing, unsaid."""
         found = self.values.get("run_variables") or []
         try:
             return write_run_variables(check_run_variable(**each) for each in found)  # type: ignore[attr-defined]

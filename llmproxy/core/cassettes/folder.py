@@ -88,9 +88,7 @@ class LoadedFile:
 
 class CassetteDir:
     def __init__(self, path: Path, *, now: Callable[[], float]) -> None:
-        """`now` gives Unix time, for the mark of recordings that a file replaces. Raises MachineError: `path` is a
-        file.
-        """
+        """`now` gives Unix time, for the mark of recordings that a file replaces. Raises MachineError: a file."""
         if path.is_file():
             raise MachineError(f"--cassette-dir {path} is a file.", hint="Give a folder, or leave it out.")
         self.path = path
@@ -221,9 +219,7 @@ class CassetteDir:
         )
 
     def list_unfiled(self, store: Reading, cassette: str) -> frozenset[int]:
-        """Return the ids of live recordings that stand in no file, in a store that was in step when its proxy started:
-        those of a cassette without one, and what was recorded since its file was read or written.
-        """
+        """Return ids of live recordings in no file, of a store that was in step at the start: no file, or newer."""
         ids = frozenset(row.id for row in store.summaries(cassette))
         if not self._path_of(cassette).exists():
             return ids
@@ -266,9 +262,7 @@ class CassetteDir:
                 return path  # else another process recorded meanwhile, and may have written before us
 
     def _path_of(self, cassette: str) -> Path:
-        """Return the file of a cassette, or a path for a new one: its name where that can be one, with a hash where
-        not.
-        """
+        """Return the file of a cassette, or a path for a new one: its name where that can be one, hashed where not."""
         usual = self.path / f"{slug(cassette)}.yaml"
         if usual.is_file() and self._name(usual) == cassette:  # without looking at all the others
             return usual
@@ -280,9 +274,7 @@ class CassetteDir:
 
 
 def describe_unfiled(store: Path, folder: CassetteDir, served: Mapping[str, Callable[[], Iterable[int | None]]]) -> str:
-    """Say how many recordings that were `served`, by cassette, stand in no file: a fresh clone lacks them. Empty for
-    none.
-    """
+    """Say how many recordings that were `served`, by cassette, stand in no file (a fresh clone lacks them); or ""."""
     if not is_there(store):
         return ""
     with open_store(store, writable=False, now=folder.now) as reading:
@@ -351,9 +343,7 @@ def without_row_numbers(interactions: Iterable[Interaction]) -> list[Interaction
 def _adopt_file(
     source: Source, name: str, rules: Rules, upstreams: Mapping[str, str] | None
 ) -> tuple[list[Interaction], list[str], tuple[Note, ...]]:
-    """Return a file's interactions, without row numbers and in the store's order, what was skipped, and what
-    it says of the whole cassette.
-    """
+    """Return a file's interactions in the store's order, what was skipped, and what it says of the cassette."""
     recorded = _read(source)
     adopted = adopt(recorded, name, rules=rules, redactor=Redactor(), upstreams=upstreams)
     found = [each.interaction for each in adopted if each.interaction is not None]
@@ -390,9 +380,7 @@ class _Read:
 def _replace(
     store: Store, name: str, read: _Read, now: Callable[[], float], wait: Callable[[float], None] | None
 ) -> int:
-    """Put what was read in the place of everything live in a cassette that was in a file; return how many recordings
-    were set aside.
-    """
+    """Put what was read in place of all that is live in a cassette of a file; returns how many were set aside."""
     new, fork = read.interactions, read.fork
     samples = sorted({each.sample for each in new} | {info.sample for info in store.cassettes(name)})
     begun: list[int] = []

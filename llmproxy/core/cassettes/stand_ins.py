@@ -58,9 +58,7 @@ _LEFT_OUT = ("git_user",)
 
 
 def without_names(interaction: Interaction) -> Interaction:
-    """Return a recording with stand-ins for what names a person; the same object where nothing was declared that
-    does.
-    """
+    """Return a recording with stand-ins for what names a person; the same object if no such thing was declared."""
     if not interaction.run_variables:
         return interaction
     said, bindings = _renaming(interaction.run_variables)
@@ -160,9 +158,7 @@ def _put_stand_ins(body: bytes, bindings: Bindings) -> bytes:
 def release_all(
     interactions: Iterable[Interaction], notes: Sequence[Note] = (), *, whole: bool = False
 ) -> list[Recorded]:
-    """Return the recordings of a cassette as a file for pull requests says them, what the cassette says of itself in
-    the first (`notes_in`); `whole`: for other programs, with what no reviewer wants.
-    """
+    """Return recordings for pull requests, notes in the first (`notes_in`); `whole`: for other programs."""
     recorded = list(interactions)
     found = [release(without_names(each)) if whole else release_to_file(each) for each in recorded]
     found = found if whole else without_unused(found, [release(each) for each in recorded])
@@ -182,9 +178,7 @@ def put_notes_first(found: list[Recorded], notes: Sequence[Note]) -> list[Record
 
 
 def without_unused(said: Sequence[Recorded], recorded: Sequence[Recorded]) -> list[Recorded]:
-    """Return what is `said` of the recordings of a cassette without the run variables that occur in none of them, as
-    they were `recorded`.
-    """
+    """Return what is `said` of a cassette without run variables that occur in none of its recordings, as `recorded`."""
     bodies = b"".join(body for each in recorded for body in (each.body, each.response_body))
     text, found = bodies.decode("utf-8", "replace").lower(), []
     for each, as_it_was in zip(said, recorded, strict=True):
@@ -196,9 +190,7 @@ def without_unused(said: Sequence[Recorded], recorded: Sequence[Recorded]) -> li
 
 
 def notes_in(recorded: Sequence[Recorded], file: object) -> tuple[Note, ...]:
-    """Return the volatile fields and accepted changes that a file says, each once. Raises CassetteCorrupt, which names
-    the file.
-    """
+    """Return the volatile fields and accepted changes in a file, each once. Raises CassetteCorrupt, naming the file."""
     readers: dict[str, Callable[[Any], Note]] = {"volatile": read_volatile_field, "changes": AcceptedChange.of}
     found: dict[Note, None] = {}
     for name, read in readers.items():
@@ -210,9 +202,7 @@ def notes_in(recorded: Sequence[Recorded], file: object) -> tuple[Note, ...]:
 
 
 def release_to_file(interaction: Interaction) -> Recorded:
-    """Return an interaction as a file for pull requests says it: as `release`, with stand-ins for what names a
-    person.
-    """
+    """Return an interaction for a file in pull requests: `release`, with stand-ins for what names a person."""
     return shorten(release(without_names(interaction)))
 
 
@@ -227,9 +217,7 @@ def _counts(name: str) -> bool:
 
 
 def _may_occur(variable: Mapping[str, str], text: str) -> bool:
-    """Return whether a run variable may stand in recordings, in whatever form: its words do, or a part of its
-    day.
-    """
+    """Return whether a run variable may stand in recordings in any form: its words do, or a part of its day."""
     for value in filter(None, (variable["value"], variable.get("other"))):
         words = re.findall(r"[^\W_]{2,}", value.lower())
         if not (found := re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)", value)):

@@ -154,9 +154,7 @@ def _check_rules(stores: Mapping[Path, Reading]) -> None:
 
 
 def _union(stores: Mapping[Path, Store], name: str) -> tuple[list[_KeptRecording], int, list[str]]:
-    """Return what is live of a cassette, in the order of its requests, how many were left out as older, and conflicts
-    in words.
-    """
+    """Return a cassette's live recordings in order, how many were left out as older, and conflicts in words."""
     gone = {
         identity
         for store in stores.values()

@@ -85,9 +85,7 @@ def _to_bytes(value: Json) -> bytes:
 
 
 def session_of(engine: Engine, asked: ControlRequest) -> Session | None:
-    """Return the session whose sums a request asks for, so that the shell can first let its open exchanges end; None:
-    answer at once.
-    """
+    """Return the session whose sums a request asks for, whose open exchanges may end first; None: answer at once."""
     try:
         words, shape = _split(asked.target)
         name = words[1] if shape in COUNTED else _query(asked.target).get("session", "") if shape in TOLD else ""

@@ -207,9 +207,7 @@ class ToolLine:
             self.shell.settle(exchange, 0)
 
     def end(self, unasked: Sequence[tuple[int, bytes]] = ()) -> None:
-        """Hear that the client has gone; `unasked` is what the server said meanwhile: (message that it followed or 0,
-        line).
-        """
+        """Handle a client's end; `unasked` is what the server said meanwhile: (message followed or 0, line)."""
         for number in list(self._open):
             self.on_server_loss(number, "the client left before the server answered")
         for each in self._waiting:
@@ -241,9 +239,7 @@ class ToolLines:
             self._lines.pop(which).end()
 
     def serve(self, engine: Engine, session: str, body: Mapping[str, Json], connection: str = "") -> dict[str, Json]:
-        """Serve one call of a shim, which came by `connection`: a line heard, an answer told, the end. Raises
-        BadControl.
-        """
+        """Serve one call of a shim by `connection`: a client's line, a server's answer, the end. Raises BadControl."""
         which = session, text_of(body, "connection")
         if "line" in body:
             if (line := self._lines.get(which)) is None:

@@ -38,9 +38,7 @@ class Edit(NamedTuple):
 
 
 def list_parts(content_type: str, body: bytes) -> list[BodyPart]:
-    """Return the JSON values of a body that can be replaced, in order. Raises ValueError for a damaged
-    binary stream.
-    """
+    """Return the replaceable JSON values of a body, in order. Raises ValueError for a damaged binary stream."""
     kind = framing(content_type, body)
     if kind == "sse":
         return [part for found in _DATA.finditer(body) if (part := _json_part(body, *found.span("data"))) is not None]
@@ -128,9 +126,7 @@ def write_frame(headers: bytes, payload: bytes) -> bytes:
 
 
 def edit_chunks(chunks: Sequence[Chunk], edits: Sequence[Edit]) -> tuple[Chunk, ...]:
-    """Replace bytes of a body that came in chunks: what is new goes out where the old began. `edits` are in order,
-    without overlap.
-    """
+    """Replace bytes of a body in chunks: new ones go out where the old began. `edits`: in order, without overlap."""
     made: list[Chunk] = []
     at, n = 0, 0
     inside = 0  # up to here the bytes are gone already

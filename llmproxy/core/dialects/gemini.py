@@ -59,9 +59,7 @@ def _add(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def _record_part(draft: Draft, part: dict[str, Any], *, first: bool) -> None:
-    """Note what a part is: a tool of the provider's, a call of another candidate, or
-    nothing that we know.
-    """
+    """Note a part: a tool of the provider's, a call of another candidate, or nothing that we know."""
     kind = kind_of(part, PARTS)
     if kind is None:
         draft.unknown[next(iter(part))] = None

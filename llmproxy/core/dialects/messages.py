@@ -422,9 +422,7 @@ def add_tool_calls(draft: Draft, calls: object, *, offset: bool = False, choice:
 
 
 def _going_on(calls: dict[object, DraftCall], key: object, call_id: object, name: object) -> object:
-    """Return under which key a piece belongs: some servers give every call the same index, or none, and tell them apart
-    by id.
-    """
+    """Return the key that a piece belongs to: some servers give all calls one index, or none, and tell by id."""
     while (known := calls.get(key)) is not None:
         following = (key, "next")
         if following not in calls and not (name and call_id and known.id and known.id != call_id):

@@ -81,9 +81,7 @@ def weight(body: bytes) -> int:
 
 
 def _tokens(body: bytes | bytearray) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the strings and brackets of a document: (first byte, start, end). A string without its end ends with the
-    document.
-    """
+    """Yield a document's strings and brackets as (first byte, start, end). An unended string ends with the document."""
     at = 0
     while match := _MARK.search(body, at):  # one set of bytes is looked for much quicker than a choice of expressions
         start = match.start()
@@ -167,9 +165,7 @@ def shorten_json(body: bytes | bytearray) -> bytes:
 
 
 def elements(body: bytes) -> Iterator[bytes]:
-    """Yield the elements of a JSON array that are lists or objects, each a document; one that was cut short is left
-    out.
-    """
+    """Yield the lists and objects of a JSON array, each as a document, but for one that was cut short."""
     depth, begun = 0, 0
     for mark, start, after in _tokens(body):
         if mark in b"[{":
@@ -436,9 +432,7 @@ def events_once(content_type: str, body: bytes) -> Iterable[object]:
 
 
 def events_in(content_type: str, body: bytes) -> Iterator[object]:
-    """Yield the JSON values of a stream one after the other; of one document that as `shorten_json` leaves it.
-    Never raises.
-    """
+    """Yield the JSON values of a stream; of one document, what `shorten_json` leaves. Never raises."""
     kind: Framing = "other" if content_type.startswith(CONTENT_TYPE) else framing(content_type, body)
     if content_type.startswith(CONTENT_TYPE):
         values: Iterable[object] = server_events(body)

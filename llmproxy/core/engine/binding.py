@@ -194,9 +194,7 @@ class RecordedRequests:
             self._shared_bytes = 0
 
     def record_captured(self, session: Session, store: Store, run_variables: Sequence[RunVariable]) -> None:
-        """Keep as volatile fields where captured values stood in what this session recorded before they
-        were declared.
-        """
+        """Keep volatile fields where captured values stood in what this session recorded before they were declared."""
         known = volatile_fields_of(store, session.cassette)
         ids = sorted(session.served)[-_LOOKED_AT:]
         trees = [made.tree for id_ in ids if (made := self.load(store, id_)) is not None]
@@ -393,9 +391,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         return self._choose(call, store, fitting) if fitting else None
 
     def _advise(self, call: Exchange, store: Store, wanted: Canonical) -> str:
-        """Describe which recording would be a hit if some values that tools made were volatile fields; empty where none
-        would.
-        """
+        """Describe which recording would be a hit if some tools' values were volatile fields; empty for none."""
         session, bound = call.session, self.bound
         if bound.scope is not Scope.ALL:
             return ""

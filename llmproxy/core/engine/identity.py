@@ -342,9 +342,7 @@ class Keying:
         exchange.request.redacted = (learned, self._redact(exchange, body, headers))
 
     def request(self, exchange: Exchange, body: bytes) -> Request:
-        """Return the request as it may be kept: content-encoding undone, secrets gone. Made once, unless more is
-        learned.
-        """
+        """Return the request as kept: content-encoding undone, secrets gone. Made once, unless more is learned."""
         learned, received = self._state.redactor.epoch.count, exchange.request
         if received.redacted is not None and received.redacted[0] == learned and body is received.body:
             return received.redacted[1]
@@ -387,7 +385,5 @@ class Keying:
 
 
 def own_length(headers: Headers, length: int) -> Headers:
-    """Return header fields with a request's own content-length: what is known of a head is shared by all that differ in
-    it alone.
-    """
+    """Return headers with a request's own content-length: a known head is shared by all that differ in it alone."""
     return tuple((name, str(length) if name.lower() == "content-length" else value) for name, value in headers)

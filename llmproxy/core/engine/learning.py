@@ -130,9 +130,7 @@ def _build_merge(table: Bindings, fit: Fit, recorded: Interaction, present: Inte
 
 
 def _may_hold(slots: Sequence[VolatileField], body: bytes) -> bool:
-    """Tell at little cost whether a request has results of tools with volatile fields, or may have volatile fields
-    elsewhere.
-    """
+    """Return at little cost whether a request has tools' results, or other places, with volatile fields."""
     return any(slot.tool in (BLOCK, OUTSIDE, SYSTEM) or json.dumps(slot.tool).encode() in body for slot in slots)
 
 
@@ -214,9 +212,7 @@ def align(
 def compare_requests(
     one: Interaction, other: Interaction, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> Fit | Mismatch | None:
-    """Return whether the first would answer what the second asked, under its run variables; None for
-    what is no JSON.
-    """
+    """Return whether the first would answer the second under its run variables; None for what is no JSON."""
     mine, theirs = _canonical(one, rules, upstreams), _canonical(other, rules, upstreams)
     return None if mine is None or theirs is None else fit_between(one, other, slots, mine, theirs, None)
 

@@ -133,9 +133,7 @@ class Spending:
     """Whether a call was paid whose price nobody knows."""
 
     def find_objection(self, call: Exchange, body: bytes, prompt: int) -> str:
-        """Return why a call with a prompt of at most so many tokens may not be asked; empty if it may. Reserves what
-        it may cost.
-        """
+        """Return why a call of a prompt of so many tokens may not be asked; empty: it may, and its cost is reserved."""
         if self.most is None:
             return ""
         model, tree = call.identity.model, parse_json(body)
@@ -157,9 +155,7 @@ class Spending:
 
 
 def _count_prompt(body: bytes, recorded: Interaction | None, looked: Found) -> int:
-    """Return how many tokens a prompt has at the most: the recorded ones and a token for each byte that is new; where
-    that is not known, one for each byte.
-    """
+    """Return how many tokens a prompt has at most: recorded ones, and one for each new byte (or each, if unknown)."""
     tokens = None if recorded is None else recorded.usage.input
     if recorded is None or tokens is None:
         return len(body)

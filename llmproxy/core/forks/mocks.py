@@ -100,9 +100,7 @@ class Unmocked(MachineError):
 
 
 def find_unmocked(told: Mapping[str, Any] | None) -> Unmocked | None:
-    """Return the error that names each mock which did nothing, of what a proxy says of a session's overrides; None if
-    all did.
-    """
+    """Return the error naming each mock that did nothing, by what a proxy says of a session; None if all did."""
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for row in (told or {}).get("tools") or ():
         if not row.get("inherited"):

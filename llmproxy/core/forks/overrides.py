@@ -82,9 +82,7 @@ class ToolOverride:
 
     @property
     def value(self) -> Json:
-        """The result as a value where it is an object or a list, else the text; for dialects that have
-        no texts there.
-        """
+        """The result as a value where it is an object or a list, else the text; for dialects without texts."""
         if self.text.lstrip()[:1] in ("{", "["):
             try:
                 return json.loads(self.text)
@@ -275,9 +273,7 @@ def _typed_answer(text: str, what: str) -> Message:
 
 
 def _json_if_so(text: str, what: str) -> Json:
-    """Return the value of what looks like JSON, None for any other text; broken JSON is an error, nobody means it as
-    text.
-    """
+    """Return the value of what looks like JSON, None for other text; broken JSON is an error, not a text."""
     if text.lstrip()[:1] not in ("{", "[", '"') or not text.strip():
         return None
     try:

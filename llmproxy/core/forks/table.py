@@ -73,18 +73,14 @@ class Fork:
         return f"fork of {parent} at request {self.step}: {self.why}{where}"
 
     def has_served(self, channel: str) -> bool:
-        """Return whether it is of a live run in which a channel was not live: its tools were served from the parent, or
-        refused.
-        """
+        """Return whether a channel of a live run was not live: its tools were served by the parent, or refused."""
         return self.why.startswith(LIVE) and channel not in self.why.removeprefix(LIVE).split(", ")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"overrides": self.overrides.to_json()}
 
     def to_member(self) -> dict[str, Any]:
-        """Return what a cassette's file says of it, which :func:`of_member` reads; what goes without saying is left
-        out.
-        """
+        """Return it as in a cassette's file, for :func:`of_member`; what goes without saying is left out."""
         said = {name: getattr(self, name) for name in _MEMBERS if name != "overrides"}
         if self.overrides:
             said["overrides"] = {name: rows for name, rows in self.overrides.to_json().items() if rows}
@@ -207,9 +203,7 @@ def reserve(
 
 
 def make(store: Store, fork: Fork, shared: Sequence[Copy], now: float) -> list[int]:
-    """Write a child's beginning: its row, and copies of what it shares with its parent. Returns the ids
-    of the copies.
-    """
+    """Write a child's beginning: its row, and copies of what it shares with its parent, whose ids are returned."""
     name, made = to_sql(fork.cassette), []
     with store.in_file() as conn:
         statements.ensure_cassette(conn, name, fork.sample, now)

@@ -187,9 +187,7 @@ def list_uncounted(request: Request, where: Route) -> dict[str, str]:
 
 
 def _why_header(name: str, where: Route) -> str:
-    """Describe why a header field may differ: it does not count, or it says the same in another way (else the keys
-    would differ).
-    """
+    """Return why a header field may differ: it does not count, or says the same otherwise (else keys would differ)."""
     verdict = judge(name, known=where.known)
     return f"says the same: {verdict.why}" if verdict.counts else verdict.why
 

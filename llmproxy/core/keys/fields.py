@@ -225,9 +225,7 @@ def read_cookies(value: str) -> list[tuple[str, str]]:
 
 
 def describe_unstored(headers: Headers, fingerprint: Callable[[str], str]) -> str:
-    """Return what counts of the fields whose values are never stored, where nobody knows the path: names and
-    fingerprints.
-    """
+    """Return what counts of fields whose values are never stored, on unknown paths: names and fingerprints."""
     said = []
     for name, value in headers:
         lower = name.lower()
@@ -273,9 +271,7 @@ def judge(name: str, *, known: bool) -> FieldVerdict:
 
 
 def _judge_elsewhere(name: str) -> FieldVerdict:
-    """Judge a field of another service, or of a path that nobody knows: all counts but framing, transport, tracing,
-    credentials.
-    """
+    """Judge a field of another service or unknown path: all count but framing, transport, tracing, credentials."""
     if why := ELSEWHERE.get(name) or _beginning(name, ELSEWHERE_PREFIXES):
         return FieldVerdict(counts=False, why=why)
     if name == "cookie":
@@ -320,9 +316,7 @@ _STREAMS = frozenset(
 
 
 def counted_headers(headers: Headers, *, known: bool, kind: str, stream: bool) -> tuple[tuple[str, str], ...]:
-    """Return the fields that count as (name in lower case, canonical value), sorted; `kind` is the body's, `stream` the
-    flag.
-    """
+    """Return the fields that count, (lower-case name, canonical value), sorted; `kind`: the body's."""
     found: dict[str, list[str]] = {}
     counting = COUNTING[known]
     for name, value in headers:
@@ -347,18 +341,14 @@ def counted_headers(headers: Headers, *, known: bool, kind: str, stream: bool) -
 
 
 def _reduce_accept(text: str, *, known: bool, stream: bool) -> str:
-    """Return what an Accept asks for beyond the usual; with anything unusual in it all of it. Parameters but weight and
-    charset count.
-    """
+    """Return what an Accept asks for beyond the usual, else all of it. Of parameters, weight and charset count."""
     ranges = {_WEIGHT.sub("", part.strip().lower()) for part in text.split(",") if part.strip()}
     usual = (_USUAL | _STREAMS if stream else _USUAL) if known else _ANY
     return "" if ranges <= usual else ",".join(sorted(part.strip().lower() for part in text.split(",") if part.strip()))
 
 
 def _content_type(text: str, *, known: bool, kind: str) -> str:
-    """Return a content type where it says more than the body: never of nothing, of JSON and plain forms only where
-    nobody knows the path.
-    """
+    """Return a content type that says more than the body: JSON and plain forms only where nobody knows the path."""
     media, _, rest = text.partition(";")
     media = media.strip().lower()
     if kind == "empty" or (known and (kind in ("json", "form") or media == "multipart/form-data")):
@@ -422,9 +412,7 @@ def ignored_member(
 def counted_query(
     target: str, provider: Provider, named: Callable[[str], str], *, known: bool
 ) -> tuple[tuple[str, str], ...]:
-    """Return the members of the query that count, decoded, sorted by name; `named` gives ids of server state their
-    names.
-    """
+    """Return the query's members that count, decoded, sorted by name; `named` names ids of server state."""
     _, mark, query = target.partition("?")
     if not mark or not query:
         return ()

@@ -113,9 +113,7 @@ def _build_answer(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find_unknown_members(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return what a message has that none of its kind has, and whether it wants an answer where its kind does not;
-    empty for nearly all.
-    """
+    """Return a message's members that none of its kind has, and whether it alone wants an answer; mostly nothing."""
     said = tree.get("method")
     known = _OF_QUESTIONS if isinstance(said, str) else _OF_ANSWERS if "result" not in tree else _OF_RESULTS
     odd = {name: value for name, value in tree.items() if name not in known}

@@ -78,9 +78,7 @@ class Canonical:
 
 
 def new_ids(made: tuple[str, ...], refs: tuple[str, ...]) -> tuple[str, ...]:
-    """Return which ids of a response it made itself: what its request already named (a GET of a run, of a file) was
-    made before.
-    """
+    """Return which ids a response made itself: what its request named already (a GET of a run) was made before."""
     return tuple(name for name in made if name not in refs)
 
 
@@ -222,9 +220,7 @@ def _head_members(part: EncodedPart, *, typed: bool) -> dict[str, str]:
 
 
 def is_named(route: Route) -> bool:
-    """Return whether the server keeps the names of what is uploaded; transcribers and the like look at it and
-    forget it.
-    """
+    """Return whether the server keeps names of what is uploaded; transcribers and the like look and forget."""
     return not route.operation.startswith(UNNAMED_FILES)
 
 
@@ -401,9 +397,7 @@ class Walk:
     """Applies shapes to one request's tree, in place, and keeps the names that it gave."""
 
     def __init__(self, made_by: MadeBy, *, stream: bool | None = None) -> None:
-        """`stream` is the request's stream flag as the key has it; None where it has none (a message of a
-        WebSocket).
-        """
+        """`stream` is the request's stream flag in the key; None where it has none (a message of a WebSocket)."""
         self.refs: list[str] = []
         self._made_by, self._stream = made_by, stream
         self._aliases: dict[str, str] = {}
@@ -519,9 +513,7 @@ class Walk:
         return uri if re.search(r"/files/[\w-]+/?$", uri) else ""
 
     def bill(self, blocks: list[object]) -> bool:
-        """Take Claude Code's billing header off the first of the system blocks; tell whether that whole block is
-        gone.
-        """
+        """Take Claude Code's billing header off the first system block; returns whether that whole block is gone."""
         first = blocks[0] if blocks else None
         text = first.get("text") if isinstance(first, dict) else None
         if not isinstance(first, dict) or not isinstance(text, str) or not (match := BILLING_HEADER.match(text)):

@@ -94,9 +94,7 @@ def explain(
     wording: Wording = AS_RECORDED,
     recorded_by: Callable[[int], Client | None] = lambda _: None,
 ) -> ExplainedMiss:
-    """Explain a miss; `candidates` are (row, canonical request) of recordings it could have meant, 50 are plenty.
-    `recorded_by` returns the client of a row.
-    """
+    """Explain a miss; `candidates`: (row, canonical request), 50 are plenty; `recorded_by` returns a row's client."""
     near = nearest(wanted, candidates, wording)
     context = context if near is None else replace(context, recorded_by=recorded_by(near.id))
     return ExplainedMiss(context, near, miss_text(context, near))

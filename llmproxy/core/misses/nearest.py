@@ -355,9 +355,7 @@ def _count(old: Canonical, new: Canonical) -> int:
 
 
 def _places(old: Canonical, new: Canonical) -> list[Place]:
-    """Return what tells two canonical requests apart: provider, operation and model, the body in the order in which
-    people edit it, query and headers last.
-    """
+    """Return what tells canonical requests apart: provider, operation, model, body as edited, query, headers."""
     found = [
         Place(name, name, left, right)
         for name in _OUTSIDE

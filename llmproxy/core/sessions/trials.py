@@ -56,9 +56,7 @@ class Trials:
         self._conn: sqlite3.Connection | None = None
 
     def keep(self, session: Session) -> None:
-        """Keep what a session that has ended saw, if it was on trial; with what others of this proxy saw in its
-        cassette.
-        """
+        """Keep what an ended session on trial saw, with what this proxy's others saw in its cassette."""
         told = {name: value for each in session.interceptors for name, value in each.report().items()}
         seen = [] if told.get("replaced") else told.get("trial")
         if seen is None or not session.calls.arrived:

@@ -40,9 +40,7 @@ def deflate_content(content: bytes, level: int) -> bytes | None:
 
 
 def fill(conn: sqlite3.Connection, row: int, data: bytes) -> None:
-    """Write `data` into the zeros that a row of `bodies` was made with, inside the caller's transaction. Raises
-    sqlite3.Error.
-    """
+    """Write `data` into a row's zeros in `bodies`, inside the caller's transaction. Raises sqlite3.Error."""
     view = memoryview(data)
     with conn.blobopen("bodies", "data", row) as blob:
         for at in range(0, len(data), PIECE):

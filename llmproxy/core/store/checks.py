@@ -41,9 +41,7 @@ class AuditedPair:
 
 
 def find_merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[AuditedPair]:
-    """Yield each recording that has the key of an earlier one of its cassette, sample and party, and differs from
-    it.
-    """
+    """Yield each recording with the key of an earlier one of its cassette, sample and party, but another request."""
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for row in store.summaries():
         derive(store, row.cassette, row.sample, rules, upstreams)
@@ -103,9 +101,7 @@ def _compare_pair(
 def compare_served(
     store: Store, asked: Iterable[tuple[int, Request, bool]], rules: Rules, upstreams: Mapping[str, str]
 ) -> Iterator[AuditedPair]:
-    """Yield what each question differed in from its recording; of the journal: interaction, request, whether its body
-    is the same.
-    """
+    """Yield from the journal how questions differed from recordings: interaction, request, whether bodies are equal."""
     for id_, said, same_body in asked:
         try:
             old = store.load(id_)

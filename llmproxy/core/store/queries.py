@@ -64,9 +64,7 @@ def summary(store: Store, interaction: int) -> RowSummary:
 def count_unused(
     store: Store, cassette: str, sample: int, served: Collection[int], without: Collection[Channel] = ()
 ) -> int:
-    """Count the live recordings of a cassette and sample whose ids are not among `served`; those of channels `without`
-    are left out.
-    """
+    """Count live recordings of a cassette and sample with ids not in `served`, but for those of channels `without`."""
     sql = "SELECT id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL"
     sql += "".join(f" AND NOT ({OF_CHANNEL[each]})" for each in sorted(without))
     return sum(id_ not in served for (id_,) in _query_all(store, sql, [to_sql(cassette), sample]))
@@ -180,9 +178,7 @@ def list_in_order(store: Reading, place: tuple[str, int], party: str) -> list[tu
 
 
 def list_times(store: Reading, cassette: str, sample: int) -> list[Row]:
-    """Return the live recordings of a sample of which that is known: id, begin and end (Unix seconds), party, key, and
-    id of the answer's body.
-    """
+    """Return live recordings of a sample with times: id, begin and end (Unix seconds), party, key, id of the body."""
     return store.rows(_TIMES, (to_sql(cassette), sample))
 
 
@@ -197,18 +193,14 @@ def list_declared(store: Reading, cassette: str, sample: int) -> list[str]:
 
 
 def newest_declared(store: Reading, cassette: str) -> str:
-    """Return what was declared of the newest live recording of a cassette, as `write_run_variables` wrote it; empty for
-    nothing.
-    """
+    """Return the run variables declared of a cassette's newest live recording, as `write_run_variables`; or ""."""
     found = store.rows(_NEWEST, (to_sql(cassette),))
     said = store.read_declared([found[0][0]]) if found else {}
     return next(iter(said.values()), "")
 
 
 def list_key_names(store: Reading, cassette: str) -> tuple[str, ...] | None:
-    """Return the variables of keys that were set when a cassette was recorded, and those of its providers; None where
-    the first is not known.
-    """
+    """Return variables of keys set when a cassette was recorded, and its providers; None if the first is unknown."""
     declared = read_run_variables(newest_declared(store, cassette))
     said = next((each.value.split() for each in declared if each.name == API_KEYS), None)
     if said is None:

@@ -97,9 +97,7 @@ _ILLEGIBLE = (TypeError, ValueError, AttributeError, OverflowError, RecursionErr
 
 
 def is_good(status: int) -> bool:
-    """Return whether an answer of this status may stand for the provider's answer in `auto`, or be
-    repeated as the last.
-    """
+    """Return whether an answer of this status may stand for the provider's in `auto`, or be repeated as the last."""
     return status < 500 and status not in TRANSIENT and status not in AUTHENTICATION
 
 
@@ -215,9 +213,7 @@ class Derived:
         """By party and key: ids by their occurrences."""
 
     def add(self, each: StoredKey, key: Key, rules: str) -> None:
-        """Name a recording `key`; it keeps its occurrence unless an earlier one has that. `rules` is the digest of
-        today's.
-        """
+        """Name a recording `key`; it keeps its occurrence unless an earlier one has that. `rules`: today's digest."""
         ids = self.keyed.setdefault((each.party, key), {})
         nth = each.occurrence if each.occurrence not in ids else max(ids) + 1
         ids[nth] = each.id
@@ -344,9 +340,7 @@ class Reading:
         self.reopened()
 
     def _mark(self) -> Row:
-        """Return the youngest row, by which this store is told from another one; none of a damaged one, which is said
-        when it is read.
-        """
+        """Return the youngest row, which tells stores apart; none of a damaged one, which reading will report."""
         try:
             return self._maybe(_LAST_ROW) or ()
         except LLMProxyError:
@@ -357,9 +351,7 @@ class Reading:
         return not row or self._all(sql, row[:1]) == [row]
 
     def _check_same(self) -> None:
-        """Raise CassetteBusy if the file became another one since its slots were read: an id means another recording
-        there.
-        """
+        """Raise CassetteBusy if the file was replaced since its slots were read: an id means another recording."""
         before, opened = self._last_row, self._opened
         if self.generation[0] != opened and not self._has_row(before):
             raise CassetteBusy(f"The store {self.path} was replaced while it was read.", hint="Ask again.")
@@ -395,9 +387,7 @@ class Reading:
         return sorted(named, key=lambda row: row[1])
 
     def name_of(self, cassette: str, sample: int, id_: int, key: str, occurrence: int) -> tuple[Key, int]:
-        """Return key and occurrence of a recording under today's rules; `key` and `occurrence` are those in the
-        store.
-        """
+        """Return key and occurrence of a recording under today's rules; `key` and `occurrence` are the stored ones."""
         derived = self.derived.get((cassette, sample))
         return (derived.names.get(id_) if derived else None) or (Key(key), occurrence)
 
@@ -453,17 +443,13 @@ class Reading:
 
     @property
     def binds(self) -> bool:
-        """Whether the store knows of run variables and slots at all; one of an older schema, opened for reading, does
-        not.
-        """
+        """Whether the store knows run variables and slots; one of an older schema, opened for reading, does not."""
         if not self._binds:
             self._binds = self._maybe("SELECT 1 FROM sqlite_master WHERE name = 'declared'") is not None
         return self._binds
 
     def read_declared(self, ids: Collection[int]) -> dict[int, str]:
-        """Return what was declared of the runs that made these recordings, by their ids; those of which nothing was are
-        left out.
-        """
+        """Return the run variables of the runs that made these recordings, by id; those without are left out."""
         sql = (
             "SELECT interaction_id, said FROM declared JOIN run_variables ON id = run_variables WHERE interaction_id "
             "= ?"
@@ -528,9 +514,7 @@ class Reading:
         return from_sql(row[0]), self.name_of(cassette, sample, row[2], row[1], 0)[0]
 
     def candidates(self, cassette: str, provider: str, operation: str, limit: int) -> list[int]:
-        """Return the ids of the last `limit` live interactions of this operation, oldest first; for the nearest of a
-        miss.
-        """
+        """Return ids of the last `limit` live interactions of an operation, oldest first; for a miss's nearest."""
         found = self._all(
             "SELECT id FROM interactions WHERE cassette = ? AND provider = ? AND operation = ? AND superseded_at IS "
             "NULL"
@@ -584,9 +568,7 @@ class Reading:
         return None if row is None else FileSeen(*row)
 
     def cassettes(self, name: str | None = None, *, latest: int | None = None) -> list[CassetteInfo]:
-        """Return every cassette and sample that holds something; those of one name, or the `latest` so many that were
-        recorded.
-        """
+        """Return every cassette and sample that holds something; those of one name, or the `latest` recorded."""
         asked: list[tuple[str, Sequence[object]]] = (
             [("", ())] if name is None else [("WHERE cassette = ?", (to_sql(name),))]
         )
@@ -609,9 +591,7 @@ class Reading:
         return [from_sql(name) for (name,) in self._all(_NAMES, (limit,))]
 
     def _latest_ids(self, limit: int) -> list[int]:
-        """Return the live interactions that were requested last: they stand in the `limit` cassettes that were recorded
-        last.
-        """
+        """Return the latest live interactions: they stand in the `limit` cassettes that were recorded last."""
         return [row[0] for place in self._all(_LATEST, (limit,)) for row in self._all(_OF_PLACE, (*place, limit))]
 
     def _all(self, sql: str, values: Sequence[object] = ()) -> list[Row]:

@@ -101,9 +101,7 @@ class Writing(Protocol):
 
     @abstractmethod
     def end(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
-        """Close a writing session; `clean` says that the cassette is complete, None: it is if nothing in it failed or
-        is cut.
-        """
+        """End a writing session; `clean`: the cassette is complete, None: if nothing in it failed or is cut."""
 
     @abstractmethod
     def reach(self) -> None:
@@ -142,9 +140,7 @@ class Writing(Protocol):
 
     @abstractmethod
     def in_file(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Hold the write lock of a store in a file, for what only such a one has; all in the block happens, or nothing.
-        Raises StoreReadOnly for a server's.
-        """
+        """Hold the write lock of a store in a file; the block happens whole or not. Raises StoreReadOnly: no file."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -154,15 +150,11 @@ class Store(Reading, Writing):
     """A store of any kind. Reading belongs to one thread at a time; writing may be done from any."""
 
     def add(self, interaction: Interaction, *, supersede: bool) -> int:
-        """Store an interaction and return its id, as `add_all`; with `supersede` it replaces the live recordings of its
-        key.
-        """
+        """Store an interaction and return its id, as `add_all`; `supersede` replaces its key's live recordings."""
         return self.add_all([Addition(interaction, supersede)])[0]
 
     def settle(self, places: Collection[Place]) -> None:
-        """Write today's keys of cassettes that were recorded under other rules, before anything else is stored
-        there.
-        """
+        """Write today's keys of cassettes recorded under other rules, before anything else is stored there."""
         for place, derived in list(self.derived.items()):
             if derived is not None and place in places:
                 self.rekey(derived.changes)

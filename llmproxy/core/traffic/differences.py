@@ -126,9 +126,7 @@ def common_prefix[T: (str, bytes)](a: T, b: T) -> int:
 
 
 def common_suffix[T: (str, bytes)](a: T, b: T, limit: int) -> int:
-    """Return how many characters (bytes), at most `limit`, `a` and `b` share at the end; `limit` is at most the shorter
-    one's length.
-    """
+    """Return how many characters (bytes) `a` and `b` share at the end, at most `limit`, itself within the shorter."""
     low, high, step = 0, limit, _FIRST
     while low < limit:
         reach = min(low + step, limit)

@@ -185,9 +185,7 @@ class Inflater:
         return data
 
     def finish(self) -> bytes:
-        """Return what is left. A body that was cut is no error here (`complete` tells): its beginning
-        is worth keeping.
-        """
+        """Return what is left. A cut body is no error here (`complete` tells): its beginning is worth keeping."""
         return b""
 
 
@@ -226,9 +224,7 @@ def boundary_of(content_type: str) -> bytes | None:
 
 
 def multipart(body: bytes, content_type: str) -> tuple[EncodedPart, ...] | None:
-    """Take a multipart body apart; None if it is not one, is cut off, or uses transfer-encodings inside
-    (nobody does).
-    """
+    """Return a multipart body's parts; None if it is none, is cut, or has transfer-encodings inside (nobody does)."""
     boundary = boundary_of(content_type)
     if boundary is None:
         return None

@@ -71,16 +71,12 @@ class Chunk:
 
 
 class Cut(Sequence[Chunk]):
-    """The chunks of a body that is held in one piece: each is cut out when it is asked for. Equal to any sequence of
-    equal chunks.
-    """
+    """Chunks of a body held in one piece, each cut out when asked for. Equal to any sequence of equal chunks."""
 
     __slots__ = ("_ends", "_offsets", "body")
 
     def __init__(self, body: bytes, borders: Iterable[tuple[int, int]]) -> None:
-        """Cut `body` where `borders`, pairs of offset and length, say. Raises ValueError if they are not those of this
-        body.
-        """
+        """Cut `body` at `borders`, pairs of offset and length. Raises ValueError if they are not of this body."""
         self.body = body
         self._offsets, self._ends = array("q"), array("q", [0])
         at = 0
@@ -217,9 +213,7 @@ ATTEMPTS = (("x-stainless-retry-count", _COUNT, 0), ("amz-sdk-request", _AWS, 1)
 
 
 def attempt_of(headers: Headers) -> int | None:
-    """Return 0 for a request that is sent for the first time, 1 for its first repetition ...; None if its client does
-    not say.
-    """
+    """Return 0 for a request's first sending, 1 for its first repetition ...; None if its client does not say."""
     for name, form, first in ATTEMPTS:
         said = header(headers, name)
         match = form.match(said.strip()) if said is not None else None

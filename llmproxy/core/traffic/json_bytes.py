@@ -31,9 +31,7 @@ class NotLossless(ValueError):
 
 
 def _number(text: str) -> int | float:
-    """Return a number with a point or an exponent: as int if it is integral, as float if a double
-    carries it exactly.
-    """
+    """Return a number with point or exponent: int if it is integral, float if a double carries it exactly."""
     value = float(text)
     if len(text) <= _SAFE_DIGITS and "e" not in text and "E" not in text:
         return int(value) if value.is_integer() else value
@@ -133,9 +131,7 @@ _MOST_PIECES = 2_000
 
 
 def split_json(text: str) -> list[object]:
-    """Return a text as its parts: strings, and (parsed) the arrays and objects that begin at the
-    beginning of a line.
-    """
+    """Return a text's parts: strings, and (parsed) arrays and objects that begin at the beginning of a line."""
     whole = read_json(text)
     if whole is not None:
         return [whole]
@@ -158,9 +154,7 @@ def split_json(text: str) -> list[object]:
 
 
 def _read_lines(lines: Sequence[str], start: int) -> tuple[object, int] | None:
-    """Return the value that begins with a line, and the line behind it: one line, or up to one that closes at the
-    beginning of a line.
-    """
+    """Return the value that begins with a line, over the line or up to a line that closes it, and the line behind."""
     if (value := read_json(lines[start])) is not None:
         return value, start + 1
     closing = "}" if lines[start][0] == "{" else "]"

@@ -112,9 +112,7 @@ class Guard:
         return is_loopback_name(name) or is_address(name) or name in CONTAINERS or name.rstrip(".") in self.answer_to
 
     def allowed_origin(self, headers: Headers) -> str | None:
-        """Return the Origin of a page that ``--allow-origin`` lets ask, as it must be repeated to it; None for every
-        other client.
-        """
+        """Return the Origin of a page that ``--allow-origin`` permits, to be repeated to it; None for other clients."""
         origins = _values(headers, "origin")
         return origins[0] if len(origins) == 1 and self._is_allowed(origins[0]) else None
 
@@ -140,9 +138,7 @@ class Guard:
         )
 
     def is_own_page(self, headers: Headers, scheme: str) -> bool:
-        """Return whether a browser says that a page of this very port asks: by our name, from the same origin, and from
-        no other.
-        """
+        """Return whether a browser says that a page of this port asks: our name, same origin, no other."""
         sites, seen = _values(headers, "sec-fetch-site"), SeenHead(headers, scheme)
         try:
             self.check_host(headers)
@@ -155,9 +151,7 @@ class Guard:
         return any(_pattern(each).fullmatch(origin.lower()) is not None for each in self.allow_origin)
 
     def _is_own(self, origin: str, seen: SeenHead) -> bool:
-        """Return whether an Origin is the place that the request itself is for: a page that we, or the site asked for,
-        have served.
-        """
+        """Return whether an Origin is the place that the request is for: a page that we, or that site, served."""
         if seen.target is not None:
             return _place(origin) == seen.target
         name, port = split_host(header(seen.headers, "host") or "")
@@ -166,9 +160,7 @@ class Guard:
         return _place(origin) == (seen.scheme, name, port or DEFAULT_PORTS[seen.scheme])
 
     def _is_cross_site(self, headers: Headers) -> bool:
-        """Return whether a browser says that a page elsewhere asks, of a kind that names no Origin: a
-        link, a picture.
-        """
+        """Return whether a browser says that a page elsewhere asks in a way without an Origin: a link, a picture."""
         if "*" in self.allow_origin:
             return False
         return any(site.lower() not in OWN_SITE for site in _values(headers, "sec-fetch-site"))
@@ -197,9 +189,7 @@ def is_address(name: str) -> bool:
 
 @lru_cache(256)
 def split_host(host: str) -> tuple[str | None, int | None]:
-    """Split the value of a Host field into (name in lower case and without brackets, port); the name is None if it is
-    no such value.
-    """
+    """Split a Host field into (lower-case name without brackets, port); the name is None if it is no such value."""
     found = _HOST.fullmatch(host.strip())
     if found is None:
         return None, None

@@ -156,9 +156,7 @@ _DATE = b"\r\ndate: "
 
 
 class Plans:
-    """The last answers that were laid out at full speed, for a kind of client each; their date is
-    renewed each second.
-    """
+    """The last answers laid out at full speed, by kind of client; their date is renewed each second."""
 
     def __init__(self) -> None:
         self._laid: dict[tuple[int, ClientHttp, Headers], PlannedAnswer] = {}
@@ -299,9 +297,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def prefix_of(target: str, at_provider: str) -> str:
-    """Return what stands in a client's target before the provider's own path: ``/s/weather/openai``; empty if that
-    cannot be told.
-    """
+    """Return what stands before the provider's path in a client's target, ``/s/weather/openai``; or ""."""
     path, own = target.partition("?")[0], at_provider.partition("?")[0]
     return path.removesuffix(own) if path.endswith(own) else ""
 

@@ -156,9 +156,7 @@ class CommandAgent(AgentAdapter):
     # -- in a thread
 
     def _start(self, name: str, llm: LLM | None, closed: int) -> Child:
-        """Start a process that `close` ends; one that was closed since `closed` was counted ends at once. Raises
-        AgentError.
-        """
+        """Start a process that `close` ends; at once if closed since `closed` was counted. Raises AgentError."""
         env = {**outside(), **self.env}
         child = self._children[name] = self.child(self.words, self.cwd, llm.environment(env) if llm else env)
         if self._closed != closed:

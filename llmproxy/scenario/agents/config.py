@@ -49,9 +49,7 @@ _FIRST = {"http": "url", "command": "run", "python": "call"}
 
 
 def agent_from(mapping: Mapping[str, Any], folder: Path) -> AgentAdapter:
-    """Return the agent that a mapping describes; paths in it are relative to `folder`. Raises SuiteError: it cannot be
-    meant.
-    """
+    """Return the agent that a mapping describes; its paths start at `folder`. Raises SuiteError: it makes no sense."""
     if not isinstance(mapping, Mapping):
         raise SuiteError("agent: this is no table.", hint=_KINDS)
     kinds = [kind for kind in KEYS if kind in mapping]

@@ -65,9 +65,7 @@ class Template:
         return bool(self.names & set(HANDOVER))
 
     def fill(self, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON
-        """Return the template with values in place. Raises AgentUnreachable if a variable of the environment is not
-        set.
-        """
+        """Return the template with values in place. Raises AgentUnreachable: an environment variable is not set."""
         return _fill(self.tree, values, env)
 
 

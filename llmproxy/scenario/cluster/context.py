@@ -206,9 +206,7 @@ def _pickle_plan(plan: Plan) -> bytes:
 
 
 def _modules_of(pickled: bytes, root: Path) -> list[Path]:
-    """Return the files below `root` of the modules that a pickle names, of what these use, and of the packages around
-    them.
-    """
+    """Return the files below `root` of the modules a pickle names, of what they use, and of packages around them."""
     texts = {argument for _, argument, _ in pickletools.genops(pickled) if isinstance(argument, str)}
     found: dict[str, Path] = {}
     waiting = [text for text in texts if text in sys.modules]

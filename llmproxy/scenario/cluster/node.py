@@ -149,9 +149,7 @@ def write_files(files: Mapping[str, bytes], folder: Path) -> None:
 
 
 def _signatures() -> dict[str, tuple[int, int, int]]:
-    """Return what tells that a file of cassettes was written; to read them all after each run would take longer than
-    most runs.
-    """
+    """Return what tells that a cassette file was written: reading all after each run takes longer than most runs."""
     files = (path for path in CASSETTES.rglob("*.yaml") if not path.name.startswith("."))
     stats = ((path.relative_to(CASSETTES).as_posix(), path.stat()) for path in files)
     return {name: (stat.st_mtime_ns, stat.st_size, stat.st_ino) for name, stat in stats}

@@ -168,9 +168,7 @@ class RemoteRunner:
         """Files of cassettes that runs changed, as they came home."""
 
     def send(self, parcel: Parcel) -> list[Any]:
-        """Send a parcel, once, to Ray's store of objects; returns what stands for it, in a list, so that Ray leaves it
-        there.
-        """
+        """Send a parcel once to Ray's object store; returns its reference, in a list, so that Ray leaves it there."""
         return [self._ray.put(parcel), self._counting]
 
     async def run(

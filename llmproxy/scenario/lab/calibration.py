@@ -141,9 +141,7 @@ async def calibrate(
     max_concurrency: int = CONCURRENCY,
     resamples: int = RESAMPLES,
 ) -> Calibration:
-    """Compare a judge with human labels and with itself; `name` begins the names of the recordings. Raises
-    SettingsError: nothing is labelled, or `repeats` is not positive.
-    """
+    """Compare a judge with human labels and itself; `name` begins recordings' names. Raises SettingsError."""
     if repeats < 1 or not labelled:
         raise SettingsError(f"calibrating takes labelled conversations and repeats from 1 on (not {repeats}).")
     bench = JudgeSetup(name=name, proxy=proxy, mode=mode)

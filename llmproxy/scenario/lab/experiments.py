@@ -61,9 +61,7 @@ class Experiment(StrEnum):
 
 
 def experiment_of(live: Collection[str]) -> Experiment:
-    """Return the experiment in which these parties (user, agent, judge) are live and the others recorded. Raises
-    SettingsError: there is none that stays true; the message says why.
-    """
+    """Return the experiment with these parties live, others recorded. Raises SettingsError: it would not stay true."""
     if unknown := sorted(set(live) - set(PARTIES)):
         raise SettingsError(f"{', '.join(unknown)}: there is no such party.", hint=f"There are: {', '.join(PARTIES)}.")
     chosen = tuple(party for party in PARTIES if party in live)
@@ -282,9 +280,7 @@ class _Turn:
 
 
 def _turns(messages: Sequence[Message]) -> list[_Turn]:
-    """Take a conversation apart; a turn begins where the user speaks after the agent. What comes before him is the
-    first turn's.
-    """
+    """Take a conversation apart into turns, each from where the user speaks after the agent."""
     turns = [_Turn()]
     for each in messages:
         if each["role"] in {"user", "system"}:
@@ -303,9 +299,7 @@ class _Found:
     said: str = ""
 
     def step(self, number: int, turn: _Turn) -> Callable[[ScenarioState], None]:
-        """Return a step that compares what the agent has just said with what it said then, and marks the run if it
-        differs.
-        """
+        """Return a step that compares what the agent said with what it said then, and marks the run if it differs."""
 
         def compare(state: ScenarioState) -> None:
             said = _turns(state.messages)[-1].text

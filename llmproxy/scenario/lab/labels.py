@@ -205,9 +205,7 @@ def runs_of(report: Path, run: str = "", criteria: Iterable[str] = ()) -> list[L
 
 
 def known_ids(path: Path) -> frozenset[str]:
-    """Return the ids of a file of labels, so that nothing is labelled twice. Raises SettingsError for another kind of
-    file.
-    """
+    """Return a label file's ids, so that nothing is labelled twice. Raises SettingsError: another kind of file."""
     if not path.is_file():
         return frozenset()
     try:

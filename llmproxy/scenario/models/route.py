@@ -111,9 +111,7 @@ def upstreams_of_models(models: Iterable[ModelConfig], proxy: str = "") -> dict[
 
 
 def _upstream_name(config: ModelConfig) -> str:
-    """Return the name of a model's own upstream: by the model, so that it is the same wherever it is
-    served tomorrow.
-    """
+    """Return the name of a model's upstream: by the model, so that it stays wherever it is served tomorrow."""
     return "model-" + _UNSAFE.sub("-", config.model.lower()).strip("-._")
 
 
@@ -159,9 +157,7 @@ def address_model(model: ModelConfig, proxy: str = "") -> ModelConfig:
 
 
 def lead_client(client: Any, address: str, model: str) -> Any:  # noqa: ANN401 (a client of any kind)
-    """Return a client that sends to `address`, which leads through the proxy. Raises SettingsError: of a client of this
-    kind nobody knows how to change the address.
-    """
+    """Return a client that sends to `address`, through the proxy. Raises SettingsError: an unknown kind of client."""
     base = _base_url(client)
     if base and callable(getattr(client, "with_options", None)):
         return client.with_options(base_url=address.rstrip("/") + _beyond(base, model))

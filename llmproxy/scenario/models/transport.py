@@ -222,9 +222,7 @@ _CLIENTS = _Clients()
 
 
 def import_litellm() -> Any:  # noqa: ANN401 (a module)
-    """Return litellm; its first import takes seconds, so do not call this in an event loop. Raises MachineError: it is
-    not installed.
-    """
+    """Return litellm; the first import takes seconds: not in an event loop. Raises MachineError: not installed."""
     # Otherwise its import loads a price list from the network.
     for name in LITELLM_OFFLINE:
         os.environ.setdefault(name, "True")

@@ -40,9 +40,7 @@ class ModelRun:
 
     @property
     def broke_off(self) -> bool:
-        """Whether it ended in the middle (a provider that failed, Ctrl-C): what it did not do says nothing of its
-        model.
-        """
+        """Whether it was cut (a provider failed, Ctrl-C): what it did not do says nothing of its model."""
         return not self.policy.requests or (self.recorded.ended and not self.policy.ended)
 
 

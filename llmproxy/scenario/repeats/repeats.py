@@ -204,9 +204,7 @@ def _sum_up(
 
 
 def _criteria(counted: Sequence[Sample]) -> dict[str, Any]:
-    """Return what of the criteria holds for all runs: failed where one failed, passed where each passed, else
-    inconclusive.
-    """
+    """Return the criteria over all runs: failed where one failed, passed where each passed, else inconclusive."""
     texts = list(dict.fromkeys(text for each in counted for text in _reported_of(each.result)))
     failed = [text for text in texts if any(text in each.result.failed_criteria for each in counted)]
     passed = [text for text in texts if all(text in each.result.passed_criteria for each in counted)]

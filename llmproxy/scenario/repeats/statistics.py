@@ -143,9 +143,7 @@ def judge_spread(passes: Sequence[int], repeats: int) -> Spread | None:
 def spread_intervals(
     passes: Sequence[int], repeats: int, rng: random.Random, resamples: int = RESAMPLES
 ) -> tuple[Interval | None, Interval | None]:
-    """Return the bootstrap intervals, over transcripts, of the judge's spread and of the rest; None where
-    `judge_spread` is.
-    """
+    """Return bootstrap intervals, over transcripts, of the judge's spread and of the rest; None as `judge_spread`."""
     if judge_spread(passes, repeats) is None:
         return None, None
     shares = [passed / repeats for passed in passes]

@@ -55,9 +55,7 @@ class Traffic:
     """How many of the calls the wire has read."""
 
     async def read_new_calls(self, error: Exception | None = None) -> Sequence[Call]:
-        """Ask the session what passed since it was asked last; `error` is what the adapter raised meanwhile. Raises
-        MissError: a request was never recorded.
-        """
+        """Ask what passed since the last time; `error`: what the adapter raised meanwhile. Raises MissError."""
         if self.session is None:
             return ()
         return await self._record(self.session, await self.session.calls(self.seen), error)
@@ -101,9 +99,7 @@ class Traffic:
 
     @property
     def wire(self) -> Wire:
-        """Everything that the agent said to models and servers, as far as it was looked at; results may come with a
-        later call.
-        """
+        """All that the agent said to models and servers, as far as looked at; results may come with later calls."""
         if self._wire is None:
             self._wire = Wire()
         self._wire.read(self.calls[self._read :])

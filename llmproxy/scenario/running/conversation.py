@@ -164,9 +164,7 @@ class Setting(Protocol):
         """Whether what a user says who takes his leave joins the conversation."""
 
     async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
-        """Get ready for a call of the adapter at a place; returns what it is told beside the conversation: fields of
-        `AgentInput`.
-        """
+        """Prepare a call of the adapter; returns what it is told beside the conversation: fields of `AgentInput`."""
 
     async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:
         """Handle the agent's answer, before anybody else does."""
@@ -183,9 +181,7 @@ class Conversation:
         setting: Setting,
         name: str = "",
     ) -> None:
-        """Begin with the first turn; messages and turns are counted in `state`. `name` is the scenario's, for who plays
-        its user by hand.
-        """
+        """Begin the first turn; `state` counts messages and turns. `name`: the scenario's, for a user by hand."""
         self.state, self.agents, self.name = state, agents, name
         self.caller, self.emitter, self.setting = caller, emitter, setting
         self.turns = Turns(agents, self._count)
@@ -219,9 +215,7 @@ class Conversation:
 
     @contextmanager
     def let_join(self, agent: AgentAdapter) -> Iterator[None]:
-        """Let somebody take part for a while: who plays the user in a step, or judges it. He leaves before another one
-        joins.
-        """
+        """Let somebody take part for a while: a step's user or judge. He leaves before another one joins."""
         self.agents.append(agent)
         self.turns.join(agent)
         self._unheard.append([])
@@ -472,9 +466,7 @@ class ScriptActions:
     async def judge(
         self, content: str | Message | None = None, *, criteria: Sequence[str] | None = None
     ) -> ScenarioResult | None:
-        """Demand a verdict, with `content` as context; None if it is open, or a checkpoint that passed, and the script
-        goes on.
-        """
+        """Demand a verdict, with `content` as context; None: it is open, or a passed checkpoint: the script goes on."""
         context = None if content is None else text_of(as_message(content, AgentRole.USER))
         chosen = None if criteria is None else list(criteria)
         asked = JudgmentRequest(criteria=chosen, additional_context=context)

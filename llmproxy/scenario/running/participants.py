@@ -101,9 +101,7 @@ _log = logging.getLogger(__name__)
 
 
 def participants_of(agents: Sequence[Any], parameters: Mapping[str, Any] | None = None) -> list[AgentAdapter]:
-    """Return the adapters that a list of agents means; connected agents get `parameters`. Raises ValueError for what is
-    none.
-    """
+    """Return the adapters in a list of agents; connected ones get `parameters`. Raises ValueError for what is none."""
     found = []
     for place, given in enumerate(agents):
         entry = ConnectedAgentAdapter(given, parameters) if is_connected(given) else given
@@ -146,9 +144,7 @@ class Participants:
                 self._mine.append(taken)
 
     async def open(self, session: RunSession | None) -> None:
-        """Open every adapter once, in list order. Raises what the first one that fails raises, with the adapter in
-        `failed`.
-        """
+        """Open every adapter once, in order. Raises what the first failing one raises, with the adapter in `failed`."""
         for agent in self.agents:
             if not any(agent is each for each in self._opened):
                 self._opened.append(agent)

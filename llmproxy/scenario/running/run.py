@@ -86,9 +86,7 @@ class Plan:
         return ScenarioExecutor(**given, options=replace(self.options, sample=sample, runs=runs))
 
     async def once(self, sample: int = 1, runs: int = 1) -> RunEnded:
-        """Run one sample and return how it ended. Raises only when it is cancelled, or when the plan itself makes no
-        sense.
-        """
+        """Run one sample and return how it ended. Raises only if cancelled, or if the plan itself makes no sense."""
         if REMOTE:
             return await REMOTE[-1].once(self, sample, runs)
         executor = self.executor(sample, runs)

@@ -304,9 +304,7 @@ class RunLifecycle[S, R]:
     # -- its end
 
     async def _close(self, *, raising: bool) -> list[str]:
-        """Return everything back, the session last; returns what went wrong. Raises what the session's end says, if it
-        shall.
-        """
+        """Give everything back, the session last; returns what went wrong. Raises what the session's end says."""
         self._since = None
         problems: list[str] = []
         try:

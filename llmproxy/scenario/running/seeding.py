@@ -61,9 +61,7 @@ def recorded_messages(store: str | Path, cassette: str, sample: int = 1, *, tool
 
 
 def _conversation(spans: Sequence[Span], *, tools: bool) -> list[Message]:
-    """Return what is said in the longest conversation that no other one started; of an agent without memory, in all of
-    them.
-    """
+    """Return the longest conversation that no other started; of an agent without memory, all of them."""
     roots = [
         span.metadata.get("gen_ai.conversation.id")
         for span in spans

@@ -89,9 +89,7 @@ class Turn:
 
 
 def merge_calls(messages: Sequence[Message], turns: Sequence[int], wire: _Wire | None = None) -> list[ToolCall]:
-    """Return all calls in order; `turns` has the turn of each message, `wire` calls by the place of the message that
-    followed.
-    """
+    """Return all calls in order; `turns` has each message's turn, `wire` calls by the place of the message after."""
     found: list[ToolCall] = []
     outputs = {str(each.get("tool_call_id")): each.get("content") for each in messages if each.get("role") == "tool"}
     for place, (message, turn) in enumerate(zip(messages, turns, strict=True)):

@@ -73,9 +73,7 @@ class Criteria:
         return "\n".join(f"{id_}: {text}" for id_, text in self)
 
     def schema(self) -> dict[str, Any]:
-        """Return the JSON schema of the findings, by id; strings and objects only, which every provider takes as they
-        are.
-        """
+        """Return the JSON schema of the findings by id; strings and objects only, which every provider takes."""
         return _object({id_: {"description": _hint(text), **_finding()} for id_, text in self})
 
     def read(self, given: object) -> tuple[dict[str, Finding], list[str]]:
@@ -138,9 +136,7 @@ def check_evidence(findings: Mapping[str, Finding], conversation: str) -> dict[s
 
 
 def occurs(quote: str, conversation: str) -> bool:
-    """Return whether a quotation is in a conversation: case, white space, quotation marks, emphasis and left-out
-    middles do not count.
-    """
+    """Return whether a conversation has a quotation, whatever its case, white space, quotes, emphasis, omissions."""
     if quote.strip().lower() in _NO_QUOTE:
         return True
     text = _fold_text(conversation)

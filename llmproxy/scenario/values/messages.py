@@ -46,9 +46,7 @@ def text_of(message: Message) -> str:
 
 
 def messages_of(returned: object, role: AgentRole, author: str) -> list[Message]:
-    """Return the messages that an adapter of class `author` meant. Raises ValueError with what it should return
-    instead.
-    """
+    """Return the messages that an adapter of class `author` meant. Raises ValueError: what it should return."""
     if isinstance(returned, str):
         return [{"role": "user" if role is AgentRole.USER else "assistant", "content": returned}]
     several = returned if isinstance(returned, list) else [returned]

@@ -97,9 +97,7 @@ def _kind(value: Any) -> str:  # noqa: ANN401 - JSON
 
 
 def answer(value: Any, who: str) -> Any:  # noqa: ANN401 - JSON, and a text, a message or a list of messages
-    """Return the answer in a value: a text, a message, or a list of messages. Raises AgentError: there is none, or it
-    says nothing; `who` names the agent.
-    """
+    """Return the answer in a value: a text, message or messages. Raises AgentError, naming `who`: none, or empty."""
     if isinstance(value, dict) and "role" not in value:
         if value.get("error"):
             raise AgentError(f"{who} answered with an error: {format_value(value['error'])}")

@@ -58,9 +58,7 @@ def thread_id(cassette: str = "", sample: int = 1, name: str = "") -> str:
 
 
 def traceparent(thread: str, turn: int, place: int) -> str:
-    """Return the W3C trace context of a call: one trace for a turn, one span for each agent; the same where the thread
-    id is.
-    """
+    """Return the W3C trace context of a call: a trace a turn, a span an agent; the same for the same thread id."""
     trace = hashlib.sha256(f"{thread}\0{turn}".encode()).hexdigest()[:32]
     return f"00-{trace}-{hashlib.sha256(f'{trace}{place}'.encode()).hexdigest()[:16]}-01"
 

@@ -35,9 +35,7 @@ _DEEPEST = 8
 
 
 def check_names(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[Seen]) -> list[Assertion]:
-    """Return the errors of names that were probably meant otherwise, and what `offered` asserts; `run` is everything so
-    far.
-    """
+    """Return the errors of names probably meant otherwise, and what `offered` asserts; `run` is all so far."""
     before = _find_listed_tools(run)
     now, called = _find_listed_tools(step.seen), {use.name for use in step.tools}
     arguments: dict[str, _Names] = {}
@@ -60,9 +58,7 @@ def check_names(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[S
 
 
 def describe_unlisted_tools(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[Seen]) -> list[str]:
-    """Return the tools that a step names, and that nobody offered or called: that they were not called
-    proves little.
-    """
+    """Return the tools of a step that nobody offered or called: that they were not called proves little."""
     known = _find_listed_tools(run) | {use.name for use in step.tools}
     return [name for name, wanted in tools.items() if name != "*" and name not in known and wanted.offered is None]
 
@@ -85,9 +81,7 @@ def _is_spelt(one: str, other: str) -> bool:
 
 
 def _is_nearly(one: str, other: str) -> bool:
-    """Return whether they are one edit apart; of two servers' tools only where the servers' names are long enough to be
-    the same one.
-    """
+    """Return whether they are one edit apart; with servers' names, only where those are long enough to be the same."""
     (server, tool), (other_server, other_tool) = _split(one), _split(other)
     if not (server and other_server) or server == other_server:
         return _is_one_edit(tool, other_tool)

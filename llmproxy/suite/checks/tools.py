@@ -107,9 +107,7 @@ def build_unseen(names: Iterable[str], reason: str) -> list[Assertion]:
 def check_tools(
     tools: Mapping[str, ToolExpect], step: Observed, scope: VariableScope, *, only: bool = False, hosted: bool = False
 ) -> list[Assertion]:
-    """Check the calls of each tool; `only`: others must not be called; `hosted`: ``*`` means the provider's tools as
-    well.
-    """
+    """Check the calls of each tool; `only`: no others; `hosted`: ``*`` means the provider's tools as well."""
     made: list[Assertion] = []
     for name, wanted in tools.items():
         if step.unread:

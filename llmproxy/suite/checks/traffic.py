@@ -376,9 +376,7 @@ def _list_tool_names(step: Talk) -> list[str]:
 
 
 def why_toolless(step: Talk, measured: Observed) -> str:
-    """Return why a step can say nothing about tools although models answered in it; empty where it can, or says
-    nothing.
-    """
+    """Return why a step can say nothing about tools although models answered in it; else empty."""
     answers = [each for each in measured.seen if each.readable]
     if not answers or not _list_tool_names(step) or any(each.call.operation not in _TEXT_ONLY for each in answers):
         return ""

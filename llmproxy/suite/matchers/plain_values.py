@@ -53,9 +53,7 @@ _SEARCHES = re.compile(r"""\.\.|\[[*?'"-]|(?:^|\.)\*(?:\.|$)""")
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 (JSON)
-    """Return a value as JSON has it: dates as ISO 8601 (UTC where they have a time), UUIDs as text, decimals as
-    numbers.
-    """
+    """Return a value as JSON: dates in ISO 8601 (UTC if they have a time), UUIDs as text, decimals as numbers."""
     if isinstance(value, Enum):
         return plain(value.value)
     if value is None or value is ABSENT or isinstance(value, (str, bool, int, float, Unknown)):

@@ -108,9 +108,7 @@ def _assertion(name: str, operand: object, actual: object, found: Match, scope: 
 def check_fields(
     name: str, row: Mapping[str, Any], fields: Mapping[str, object], scope: VariableScope, *, where: str = ""
 ) -> list[Assertion]:
-    """Check columns of a row; a column that the row does not have is `ABSENT` (whether the store knows it is the
-    store's to say).
-    """
+    """Check columns of a row; one that it lacks is `ABSENT` (whether the store knows it is the store's to say)."""
     return [
         assertion
         for column, matcher in fields.items()

@@ -156,9 +156,7 @@ def _none(seen: SeenValue) -> str:
 
 @lru_cache(maxsize=512)
 def compile_pattern(pattern: str, flags: str = "") -> Any:  # noqa: ANN401 (regex has no types)
-    """Compile a pattern of Python's dialect. Raises StepError: it is no pattern, or the package that searches is not
-    installed.
-    """
+    """Compile a Python pattern. Raises StepError: it is none, or the package that searches is not installed."""
     try:
         import regex
     except ImportError as error:  # pragma: no cover (the extra brings it)

@@ -110,9 +110,7 @@ def _steps(path: str) -> tuple[str | int, ...]:
 
 
 def follow(value: object, path: Iterable[str | int], shown: str) -> object:
-    """Return what lies at `path` inside of a value. Raises StepError: there is no such field; `shown` is the reference
-    as it was written.
-    """
+    """Return what is at `path` in a value. Raises StepError: no such field; `shown` is the reference as written."""
     for step in path:
         if isinstance(step, str) and isinstance(value, Mapping):
             if step not in value:
@@ -167,9 +165,7 @@ class VariableScope:
         return frozenset(self._declared | self._values.keys() | BUILT_IN.keys())
 
     def capture(self, name: str, row: Mapping[str, Any], *, primary: str = "id", overwrite: bool = False) -> None:
-        """Bind a row to a name; `$name` alone stands for its column `primary`. Raises StepError: the name has a value
-        already, and `overwrite` was not asked for.
-        """
+        """Bind a row to a name; `$name` alone is its column `primary`. Raises StepError: it is set; no `overwrite`."""
         bare = bare_name(name)
         if bare in BUILT_IN:
             raise StepError(f"${bare} is built in and cannot be captured")
@@ -181,9 +177,7 @@ class VariableScope:
         self._values[bare] = _Row(dict(row), primary)
 
     def record_row(self, name: str, entity: str, row: Mapping[str, Any], primary: str) -> None:
-        """Note the ids of a row of this run, captured or not: another run's will be others, and its proxy must know
-        which are meant.
-        """
+        """Note the ids of a row of this run: another run's will be others, and its proxy must know which are meant."""
         for column, value in row.items():
             if (column == primary or column.endswith(("_id", "Id"))) and _is_id(value):
                 self._noted.append({"name": f"{bare_name(name)}.{entity}.{column}", "value": str(value)})
@@ -207,9 +201,7 @@ class VariableScope:
         return reference.sure or bool(reference.env) or reference.name in self.names
 
     def lookup(self, reference: str | Reference) -> Any:  # noqa: ANN401 (a value of a row or of YAML)
-        """Return the value that a reference names, with its type. Raises StepError: it names nothing, or has no value
-        yet.
-        """
+        """Return the typed value of a reference. Raises StepError: it names nothing, or has no value yet."""
         found = parse_ref(reference) if isinstance(reference, str) else reference
         if found is None or found.broken:
             raise StepError(f"{reference!s} is no reference", hint="write $name, $name.field or ${name.field}")
@@ -230,9 +222,7 @@ class VariableScope:
         return follow(value, found.path, found.text)
 
     def interpolate(self, text: str) -> str:
-        """Return the text with every reference written out and ``$$`` as one dollar sign. Raises StepError: a reference
-        names nothing, or has no value yet.
-        """
+        """Return the text with references written out, ``$$`` as a dollar sign. Raises StepError: no value."""
 
         def write_value(found: re.Match[str]) -> str:
             if found[0] == "$$":

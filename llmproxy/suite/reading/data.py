@@ -26,9 +26,7 @@ _SHORT = 40
 
 
 def names_of_sets(sets: Sequence[Mapping[str, Any]], write: Callable[[object], str] = str) -> list[str]:
-    """Return what tells sets of parameters apart: their ids, else their values if they are short, else
-    their numbers.
-    """
+    """Return what tells sets of parameters apart: ids, else values if they are short, else numbers."""
     made = []
     for each in sets:
         values = list(without_id(each).values())
@@ -71,9 +69,7 @@ MOST = 1_000
 
 
 def with_cells(raw: Map, problems: Problems) -> Map:
-    """Return a scenario whose `parametrize` has a set for every cell of its `matrix`; as it is where it has none that
-    is right.
-    """
+    """Return a scenario whose `parametrize` has a set for each cell of its `matrix`; as it is without a right one."""
     matrix = raw.get("matrix")
     if matrix is None:
         return raw
@@ -187,9 +183,7 @@ def with_rows(raw: Map, path: Path, variables: object, problems: Problems, doubt
 
 
 def distinct(sets: list[Map]) -> list[Map]:
-    """Return one set of each kind: those that name the same columns with values of the same shape are read alike by the
-    steps.
-    """
+    """Return one set of each kind: equal columns with values of equal shapes read alike for the steps."""
     found: dict[object, Map] = {}
     for number, each in enumerate(sets):
         text = "".join(str(value) for value in each.values())
@@ -210,9 +204,7 @@ def _map(row: Row, file: Path) -> Map:
 
 
 def _every_name(scenario: Map, at: YamlPlace) -> Map:
-    """Return a set with whatever a scenario names: one that will not run, because its file is wrong, has nothing wrong
-    beside that.
-    """
+    """Return a set with whatever a scenario names: one whose file is wrong has nothing wrong beside that."""
     made, matrix = Map(at), scenario.get("matrix")
     known = {*captures(scenario), *BUILT_IN, *(matrix if isinstance(matrix, Map) else ())}
     for name in sorted({*_NAMED.findall(repr(dict(scenario)))} - known):

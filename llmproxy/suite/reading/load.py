@@ -154,9 +154,7 @@ class SuiteCase:
         return self.scenario.place
 
     def scope(self, *, run: int = 1, user: str | None = None, env: Mapping[str, str] | None = None) -> VariableScope:
-        """Return the names of one run: `run` counts from 1, `user` is the one that the run has for itself. Raises
-        StepError: a variable names what has no value, such as a missing variable of the environment.
-        """
+        """Return a run's names: `run` counts from 1, `user` is its own. Raises StepError: a variable has no value."""
         built_in = {"userId": user or self.scenario.user_id or USER, "runIndex": run, "scenarioId": self.id}
         return VariableScope({**built_in, **self.values}, declared=self.captures, env=env)
 
@@ -172,9 +170,7 @@ class LoadedSuites:
 
 
 def load(paths: Iterable[str | Path]) -> LoadedSuites:
-    """Read suites and scenarios from files, folders (their ``suite.yaml`` and ``*.suite.yaml``) and globs. Raises
-    SuiteError: what is wrong with all of them, each with file, line and column.
-    """
+    """Read suites from files, folders (``suite.yaml``, ``*.suite.yaml``), globs. Raises SuiteError with all places."""
     loader = Loader()
     for path in find_files(paths, loader.problems):
         loader.file(path)
@@ -275,9 +271,7 @@ class Loader:
         self.ids.setdefault(name, at)
 
     def from_files(self, folder: Path, entry: str, at: YamlPlace | None, read: set[Path]) -> list[tuple[Map, Path]]:
-        """Read the scenarios of the files that an entry names, but for those that are read already: the suite's own is
-        one.
-        """
+        """Read the scenarios of the files that an entry names, but for those read already, the suite's own too."""
         made: list[tuple[Map, Path]] = []
         for path in found_in(folder, entry, at, self.problems):
             if path.resolve() in read:

@@ -215,9 +215,7 @@ def _step(step: Map, defaults: Map | None) -> Map:
 
 
 def _judging(node: Map, defaults: Map | None) -> object:
-    """Return what a judge is asked, with the model that the suite names; the short forms (a text, a list) are written
-    out for it.
-    """
+    """Return what a judge is asked, with the suite's model; short forms (a text, a list) are written out."""
     said = node["judge"]
     if isinstance(said, (str, List)) and defaults is not None and "judgeModel" in defaults:
         at = node.values_at["judge"]

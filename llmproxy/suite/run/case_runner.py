@@ -253,9 +253,7 @@ class _CaseRun:
         return all_hold(done.assertions)
 
     async def _late_calls(self, context: StepContext) -> None:
-        """Tell the last talking step, and those after it; calls that came after its answer are its own, and are judged
-        with it.
-        """
+        """Tell the last talking step, and those after it; calls after its answer are its own, and judged with it."""
         try:
             if self.progress.pending and await context.pull():
                 self.progress.pending[0][1].recheck_traffic()

@@ -142,9 +142,7 @@ class Conversations:
         """Of the talking step that was executed last."""
 
     def choose(self, name: str | None = None, *, goes_on: bool = False) -> SuiteConversation:
-        """Return the conversation of a step, and remember it as the last one. Raises LLMProxyError: there is none to go
-        on with.
-        """
+        """Return a step's conversation, now the last one. Raises LLMProxyError: there is none to go on with."""
         if goes_on and name is None:
             if self.last is None:
                 raise LLMProxyError("continueConversation: no step has talked with the agent before this one")
@@ -171,9 +169,7 @@ _ANSWERS = 'An answer is a text, a message {"role": "assistant", "content": "...
 
 @dataclass(slots=True)
 class SuiteCalling:
-    """How a suite's run calls (`Caller`): its agent in the time that a step allows, in a suite's words where it gives
-    no answer.
-    """
+    """How a suite's run calls (`Caller`): its agent in a step's time, in a suite's words where it gives no answer."""
 
     limit: float | None = None
     """Seconds for one answer of the agent."""

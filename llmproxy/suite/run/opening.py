@@ -327,9 +327,7 @@ def _run_variables(agent: AgentAdapter) -> list[dict[str, str]]:
 
 
 def _fix_variables(agent: AgentAdapter, case: SuiteCase, sample: int) -> AgentAdapter:
-    """Tell a spawned agent a time and a seed that are the same in every execution, unless its
-    description says others.
-    """
+    """Tell a spawned agent one time and seed for all executions, unless its description says others."""
     from llmproxy.scenario.agents.command import CommandAgent
 
     if isinstance(agent, CommandAgent):

@@ -129,9 +129,7 @@ class RecordedRuns:
 
 
 def read_runs(path: Path, cases: Iterable[str] | None, store: Path) -> RecordedRuns:
-    """Read a JSON report; `cases` are those that are selected, None if each says for itself that it is not in there.
-    Raises SettingsError: it is none, or it has none of these cases.
-    """
+    """Read a JSON report of `cases` (None: any). Raises SettingsError: it is none, or it has none of these cases."""
     try:
         found = {(run.case, run.sample): run for run in (_run(*entry) for entry in read_entries(path))}
     except OSError as error:

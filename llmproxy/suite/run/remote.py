@@ -58,9 +58,7 @@ class SuiteParcel(Parcel):
 
 
 def agent_files(cases: Iterable[SuiteCase], more: Iterable[tuple[Mapping[str, Any] | None, Path]] = ()) -> list[Path]:
-    """Return the files that descriptions of agents name: ``agent.py`` of a function, words of a command
-    that are files.
-    """
+    """Return the files that agents' descriptions name: ``agent.py`` of a function, words of a command."""
     described = [(getattr(case.suite, "agent", None), case.folder) for case in cases]
     found: dict[Path, None] = {}
     for mapping, folder in (*described, *more):

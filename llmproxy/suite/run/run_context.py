@@ -128,9 +128,7 @@ class RunContext:
         return known.clone()
 
     def store_for(self, case: SuiteCase) -> tuple[StoreAdapter, Policy] | None:
-        """Return the store of a suite and how it is left, None if it has none. All runs share it. Raises SuiteError,
-        StoreError: it cannot be meant, or cannot be reached.
-        """
+        """Return a suite's store, shared by all runs, and how it is left; or None. Raises SuiteError, StoreError."""
         if id(case.suite) not in self._stores:
             mapping, folder = self._find_description("store", self.store, case.suite, case.folder)
             with locate_errors(None if self.store is not None else case.suite.at("store")):

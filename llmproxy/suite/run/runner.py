@@ -217,9 +217,7 @@ class _Batch:
                 self._record(job, await self._run(job, self.run_context, alone=lane is not None and not lanes.users))
 
     async def _run_bound(self, job: _Job) -> None:
-        """Run beside others that move the counter of its keys; one that misses a recording then is not told, but
-        repeated.
-        """
+        """Run beside others that move its keys' counter; a miss is then not told, but repeated."""
         held = HeldEvents(self.run_context)
         try:
             ran = await self._run(job, replace(self.run_context, handlers=[held]), alone=False)
@@ -338,9 +336,7 @@ async def _run_case_once(run_context: RunContext, case: SuiteCase) -> tuple[Swee
 
 
 def went_of(ran: CaseResult, seconds: float) -> SweepRun:
-    """Return a run as a sweep looks at it: an agent that crashed gave up, a scenario that failed is wrong though it
-    ended.
-    """
+    """Return a run as a sweep sees it: a crashed agent gave up, a failed scenario is wrong though it ended."""
     if ran.status is Status.FAILED:
         return SweepRun(calls=ran.calls, seconds=seconds, wrong=ran.reasoning.partition("\n")[0])
     failed, crashed = ("", False) if ran.status is Status.PASSED else _last_words(ran)
@@ -348,9 +344,7 @@ def went_of(ran: CaseResult, seconds: float) -> SweepRun:
 
 
 def _last_words(ran: CaseResult) -> tuple[str, bool]:
-    """Return with which message a run ended that neither passed nor failed, and whether its command left an error that
-    nobody caught.
-    """
+    """Return the message of a run that neither passed nor failed, and whether its command left an uncaught error."""
     error = ran.error
     said = (
         error.message if isinstance(error, LLMProxyError) else ran.reasoning if error is None else describe_error(error)

@@ -79,9 +79,7 @@ def _restorable(made: tuple[StoreAdapter, Policy] | None) -> Restorable | None:
 
 
 def _explain_sharing(run_context: RunContext, case: SuiteCase, names: Sequence[str]) -> tuple[str, bool]:
-    """Say why runs of a suite with these entities disturb each other, and whether they have other ids when they go on
-    at once.
-    """
+    """Return why runs of a suite with these entities disturb each other, and whether ids differ when run at once."""
     try:
         made = run_context.store_for(case)
         known = [] if made is None else [made[0].describe(name) for name in names]

@@ -79,9 +79,7 @@ class _State:
 async def simulate(
     context: StepContext, conversation: SuiteConversation, step: SimulateStep
 ) -> tuple[str, list[Assertion]]:
-    """Let a simulated user talk with the agent; return the agent's last answer, and what is asserted about the
-    conversation.
-    """
+    """Let a simulated user talk with the agent; return its last answer, and assertions about the conversation."""
     said = step.simulate
     user = _user(context, said)
     conversation.answer = ""

@@ -144,9 +144,7 @@ class StepContext:
         return self.traffic.seen
 
     async def pull(self) -> int:
-        """Ask what passed since, and return how many calls of the agent there were. Raises MissError: a request was
-        never recorded.
-        """
+        """Ask what passed since; returns how many calls the agent made. Raises MissError: one was never recorded."""
         known = len(self.traffic.calls)
         try:
             await self.traffic.read_new_calls()
@@ -267,9 +265,7 @@ def asked_faults(value: object, folder: Path) -> Mapping[str, Any] | None:
 
 @asynccontextmanager
 async def meet_faults(context: StepContext, value: object, done: StepResult) -> AsyncIterator[None]:
-    """Let a step meet faults of its own; one that was sure to be injected and was not is an error of the step, put into
-    `done`.
-    """
+    """Let a step meet faults of its own; a sure one that was not injected is an error, put into `done`."""
     if value is None:
         yield
         return

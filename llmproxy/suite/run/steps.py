@@ -131,9 +131,7 @@ async def _converse(
 
 
 def _differing(context: StepContext, window: Window) -> list[str]:
-    """Say where servers of tools got something else than models asked for, or models read something else than came; the
-    first few of each.
-    """
+    """Say where tools got something else than models asked for, or models read something else than came."""
     served = context.wire.read_served(window.after)
     if served.unknown or (measured := context.wire.step(window.after)).unread:
         return []

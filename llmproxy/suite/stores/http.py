@@ -69,9 +69,7 @@ _REL = re.compile(r";\s*rel\s*=\s*(?:\"([^\"]*)\"|([^\s;,]*))", re.IGNORECASE)
 
 
 def next_link(header: str) -> str:
-    """Return the address that a ``Link`` header names as the next page, by itself or among other relations; empty if
-    there is none.
-    """
+    """Return the address that a ``Link`` header names as the next page, alone or among relations; or ""."""
     for address, parameters in _LINK.findall(header):
         said = _REL.search(parameters)
         if said and "next" in (said[1] or said[2] or "").casefold().split():
@@ -138,9 +136,7 @@ def _is_page(found: object) -> bool:
 
 
 def _members(value: Any) -> Iterator[tuple[str, str, Any]]:  # noqa: ANN401 - JSON
-    """Yield path, name and value of the members beside the rows, and of the objects that hold what is
-    said about pages.
-    """
+    """Yield path, name and value of the members beside the rows, and of the objects that tell about pages."""
     if not isinstance(value, Mapping):
         return
     for name, found in value.items():

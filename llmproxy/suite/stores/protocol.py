@@ -101,9 +101,7 @@ class EntityInfo:
     """Whether the store numbers new rows itself, so that a row's key depends on those that came before."""
 
     def check(self, names: Iterable[str], where: str) -> None:
-        """Refuse columns that it does not have; `where` says who named them (``filters``). Raises UnknownColumn: with
-        the nearest name there is.
-        """
+        """Refuse columns that it lacks; `where` says who named them (``filters``). Raises UnknownColumn."""
         for name in names:
             if self.closed and name not in self.columns:
                 raise unknown_column(self, name, where)
@@ -142,9 +140,7 @@ class StoreAdapter(Protocol):
         """Return the rows of each entity of the snapshot that were not there then, in the order of their keys."""
 
     def reset(self) -> None:
-        """Bring the whole store back to where it was, the way its configuration says (truncate, copy);
-        else do nothing.
-        """
+        """Bring the store back to where it was, as its configuration says (truncate, copy), if it does."""
 
     def close(self) -> None:
         """Let go of connections. Nothing is asked of it afterwards."""

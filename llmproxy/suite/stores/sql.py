@@ -350,9 +350,7 @@ class SqlStore(StoreBase):
         return where
 
     def _native(self, mapped: MappedEntity, column: Column, value: Any) -> Any:  # noqa: ANN401 - what YAML gives
-        """Return what the driver takes; SQLite keeps dates as the texts they are, in whatever form the agent writes
-        them.
-        """
+        """Return what the driver takes; SQLite keeps dates as texts, in whatever form the agent writes them."""
         kind = column.kind
         if self.url.get_backend_name() == "sqlite" and kind in {Kind.DATETIME, Kind.DATE, Kind.UUID}:
             kind = Kind.UNKNOWN

@@ -116,9 +116,7 @@ def _same_agent(one: OpenedExchange, other: OpenedExchange, *, goes_on: bool) ->
 
 
 def _starts_alike(one: str, other: str) -> bool:
-    """Return whether two system prompts are one: they begin or end alike, or differ in a few letters only (a date, a
-    clock).
-    """
+    """Return whether two system prompts are one: equal beginnings or ends, or a few letters off (a date, a clock)."""
     length = min(len(one), len(other), 40)
     if one[:length] == other[:length] or one[-length:] == other[-length:]:
         return True
@@ -151,9 +149,7 @@ def _rootless(sent: Sequence[HistoryItem], family: Sequence[Seen], *, continues:
 
 
 def _carries_history(family: Sequence[Seen]) -> bool:
-    """Return whether an earlier request of the agent carried an answer and a user message after it: it does send its
-    history.
-    """
+    """Return whether an earlier request carried an answer and a user message after it: the agent sends its history."""
     for seen in family:
         roles = [item.role for item in items_of(seen.exchange.messages)] if seen.exchange is not None else []
         if "assistant" in roles and "user" in roles[roles.index("assistant") :]:

@@ -152,9 +152,7 @@ def find_new_results(messages: Sequence[Message]) -> Iterator[NewResult]:
 
 
 def _calls_before(messages: Sequence[Message], end: int) -> list[ToolCall]:
-    """Return what the answer that ends before `end` asked the agent for; in some dialects each call is a message of its
-    own.
-    """
+    """Return what the answer that ends before `end` asked for; in some dialects each call is its own message."""
     first = end
     while first and messages[first - 1].role == "assistant":
         first -= 1

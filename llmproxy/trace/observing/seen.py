@@ -46,9 +46,7 @@ def why_unread(exchange: OpenedExchange) -> str:
 
 
 def can_ask_unseen(operation: str, body: bytes | None) -> bool:
-    """Return whether an exchange that is no conversation as we know them may hold tool calls; `body` is its answer, if
-    it was kept.
-    """
+    """Return whether an exchange of an unknown kind may hold tool calls; `body` is its answer, if kept."""
     first = operation.partition("/")[0]
     if operation in _CALLERS or first in _CALLERS or (f"{first}/" in _CALLERS and operation != first):
         return True

@@ -192,9 +192,7 @@ def _align_items(one: Sequence[object], other: Sequence[object]) -> list[tuple[s
 
 
 def _is_ambiguous(expected: Sequence[HistoryItem], start: int, end: int) -> bool:
-    """Return whether as many messages, beginning one earlier or later, could be the missing ones: the
-    same would be left.
-    """
+    """Return whether as many messages, one earlier or later, could be the missing ones: the same would be left."""
     earlier = start > 0 and expected[start - 1].mark == expected[end - 1].mark
     return earlier or (end < len(expected) and expected[start].mark == expected[end].mark)
 
@@ -210,9 +208,7 @@ def _new_at_end(sent: Sequence[HistoryItem]) -> int:
 def _pair_messages(
     expected: Sequence[HistoryItem], sent: Sequence[HistoryItem], written: Sequence[str]
 ) -> tuple[list[HistoryItem], list[HistoryItem], int]:
-    """Pair messages that were edited or pruned; return what is missing, what is additional, and how many parts were
-    pruned.
-    """
+    """Pair edited or pruned messages; returns what is missing, what is additional, how many parts were pruned."""
     gone: dict[int, HistoryItem] = {}
     reworded: dict[int, int] = {}
     pruned, at, used, joined = 0, 0, set[int](), 0

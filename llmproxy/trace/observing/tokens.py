@@ -69,9 +69,7 @@ def _is_noise(seen: Seen) -> bool:
 
 
 def _costs(seen: Seen) -> bool:
-    """Return whether an exchange is a call of a model that went well: an answer that counts, or
-    embeddings and the like.
-    """
+    """Return whether an exchange is a model's call that went well: an answer that counts, or embeddings etc."""
     if seen.call.operation in CHAT:
         return seen.answered
     exchange = seen.exchange
@@ -88,9 +86,7 @@ def _cost(seen: Seen) -> Decimal | None:
 
 
 def _took(seen: Seen) -> int | None:
-    """Return how long an exchange took on the wire, milliseconds: as it was recorded: a replay's own
-    pace says nothing.
-    """
+    """Return an exchange's time on the wire, milliseconds, as recorded: a replay's own pace says nothing."""
     chunks = _chunks(seen)
     return round(chunks[-1].offset / 1000) if chunks else None
 

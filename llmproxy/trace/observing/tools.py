@@ -39,9 +39,7 @@ class ToolCallExchange:
     other in it."""
 
     def is_over_before(self, other: ToolCallExchange) -> bool:
-        """Return whether its answer had come when the other request was sent, and they were not at once when they were
-        recorded.
-        """
+        """Return whether its answer had come when the other was sent, and they were not at once when recorded."""
         apart = self.recorded == other.recorded or _is_over(self.recorded, other.recorded)
         return _is_over(self.live, other.live) and (apart or _is_over(other.recorded, self.recorded))
 
@@ -111,15 +109,11 @@ class ToolUse:
 
     @property
     def settled(self) -> bool:
-        """Whether it is known if it was executed: a call whose result nobody has seen may have been, unless it was
-        denied.
-        """
+        """Whether it is known if it was executed: a call whose result nobody saw may have been, unless denied."""
         return self.executed or self.denied
 
     def comes_after(self, other: ToolUse) -> bool:
-        """Return whether it was asked for when the other one had been; calls of one answer, or of answers that came at
-        the same time, are at once.
-        """
+        """Return whether it was asked for when the other had been; calls of one answer, or of one time, are at once."""
         if other.heard is not None and other.heard <= self.seq:
             return True
         return self.seq > other.seq and other.asking.is_over_before(self.asking)
@@ -195,9 +189,7 @@ class ServedTools:
 def read_served(
     calls: Iterable[tuple[Call, Interaction | None]], after: int = 0, until: int | None = None
 ) -> ServedTools:
-    """Return what servers got in the calls after number `after`, up to `until`, of a run's messages to servers and
-    their recordings.
-    """
+    """Return what servers got in a run's calls after number `after`, up to `until`, with their recordings."""
     tools, unread, called, listed, seen = list[ToolUse](), list[str](), set[str](), set[str](), False
     for call, made in calls:
         seen = True

@@ -159,9 +159,7 @@ def results_of(exchange: OpenedExchange) -> list[Result | None]:
 
 
 def _read_failure_marks(tree: dict[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Yield the ids of results, and whether the dialect marks them as failed: by `is_error` or
-    `status`.
-    """
+    """Yield ids of results, and whether the dialect marks them as failed: by `is_error` or `status`."""
     for message in as_list(tree.get("messages")):
         for part in as_list(as_dict(message).get("content")):
             block = as_dict(part)
@@ -173,9 +171,7 @@ def _read_failure_marks(tree: dict[str, Any]) -> Iterator[tuple[str, bool]]:
 
 
 def _is_error_result(text: str) -> bool:
-    """Return whether a result says that the tool failed: an object with an error, or a text that begins as those of
-    frameworks do.
-    """
+    """Return whether a result is a failure: an object with an error, or a text that begins as frameworks' do."""
     stripped = text.lstrip()
     if stripped[:1] == "{":
         try:
@@ -196,9 +192,7 @@ _WORDS = re.compile(r"tool|call|function|execut|code|search|fetch|ground|\\u00",
 
 
 def recorded_at(calls: Iterable[Call]) -> float | None:
-    """Return when the first of the replayed exchanges was recorded, Unix time; None if none was replayed, or nobody
-    knows.
-    """
+    """Return when the first replayed exchange was recorded, Unix time; None: none was, or nobody knows."""
     replayed = [call.recording for call in calls if call.decision == Decision.REPLAY and call.recording]
     times = [each.get("recorded", {}).get("started_at") for each in replayed]
     return min((at for at in times if isinstance(at, (int, float))), default=None)
@@ -274,9 +268,7 @@ class Wire:
     """Everything that a party of one run said to models so far; feed it in order of arrival."""
 
     def __init__(self, party: str | None = AGENT) -> None:
-        """Know nothing yet. Calls of other parties (user simulator, judges) are no behaviour of the agent; None takes
-        everybody's.
-        """
+        """Know nothing yet. Other parties' calls (user simulator, judges) are not the agent's; None takes all."""
         self._party = party
         self._fed: list[tuple[Call, Interaction | None]] = []
         self._of_tools: list[tuple[Call, Interaction | None]] = []
@@ -430,9 +422,7 @@ class Wire:
 
 
 def _asking(seen: Seen, exchange: OpenedExchange) -> ToolCallExchange:
-    """Return what tells which of two exchanges came first: in replay, where answers take no time, also when they were
-    recorded.
-    """
+    """Return what orders two exchanges: in replay, where answers take no time, also when they were recorded."""
     call, began = seen.call, exchange.interaction.started_at
     live = (call.at, call.at + call.ms / 1000)
     recorded = (began, began + (exchange.duration_ms or 0.0) / 1000)
@@ -466,9 +456,7 @@ def _may_call(recording: Mapping[str, Any] | None) -> bool:
 
 
 def read_tools(calls: Iterable[Call], party: str | None = AGENT) -> Sequence[ToolUse]:
-    """Return the tool calls in the answers to a party's calls; `party` None takes everybody's. Raises
-    CassetteCorrupt.
-    """
+    """Return the tool calls in answers to a party's calls; `party` None: everybody's. Raises CassetteCorrupt."""
     wire = Wire(party)
     wire.read(call for call in calls if call.recording is not None)
     return wire.tools()

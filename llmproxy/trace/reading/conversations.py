@@ -166,9 +166,7 @@ def earlier_ids_of(exchange: OpenedExchange) -> tuple[str, ...]:
 
 
 def _prefer(conversations: list[RecordedConversation], tools: frozenset[str], mark: Digest) -> RecordedConversation:
-    """Of conversations that said the same, prefer those that nobody went on with, then the same tools,
-    then the first.
-    """
+    """Of equal conversations prefer those that nobody went on with, then the same tools, then the first."""
     return min(conversations, key=lambda each: (each.last != mark, each.tools != tools))
 
 

@@ -118,9 +118,7 @@ class History:
         self._count = 0
 
     def messages(self, interaction: Interaction, tree: dict[str, Any]) -> Sequence[Message]:
-        """Return the conversation in a request, whose body is `tree`: what
-        `core.dialects.conversation.read_conversation` returns.
-        """
+        """Return the conversation in a request of body `tree`, as `core.dialects.conversation.read_conversation`."""
         entries = tree.get("messages")
         if not isinstance(entries, list) or tree.keys() & _ELSEWHERE:
             family = family_of(interaction.provider, interaction.operation)
@@ -160,9 +158,7 @@ class PlainMessages:
         self._made: OrderedDict[int, tuple[Message, dict[str, Any]]] = OrderedDict()
 
     def of(self, message: Message) -> dict[str, Any]:
-        """Return role, content, tool calls, the id of the call that it answers, and reasoning, as far
-        as there is any.
-        """
+        """Return role, content, tool calls, the id of the call answered, and reasoning, as far as there is any."""
         known = self._made.get(id(message))  # what is remembered is alive, so its id is nobody else's
         if known is not None:
             return known[1]

@@ -97,9 +97,7 @@ def _error_code(interaction: Interaction) -> int | None:
 
 
 def is_carried_out(call: Span, served: Span) -> bool:
-    """Return whether a message to a server carries out the call of a tool that a model asked for: its name, maybe after
-    its server's, and its arguments.
-    """
+    """Return whether a message carries out a model's call of a tool: its name, maybe prefixed, and its arguments."""
     return served.tool_name in tool_endings(call.tool_name or "") and call.tool_args == served.tool_args
 
 

@@ -36,9 +36,7 @@ from llmproxy.trace.reading.spans import build
 
 @contextmanager
 def all_kept() -> Iterator[None]:
-    """Look for no garbage while a trace is read: all of it stays, and looking through it again and again is a fifth of
-    the time.
-    """
+    """Collect no garbage while a trace is read: all stays, and looking at it again and again is a fifth of the time."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -68,9 +66,7 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
 
 
 def lines_of(path: Path | str, *, cassette: str, sample: int = 1) -> Iterator[dict[str, Any]]:
-    """Yield the agent's recordings in the JSON form in which a proxy tells them, in their order. Raises as
-    :func:`spans_of`.
-    """
+    """Yield the agent's recordings as a proxy tells them in JSON, in their order. Raises as :func:`spans_of`."""
     with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - as above
         for interaction in _iterate_calls(store, cassette, sample, AGENT):
             yield to_json(interaction)
@@ -86,9 +82,7 @@ CallLike = Call | Mapping[str, Any]
 
 
 def interactions(calls: Iterable[CallLike]) -> list[Interaction]:
-    """Return the interactions of calls, in their order. Raises CassetteCorrupt for what no proxy of
-    this version tells.
-    """
+    """Return the interactions of calls, in order. Raises CassetteCorrupt for what no proxy of this version tells."""
     found: list[Interaction] = []
     for number, told in enumerate(calls, 1):
         recording, occurrence = _recording(told)

@@ -48,9 +48,7 @@ _own = threading.local()
 
 
 class NetworkGuard:
-    """Refuse connections, except to the hosts of `allowlist`, while the ``with`` block runs. May be nested: all must
-    agree.
-    """
+    """Refuse connections but to hosts of `allowlist` while the ``with`` block runs. Nested: all must agree."""
 
     def __init__(self, allowlist: Collection[str] | None = None) -> None:
         """Allow these host names and addresses."""

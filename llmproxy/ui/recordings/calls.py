@@ -162,9 +162,7 @@ def _changes(previous: OpenedExchange, exchange: OpenedExchange, known: int) -> 
 
 
 def _timing(exchange: OpenedExchange) -> dict[str, Any] | None:
-    """Return milliseconds since the request was released, and the chunks as [ms, bytes]; None where no times were
-    recorded.
-    """
+    """Return milliseconds since the request's release, and chunks as [ms, bytes]; None without recorded times."""
     if exchange.duration_ms is None:
         return None
     response = exchange.interaction.response

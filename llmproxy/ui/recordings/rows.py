@@ -107,9 +107,7 @@ def count(store: Reading, wanted: WantedCalls) -> int:
 
 
 def strip(store: Reading, wanted: WantedCalls) -> list[list[Any]]:
-    """Return what is drawn of each call: id, Unix time, milliseconds, those to the first byte, whether it failed, who
-    asked which model; nothing of too many.
-    """
+    """Return what is drawn of each call: id, Unix time, ms, ms to first byte, failed?, party, model; or nothing."""
     where, values = wanted.where()
     sql = (
         "SELECT id, started_at, duration_ms, first_byte_ms, status >= 400"  # noqa: S608 - only names of ours

@@ -378,9 +378,7 @@ def split_batch(line: bytes) -> list[bytes]:
 
 
 def find_id(line: bytes) -> Any:  # noqa: ANN401 - JSON
-    """Return the id of a line that is no message, also of one that is nested too deep to be read; None where it has
-    none.
-    """
+    """Return the id of a line that is no message, even one nested too deep to be read; None where it has none."""
     try:
         value = json.loads(line)
         return value.get("id") if isinstance(value, dict) else None

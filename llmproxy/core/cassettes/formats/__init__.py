@@ -188,9 +188,7 @@ MAX_FILE = 256 << 20
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file of recordings. Raises CassetteNotFound, CassetteCorrupt (too large, a store),
-    MachineError.
-    """
+    """Return the content of a file of recordings. Raises CassetteNotFound, CassetteCorrupt (size), MachineError."""
     if is_database(path):
         raise CassetteCorrupt(
             f"{path} is a database, not a file of recordings.", hint=f"A store is given as --store {path}"

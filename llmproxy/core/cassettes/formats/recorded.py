@@ -154,9 +154,7 @@ def seconds(value: Tree) -> float:
 
 
 def microseconds(value: Tree, unit: int = 1_000_000) -> int:
-    """Return a duration (in seconds; `unit` is how many microseconds one of it has) as whole microseconds, 0 at
-    least.
-    """
+    """Return a duration in seconds (`unit`: microseconds in one of it) as whole microseconds, 0 at least."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
         return 0
     return round(value * unit)

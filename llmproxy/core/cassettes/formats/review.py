@@ -97,9 +97,7 @@ def recognises(source: Source) -> bool:
 
 
 def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None, *, unfinished: bool = False) -> str:
-    """Return the text of a file; `fork` says whose child the cassette is, `unfinished` that mode `once` may add
-    to it.
-    """
+    """Return the text of a file; `fork`: whose child the cassette is; `unfinished`: mode `once` may add to it."""
     shared = _Shared(recorded)
     parts = [_NOTE, f"{TITLE}: {FORMAT}\ncassette: {scalar(cassette)}\n"]
     if unfinished:
@@ -121,9 +119,7 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
 
 
 def _move_to_head(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[str, object]]:
-    """Take out of the recordings what a reader should see once, at the head: volatile fields, and the run variables of
-    each run by a name.
-    """
+    """Move what a reader should see once to the head: volatile fields, and run variables of each run by a name."""
     head: dict[str, object] = {}
     runs: dict[str, str] = {}
     found = []
@@ -276,9 +272,7 @@ def _shareable_text(value: object) -> str:
 
 
 def name_of(source: Source) -> str:
-    """Return the cassette's name that a file says, from its head alone; empty if it says none. Raises
-    CassetteCorrupt.
-    """
+    """Return the cassette's name in the head of a file; empty if it has none. Raises CassetteCorrupt."""
     found = re.search(r"^cassette: *(.*)$", source.head, re.MULTILINE)
     if found is None or PLAIN.fullmatch(found[1]):
         return found[1] if found else ""

@@ -62,9 +62,7 @@ def parse(text: str, name: str = "<cassette>") -> list[Recorded]:
 
 
 def of_tree(data: object, name: str, text: str = "") -> list[Recorded]:
-    """Return the exchanges of a cassette that is parsed already; `text` is its YAML, for lines in errors. Raises as
-    `read`.
-    """
+    """Return the exchanges of a parsed cassette; `text` is its YAML, for lines in errors. Raises as `read`."""
     if isinstance(data, list):
         raise CassetteCorrupt(
             f"{name}: this is the list that vcrpy wrote before version 1.",

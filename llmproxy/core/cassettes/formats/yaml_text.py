@@ -116,9 +116,7 @@ def _unwrap(value: object, room: int) -> tuple[object, int]:
 
 
 def _flow(value: object, room: int) -> str:
-    """Return a value on one line of `room` characters; empty where that cannot be, or has a text of lines, or an
-    anchor.
-    """
+    """Return a value on one line of `room` characters; empty if too long, or with a text of lines or an anchor."""
     if isinstance(value, dict | list) and value:
         many = (
             [(f"{_word(name)}: ", each) for name, each in value.items()]

@@ -46,9 +46,7 @@ def translate(error: sqlite3.Error, path: Path, *, writing: bool) -> LLMProxyErr
 
 
 def check_file(path: Path) -> FileState:
-    """Return what lies at `path`: nothing, or something that can be a store. Raises CassetteCorrupt if it is not
-    SQLite's, MachineError.
-    """
+    """Return what lies at `path`: nothing, or a possible store. Raises CassetteCorrupt: not SQLite's; MachineError."""
     try:
         state = sqlite_file.peek(path)
     except sqlite3.Error as error:
@@ -118,9 +116,7 @@ Signature = tuple[int, int, int, int, int]
 
 
 def signature(path: str) -> Signature | None:
-    """Return what changes whenever a file is written, replaced or touched; None if it is gone. No descriptor is opened
-    for it.
-    """
+    """Return what changes when a file is written, replaced or touched; None if it is gone. Opens no descriptor."""
     try:
         found = os.stat(path)  # noqa: PTH116 - once for each hit
     except OSError:
@@ -279,9 +275,7 @@ PATTERN = "*.state.db"
 
 
 def gitignore_hint(store: Path) -> str:
-    """Return what to type so that git leaves the journal of a store alone; an empty string outside a repository, or
-    where it does already.
-    """
+    """Return what makes git ignore a store's journal; empty outside a repository, or where it does already."""
     journal = Path(f"{store.absolute()}.state.db")
     folders = list(journal.parents)
     root = next((folder for folder in folders if (folder / ".git").exists()), None)

@@ -44,9 +44,7 @@ def ensure_cassette(conn: sqlite3.Connection, name: str | bytes, sample: int, no
 def take_lease(
     conn: sqlite3.Connection, name: str | bytes, sample: int, holder: str, now: float, *, anew: bool = True
 ) -> None:
-    """Take the lease and mark the cassette as open; `anew`: what comes is another recording of it. Raises CassetteBusy
-    naming who holds it.
-    """
+    """Take the lease, mark the cassette as open; `anew`: it is recorded anew. Raises CassetteBusy naming the holder."""
     ensure_cassette(conn, name, sample, now)
     row = conn.execute(
         "SELECT holder, pid, host, heartbeat FROM cassettes WHERE name = ? AND sample = ?", (name, sample)
@@ -98,9 +96,7 @@ def promote(
     *,
     clean: bool,
 ) -> None:
-    """Let what was recorded in `staged` be recordings of `place`, in the stead of those of `gone`. Raises
-    CassetteBusy.
-    """
+    """Make recordings of `staged` recordings of `place`, in place of those of `gone`. Raises CassetteBusy."""
     take_lease(conn, *place, holder, now, anew=False)
     sql = "UPDATE interactions SET superseded_at = ? WHERE id = ? AND superseded_at IS NULL"
     conn.executemany(sql, [(now, id_) for id_ in gone])

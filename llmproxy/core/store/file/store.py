@@ -266,9 +266,7 @@ class FileStore(Store):
             conn.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (to_sql(cassette), *seen))
 
     def delete(self, ids: Collection[int]) -> Deleted:
-        """Delete interactions and what only they used, overwritten; the space goes back to the disk where that is worth
-        writing the file anew.
-        """
+        """Delete and overwrite interactions and what only they used; gives space back where that is worth a rewrite."""
         before = self.path.stat().st_size
         with self.in_file() as conn:
             conn.execute("PRAGMA secure_delete=ON")
@@ -284,9 +282,7 @@ class FileStore(Store):
             statements.rename(conn, self.path, old, new)
 
     def rekey(self, made: Sequence[Rekeying]) -> None:
-        """Give live recordings other keys; one whose slot somebody took meanwhile keeps its own, and is derived at the
-        next opening.
-        """
+        """Give live recordings other keys; one whose slot is taken keeps its own until the next opening."""
         with self._writing() as conn, immediate(conn):
             # Two live rows may never stand in one slot, not even for a moment.
             before = [(each.id, each.old) for each in made]
@@ -303,9 +299,7 @@ class FileStore(Store):
         self._answer_bytes = 0
 
     def vacuum(self, *, anew: bool = True) -> None:
-        """Give the space of deleted rows back to the disk, by writing the file anew; left for later if another process
-        uses the store.
-        """
+        """Give deleted rows' space back by rewriting the file; left for later if another process uses the store."""
         with suppress(CassetteBusy, RecordingError), self._writing() as conn:
             if anew:
                 conn.execute("VACUUM")

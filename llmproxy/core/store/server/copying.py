@@ -171,9 +171,7 @@ def _read_copied(local: sqlite3.Connection) -> dict[Place, tuple[int, int]]:
 def _update_sample(
     local: sqlite3.Connection, conn: Conn, head: SampleHead, before: tuple[int, int] | None, known: Mapping[bytes, Body]
 ) -> bool:
-    """Bring one cassette and sample up to date, inside a snapshot of the server; tells whether nobody else did
-    meanwhile.
-    """
+    """Update one cassette and sample inside a snapshot of the server; returns whether nobody else did meanwhile."""
     name, sample = head.place
     at = conn.execute(f"{_HEADS} WHERE name = %s AND sample = %s".encode(), (to_pg(name), sample)).fetchall()
     if not at:

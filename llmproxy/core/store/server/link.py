@@ -125,9 +125,7 @@ def together(conn: Conn) -> Iterator[None]:
 
 
 def connect(server: StoreServer) -> Conn:
-    """Open a connection whose statements commit by themselves. Raises Lost; MachineError where the driver is
-    missing.
-    """
+    """Open a connection whose statements commit by themselves. Raises Lost; MachineError: the driver is missing."""
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
@@ -212,9 +210,7 @@ _MARK = "\x01"
 
 
 def to_pg(value: Sql) -> Sql:
-    """Return what stands in a column on the server for what stands in a column of a file; bytes of a text are marked
-    and written as hex.
-    """
+    """Return a file's column value as the server's; bytes of a text are marked and written as hex."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, bytes):

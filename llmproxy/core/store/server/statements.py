@@ -45,9 +45,7 @@ def ensure_cassette(conn: Conn, place: Place, now: float) -> None:
 
 
 def take_lease(conn: Conn, place: Place, holder: str, now: float, *, anew: bool) -> None:
-    """Take the lease; `anew`: what comes is another recording of the cassette. Raises CassetteBusy naming who
-    holds it.
-    """
+    """Take the lease; `anew`: the cassette is recorded anew. Raises CassetteBusy naming who holds it."""
     with conn.transaction():
         ensure_cassette(conn, place, now)
         other, pid, host, age = conn.execute(_LOCK, place).fetchall()[0]
@@ -161,9 +159,7 @@ def rename(conn: Conn, path: Path, old: str, new: str) -> None:
 def promote(
     conn: Conn, staged: Place, place: Place, gone: Sequence[int], holder: str, now: float, *, clean: bool
 ) -> None:
-    """Let what was recorded in `staged` be recordings of `place`, in the stead of those of `gone`. Raises
-    CassetteBusy.
-    """
+    """Make recordings of `staged` recordings of `place`, in place of those of `gone`. Raises CassetteBusy."""
     with conn.transaction():
         take_lease(conn, place, holder, now, anew=False)
         conn.execute(
@@ -199,9 +195,7 @@ def rekey(conn: Conn, made: Sequence[Rekeying]) -> None:
 
 
 def _begin_anew(conn: Conn, ids: Sequence[int]) -> list[tuple[str, int]]:
-    """Lock the cassettes of these interactions, in the order in which recorders do, and say that copies of them begin
-    anew.
-    """
+    """Lock the cassettes of these interactions, in recorders' order, and mark that their copies begin anew."""
     places = sorted(conn.execute(_PLACES, (ids,)).fetchall(), key=str)
     for place in places:
         conn.execute(_BEGIN_ANEW, place)

@@ -201,9 +201,7 @@ class ServerStore(Store):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def refresh(self, cassette: str) -> None:
-        """Read what is new of a cassette. Raises Lost only if it was never read: what was read stays while the server
-        is away.
-        """
+        """Read what is new of a cassette. Raises Lost only if it was never read: while away, what was read stays."""
         try:
             self._bring(cassette)
         except ServerLost as error:
@@ -227,9 +225,7 @@ class ServerStore(Store):
             raise last
 
     def slots(self, cassette: str, sample: int, party: str, key: Key) -> tuple[KeyedRecording, ...]:
-        """Return the live recordings of `key`; where others record beside us, a miss asks the server before it is
-        one. Raises Lost.
-        """
+        """Return live recordings of `key`; where others record too, a miss asks the server first. Raises Lost."""
         found = super().slots(cassette, sample, party, key)
         if found or (cassette, sample) not in self._shared:
             return found
@@ -322,9 +318,7 @@ class ServerStore(Store):
 
     @staticmethod
     def _encode_body(local: sqlite3.Connection, prepared: Prepared) -> Body:
-        """Return a body as a row of the server's table; the copy knows what it builds on by number, the server by
-        digest.
-        """
+        """Return a body as a server's row; it names what it builds on by digest, the copy by number."""
         content = prepared.content
         made = prepared.encoded or encode(content)
         base = None
@@ -389,9 +383,7 @@ class ServerStore(Store):
         return [each.id for each in inserted]
 
     def _read_counts(self, locks: Mapping[tuple[str, int], Answer]) -> dict[tuple[str, int], tuple[int, int, int]]:
-        """Tell by place how many were ever recorded with these, the version and the epoch; nothing for what has no
-        row yet.
-        """
+        """Return by place how many were ever recorded, version and epoch; nothing for a place without a row."""
         counts: dict[tuple[str, int], tuple[int, int, int]] = {}
         for place, answer in locks.items():
             for recorded, version, epoch, holder in answer.fetchall():
@@ -541,9 +533,7 @@ _UNFINISHED = UNFINISHED.replace("FROM interactions", "FROM llmproxy.interaction
 
 
 def _lock(conn: Conn, places: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Answer]:
-    """Count interactions of cassettes, whose rows are locked from here on; what is said comes with the server's next
-    answer.
-    """
+    """Count interactions of cassettes, locking their rows from here on; the server's next answer has the counts."""
     # In one order: two who wait for each other would be a deadlock.
     return {place: conn.execute(_COUNT, (places[place], *place)) for place in sorted(places, key=str)}
 

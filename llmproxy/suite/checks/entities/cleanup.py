@@ -111,9 +111,7 @@ class Cleaner:
         return notes
 
     def _note_new_rows(self) -> None:
-        """Note rows that appeared and stay: of other users, or of nobody, so that they are not known to
-        be the run's.
-        """
+        """Note rows that appeared and stay: of other users or of nobody, so not known to be the run's."""
         if self._all is None or not self._alone:
             return
         with suppress(LLMProxyError):

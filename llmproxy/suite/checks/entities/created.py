@@ -243,9 +243,7 @@ def _is_meant(run: RunRows, info: EntityInfo, item: Created, row: Row) -> bool:
 def _add_doubts(
     run: RunRows, name: str, item: Created, found: list[Assertion], sure: int, doubts: Sequence[_Doubt]
 ) -> list[Assertion]:
-    """Say what else may have been added: as an error where it decides, or held only because it was not counted; else
-    beside it.
-    """
+    """Say what else may have been added: as an error where it decides, or held only as it was not counted."""
     if not doubts:
         return found
     said = "; ".join(each.said for each in doubts[:_SHOWN])

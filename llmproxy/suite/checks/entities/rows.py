@@ -73,9 +73,7 @@ class JudgedRow:
 
     @property
     def unclear(self) -> bool:
-        """Whether nothing can be said, for a column that cannot be judged, or is of another kind, while no other one
-        fails.
-        """
+        """Whether nothing can be said: a column cannot be judged, or is of another kind, and no other one fails."""
         outcomes = {each.outcome for each in self.found.values()}
         return bool(outcomes & _UNCLEAR) and not outcomes & {MatchOutcome.FAILS, MatchOutcome.UNFIT}
 
@@ -98,9 +96,7 @@ def nearest(judged: Sequence[JudgedRow]) -> JudgedRow:
 
 
 def known_columns(store: StoreAdapter, info: EntityInfo, names: Iterable[str], where: str, rows: Sequence[Row]) -> None:
-    """Refuse columns that the entity does not have; where it has no schema, those that none of its rows has. Raises
-    UnknownColumn: with the nearest name.
-    """
+    """Refuse columns that the entity, or without a schema each of its rows, lacks. Raises UnknownColumn."""
     info.check(names, where)
     if info.closed or not rows:
         return
@@ -152,9 +148,7 @@ def choose_rows(
 
 
 def _variants(exact: Mapping[str, str | int]) -> Iterable[dict[str, str | int]]:
-    """Return the values that a store may have for these: letters with accents are written in two ways, and a database
-    tells them apart.
-    """
+    """Return the values that a store may have for these: databases tell two spellings of accented letters apart."""
     ways = [_normal_forms(value) for value in exact.values()]
     return (dict(zip(exact, each, strict=True)) for each in product(*ways))
 
@@ -226,9 +220,7 @@ class RunRows:
     """What should be said beside the result, although it changes nothing."""
 
     def is_foreign(self, owner: object) -> bool:
-        """Return whether a row of this owner is of nobody whose run goes on, so that the agent of this one may have
-        made it.
-        """
+        """Return whether a row's owner is no user of a run that goes on, so that this run's agent may have made it."""
         return owner != self.user and (self.alone or bool(self.beside and owner not in self.beside))
 
     @property

@@ -235,9 +235,7 @@ class Entities:
         return []
 
     def insert(self, entity: str, data: Mapping[str, object], alias: str = "", *, overwrite: bool = False) -> Row:
-        """Insert a row as setup says, for the run's user, and capture it. Raises StoreError, SuiteError, StepError: it
-        could not be inserted; the scenario must not run.
-        """
+        """Insert a row for the run's user and capture it. Raises StoreError, SuiteError, StepError: do not run."""
         run, store = self._run, self._run.store
         self._inserted += 1
         info = store.describe(entity)
@@ -258,9 +256,7 @@ class Entities:
         return row
 
     def baseline(self, entities: Sequence[str]) -> Baseline | LLMProxyError:
-        """Remember what is there when a step starts; the error, for `created` to report, if it could
-        not be looked at.
-        """
+        """Remember what is there when a step starts; the error, for `created` to report, if that failed."""
         try:
             return take_baseline(self._run, entities)
         except LLMProxyError as error:
