@@ -36,11 +36,7 @@ def read_text(path: Path, most: int = LARGEST) -> str:
 
 @contextmanager
 def replacing(path: Path, errors: str = "strict") -> Iterator[IO[str]]:
-    """Yield a file of UTF-8 to write; it stands at `path`, on the disk, once the block ends well, and leaves nothing
-    behind if not.
-
-    Raises OSError.
-    """
+    """Yield a file of UTF-8, which is at `path`, on disk, once the block ends well, else nowhere. Raises OSError."""
     import tempfile  # 8 ms of each start
 
     path.parent.mkdir(parents=True, exist_ok=True)

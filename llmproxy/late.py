@@ -35,8 +35,5 @@ def late(text: str | Callable[[], str], flags: int = 0) -> re.Pattern[str]: ...
 @overload
 def late(text: bytes | Callable[[], bytes], flags: int = 0) -> re.Pattern[bytes]: ...
 def late(text: Any, flags: int = 0) -> Any:
-    """Return an expression by its methods; `text` may be what makes the text, where that takes time too.
-
-    Not for `re.sub(expression, ...)` and the like, which want a compiled one.
-    """
+    """Return an expression by its methods; `text` may be a function. Not for ``re.sub(expression, ...)``."""
     return _Late(text, flags)

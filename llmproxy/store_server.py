@@ -64,11 +64,7 @@ def without_secrets(url: str) -> str:
 
 
 def place(url: str, env: Mapping[str, str]) -> Path:
-    """Return where on this machine the copy of a server's store lies, and remember whose it is. Raises ValueError, the
-    URL not repeated.
-
-    `env` says where caches are (XDG_CACHE_HOME, else ~/.cache).
-    """
+    """Return, and note, where a server's copy lies; `env`: XDG_CACHE_HOME, else ~/.cache. Raises ValueError, no URL."""
     said = without_secrets(url)
     folder = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llmproxy" / "servers"
     copy = folder / hashlib.sha256(said.encode()).hexdigest()[:16] / "llmproxy.db"

@@ -185,10 +185,7 @@ def read_place(value: object) -> Path | None:
 
 
 def read_path(value: object) -> Path:
-    """Read the path of a file or folder.
-
-    A URL is none, also one that lost a slash as a `Path`; it may hold a password, so it is not repeated.
-    """
+    """Read a path. A URL is none, also one that lost a slash as a `Path`; it is not repeated: passwords."""
     found = re.match(r"\s*([A-Za-z][A-Za-z0-9+.-]+):/", str(value))
     if found:
         raise ValueError(f"a URL ({found[1]}:) is no file, and it is not repeated, since it may hold a password")

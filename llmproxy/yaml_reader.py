@@ -185,10 +185,7 @@ def place_of(node: object, member: Hashable = None, *, key: bool = False) -> Yam
 
 
 def locate(root: object, path: Iterable[object], *, key: bool = False) -> YamlPlace | None:
-    """Return where the value at `path` stands; steps that lead nowhere (the names of a union's branches) are skipped.
-
-    With `key` the place is that of the last step's key.
-    """
+    """Return where the value at `path`, or with `key` the last step's key, stands; steps to nowhere are skipped."""
     node, found = root, place_of(root)
     for step in path:
         if isinstance(node, dict) and step in node:

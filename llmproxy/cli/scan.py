@@ -162,10 +162,7 @@ def _find_git_names(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _in_store(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
-    """Yield what stands in recordings, replaced ones as well.
-
-    Raises CassetteError, also for a database that is no store of ours.
-    """
+    """Yield what stands in recordings, replaced ones too. Raises CassetteError, also for a database not ours."""
     from llmproxy.core.secrets.redact import names_of
     from llmproxy.core.store.file.store import open_store
 

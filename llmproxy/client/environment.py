@@ -314,10 +314,7 @@ def describe_certificate_problem(ca: Path, now: float | None) -> str:
 
 
 def java_truststore(ca: Path, folder: Path, which: Which = shutil.which) -> str:
-    """Make a copy of Java's trusted authorities with `ca` in it, and return its path; empty where there is no Java.
-
-    It is made once for each certificate: ``keytool`` takes a second.
-    """
+    """Return a copy of Java's trusted authorities with `ca`, made once for each (``keytool`` takes 1 s); or ""."""
     keytool = which("keytool")
     if keytool is None:
         return ""

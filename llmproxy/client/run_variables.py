@@ -33,10 +33,7 @@ _COMMITS = 5
 def gather_run_variables(
     env: Mapping[str, str], cwd: Path, now: datetime | None = None, *, git: bool = False
 ) -> Declared:
-    """Return what is true of a child that runs in `cwd` with these variables; `now` is an aware time, default: now.
-
-    `git`: the folder's branch, status and last commits too, which three processes tell.
-    """
+    """Return what is true of a child in `cwd`; `now`: aware time, default now; `git` adds branch, status, commits."""
     here = (now or datetime.now(UTC)).astimezone(_zone(env))
     day, utc = here.strftime("%Y-%m-%d"), here.astimezone(UTC).strftime("%Y-%m-%d")
     found: Declared = [_path("cwd", _named_folder(cwd, env))]

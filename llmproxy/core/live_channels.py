@@ -61,10 +61,7 @@ def name_of_call(operation: str, provider: str, method: str, target: str) -> str
 
 
 def asks_a_model(provider: str, operation: str, body: bytes) -> bool:
-    """Return whether a request of channel `llm` is for a model.
-
-    Under a name of the user's own (`--upstream`) there may be any service.
-    """
+    """Return whether an `llm` request is for a model: a name of `--upstream` may be any service."""
     if provider in PROVIDERS:
         return True
     if operation.partition("/")[0] not in _OF_MODELS:
@@ -140,20 +137,14 @@ class ToolPath:
 
 
 def depends(channel: Channel, operation: str) -> bool:
-    """Return whether the answer to a request may depend on a state.
-
-    Not what sets a connection up, nor (see `LISTS`) what is offered.
-    """
+    """Return whether an answer may depend on a state: not setting up a connection, nor what is offered (`LISTS`)."""
     if channel is not Channel.MCP:
         return channel is Channel.HTTP
     return not (operation in _SETS_UP or operation in LISTS or operation.startswith(NOTIFICATION))
 
 
 def read_path(rows: Iterable[ToolRow], changes: Callable[[ToolRow], bool]) -> ToolPath:
-    """Return the walk that recordings are, which come in the order in which they were asked.
-
-    `changes` tells of each whether it may change something.
-    """
+    """Return the walk of recordings in the order asked; `changes` tells of each whether it may change something."""
     found: list[tuple[ToolRow, bool]] = [
         (row, changes(row))
         for row in rows
@@ -169,10 +160,7 @@ def read_path(rows: Iterable[ToolRow], changes: Callable[[ToolRow], bool]) -> To
 
 
 def may_change(row: ToolRow, read_only_tools: Mapping[str, frozenset[str]], declared: Callable[[str], bool]) -> bool:
-    """Return whether a recorded call may have changed something.
-
-    `read_only_tools` are those of each server that says so.
-    """
+    """Return whether a recorded call may have changed something; `read_only_tools` by server are its word."""
     if row.channel is Channel.HTTP:
         changing = row.method not in SAFE
     else:  # of a method that nobody knows, too
@@ -213,10 +201,7 @@ def _end(row: ToolRow) -> float:
 
 
 def same_call(request: bytes, name: str, arguments: str) -> bool:
-    """Return whether a recorded call of a tool is what a model asked for.
-
-    The tool's name, maybe behind its server's, and equal arguments.
-    """
+    """Return whether a recorded call is what a model asked for: tool, maybe after its server, and arguments."""
     try:
         asked = json.loads(request)["params"]
         tool, given = str(asked["name"]), asked.get("arguments") or {}

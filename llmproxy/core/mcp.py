@@ -171,11 +171,7 @@ def turns_of_call(response: Response) -> list[AnswerPart] | None:
 def turns_of_stream(
     response: Response, started_at: float, messages: Sequence[tuple[float, int]], *, ended: bool
 ) -> list[AnswerPart]:
-    """Return an unasked stream in turns.
-
-    `messages` are the client's, (Unix seconds, interaction), in order; `ended` says that the server ended the stream,
-    not the client.
-    """
+    """Return an unasked stream in turns after `messages`, (Unix seconds, interaction); `ended` by the server."""
     times = [at for at, _ in messages]
     turns = []
     for chunk in response.chunks:

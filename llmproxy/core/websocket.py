@@ -69,10 +69,7 @@ class FrameForm:
 
 
 class FrameCanon:
-    """Brings the messages of one side of one conversation into canonical form, in their order.
-
-    Ids that the client made up get names.
-    """
+    """Brings one side's messages of a conversation into canonical form, in order; the client's ids get names."""
 
     def __init__(self, family: Family, operation: str, rules: Rules, made_by: MadeBy) -> None:
         self._walk, self._rules = Walk(made_by), compile_rules(rules)
@@ -196,10 +193,7 @@ class FrameMiss:
 
 
 def explain(context: MissContext, recording: int, mismatch: FrameMismatch, *, records: bool = False) -> FrameMiss:
-    """Explain a mismatch with recording number `recording`; everything handed in is redacted.
-
-    `records`: this session records what it misses, so the next conversation of this kind.
-    """
+    """Explain a mismatch with recording `recording`, all redacted; `records`: the next such one is recorded."""
     text = "\n".join(_lines(context, recording, mismatch, records=records))
     nearest = {
         "id": recording,
@@ -382,10 +376,7 @@ def _blank(data: str | bytes, secrets: Iterable[str]) -> str | bytes:
 
 
 def ending(frames: list[Frame]) -> Ending:
-    """Decide whether a conversation is whole.
-
-    It was closed properly, or its client left when the server owed it nothing.
-    """
+    """Return whether a conversation is whole: closed properly, or its client left when nothing was owed."""
     last = frames[-1] if frames else None
     if last is None or last.close is None:
         return Ending.CUT

@@ -200,11 +200,7 @@ def rows_of_tests(
 
 
 def sections(runs: Sequence[Run], results: Mapping[str, ScenarioResult], shown: str = "") -> list[tuple[str, str]]:
-    """Return what a failed test says about its runs: those that went wrong, or all of them if none did; results by run
-    id.
-
-    A miss that the test has `shown` (it is the error that ended it) is not told again.
-    """
+    """Return what a failed test says of its failed runs, or all; `shown` misses are left out; results by run id."""
     bad = [run for run in runs if run.status in _BAD]
     chosen = bad or list(runs)
     found = [_section(run, results.get(run.started.run_id), shown) for run in chosen[:_SHOWN]]

@@ -250,10 +250,7 @@ class Shared:
             self.env.update(mine)
 
     def find_unfiled(self, walk: SharedSession) -> str:
-        """Say which answers of a replay stand in no file of the folder of cassettes; mostly nothing.
-
-        Raises MachineError.
-        """
+        """Say which answers of a replay stand in no file of the cassettes' folder. Raises MachineError."""
         if self._files is None:
             from llmproxy.settings import load
 
@@ -306,10 +303,7 @@ class Shared:
             self._proxy = None
 
     def _ready(self) -> Control:
-        """Return the control API of a proxy that serves; started now if nobody did.
-
-        A failure stays one: no test waits twice.
-        """
+        """Return the control API of a serving proxy, started if need be. A failure stays one: no test waits twice."""
         if self._failed:
             raise MachineError(self._failed)
         try:

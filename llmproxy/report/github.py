@@ -24,11 +24,7 @@ class GitHub:
     """Writes a workflow command for each run that did not pass, and the summary if there is a file for it."""
 
     def __init__(self, write: Callable[[str], object], summary: Path | None = None, root: Path | None = None) -> None:
-        """Write commands with `write` (standard output of the job).
-
-        `summary` is the file that GITHUB_STEP_SUMMARY names, `root` the folder of the checkout, to which files are
-        relative.
-        """
+        """Write commands with `write`; `summary` is GITHUB_STEP_SUMMARY's file, `root` the checkout."""
         self._write, self._summary, self._root, self._run_tree = write, summary, root, RunTree()
         self._marked = False
         """Whether anything is an error."""

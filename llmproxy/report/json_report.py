@@ -91,10 +91,7 @@ Entry = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any] 
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """Return the runs of a report, `json` or `jsonl`, as plain values.
-
-    Raises OSError; ValueError, KeyError or TypeError where it is none.
-    """
+    """Return a report's runs, `json` or `jsonl`, as plain values. Raises OSError, ValueError, KeyError, TypeError."""
     text = read_text(path)
     first = text.lstrip().partition("\n")[0].rstrip()
     if not (first.startswith('{"event"') and first.endswith("}")):

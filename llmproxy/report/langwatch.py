@@ -365,10 +365,7 @@ class ScenarioEventBus:
         self._completed = False
 
     def subscribe_to_events(self, event_stream: Subscribable) -> None:
-        """Listen to anything with `subscribe(on_next, on_error, on_completed)`; a second stream is ignored.
-
-        Without an endpoint there is nothing to listen for.
-        """
+        """Listen to anything with `subscribe(on_next, on_error, on_completed)`, once, and only with an endpoint."""
         if self._subscription is None and getattr(self._reporter, "active", True):
             self._subscription = event_stream.subscribe(self._take, self._log_failure, self._complete)
 

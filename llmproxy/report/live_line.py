@@ -194,10 +194,7 @@ def _laid_out(cells: dict[str, str], room: int | None) -> Iterator[str]:
 
 
 def _extras(call: Call, room: int | None, *, key: bool) -> Iterator[str]:
-    """Yield what stands after the columns, in `room` cells, where there is something to say.
-
-    `key`: also of what was not found.
-    """
+    """Yield what stands after the columns, in `room` cells; `key`: also of what was not found."""
     found = f"#{call.interaction}" if call.interaction is not None else ""
     digest = call.key.partition(":")[2][:8] if call.key and key and not found else ""
     party = f"({escape(call.party)})" if call.party != AGENT else ""

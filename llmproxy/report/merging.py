@@ -288,10 +288,7 @@ def _describe_end(part: PartReport) -> str:
 
 
 def fold(codes: Sequence[int], by: str = "test") -> int:
-    """Return what a whole test ends with. A code that nobody knows is no success.
-
-    That a part had nothing to run counts only where all had nothing.
-    """
+    """Return a whole test's exit code: an unknown one is no success; nothing to run counts if all parts had none."""
     ran = [code for code in codes if code != Exit.NOTHING] or list(codes)
     strange = next((code for code in ran if code not in _ORDERS[by] and code != Exit.OK), int(Exit.OK))
     return next((int(code) for code in _ORDERS[by] if code in ran), strange)

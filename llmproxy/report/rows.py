@@ -41,10 +41,7 @@ class Interval:
 
 
 def wilson(passed: int, runs: int, z: float = Z95) -> Interval | None:
-    """Return the Wilson score interval of a proportion; None without runs.
-
-    Source: Wilson 1927; Newcombe 1998, method 3.
-    """
+    """Return the Wilson score interval of a proportion, or None. Source: Wilson 1927; Newcombe 1998, method 3."""
     check_passes(passed, runs)
     if not runs:
         return None

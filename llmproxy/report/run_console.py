@@ -30,10 +30,7 @@ _COLOURS = {"green": "32", "blue": "34", "magenta": "35", "yellow": "33", "red":
 
 
 class ScenarioConsole:
-    """Prints to a stream, in colours where that is a terminal.
-
-    Each line says which of several runs it is of, from verbose 2 on its scenario.
-    """
+    """Prints to a stream, with colours in a terminal; lines name their run of several, at verbose 2 the scenario."""
 
     def __init__(self, verbose: int = 1, stream: TextIO | None = None) -> None:
         """Print to `stream`, else to what is standard output then."""

@@ -52,10 +52,7 @@ def read_shard(text: str, flag: str = "--shard") -> Shard:
 
 
 def read_times(path: Path, flag: str = "--shard-times") -> dict[str, int]:
-    """Return how long each scenario or test took in an earlier test, milliseconds, from its JSON report.
-
-    Raises SettingsError.
-    """
+    """Return how long scenarios or tests took, milliseconds, by an earlier JSON report. Raises SettingsError."""
     try:
         times = json.loads(read_text(path))["times"]
         return {str(name): max(int(ms), 0) for name, ms in times.items()}
@@ -110,10 +107,7 @@ def split(weighed: Mapping[str, int], of: int) -> dict[str, int]:
 
 
 def describe_cut(shard: Shard, parts: Mapping[str, int], by: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values
-    """Return what a part's report says of how the test was cut: all items in their order, and the part of each.
-
-    `by` is who ran it, ``test`` or ``pytest``; `more` is what only that one knows.
-    """
+    """Return what a part's report says of the cut: all items in order, each one's part; `by`: ``test``, ``pytest``."""
     return {
         "number": shard.number,
         "of": shard.of,

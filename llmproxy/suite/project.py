@@ -143,10 +143,7 @@ def watch(
     say: Callable[[str], object],
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Run, wait for a change, run again.
-
-    An error of a suite is told, and ends nothing; Ctrl-C ends it (KeyboardInterrupt).
-    """
+    """Run, wait for a change, run again. An error of a suite ends nothing; Ctrl-C does (KeyboardInterrupt)."""
     while True:
         before = read_times(paths)
         try:

@@ -121,10 +121,7 @@ def last_failed(folder: Path) -> list[str] | None:
 
 
 def remember(folder: Path, ran: Iterable[str], failed: Iterable[str]) -> None:
-    """Keep which of the scenarios that ran did not pass; what did not run stays as it was.
-
-    A folder that cannot be written is left.
-    """
+    """Keep which of the scenarios that ran did not pass, the others as they were, if the folder is writable."""
     known, now = set(last_failed(folder) or ()), set(ran)
     left = sorted((known - now) | set(failed))
     path = folder / FILE

@@ -121,10 +121,7 @@ def _against_schema(schema: object, value: object) -> str:
 def cost_under(
     run: Subject, max_usd: float, *, on_unknown: OnUnknown = "fail", on_unknown_price: OnUnknown | None = None
 ) -> AssertionResult:
-    """All calls together cost at most this much, in USD. A call whose price is not known fails it.
-
-    `on_unknown_price` is Evalcraft's name of `on_unknown`.
-    """
+    """All calls together cost at most this much, in USD; an unknown price fails. `on_unknown_price`: Evalcraft's."""
     unknown = on_unknown_price or on_unknown
     return _limit(run, "cost", cassette_of(run).total_cost_usd, max_usd, "${:.6f}", unknown)
 

@@ -255,10 +255,7 @@ BATCH = 200
 def write_trace(
     out: IO[str], store: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT
 ) -> Cassette:
-    """Write a recording as a trace file, a line for each span; returns its head: totals and fingerprint, without spans.
-
-    Raises as `Cassette.from_store`, before anything is written if there is no such recording.
-    """
+    """Write a recording as a trace file; returns its head (totals, fingerprint). Raises as `Cassette.from_store`."""
     header, fingerprint, first = TraceHead(cassette, sample), Fingerprint(), True
     head = envelope(header.trace)
     versions = {name: value for name, value in head.items() if name != "cassette"}
@@ -279,10 +276,7 @@ def write_trace(
 def write_otlp(
     out: IO[str], store: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT, content: bool = True
 ) -> int:
-    """Write a recording as OTLP, JSON lines; returns how many spans. `content` False leaves out what was said.
-
-    Raises as `Cassette.from_store`.
-    """
+    """Write OTLP in JSON lines; returns how many spans. `content`: what was said. Raises as `Cassette.from_store`."""
     spans = spans_of(store, cassette=cassette, sample=sample, party=party)
     written = 0
     for batch in _batches(spans, Converter(f"{cassette}~{sample}", content=content)):

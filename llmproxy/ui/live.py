@@ -85,11 +85,7 @@ def plain_state(seen: LiveState) -> dict[str, Json]:
 
 
 def find_miss(misses: Sequence[Missed], at: float, session: str, key: str) -> dict[str, Json] | None:
-    """Return a miss as the page shows it: the text that the client read, the places, the commands; None if it is
-    forgotten.
-
-    One that was asked again and again is remembered once.
-    """
+    """Return a miss for the page: text, places, commands; None if forgotten. One asked again is kept once."""
     own = [each for each in misses if each.data.get("session") == session]
     found = next((each for each in own if each.at == at), None)
     found = found or next((each for each in reversed(own) if key and each.data.get("key") == key), None)

@@ -64,11 +64,7 @@ def by_cassette(paths: Sequence[Path], name: str | None, form: Format | None = N
 
 
 def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportedPiece, str]]:
-    """Yield files with the names of their cassettes: what ours say inside, else the file's, below a folder with the
-    folders between.
-
-    Where every exchange has a file of its own, the folder is the cassette.
-    """
+    """Yield files with their cassettes' names: what ours say, else the file's below its folders."""
     from llmproxy.core.cassettes.folder import slug
     from llmproxy.core.cassettes.formats import SUFFIXES
 

@@ -181,10 +181,7 @@ def _run_options(command: str) -> list[inspect.Parameter]:
 
 
 def _parameter(option: Option, facts: str | None) -> inspect.Parameter:
-    """Return an option as a parameter of text: `settings.load` reads it, and can say who typed it.
-
-    `facts` stand where else variable and default are.
-    """
+    """Return an option as text, which `settings.load` reads; `facts` stand where else variable and default are."""
     kind = bool | None if option.boolean else list[str] | None if option.repeat else str | None
     names = [f"{option.flag}/--no-{option.key}"] if option.boolean else [option.flag]
     if facts is None:

@@ -155,10 +155,7 @@ def find(store: Reading, typed: str) -> NamedInteraction:
 
 
 def also_called(store: Reading, typed: str, command: str) -> str:
-    """Return how to get the cassette whose name is a number, as one types it after `command`; nothing if there is none.
-
-    A number is an interaction's id unless ``--cassette`` stands with it.
-    """
+    """Return how to get the cassette named by a number, typed after `command`, if there is one: a number is an id."""
     return (
         f"The cassette {typed}: {suggest_command(f'{command} --cassette {typed}', store.path)}"
         if store.has(typed, 1)

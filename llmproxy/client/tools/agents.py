@@ -50,10 +50,7 @@ class FoundTools:
 
 
 def find_tools(asked: str | None, command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
-    """Return the servers of the agent that is to run; None where it is not known to have any.
-
-    `asked` is the file that was named for it. Raises SettingsError: that is none, or the command does not name it.
-    """
+    """Return the agent's servers; None if it is not known to have any. Raises SettingsError: not in `asked`."""
     if asked is not None and asked != NONE:
         put_in_command(command, asked, f"{asked}.copy")  # what cannot be meant is said now
         try:

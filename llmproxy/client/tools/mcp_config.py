@@ -104,10 +104,7 @@ def _origin(server: object) -> str:
 
 
 def rewrite(config: ToolsConfig, url: str, session: str, shim: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the configuration for a run, and what was done to each server in words.
-
-    `url` and `session` are the run's, `shim` the words that start us.
-    """
+    """Return a run's configuration, and each server's change in words; `shim` are the words that start us."""
     made: dict[str, Any] = {}
     told = []
     for name, server in config.servers.items():

@@ -117,10 +117,7 @@ def _instructions(tools: Mapping[str, McpTool], serving: ServerOptions) -> str:
 
 
 async def run(words: Sequence[str]) -> str:
-    """Run one of our commands and return what it says. Raises ToolFailed, CommandFailed.
-
-    It writes into files: what its agent leaves behind may hold a pipe open for ever.
-    """
+    """Run a command of ours, into files: a pipe may stay open for ever. Raises ToolFailed, CommandFailed."""
     env = {**os.environ, "COLUMNS": _WIDTH, "NO_COLOR": "1"}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:

@@ -128,11 +128,7 @@ _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Su
 
 
 def write_dates(day: str) -> tuple[str, ...]:
-    """Return a day, ``2026-11-22``, in every form that is bound; the n-th form of one day belongs to the n-th of
-    another.
-
-    Raises ValueError for what is no day.
-    """
+    """Return a day, ``2026-11-22``, in every form that is bound, forms of all days in one order. Raises ValueError."""
     on = date.fromisoformat(day)
     month, name, number = _MONTHS[on.month - 1], _DAYS[on.weekday()], on.day
     short, brief = month[:3], name[:3]

@@ -80,11 +80,7 @@ def find_listed(text: str, *, elsewhere: bool, users: tuple[str, str] | None = N
 
 
 def leave_out_ours(recorded: str, present: str) -> tuple[str, str]:
-    """Return two results without the lines of listings that name llmproxy's own files, which may lie in the folder of
-    one run only.
-
-    With them goes what ``ls -l`` says of all files' blocks.
-    """
+    """Return two results without lines of listings that name llmproxy's files, and ``ls -l``'s sums of blocks."""
     if "llmproxy.db" not in recorded and "llmproxy.db" not in present:
         return recorded, present
     both = [[line for line in text.split("\n") if not _OURS.fullmatch(line)] for text in (recorded, present)]

@@ -111,10 +111,7 @@ class RunVariable:
 def check_run_variable(
     name: object, value: object, other: object = "", tool: object = "", path: object = ""
 ) -> RunVariable:
-    """Return a run variable from what somebody sent.
-
-    Raises BadRunVariable: a name that cannot be, or a value that is no text or number.
-    """
+    """Return a run variable that somebody sent. Raises BadRunVariable: a bad name, or no text or number."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadRunVariable(
             f"llmproxy: {name!r} cannot be the name of a run variable.", hint="Letters, digits, `_ . -`."

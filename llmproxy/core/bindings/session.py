@@ -87,10 +87,7 @@ class Bound:
         return self._said
 
     def table(self, recorded: str) -> Bindings:
-        """Return what binds a recording that was made under these run variables.
-
-        As `write_run_variables` wrote them.
-        """
+        """Return what binds a recording made under these run variables, as `write_run_variables` wrote them."""
         if (known := self._tables.get(recorded)) is None:
             if len(self._tables) >= _REMEMBERED:
                 self._forget_tables()

@@ -82,9 +82,7 @@ class Bindings:
 
     @cached_property
     def own_paths(self) -> Bindings:
-        """cwd, home and tmp only, and no volatile fields, where the recorded one can only be that run's own folder:
-        what may change the answer of an exact hit.
-        """
+        """cwd, home and tmp, where the recorded one is that run's own: what may change an exact hit's answer."""
         pairs = [
             pair for pair in self.pairs if pair.recorded.nature is not Nature.PATH or is_own_folder(pair.recorded.value)
         ]

@@ -136,10 +136,7 @@ class VolatileField:
 
 
 def read_volatile_field(value: object) -> VolatileField:
-    """Return the volatile field that plain values, of a YAML file or of the store, describe.
-
-    Raises BadSlot: they describe none.
-    """
+    """Return the volatile field that plain values, of YAML or the store, describe. Raises BadSlot: none."""
     if not isinstance(value, dict):
         raise BadVolatileField(f"llmproxy: a volatile field is a mapping with name, kind and tool; this is {value!r}.")
     known = {"name", "kind", "tool", "at", "before", "after", "arguments", "noise"}

@@ -118,10 +118,7 @@ def _nameless(name: str, path: str, home: RunVariable | None, user: str) -> str:
 
 
 def find_names(text: str, declared: Iterable[str]) -> dict[str, list[int]]:
-    """Return the users, hosts and homes that were declared and stand in a file all the same, each with its lines.
-
-    Behind a terminal's colours, in a prompt, in prose: what no stand-in could take the place of without a doubt.
-    """
+    """Return declared users, hosts and homes that still stand in a file (colours, prose), each with its lines."""
     runs = [read_run_variables(said) for said in set(declared) if said]
     called = {
         each.value for run in runs for each in run if each.name in _CALLED and each.value not in _CALLED[each.name]

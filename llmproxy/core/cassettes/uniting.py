@@ -247,10 +247,7 @@ class UnitedFolders:
 
 
 def unite_folders(folders: Sequence[Path], target: Path, now: Callable[[], float]) -> UnitedFolders:
-    """Bring what several folders hold into the one at `target`, whose files say what was there before.
-
-    Raises MergeConflict: two of them answer one request differently; CassetteError: a file cannot be read.
-    """
+    """Bring several folders into that at `target`, the base of the union. Raises MergeConflict, CassetteError."""
     into = CassetteDir(target, now=now)
     before = into.files() if target.is_dir() else {}
     found: dict[str, dict[bytes, Path]] = {}

@@ -130,11 +130,7 @@ def _serve(engine: Engine, asked: ControlRequest, proxy: ControlledProxy) -> tup
 
 
 def refusal(asked: ControlRequest, token: str, page_token: str = "") -> Forbidden | None:
-    """Return why a peer may not do this; None if it may.
-
-    `token` opens it to everybody who has it, from anywhere; `page_token` came with our own page, to which alone it
-    opens.
-    """
+    """Return why a peer may not do this; `token` opens it to all who have it, `page_token` to our own page alone."""
     given = header(asked.headers, TOKEN_HEADER) or ""
     if _equal(given, token):
         return None  # no page knows it

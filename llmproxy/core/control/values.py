@@ -115,11 +115,7 @@ def speed_of(value: Json) -> float | None:
 
 
 def run_variables_of(value: Json) -> tuple[RunVariable, ...]:
-    """Return run variables: an object of name: value, or a list of objects with `name`, `value` and what else they
-    have.
-
-    Raises BadControl, BadRunVariable.
-    """
+    """Return run variables, an object or list of objects (`name`, `value` ...). Raises BadControl, BadRunVariable."""
     if value is None:
         return ()
     if isinstance(value, dict):
@@ -191,11 +187,7 @@ def live_of(body: Mapping[str, Json], default: LiveChannels | None) -> LiveChann
 
 
 def faults_of(value: Json, seed: Json = None) -> Faults | None:
-    """Return the faults of a session: rules, the name of a preset, ``http-429@2``, or what a file holds. Never a file
-    of ours.
-
-    Raises BadFaults.
-    """
+    """Return faults: rules, a preset's name, ``http-429@2``, what a file holds; none of our files. Raises BadFaults."""
     if value is None:
         return None
     found = faults_for_session(value)

@@ -242,10 +242,7 @@ class Place(NamedTuple):
 
 
 def list_segments(operation: str, body: object, most: float = inf) -> list[Segment]:
-    """Return the segments of a request: system prompt, tools, model and parameters, then the conversation.
-
-    Raises _TooMany where there are more than `most`.
-    """
+    """Return a request's segments: system prompt, tools, model, parameters, messages. Raises _TooMany over `most`."""
     codec = find_codec(operation)
     reader = _Reader(codec.layout if codec else Layout(), most)
     reader.read_body("$", body)

@@ -199,10 +199,7 @@ _FRAME_LIMIT = 24 << 20
 
 
 def iter_frames(data: bytes) -> Iterator[tuple[dict[str, str], bytes]]:
-    """Yield headers and payload of each whole frame of an AWS event stream; an unfinished last one is left out.
-
-    Values of headers that are no strings are given in hex. Raises ValueError at a wrong checksum or length.
-    """
+    """Yield headers (no strings: in hex) and payload of each whole frame of an AWS event stream. Raises ValueError."""
     view = memoryview(data)
     start = 0
     while start + _PRELUDE.size <= len(view):
@@ -385,10 +382,7 @@ def framing(content_type: str, body: bytes) -> Framing:
 
 
 def events_of(content_type: str, body: bytes) -> list[object]:
-    """Return the JSON values of a stream in order; of a plain JSON body that one value; else nothing.
-
-    Data that is no JSON (``[DONE]``) is left out. Never raises.
-    """
+    """Return the JSON values of a stream, or a plain body's one; no JSON (``[DONE]``) is left out. Never raises."""
     if content_type.startswith(CONTENT_TYPE):  # a recorded WebSocket
         return server_events(body)
     kind = framing(content_type, body)
@@ -415,11 +409,7 @@ MOST_REMEMBERED = 32
 
 
 def events_once(content_type: str, body: bytes) -> Iterable[object]:
-    """Return `events_of`, remembered for the next questions about the same body in this thread; nobody may change the
-    values.
-
-    Of a body that is too long for that what `events_in` gives.
-    """
+    """Return `events_of` (of long bodies `events_in`), remembered in this thread; nobody may change the values."""
     if is_long(body):
         return events_in(content_type, body)
     known: dict[tuple[str, bytes], list[object]] = _remembered.__dict__.setdefault("known", {})

@@ -247,10 +247,7 @@ PREFIX = "llmproxy:"
 
 
 def envelope(family: Family, status: int, code: str, message: str) -> tuple[Headers, bytes]:
-    """Return the headers and the JSON body (UTF-8) in which `family` reports an error of ours.
-
-    `code` is an ``LLMProxyError.code``. The body's length is known to the caller: no content-length is added.
-    """
+    """Return headers and JSON body (UTF-8) in which `family` reports an ``LLMProxyError.code``; no content-length."""
     text = message if message.startswith(PREFIX) else f"{PREFIX} {message}"
     # A lone surrogate (from a damaged body that is quoted in the message) has no UTF-8 form.
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -81,11 +81,7 @@ def call_of(
     usage: Usage | None,
     lost: bool,
 ) -> Call:
-    """Sum up an exchange that is over.
-
-    `target` is redacted, `seconds` how long it took, `priced` what its recording says (REPLAY), `usage` what the
-    provider's answer says.
-    """
+    """Sum up a finished exchange: `target` redacted, `seconds`, `priced` by its recording, `usage` by the answer."""
     decision, kept = exchange.decision or Decision.REFUSE, exchange.kept
     cost: Decimal | None = None
     if exchange.answer.made is not None and exchange.slot is None and decision is Decision.REPLAY:

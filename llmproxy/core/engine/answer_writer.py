@@ -32,17 +32,11 @@ class AnswerWriter:
         self._state, self._keying, self._builder = state, keying, builder
 
     def store_answer(self, exchange: Exchange, *, proper: bool) -> Usage:
-        """Put the provider's answer into the store and return what it used. Blocks: call it from the writer's thread.
-
-        Raises RecordingError: the store could not take it; CassetteError: the store cannot be written.
-        """
+        """Store the provider's answer (writer's thread); returns its usage. Raises RecordingError, CassetteError."""
         return self.stored_together([(exchange, proper)])[0]
 
     def stored_together(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
-        """Put several answers into the store in one transaction: all or, if this raises, none of them.
-
-        Else as `stored`.
-        """
+        """Store several answers in one transaction: all or, if this raises, none. Else as `store_answer`."""
         made = [self._build_interaction(exchange, proper=proper) for exchange, proper in ended]
         kept = [(exchange, one) for (exchange, _), one in zip(ended, made, strict=True) if one is not None]
         said = [describe(one) for _, one in kept]
@@ -112,10 +106,7 @@ class AnswerWriter:
         exchange.note = exchange.note or ("" if how == "complete" else f"incomplete ({how})")
 
     def _stale(self, exchange: Exchange) -> bool:
-        """Return whether a request names an id that was served from a recording.
-
-        The provider may have forgotten it by now.
-        """
+        """Return whether a request names an id served from a recording, which the provider may have forgotten."""
         if exchange.session.policy.plays is Plays.NOTHING or not exchange.identity.refs:
             return False
         origins = map(self._keying.made_by(exchange.session), exchange.identity.refs)
@@ -158,10 +149,7 @@ class InteractionBuilder:
 
     @staticmethod
     def _model(exchange: Exchange, kind: str, body: bytes) -> str | None:
-        """Return the model's name.
-
-        Azure's path names a deployment, and only the answer the model behind it (and so its price).
-        """
+        """Return the model's name. Azure's path names a deployment, only the answer the model (and so the price)."""
         named = exchange.identity.model
         if exchange.channel is Channel.MCP or (named is not None and exchange.route.provider.name != "azure"):
             return named
@@ -175,10 +163,7 @@ class InteractionBuilder:
         return self.load_recording(call.interaction)
 
     def load_recording(self, interaction: int | None) -> Interaction | None:
-        """Return a recording; None where there is none, or it is gone from the store meanwhile.
-
-        Raises CassetteCorrupt.
-        """
+        """Return a recording; None where there is none, or it is gone meanwhile. Raises CassetteCorrupt."""
         store = self._state.stores.current
         if store is None or interaction is None:
             return None
@@ -189,10 +174,7 @@ class InteractionBuilder:
 
 
 def _sent_to(upstream: str, request: Request) -> Request:
-    """Return a request with the host that it was sent to.
-
-    The client's names our own port, which is another one in each run.
-    """
+    """Return a request with its upstream's host: the client's names our port, another one in each run."""
     host = upstream.partition("://")[2].partition("/")[0].rpartition("@")[2]
     if not host or header(request.headers, "host") in (None, host):
         return request

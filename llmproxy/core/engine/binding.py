@@ -91,10 +91,7 @@ class FoundRecording:
 
 
 def _why_not(teaching: Sequence[int], outside: Sequence[tuple[int, Mismatch]]) -> str:
-    """Describe why nothing is learned from a request.
-
-    Which recordings would both fit, or where the nearest one parts from it.
-    """
+    """Say why nothing is learned from a request: which recordings would fit, or where the nearest one differs."""
     if teaching:
         return (
             f"recordings #{teaching[0]} and #{teaching[1]} would both fit: nothing is learned where that is not clear"
@@ -359,10 +356,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     # -- which recording?
 
     def _find(self, call: Exchange, store: Store, canonical: Callable[[], Canonical]) -> FoundRecording | None:
-        """Return the recording that a request without one of its own fits.
-
-        Else `_Compared` says why none does.
-        """
+        """Return the recording that fits a request without its own. Else `_Compared` says why none does."""
         session, bound, compared = call.session, self.bound, _Compared()
         if session.policy.plays is Plays.NOTHING or call.route.not_llm:
             return None
@@ -456,10 +450,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         return list(islice(fresh, _MOST_COMPARED))
 
     def _choose(self, call: Exchange, store: Store, fitting: Sequence[FoundRecording]) -> FoundRecording | None:
-        """Return the one that fits.
-
-        Of several whose answers differ after binding, the one that comes next in the walk.
-        """
+        """Return the one that fits; of several whose answers differ after binding, the next in the walk."""
         if len(fitting) == 1:
             return fitting[0]
         session = call.session
@@ -557,10 +548,7 @@ class BindingFeature(Feature):
         return known.bound
 
     def declare(self, session: Session, run_variables: Sequence[RunVariable]) -> None:
-        """Declare run variables of a session's run, which count from the next request on.
-
-        What was captured after a tool made it is kept as a volatile field.
-        """
+        """Declare a session's run variables, from its next request on; captured values become volatile fields."""
         if run_variables:
             self._of(session).declare(run_variables)
         store = self.parts.state.stores.opened

@@ -192,9 +192,7 @@ class CarryInterceptor(Interceptor[Exchange]):
 
     @staticmethod
     def _restate(call: Exchange, store: Store, wanted: Canonical) -> tuple[Canonical, Bindings | None] | None:
-        """Return a request in the words of the run that was recorded, and what binds the two: folders and days are no
-        changes. None where it names a value of the recorded run already: nobody can say which one is meant.
-        """
+        """Return a request in the recorded run's words, and the binding; None if it has a recorded value already."""
         binding = call.session.find(BindingInterceptor)
         if binding is None or not (said := newest_declared(store, call.session.cassette)):
             return wanted, None

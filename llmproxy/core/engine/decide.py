@@ -50,10 +50,7 @@ def judge(call: Exchange, found: Lookup, nth: int) -> Decided[KeyedRecording]:
 
 
 class Situation[R: ReplayCandidate](NamedTuple):
-    """Everything that the decision depends on.
-
-    One is made for every request: a tuple costs a quarter of a frozen dataclass.
-    """
+    """Everything that the decision depends on. One a request: a tuple costs a quarter of a frozen dataclass."""
 
     policy: ModePolicy
     """Of the session's mode."""

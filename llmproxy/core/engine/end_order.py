@@ -70,10 +70,7 @@ def find_concurrent(calls: Iterable[RecordedCall]) -> list[list[RecordedCall]]:
 
 
 def find_dealt(groups: Iterable[Sequence[RecordedCall]]) -> frozenset[int]:
-    """Return recordings that another one overlapped which answered the same question differently.
-
-    Nothing but the order of arrival says which of them a request gets.
-    """
+    """Return recordings overlapped by another answer to the same question: only arrival tells which one is dealt."""
     found = set[int]()
     for group in groups:
         equal: dict[tuple[str, str], list[RecordedCall]] = {}

@@ -67,10 +67,7 @@ class Engine:
         clock: Callable[[], float],
         holder: str = "llmproxy",
     ) -> None:
-        """Open (or, to record, create) the store.
-
-        `now` is Unix time, `clock` a monotonic one, `holder` names us in leases.
-        """
+        """Open (to record: create) the store. `now`: Unix time, `clock`: monotonic, `holder` names us in leases."""
         stores = Stores(config, now, self._forget)
         self.redactor, self.journal, self.now, self.clock = redactor, journal, now, clock
         self.sessions = Sessions(
@@ -120,10 +117,7 @@ class Engine:
         return self._state.stores.current
 
     def _forget(self) -> None:
-        """Forget what was remembered by id.
-
-        Under the store's name there may be another file meanwhile, whose ids mean other recordings.
-        """
+        """Forget what was remembered by id: the store's name may now be another file, with other ids."""
         self._state.forget()
         self.fast_path.forget()
         self._recorder.prices.forget()
@@ -149,10 +143,7 @@ class Engine:
         return allowed and find_placeholder(exchange.request.headers, exchange.route.target) is None
 
     def listen_on(self, port: int) -> None:
-        """Hear which port was free, where any would do.
-
-        Who is told to start the proxy again has clients that know this one.
-        """
+        """Note the port, where any free one would do: clients of a proxy started again know this one."""
         again = self.config.again
         if ("port", "0") in again.options:
             options = tuple((name, str(port) if name == "port" else value) for name, value in again.options)
@@ -212,10 +203,7 @@ class Questions:
         return sum(count_unused(store, *place, ids, unplayed) for place, ids in served.items())
 
     def unused_of(self, session: Session) -> list[RowSummary] | None:
-        """Return the live recordings of a session's cassette that it neither played nor made.
-
-        None where nothing is recorded.
-        """
+        """Return live recordings of a session's cassette that it neither played nor made; None in other modes."""
         store = self._state.stores.current
         unused = store.list_unused(session.cassette, session.sample, session.served) if store else None
         if unused is None:

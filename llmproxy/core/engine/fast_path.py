@@ -61,10 +61,7 @@ class Hit:
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """A request that was asked by one head in one session, and what holds of it.
-
-    `FastPath.answer` compares the first rows.
-    """
+    """A request asked by one head in one session, and what holds of it; `answer` compares the first rows."""
 
     place: RequestPlace
     """Kept, so that no other one gets its id."""

@@ -281,10 +281,7 @@ class FaultFeature(Feature):
 
 
 def recorded_calls(store: Store, cassette: str, sample: int) -> list[FaultTarget]:
-    """Return the recordings of a cassette as calls that a rule can look at.
-
-    The last of them, where there are very many.
-    """
+    """Return a cassette's recordings, of many the last ones, as calls that a rule can look at."""
     rows = sorted(row.id for row in store.summaries(cassette, sample, limit=MOST_READ))
     return [call_of(store.load(row)) for row in rows]
 
@@ -297,11 +294,7 @@ _SHOWN = 5
 def explain_idle(
     faults: Faults, injected: Mapping[int, int], calls: Sequence[FaultTarget], *, came: int
 ) -> dict[int, str]:
-    """Return a line for each rule that met no call, by its number.
-
-    `injected` has how often each rule did, by its number; `calls` are the recordings that could be met, `came` is how
-    many calls came.
-    """
+    """Return a line by number for each rule without calls; `injected` counts by rule, `came` all calls."""
     met = {n for n, rule in enumerate(faults.rules, 1) if any(_may_meet(rule, call) for call in calls)}
     told = (
         met if met and faults.name in PRESETS else range(1, len(faults.rules) + 1)

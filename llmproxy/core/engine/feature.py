@@ -44,19 +44,13 @@ class Feature:
         """Look at what a session asks for before it is opened. Raises LLMProxyError: it cannot be."""
 
     def plug(self, session: Session, asked: Mapping[str, Any]) -> Interceptor[Exchange] | None:
-        """Return what a session that begins gets of it; None for most.
-
-        `asked` is what who opens the session said (`Sessions.open`); what it leaves out is as the settings have it.
-        """
+        """Return what a session that begins gets of it; None for most. `asked`: what `Sessions.open` was told."""
 
     def on_first(self, session: Session, store: Store) -> None:
         """Hear that recordings of a session that plays some were looked for: it begins, or had none until now."""
 
     def on_handshake(self, host: str, port: int, user: str | None) -> Call | None:
-        """Return what became of an intercepted connection that gets no TLS; None where it gets it.
-
-        `user` is the session that the client's proxy URL named.
-        """
+        """Return what became of a connection that gets no TLS; None: it does. `user`: the session in the proxy URL."""
 
     def notes(self) -> Iterable[str]:
         """Return what a user should know at the end of the run."""
@@ -99,10 +93,7 @@ class Features(SessionFeatures):
         session.interceptors = tuple(found[row.kind] for row in self._rows if row.kind in found)
 
     def meet_handshake(self, host: str, port: int, user: str | None) -> Call | None:
-        """Return what became of an intercepted connection that gets no TLS; None where it gets it.
-
-        Raises RefusedError, CassetteBusy: there cannot be such a session.
-        """
+        """Return what became of a connection that gets no TLS; None: it does. Raises RefusedError, CassetteBusy."""
         return next((call for row in self._rows if (call := row.on_handshake(host, port, user)) is not None), None)
 
     def forget(self) -> None:

@@ -129,10 +129,7 @@ class Forking:
         return done.body
 
     def count(self, call: Exchange) -> int | None:
-        """Count a request of the agent; returns the number of its call of a model, from 0, None if it calls none.
-
-        A retry has the number of what it retries: its client calls it one, or it comes after a failed answer.
-        """
+        """Count an agent's request; returns its call of a model, from 0, or None. A retry has its original's."""
         numbered = self.number(call)
         call.state.put(numbered)
         self.requests = numbered.number
@@ -152,10 +149,7 @@ class Forking:
             self._last = (call.key, status >= _FAILED or not status)
 
     def answer(self, call: Exchange, number: int | None) -> Response | None:
-        """Return the overridden answer of a call, None if it is not overridden.
-
-        Raises CannotOverride: nobody knows how such an answer is written.
-        """
+        """Return a call's overridden answer; None: it has none. Raises CannotOverride: nobody knows how to write it."""
         said = None if number is None else self.overrides.answers.get(number)
         if said is None or number is None:
             return None
@@ -189,9 +183,7 @@ class Forking:
     # -- the fork
 
     def record_stop(self, call: Exchange, miss: ExplainedMiss) -> str:
-        """Note that the run stopped at its fork, if it is the first; returns what the client reads. Where an override
-        made the fork, nothing is wrong with the recording, so its miss is not explained.
-        """
+        """Note that the run stopped at its fork, if first; returns the text. An override's is no explained miss."""
         fork = self.fork_at(call, miss, "")
         self.fork = self.fork or fork
         asked = _numbers(call)
@@ -283,11 +275,7 @@ class ForkInterceptor(Interceptor[Exchange]):
             return body
 
     def _override_results(self, call: Exchange, body: bytes) -> bytes:
-        """Return the very bytes that came where nothing is overridden.
-
-        Raises RefusedError: results are mocked, and the agent is about to say them over a WebSocket, where nobody would
-        swap them.
-        """
+        """Return the bytes as they came where nothing is overridden. Raises RefusedError: mocks over a WebSocket."""
         forking = self.forking
         if forking.mocks and (header(call.request.headers, "upgrade") or "").lower() == "websocket":
             raise RefusedError(
@@ -362,10 +350,7 @@ class ForkInterceptor(Interceptor[Exchange]):
         return decided
 
     def _part(self, call: Exchange, why: MissReason | None, recordings: int) -> None:
-        """Begin the child with what its parent and it share, and let the session record it.
-
-        It blocks for the length of two short transactions, once in a run.
-        """
+        """Begin the child with what it shares with its parent. Blocks for two short transactions, once a run."""
         parts, forking, session = self._parts, self.forking, call.session
         if (store := parts.state.stores.opened) is None:
             raise AssertionError("a fork without a store")

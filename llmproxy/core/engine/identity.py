@@ -64,10 +64,7 @@ class Dispatcher:
     def place(
         self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
     ) -> RequestPlace:
-        """Read from a head where its request belongs; `holds` says how long that is true.
-
-        Raises RefusedError; parameters as of `arrive`.
-        """
+        """Read from a head where its request belongs; `holds` says how long that is true. Raises as `arrive`."""
         said = header(headers, PARTY_HEADER)
         named = split_session(target)[0] if host is None else None
         name = named or user or header(headers, SESSION_HEADER) or self._config.cassette
@@ -88,10 +85,7 @@ class Dispatcher:
         )  # fmt: skip
 
     def holds(self, place: RequestPlace) -> bool:
-        """Return whether the same head would be placed there again.
-
-        As much is learned, and its session's upstreams and speaker are the same.
-        """
+        """Return whether the same head would be placed there again: nothing learned, equal upstreams and speaker."""
         same = place.learned == self._redactor.epoch.count and place.upstreams == self._upstreams_of(place.name)
         return same and place.speaker == self._sessions.speaker(place.name)
 
@@ -108,10 +102,7 @@ class Dispatcher:
             return "openai"
 
     def in_scope(self, host: str, port: int) -> bool:
-        """Return whether a host is a provider's, or one that --upstream or --record-host names.
-
-        Whatever path of it is meant: that is inside.
-        """
+        """Return whether a host is a provider's, or one of --upstream or --record-host, whatever the path."""
         named = (urlsplit(url) for url in self._config.upstreams.values())
         if any(parts.hostname == host and port_of(parts.scheme, parts.port) == port for parts in named):
             return True
@@ -203,10 +194,7 @@ def check_upstream(exchange: Exchange) -> None:
 
 
 def fingerprint_caller(headers: Headers, target: str, secret: bytes, *, known: bool = True) -> str:
-    """Return 16 hex digits that tell one credential from another; ``none`` for a request without one.
-
-    Of another service all of them count: any field of a declared name, and cookies of a session.
-    """
+    """Return 16 hex digits for a credential, ``none`` without; of services, declared fields and cookies count."""
     if not known:
         found = sorted(
             f"{name.lower()}={_bare(value)}" for name, value in headers if DECLARED.search(name.lower())
@@ -252,10 +240,7 @@ def _digest(value: str, secret: bytes) -> str:
 
 
 def read_store_secret(store: Path) -> bytes:
-    """Return the secret that belongs to a store; made at its first use, readable by its owner only.
-
-    Raises MachineError: the file cannot be made or is damaged.
-    """
+    """Return a store's secret, made at first use, readable by its owner. Raises MachineError: not made, damaged."""
     path = Path(f"{store}.secret")
     try:
         if not path.exists():

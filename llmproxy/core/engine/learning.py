@@ -98,10 +98,7 @@ def find_varying(store: Store, cassette: str, rules: Rules, upstreams: Mapping[s
 def find_merges(
     store: Store, cassette: str, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> list[Merge]:
-    """Return the recordings that volatile fields would merge.
-
-    These (of a cassette that need not have them yet), its own, and those that ship.
-    """
+    """Return the recordings that volatile fields would merge: these, the cassette's own, and the shipped ones."""
     slots = tuple(dict.fromkeys((*slots, *volatile_fields_of(store, cassette), *list_shipped())))
     names = {slot.name for slot in slots}
     tables: dict[tuple[str, str], tuple[Bindings, ExpectedMessages]] = {}

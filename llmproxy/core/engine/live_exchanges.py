@@ -177,10 +177,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         self._parts.state.pending.reserve(call, ())
 
     def _keep(self, call: Exchange) -> None:
-        """Keep a call in the child: in another one than before if the session started again.
-
-        That blocks for a few short transactions.
-        """
+        """Keep a call in the child, a new one if the session began again. Blocks for a few short transactions."""
         if self.living.again:
             self._parts.state.sessions.end(call.session)
             self._begin_child()

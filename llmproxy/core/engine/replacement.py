@@ -48,10 +48,7 @@ class ReplacementInterceptor(Interceptor[Exchange]):
     """Keeps what a session records apart, and puts it in the place of its cassette's recordings when it is closed."""
 
     def __init__(self, parts: EngineParts, session: Session, ours: dict[Place, set[int]]) -> None:
-        """Begin with nothing kept apart; `ours` are recordings that this proxy has put in place before.
-
-        Raises CassetteBusy: another session does the same.
-        """
+        """Begin with nothing kept; `ours`: recordings this proxy put in place before. Raises CassetteBusy."""
         self._state, self._session, self._ours = parts.state, session, ours
         self.replaced = False
         """Whether the new recordings took their place."""

@@ -89,10 +89,7 @@ def explain_miss(
 
 
 def _find_elsewhere(store: Store, key: Key, channel: Channel) -> tuple[MissPlace, ...]:
-    """Return where else a key is recorded.
-
-    A tool's call in the cassette of a live run, whose tools were not live, may be what was refused there.
-    """
+    """Return where else a key is recorded. A tool's call in a live run without tools may be a refused one."""
     found = [MissPlace(*each) for each in find_other_places(store, key, limit=PLACES)]
     forks = {each: fork_of(store, each.cassette, each.sample) for each in found}
     return tuple(each for each, fork in forks.items() if fork is None or not fork.has_served(channel))
@@ -154,10 +151,7 @@ class Stages:
         self._state, self._keying, self._misses = state, keying, misses
 
     def begin(self, place: RequestPlace) -> Exchange:
-        """Count the arrival of a request; `place` was read from its head, now or before, and holds.
-
-        Raises as `Engine.arrive`.
-        """
+        """Count a request's arrival; `place` was read from its head, now or before. Raises as `Engine.arrive`."""
         state = self._state
         session = state.sessions.get(place.name)
         progress = Progress(session.calls.begin(), state.clock(), state.now())
@@ -259,10 +253,7 @@ class Stages:
         return session.starts_again(walker, len(playable(session.policy, slots)))
 
     def _account(self, exchange: Exchange, slot: KeyedRecording) -> None:
-        """Keep a question whose key had to be derived beside the recording that answers it.
-
-        `llmproxy audit` compares the two.
-        """
+        """Keep a question with a derived key beside its recording, for `llmproxy audit`."""
         store = self._state.stores.current
         redacted = exchange.request.redacted
         if self._state.journal.asks <= 0 or store is None or redacted is None or exchange.answer.made is not None:

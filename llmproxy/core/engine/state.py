@@ -31,10 +31,7 @@ class PendingRecordings:
         """By cassette and sample, then by `id`."""
 
     def reserve(self, exchange: Exchange, slots: Sequence[KeyedRecording]) -> None:
-        """Give an answer that will be recorded its occurrence now.
-
-        Ids in it may come back in a request before it is stored.
-        """
+        """Reserve the occurrence of an answer to be recorded: its ids may come back before it is stored."""
         if exchange.decision is not Decision.RECORD:
             return
         session = exchange.session
@@ -54,10 +51,7 @@ class PendingRecordings:
         self._places.get(exchange.kept_in, {}).pop(id(exchange), None)
 
     def made_by(self, place: tuple[str, int], name: str) -> Origin | None:
-        """Return which answer that is not stored yet made an id.
-
-        A client may use what came in the first chunk before the last one came.
-        """
+        """Return which unstored answer made an id: its first chunk may be used before the last one comes."""
         for each in self._places.get(place, {}).values():
             so_far = each.recording.so_far if each.key is not None else b""
             if name.encode("utf-8", "surrogatepass") not in so_far:
@@ -108,10 +102,7 @@ class Stores:
         return store
 
     def open_for(self, mode: Mode) -> Store | None:
-        """Return the store, open for writing where a session of this mode writes.
-
-        A replay proxy opens it so only when asked to.
-        """
+        """Return the store, open for writing if this mode writes; a replay proxy opens it so only when asked."""
         store = self.current
         if not mode.policy.writes or (store is not None and store.writable):
             return store
@@ -166,8 +157,5 @@ class State:
     pending: PendingRecordings = field(default_factory=PendingRecordings)
 
     def forget(self) -> None:
-        """Forget what was remembered by id.
-
-        Under the store's name there may be another file meanwhile, whose ids mean other recordings.
-        """
+        """Forget what was remembered by id: under the store's name there may be another file, with other ids."""
         self.plans.forget()

@@ -71,18 +71,12 @@ def choose(faults: Faults, call: FaultTarget, *, injected: int, numbers: Mapping
 
 
 def covers(rule: FaultRule, call: FaultTarget) -> bool:
-    """Return whether this kind can meet a call at all.
-
-    What must be done to an answer may still find nothing to do it to.
-    """
+    """Return whether this kind can meet a call at all; the answer may still offer nothing to do it to."""
     return call.channel in rule.kind.channels and call.transport in rule.kind.transports
 
 
 def is_chosen(rule: FaultRule, call: FaultTarget) -> bool:
-    """Return whether the words of a rule choose a call, whichever number it has.
-
-    The tools of an answer are read last, since that takes time.
-    """
+    """Return whether a rule's words, but for numbers, choose a call; an answer's tools are read last: slow."""
     recordings = rule.numbers.get("recording")
     if recordings and call.recording not in recordings:
         return False
@@ -98,10 +92,7 @@ def chosen_by(rule: FaultRule, name: str, call: FaultTarget) -> bool:
 
 
 def _default_of(rule: FaultRule, name: str, call: FaultTarget) -> tuple[str, ...]:
-    """Return what counts where a rule does not say.
-
-    The agent's calls, not those of tools for a kind that others can meet, and of MCP calls of tools.
-    """
+    """Return what counts by default: the agent's calls, tools' if only they can be met, of MCP calls of tools."""
     if name == "party":
         return (AGENT,)
     if name == "channel":

@@ -63,10 +63,7 @@ class Faulting:
         self._number(call, (call.party, call.key, call.nth))
 
     def inject_handshake(self, session: str, provider: str, host: str) -> InjectedFault | None:
-        """Return the fault that the TLS handshake of an intercepted connection to a host.
-
-        Each connection counts.
-        """
+        """Return the fault of an intercepted connection's TLS handshake; each connection counts."""
         key = f"tls {host}"
         channel = Channel.LLM if provider else Channel.HTTP
         call = FaultTarget(session, AGENT, provider, "", "", channel, "tls", key, self._handshakes[key] + 1)
@@ -91,10 +88,7 @@ class Faulting:
         self.total[fault.number] += times
 
     def _number(self, call: FaultTarget, request: Request) -> dict[int, int]:
-        """Return for each rule that names a call which of those that it chooses this is, from 1.
-
-        A retry is the call that it retries.
-        """
+        """Return for each numbered rule the how-manieth this is of its calls, from 1; a retry is what it retries."""
         found = {}
         for index, rule in enumerate(self.faults.rules):
             if rule.numbers.get("call") and covers(rule, call) and is_chosen(rule, call):

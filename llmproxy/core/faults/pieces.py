@@ -31,10 +31,7 @@ def is_binary(response: Response) -> bool:
 
 
 def split(content_type: str, body: bytes) -> list[bytes]:
-    """Return the events of a stream with their framing, unfinished ones too; of anything else the whole body.
-
-    Joined it is the body.
-    """
+    """Return a stream's events with their framing, unfinished ones too, else the whole body. Joined: the body."""
     kind = framing(content_type, body)
     if kind == "sse":
         ends = [found.end() for found in _BLANK.finditer(body)]
@@ -78,10 +75,7 @@ def scale_offset(offset: int, speed: float) -> int:
 def with_pieces(
     response: Response, pieces: Sequence[Chunk], speed: float, *, cut: bool = False, head: int | None = None
 ) -> Response:
-    """Return the answer with other pieces, ready to be sent.
-
-    `cut` without a proper end, `head` microseconds till its head.
-    """
+    """Return the answer with other pieces. `cut`: no proper end, `head`: microseconds till its head."""
     return replace(
         response,
         chunks=tuple(pieces),
@@ -91,10 +85,7 @@ def with_pieces(
 
 
 def after(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:
-    """Cut behind the `number`-th piece (0: in the middle), but before the end.
-
-    Of what has not so many, the last is cut in two.
-    """
+    """Cut behind the `number`-th piece (0: in the middle), before the end; with fewer, the last one in two."""
     many = int(number) or len(pieces) // 2
     if 0 < many < len(pieces):
         return list(pieces[:many]), list(pieces[many:])

@@ -219,10 +219,7 @@ def make(store: Store, fork: Fork, shared: Sequence[Copy], now: float) -> list[i
 
 
 def by_hand(store: Store, parent: tuple[str, int], at: int | None, wanted: str | None, holder: str, now: float) -> Fork:
-    """Make a child of the first `at` interactions of a cassette, of all for None.
-
-    Raises CassetteNotFound: nothing is recorded there, or not so much; CassetteExists: the child's name is taken.
-    """
+    """Make a child of a cassette's first `at` interactions (None: all). Raises CassetteNotFound, CassetteExists."""
     found = store.summaries(*parent)
     if not found or (at is not None and not 0 < at <= len(found)):
         there = f"{len(found)} interactions are recorded" if found else "nothing is recorded"

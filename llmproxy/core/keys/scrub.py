@@ -77,10 +77,7 @@ class Rules:
 
     @classmethod
     def from_config(cls, config: Mapping[str, object]) -> Rules:
-        """Check what the settings file says.
-
-        Raises SettingsError: an unknown member or pack, a path or pattern that does not parse.
-        """
+        """Check what the settings file says. Raises SettingsError: an unknown member or pack, a bad path or pattern."""
         for name in config:
             _check_name(name, ("ignore", "scrub", "packs"), "setting")
         packs = _texts(config, "packs")

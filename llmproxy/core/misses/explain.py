@@ -106,11 +106,7 @@ def reason(context: MissContext, near: Nearest | None) -> str:
 
 
 def miss_text(context: MissContext, nearest: Nearest | None) -> str:
-    """Return the text of a miss: plain, at most 2,000 characters and mostly 12 lines, the first line a complete
-    sentence.
-
-    When it grows too long the differences go first, then the request's text; cause and commands stay longest.
-    """
+    """Return a miss's text: at most 2,000 characters, mostly 12 lines; differences go before cause and commands."""
     case, text = _Case(context, nearest), ""
     for shown, width in ((5, 90), (5, 60), (4, 50), (3, 40), (2, 30), (1, 30), (0, 30)):
         text = "\n".join(_lines(case, shown, width))

@@ -205,10 +205,7 @@ def _is_of_model(path: str, tree: object) -> bool:
 
 
 def find_reordered(old: object, new: object, path: str = "$") -> str:
-    """Return where two trees hold the same in another order; empty where they are equal, or something else differs.
-
-    It is the innermost list, or the text whose words they are.
-    """
+    """Return where two trees differ in order alone, the innermost list or text of words; empty if otherwise."""
     if old == new or _sort(old) != _sort(new):
         return ""
     if isinstance(old, dict) and isinstance(new, dict):

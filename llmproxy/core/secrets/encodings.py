@@ -140,10 +140,7 @@ def _in_link(text: str, start: int, end: int) -> bool:
 
 
 def make_filler(number: int, secret: str, kind: str, *, told: bool = True) -> str:
-    """Return a placeholder of a secret's length: it names the kind, or without one holds a fingerprint.
-
-    As far as there is room; without `told` no fingerprint, where there are too many.
-    """
+    """Return a placeholder of a secret's length: kind or fingerprint, as room allows; without `told` no fingerprint."""
     length = len(secret)
     ours = OURS.fullmatch(secret)
     if ours and (ours["digits"] or ours["few"]):
@@ -167,10 +164,7 @@ def _in_62(number: int) -> str:
 
 
 def label_of(secret: str, kind: str, fingerprint: Callable[[str], str]) -> str:
-    """Return what a placeholder says of a secret behind its number: ``:github``, ``x02307ad9b0f2``.
-
-    Of an answer's own placeholder the same, so that who echoes it asks as who echoed the secret.
-    """
+    """Return what a placeholder says behind its number: ``:github``, ``x02307ad9b0f2``; echoes ask as originals."""
     if ours := OURS.fullmatch(secret):
         tail = ours["digits"] or ours["few"]
         kind = ours["kind"] or ""
@@ -198,10 +192,7 @@ def hides(text: str) -> bool:
 
 
 def unescape_text(text: str) -> tuple[str, Callable[[int], int]]:
-    """Undo the JSON escapes of ASCII characters, in which a secret could hide.
-
-    With a map from the view's offsets to the text's.
-    """
+    """Undo the JSON escapes of ASCII, in which a secret could hide, with a map of the view's offsets to the text's."""
     if "\\/" not in text and not HIDDEN.search(text):
         return text, lambda offset: offset
     out: list[str] = []
@@ -290,11 +281,7 @@ _MOST_LINES = 400
 
 
 def find_wrapped(text: str, find: Find) -> list[Span]:
-    """Return the spans of secrets that are broken over lines, breaks and indents included.
-
-    All that is broken in a text is put together and searched once; by lines only where a key begins that may end with
-    one.
-    """
+    """Return the spans of secrets broken over lines, breaks and indents included, of all breaks searched at once."""
     blocks: list[_Block] = []
     done = 0
     quoted, broken = "\\" in text, "\n" in text
@@ -372,10 +359,7 @@ def _breaks(text: str, expression: re.Pattern[str], mark: str) -> Iterator[int]:
 
 
 def _pieces(text: str, at: int) -> list[tuple[int, int]]:
-    """Return the key characters that stand around a line break, line by line.
-
-    All but the first and the last line have nothing else.
-    """
+    """Return the key characters around a line break, line by line; inner lines have nothing else."""
     before = text[max(0, at - _LONGEST_LINE) : at]
     first = at - len(before) + len(before.rstrip(_KEY_CHARS))
     pieces = [(max(0, first - _CONTEXT), at)]
@@ -404,10 +388,7 @@ _SAMPLE = 96
 
 
 def recode_text(text: str, find: Find) -> str:
-    """Return the text with the secrets overwritten that stand in base64 of text.
-
-    Of the same length, and base64 as before.
-    """
+    """Return the text with secrets in base64 of text overwritten, of the same length, and base64 as before."""
     spans = list(_find_coded(text))
     # Lines of wrapped base64 are many: one search tells whether any of them holds anything.
     if not spans or (
@@ -507,10 +488,7 @@ _FEWEST = 3
 
 
 def find_dealt_secrets(text: str, find: Find) -> list[list[Span]]:
-    """Return the secrets that stand over several values of one name.
-
-    ``delta``, ``content``, ``arguments``, each as the spans of its parts.
-    """
+    """Return secrets over several values of one name (``delta``, ``arguments``), each as spans of its parts."""
     streams: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for match in _SAID.finditer(text):
         streams[match[1]].append(match.span(2))

@@ -66,10 +66,7 @@ def is_example(text: str) -> bool:
 
 
 def is_random(text: str, least: float = 3.0, *, words: bool = True) -> bool:
-    """Return whether a text can have been drawn by lot.
-
-    It is no example, has at least so many bits a character, and is no `words` where it could be some.
-    """
+    """Return whether a text can have been drawn by lot: no example, enough bits a character, no `words`."""
     text = text[:_LOOKED_AT]
     return entropy(text) >= least and not is_example(text) and not (words and is_words(text))
 
@@ -133,10 +130,7 @@ def _is_mixed(text: str) -> bool:
 
 
 def is_drawn(text: str, least: int = 8) -> bool:
-    """Return whether a value of at least so many characters was drawn by lot.
-
-    It is no name, no path, no expression, no template, no example.
-    """
+    """Return whether a value of enough characters was drawn by lot: no name, path, expression, template, example."""
     text = text[:_LOOKED_AT]
     if len(text) < least:
         return False

@@ -333,10 +333,7 @@ def names_secret(lowered: str) -> bool:
 
 
 def disjoint(spans: Iterable[Span]) -> list[Span]:
-    """Join spans that overlap; what is left is in order.
-
-    The longest says what it is, and of equal ones the one that knows.
-    """
+    """Join overlapping spans, in order. The longest says what it is, of equal ones the one that knows."""
     out: list[Span] = []
     longest = 0
     for start, end, kind in sorted(spans):
@@ -398,10 +395,7 @@ def written_forms(secret: str) -> Iterator[str]:
 
 
 def common_endings(secret: str) -> Sequence[str | None]:
-    """Return characters without which none of a credential's forms can stand in a text.
-
-    None for a form that has no such.
-    """
+    """Return characters that each form of a credential in a text needs; None for a form that has no such."""
     if not _PLAIN.fullmatch(secret):
         return [_anchor(form) if len(form) >= FREE else None for form in written_forms(secret)]
     data = secret[-_ENOUGH:].encode()  # the same for the usual ones, in a tenth of the time
@@ -564,8 +558,5 @@ class CredentialEpoch:
         return True
 
     def changes_nothing(self, since: int, *, noted: bool) -> bool:
-        """Return whether what was derived when there were `since` of them still holds.
-
-        `noted`: from texts of which all were noted.
-        """
+        """Return whether what was derived when there were `since` still holds. `noted`: from noted texts only."""
         return since == self.count or (noted and since >= self._changed)

@@ -50,10 +50,7 @@ _PIECE = late(rf"<({'|'.join(sorted(ALPHABETS, key=len, reverse=True))})(\d+)(\+
 
 
 def any_of(words: Iterable[str]) -> str:
-    """Return an expression that matches any of these words, the longest.
-
-    One step a character, however many there are.
-    """
+    """Return an expression for any of these words, the longest: one step a character, however many."""
     tree: dict[str, list[str]] = defaultdict(list)
     for word in words:
         if word:
@@ -785,10 +782,7 @@ def is_sure_name(name: bytes) -> bool:
 
 @lru_cache(maxsize=4096)
 def least_of_name(name: bytes, *, variable: bool) -> int:
-    """Return how many characters a value under such a name, in lower case, must have to be a secret.
-
-    0 for no such name. Of a `variable` of the environment any key is one: ``GROQ_KEY``.
-    """
+    """Return how long a value under a lower-case name must be to be a secret, or 0; a `variable`'s any key is one."""
     text = name.decode("ascii", "replace").lstrip("-$@.")
     found = _SECRET_NAME.search(text)
     if (found is None and not (variable and text.endswith("_key"))) or _OTHER_NAME.search(text):

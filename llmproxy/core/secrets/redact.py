@@ -185,10 +185,7 @@ class Redactor:
     # -- learning ----------------------------------------------------------------------------------------------------
 
     def learn(self, request_headers: Headers, target: str, names: frozenset[str] = NO_NAMES) -> None:
-        """Note the credentials of a request, so that they are found wherever they turn up later.
-
-        `names` as of `request`.
-        """
+        """Note a request's credentials, to find them wherever they turn up later; `names` as of `request`."""
         for secret in find_credentials(request_headers, target, names):
             self._record(secret)
 
@@ -211,10 +208,7 @@ class Redactor:
         self.epoch.add(common_endings(secret))
 
     def run_noting(self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
-        """Return what `derive` makes, and whether all that was searched for it, and `head`, was noted.
-
-        See `learned`.
-        """
+        """Return what `derive` makes, and whether all searched for it, and `head`, was noted. See `learned`."""
         before, here = head.decode("latin-1"), get_ident()
         all_noted = self.epoch.search(before)
 
@@ -242,10 +236,7 @@ class Redactor:
         return disjoint(self._known.spans(text) + shapes(text, named=False))
 
     def _find(self, text: str, *, ours: bool) -> list[Span]:
-        """Return the spans of secrets in a text, in order, none overlapping another.
-
-        `ours`: placeholders of answers count like them.
-        """
+        """Return the spans of secrets in a text, in order, apart. `ours`: placeholders of answers count too."""
         spans = self._known.spans(text) + shapes(text)
         if 0 <= text.find("\n") < len(text) - 1 or "\\n" in text:  # a line break at its end breaks nothing
             spans += find_wrapped(text, self._find_shapes)
@@ -254,10 +245,7 @@ class Redactor:
         return disjoint(spans)
 
     def places(self, text: str) -> list[Span]:
-        """Return where secrets stand in a text, in order.
-
-        What stands in base64 of it is told by the first changed character.
-        """
+        """Return where secrets stand in a text, in order; those in base64 by the first changed character."""
         spans = self._find(text, ours=False)
         coded = recode_text(overwrite_spans(text, spans), self._find_plain)
         changed = [
@@ -271,10 +259,7 @@ class Redactor:
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def request(self, request: Request, names: frozenset[str] = NO_NAMES) -> Request:
-        """Return the request without its secrets; itself if it has none.
-
-        `names` are the members of the query, in lower case, that are credentials of the provider that is asked.
-        """
+        """Return the request without secrets, itself if it has none; `names`: lower-case query credentials."""
         numbers = Marks(request, names)
         target = self._target(request.target, numbers, names)
         headers = self._headers(request.headers, numbers)
@@ -382,10 +367,7 @@ class Redactor:
         return self._document(body, numbers)
 
     def _document(self, data: bytes, numbers: Marks) -> bytes:
-        """Redact JSON, lines of JSON, text, or bytes of no charset.
-
-        What changes is only the strings that hold a secret.
-        """
+        """Redact JSON, lines of it, text, or bytes of no charset; only strings that hold a secret change."""
         if b"\0" in data:
             data = narrow_text(data.decode("latin-1"), self._and_ours).encode("latin-1")
         try:
@@ -406,10 +388,7 @@ class Redactor:
         return recode_text(replace_spans(text, spans, numbers.placeholder) if spans else text, self._and_ours)
 
     def _json(self, text: str, numbers: Marks, depth: int) -> str:
-        """Redact text in which JSON strings stand.
-
-        They are decoded only if an escape or a member's name may hide something.
-        """
+        """Redact text with JSON strings, decoded only if an escape or a member's name may hide something."""
         if hides(text) or names_secret(text.lower()):
             text = self._strings(text, numbers, depth)
         spans = [span for span in self._and_ours(text) if '"' not in text[span.start : span.end]]
@@ -483,10 +462,7 @@ class Redactor:
         return spans
 
     def answer(self, body: bytes, content_type: str = "", *, pieces: int = 1) -> bytes:
-        """Return an answer's body with its secrets overwritten, as long as before.
-
-        `pieces`: of how many chunks it is made.
-        """
+        """Return an answer's body with secrets overwritten, as long as before; `pieces`: how many chunks."""
         dealt_out = pieces >= _STREAM or "stream" in content_type or "ndjson" in content_type
         media = content_type.startswith(("image/", "audio/", "video/"))
         numbers: dict[str, int] = {}
@@ -541,10 +517,7 @@ def find_credentials(headers: Headers, target: str, names: frozenset[str]) -> It
 
 
 def credentials(name: str, value: str) -> Iterator[str]:
-    """Take a credential's header value apart into what may turn up on its own.
-
-    Names and words are none: a text that holds them stays.
-    """
+    """Return the parts of a credential's header that may turn up alone; names and words are none."""
     if name == "cookie":
         pairs = (pair.partition("=")[2].strip() for pair in value.split(";"))
         yield from (secret for secret in pairs if len(secret) >= FREE and not is_words(secret))

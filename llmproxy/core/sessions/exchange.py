@@ -217,10 +217,7 @@ UNIDENTIFIED = KnownRequest(Key(""), None, stream=False)
 
 @dataclass(slots=True)
 class Exchange:
-    """One request on its way through; the shell carries it from head to end.
-
-    Each stage adds its value: the head's place, the body's identity, what was found, the decision, the answer.
-    """
+    """One request on its way through, from head to end; each stage adds its value."""
 
     place: RequestPlace
     session: Session
@@ -409,10 +406,7 @@ class Recording:
             self._lengths.append(len(data))
 
     def end(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:
-        """Close the recording; `proper` means that HTTP framing said the message is over.
-
-        Not quick: off the event loop.
-        """
+        """Close the recording; `proper`: HTTP's framing ended the message. Slow: off the event loop."""
         proper = proper or self.whole
         chunks, undone = self._cut()
         body = chunks.body
@@ -427,10 +421,7 @@ class Recording:
         )  # fmt: skip
 
     def _cut(self) -> tuple[Cut, bool]:
-        """Return what came, and whether its content-encoding is undone.
-
-        What does not decode stays as it came, and says so.
-        """
+        """Return what came, and whether its content-encoding is undone; what does not decode stays."""
         coding = header(self._headers, "content-encoding")
         if coding is not None and coding.strip().lower() != "identity":
             try:

@@ -189,10 +189,7 @@ class Journal:
         places: Sequence[Mapping[str, Any]] = (),
         steps: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Note a refused request.
-
-        `explain.Miss.to_dict()`, when it came (Unix time), and what is told of it until we end.
-        """
+        """Note a refused request: `explain.Miss.to_dict()`, its Unix time, and what is told of it until we end."""
         text = str(data.get("text", ""))
         self._last.append(Missed(at, text, data, places, steps))
         if self._conn is not None:
@@ -259,10 +256,7 @@ class Journal:
 
 
 def open_state(path: Path) -> sqlite3.Connection:
-    """Open the state database at `path`, made where there is none, for who keeps something beside the journal.
-
-    Raises sqlite3.Error, OSError.
-    """
+    """Open the state database at `path`, made if missing, to keep something there. Raises sqlite3.Error, OSError."""
     return _prepare(path)
 
 
@@ -400,10 +394,7 @@ def read_served(path: Path) -> frozenset[int] | None:
 
 
 def read_asked(path: Path) -> list[tuple[int, Request, bool]]:
-    """Return the questions of the last run that recordings answered.
-
-    Interaction, request, and whether its body is the recorded one's.
-    """
+    """Return the last run's questions with hits: interaction, request, whether its body is the recorded one's."""
     last = "(SELECT max(id) FROM runs)"
     what = "SELECT interaction, method, target, headers, body FROM asked"
     sql = f"{what} WHERE run = {last} ORDER BY id"

@@ -72,10 +72,7 @@ class Calls:
             self._texts[call.seq] = text
 
     def after(self, number: int) -> list[Call]:
-        """Return the ended calls that arrived after the `number`-th, in the order of their arrival.
-
-        Raises CallsGone: some of them are not kept any more.
-        """
+        """Return ended calls that arrived after the `number`-th, in order. Raises CallsGone: some are not kept."""
         dropped = self._count - len(self._ended)
         if dropped > number:
             msg = f"llmproxy: of the {self._count} calls of this session only the last {len(self._ended)} are kept."
@@ -113,10 +110,7 @@ def split_name(name: str) -> tuple[str, int]:
 
 
 def check_party(value: str | None) -> str:
-    """Return the party that a request's header names; without one it is the agent.
-
-    Anything else is refused, never guessed.
-    """
+    """Return the party that a header names, by default the agent. Anything else is refused, never guessed."""
     if value is None:
         return AGENT
     if not _PARTY.fullmatch(value):
@@ -237,10 +231,7 @@ class Session:
         return self.count(walker)
 
     def starts_again(self, walker: Walker, recordings: int) -> bool:
-        """Return whether this arrival is the first of another run of the same agent.
-
-        `recordings` is how many the key has.
-        """
+        """Return whether this arrival begins another run of the agent; `recordings` is how many the key has."""
         return (
             walker == self.first
             and self.position.last is not None
@@ -296,10 +287,7 @@ class Session:
 
     @property
     def leased(self) -> tuple[str, int] | None:
-        """The cassette and sample that it alone may record now.
-
-        Where it keeps its answers, or the child that it records or may fork to.
-        """
+        """The cassette and sample it alone may record: its own, or the child that it records or may fork to."""
         if self.policy.alone:
             return self.kept_in
         return next((each.leased for each in self.interceptors if each.leased is not None), None)
@@ -369,10 +357,7 @@ class SessionFeatures:
 
 
 def canonical(name: str) -> str:
-    """Return the one name of a session: its cassette, with ``~sample`` from the second on.
-
-    Raises RefusedError for a name that cannot be.
-    """
+    """Return a session's one name: its cassette, ``~sample`` from the second on. Raises RefusedError."""
     if name and "~" not in name:  # nearly always; what else may be wrong with it is said when the session begins
         return name
     cassette, sample = split_name(name)
@@ -466,10 +451,7 @@ class Sessions:
             raise LiveForbidden(msg, hint="Start the proxy with --allow-live to permit it.")
 
     def reserve(self, parent: str, child: str | None, *, kind: str = "fork") -> tuple[Store, str]:
-        """Lease a cassette that begins as a child of another one: the store, and its name.
-
-        Raises CassetteExists: there is a `child` already.
-        """
+        """Lease a child's cassette; returns the store and its name. Raises CassetteExists: there is a `child`."""
         if (store := self.store(Mode.RECORD)) is None:
             raise AssertionError("a child without a store")
         taken = [place[0] for each in self.walks.values() if (place := each.leased) is not None]
@@ -564,10 +546,7 @@ class Sessions:
                 self.on_run_end(session)
 
     def on_recording_stored(self, session: Session) -> None:
-        """Hear that a recording of `session` was stored, maybe after its end.
-
-        Then its cassette is as complete as it was left. Blocks.
-        """
+        """Handle a stored recording of `session`, maybe after its end, which settles completeness. Blocks."""
         if self.walks.get(session.name) is session:
             return
         self._keep(session)
@@ -582,11 +561,7 @@ class Sessions:
             log.warning("cassette %s could not be marked as complete: %s", session.name, why)
 
     def bind(self, name: str, session: str, party: str = AGENT) -> None:
-        """Send what arrives under `name` to `session`, as calls of `party` where a request names none.
-
-        Raises SessionUnknown: there is no such session; SessionBusy: the name is bound already; RefusedError: the name
-        cannot be, or is the session's own.
-        """
+        """Send what arrives under `name` to `session`, by default as `party`'s. Raises SessionUnknown, SessionBusy."""
         target = self.get_session(session).name
         split_name(name)
         name = canonical(name)
@@ -618,10 +593,7 @@ class Sessions:
                 store.heartbeat(*place, self.holder)
 
     def close_all(self) -> None:
-        """End every session, the last thing before the store is closed.
-
-        One that cannot be ended does not keep the others.
-        """
+        """End every session before the store is closed; one that cannot be ended does not keep the others."""
         failure: LLMProxyError | None = None
         for session in list(self.walks.values()):
             try:

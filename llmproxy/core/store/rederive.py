@@ -88,10 +88,7 @@ def rekey_store(
 
 
 def rekey(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> int:
-    """Return every live interaction its key under `rules`, and return how many keys changed.
-
-    Recordings whose keys merge keep their order as occurrences of the one key.
-    """
+    """Give live interactions keys under `rules`; returns how many changed. Merged ones stay in order."""
     changed = 0
     for info in store.cassettes():
         if (derived := derive(store, info.name, info.sample, rules, upstreams)) is not None:

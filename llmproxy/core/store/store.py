@@ -113,10 +113,7 @@ class Writing(Protocol):
 
     @abstractmethod
     def promote(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
-        """Let everything that was recorded in `staged` be recordings of `place`, where those of `gone` are superseded.
-
-        `clean` says that the cassette is complete then. Raises CassetteBusy: somebody else records it.
-        """
+        """Make recordings of `staged` recordings of `place`, superseding `gone`; `clean`: it is complete then."""
 
     @abstractmethod
     def put_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
@@ -182,10 +179,7 @@ def choose_occurrence(
 
 
 def _find_healed(given: Addition, live: Sequence[KeyedRecording], before: int | None) -> frozenset[int]:
-    """Return the failures of earlier sessions whose place a new interaction takes.
-
-    A good one takes all of them, one that its client left the first that was left once; other failures none.
-    """
+    """Return failures of earlier sessions that a new one replaces: a good one all, a left one the first left once."""
     made = KeyedRecording(0, 0, given.interaction.response.status, given.interaction.response.ending)
     if given.healing is None:
         return frozenset()

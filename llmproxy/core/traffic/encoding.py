@@ -190,11 +190,7 @@ class Inflater:
 
 
 def decode(body: bytes, encoding: str, limit: int = LIMIT) -> bytes:
-    """Undo a Content-Encoding.
-
-    Raises ValueError: the coding is unknown, the body is corrupt or stops early, or it would be larger than `limit`
-    bytes.
-    """
+    """Undo a Content-Encoding. Raises ValueError: unknown, corrupt, cut, or larger than `limit` bytes."""
     inflater = Inflater(encoding, limit)
     decoded = inflater.feed(body)
     if not inflater.complete:

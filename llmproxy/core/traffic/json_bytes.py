@@ -67,10 +67,7 @@ _encoder = json.JSONEncoder(
 
 
 def parse(text: bytes | str) -> object:
-    """Parse JSON into a tree that stands for its value.
-
-    Raises NotLossless: it is not JSON, or cannot be canonicalised without loss.
-    """
+    """Parse JSON into a tree that stands for its value. Raises NotLossless: none, or not canonical without loss."""
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")

@@ -79,10 +79,7 @@ class Guard:
     """Bound beyond loopback: who connects may know us by any name."""
 
     def check(self, seen: SeenHead) -> None:
-        """See that a request may be served.
-
-        Raises ForeignHost: it names somebody else; ForeignPage: a page asks that nobody allowed.
-        """
+        """Check that a request may be served. Raises ForeignHost, ForeignPage: nobody allowed that page."""
         if seen.target is None and not self.any_host:
             self.check_host(seen.headers)
         origins = _values(seen.headers, "origin")

@@ -109,10 +109,7 @@ class _Nodes:
         self._known = known_in(settings.settings.store)
 
     async def once(self, plan: Plan, sample: int, runs: int) -> RunEnded:
-        """Run one sample of a plan somewhere, and tell here what happened.
-
-        Raises only what cancels it, or what the plan cannot be sent for.
-        """
+        """Run one sample of a plan elsewhere and tell its events here. Raises what cancels it or cannot be sent."""
         executor = plan.executor(sample, runs)
         parcel, sent = await asyncio.to_thread(self._send_plan, plan)
         try:

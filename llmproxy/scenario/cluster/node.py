@@ -159,10 +159,7 @@ _here: tuple[str, Node] | None = None
 
 
 def open_node(batch: str, version: str, make: Callable[[Path], Node]) -> Node:
-    """Return this process's place of a test, made by the first run; that of a test before ends.
-
-    Raises LLMProxyError.
-    """
+    """Return this process's place in a test, made by its first run; an earlier test's ends. Raises LLMProxyError."""
     import llmproxy
 
     global _here  # noqa: PLW0603 - what a process has once

@@ -51,10 +51,7 @@ def pack_files(paths: Iterable[Path], root: Path) -> dict[str, bytes]:
 
 
 def sent_files(patterns: Sequence[str], root: Path) -> Iterator[Path]:
-    """Yield the files that patterns name.
-
-    Raises SuiteError for one that names none: what is missing there would be found out late.
-    """
+    """Yield the files that patterns name. Raises SuiteError for one that names none: it would fail late."""
     for pattern in patterns:
         try:
             files = [path for path in root.glob(pattern) if path.is_file()]
@@ -67,10 +64,7 @@ def sent_files(patterns: Sequence[str], root: Path) -> Iterator[Path]:
 
 
 def variables(names: Sequence[str], env: Mapping[str, str], *, live: bool, flag: str) -> dict[str, str]:
-    """Return the variables that are named; in replay also those of keys that are set here, with no key in them.
-
-    Raises SettingsError.
-    """
+    """Return the named variables; in replay also set keys' names, keyless. Raises SettingsError."""
     for name in names:
         if name not in env:
             raise SettingsError(f"{flag} {name}: it is not set.")

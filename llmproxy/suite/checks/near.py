@@ -189,11 +189,7 @@ def _misspelt(path: str, known: _Names) -> tuple[str, str] | None:
 
 
 def _find_undeclared(path: str, schema: _Names, known: _Names) -> tuple[str, str]:
-    """Return the beginning of a path that the schema of a tool does not have and no call gave, and what there is in its
-    place.
-
-    Empty where it is there, or where no schema says what is.
-    """
+    """Return a path's undeclared beginning that no call gave, and what there is instead; empty without a schema."""
     place: tuple[str, ...] = ()
     if path in known.get((), ()):
         return "", ""

@@ -414,10 +414,7 @@ class _Calls:
         ]
 
     def _join_calls(self, key: str, judged: Sequence[tuple[ToolUse, list[Assertion] | None]]) -> Assertion:
-        """Put together what was found of each call: all must be right, or one if the file says so.
-
-        What nobody saw is an error.
-        """
+        """Join what was found of each call: all right, or one if the file says so; an unseen one is an error."""
         name = f"tools.{self.name}.{key}"
         if not judged:
             return replace(self._never_called(), name=name)

@@ -113,10 +113,7 @@ _WHERE = "the agent's answer"
 
 
 def read_processing(answers: Iterable[object]) -> dict[str, ProcessingFinding]:
-    """Read what the answers of one step say; a processor that was at work in one of them was at work.
-
-    Nothing odd raises.
-    """
+    """Read what a step's answers say; a processor at work in one was at work. Nothing odd raises."""
     found: dict[str, ProcessingFinding] = {}
     for answer in answers:
         tree = as_dict(answer)
@@ -302,10 +299,7 @@ class Window:
 def evaluate_traffic(
     context: CheckedStep, step: Talk, window: Window, strays: int = 0
 ) -> tuple[list[Assertion], Observed]:
-    """Evaluate what the step says about traffic; also what belongs to it.
-
-    `strays` are calls of this process that arrived while nobody had its turn.
-    """
+    """Evaluate what the step says about traffic; `strays` are this process's calls that arrived in nobody's turn."""
     measured = context.wire.step(window.after)
     if not step.about_wire:
         return [], measured

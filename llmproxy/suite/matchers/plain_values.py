@@ -212,10 +212,7 @@ def dig(value: object, path: str) -> Any:  # noqa: ANN401 - whatever a file or a
 
 
 def objection_to_path(path: str) -> str:
-    """Describe why a path cannot be followed; empty if it can.
-
-    Nothing would lie there, so what is said of nothing would hold.
-    """
+    """Return why a path cannot be followed, or "": nothing would lie there, and hold whatever is said of nothing."""
     found = _SEARCHES.search(path)
     return f"{path!r} is a path that is not understood here, from {path[found.start() :]!r} on" if found else ""
 

@@ -43,10 +43,7 @@ _STEP = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]", re.ASCII)
 
 
 class StepError(LLMProxyError):
-    """A step cannot be carried out or judged: a name without a value, a field that is not there.
-
-    Never a pass, never a failure.
-    """
+    """A step cannot be carried out or judged (no value, no such field): never a pass, never a failure."""
 
     code = "llmproxy_step"
     exit_code = Exit.ENVIRONMENT

@@ -38,10 +38,7 @@ class KnownNames:
         """Whether it is at what a step says about its own answer."""
 
     def variables(self, vars_: Mapping[str, Any], *, sure: bool = False) -> None:
-        """Take variables in their order; each may name those before it.
-
-        `sure`: a value that is a reference is meant as one.
-        """
+        """Take variables in their order; each may name those before it. `sure`: a reference is meant as one."""
         self.unread = {name: place_of(vars_, name, key=True) for name in vars_}
         for name, value in vars_.items():
             at = self.unread[name]
@@ -79,10 +76,7 @@ class KnownNames:
                 self.matcher(value, place_of(fields, column))
 
     def matcher(self, value: object, at: YamlPlace | None) -> None:
-        """Go through a matcher; patterns and schemas hold no references.
-
-        A name that stands for nothing is never in an answer.
-        """
+        """Go through a matcher; patterns and schemas hold no references. A name without a value is in no answer."""
         if not isinstance(value, Mapping):
             self.text(value, at, sure=True)
             return

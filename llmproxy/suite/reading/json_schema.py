@@ -23,10 +23,7 @@ NAME = "suite.schema.json"
 
 
 def beside(suite: Path) -> Path | None:
-    """Write the schema beside a suite; returns its path, None if it is there already, as it should be.
-
-    Raises OSError.
-    """
+    """Write the schema beside a suite; returns its path, None if it is there already. Raises OSError."""
     path = suite.parent / NAME
     if path.is_file() and path.read_text("utf-8") == text():
         return None

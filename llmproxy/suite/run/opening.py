@@ -194,10 +194,7 @@ class Opening:
         return SessionRequest(self.run_context.proxy, cassette, self.sample, self._options(), kind=RejudgeSession)
 
     async def open(self, session: RunSession | None, caller: Caller) -> None:
-        """Open everything but the session.
-
-        Raises what stands in the way; what was opened by then is to be given back.
-        """
+        """Open all but the session. Raises what stands in the way; what was opened by then is to be given back."""
         if self.run_context.recorded is not None:
             await self._open_recorded(self.run_context.recorded, session, caller)
             return
@@ -314,10 +311,7 @@ def _keep_known(store: StoreAdapter, names: list[str], own: list[str]) -> list[s
 
 
 def _run_variables(agent: AgentAdapter) -> list[dict[str, str]]:
-    """Return what is true of an agent's run: of one that we start, or that runs here.
-
-    Of a service nobody knows where it runs.
-    """
+    """Return what is true of an agent's run, started by us or here: where a service runs, nobody knows."""
     from llmproxy.client.run_variables import gather_run_variables
     from llmproxy.scenario.agents.command import CommandAgent
 

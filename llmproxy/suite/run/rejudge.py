@@ -255,10 +255,7 @@ class RecordedAgent(AgentAdapter):
         return [turn.said for turn in self._turns]
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 - the documented name
-        """Return the recorded answer, its traffic told before.
-
-        Raises Unjudgeable where the user says something else.
-        """
+        """Return the recorded answer, its traffic told before. Raises Unjudgeable: the user says something else."""
         said = text_of(input.messages[-1])
         turn = self._turns.pop(0) if self._turns else None
         if turn is None or turn.said != said:

@@ -66,10 +66,7 @@ class StepResult:
 
 
 def status_of(done: StepResult) -> Status:
-    """Return how a step ended.
-
-    One that failed has failed, even if something else of it cannot be evaluated; else that is an error.
-    """
+    """Return how a step ended: failed, even if some of it cannot be evaluated; else that is an error."""
     if done.status is not None:
         return done.status
     found = {each.status for each in done.assertions}

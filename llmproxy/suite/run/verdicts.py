@@ -59,10 +59,7 @@ def row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> dict[st
 
 
 def _mean_cost(ran: Sequence[CaseResult]) -> str | None:
-    """Return US dollars that the agent's calls cost in a run, on average: as recorded where they were replayed.
-
-    None if one is not known.
-    """
+    """Return a run's mean cost of the agent's calls, US dollars, as recorded; None if one is not known."""
     judged = [each for each in ran if each.status in _COUNTED]
     costs = [
         None if each.wire is None or AGENT not in each.wire.parties else each.wire.parties[AGENT].cost
@@ -73,10 +70,7 @@ def _mean_cost(ran: Sequence[CaseResult]) -> str | None:
 
 
 def _mean_latency(ran: Sequence[CaseResult]) -> float | None:
-    """Return milliseconds that the agent's calls of models took in a run, on average, as recorded.
-
-    None if one is not known.
-    """
+    """Return a run's mean time of the agent's calls, milliseconds, as recorded; None if one is not known."""
     times = [each.latency for each in ran if each.status in _COUNTED]
     known = [each for each in times if each is not None]
     return sum(known) / len(known) if known and len(known) == len(times) else None

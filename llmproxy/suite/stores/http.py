@@ -165,10 +165,7 @@ class HttpStore(StoreBase):
         reset: HttpTemplate | None = None,
         client: httpx.Client | None = None,
     ) -> None:
-        """Prepare; nothing is connected yet.
-
-        `timeout` in seconds; `reset` is the request that resets the service; `client` asks instead of one made here.
-        """
+        """Prepare, unconnected. `timeout`: seconds; `reset`: the request that resets; `client` asks instead of ours."""
         import httpx
 
         self._base = base.rstrip("/")

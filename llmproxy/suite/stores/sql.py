@@ -166,10 +166,7 @@ def _sequence_name(connection: Connection, mapped: MappedEntity) -> str | None:
 
 
 class Backup:
-    """A copy of a SQLite file, and the way back.
-
-    The agent may keep the file open: its pages are replaced, not the file.
-    """
+    """A copy of a SQLite file, and the way back by its pages: the agent may keep the file open."""
 
     def __init__(self, store: Tables) -> None:
         file = sqlite_file(store.url)

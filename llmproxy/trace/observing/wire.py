@@ -199,10 +199,7 @@ def recorded_at(calls: Iterable[Call]) -> float | None:
 
 
 def latency_of(calls: Iterable[Call], party: str = AGENT) -> float | None:
-    """Return how long a party's calls of models took together, in milliseconds, as they were recorded.
-
-    None where there are none, or where nobody recorded one of them: a replay's own pace says nothing.
-    """
+    """Return a party's time in models, milliseconds, as recorded; None for no calls, or one not recorded."""
     ends = [_recorded_ms(call.recording) for call in calls if call.party == party]
     return None if not ends or None in ends else sum(each for each in ends if each is not None)
 
@@ -437,10 +434,7 @@ def _find_counted(seen: Seen) -> Iterable[ToolUse]:
 
 
 def reference_of(recording: Mapping[str, Any]) -> str:
-    """Return what names a recording (in its JSON form) in every store that is made of the same cassettes.
-
-    Key and occurrence, and a digest of the answer: after the cassette was recorded anew it names nothing.
-    """
+    """Return what names a recording in all stores of its cassettes: key, occurrence, a digest of the answer."""
     known = recording["recorded"]
     answer = [recording.get(name) for name in ("status", "response_body")]
     digest = hashlib.sha256(json.dumps(answer, sort_keys=True, default=str).encode()).hexdigest()[:16]

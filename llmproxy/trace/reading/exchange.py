@@ -277,11 +277,7 @@ def list_declared(tree: dict[str, Any]) -> frozenset[str]:
 
 
 def declared_arguments(tree: dict[str, Any]) -> dict[str, dict[tuple[str, ...], frozenset[str]]]:
-    """Return the names of the arguments of each declared tool, as its schema has them, by where they stand; () is the
-    top.
-
-    Items of a list stand where the list does. A tool without such a schema is left out.
-    """
+    """Return arguments' names of each declared tool by place, () the top, lists' items as the list."""
     return {name: _names_below(arguments) for name, arguments in _offers(tree) if arguments}
 
 
@@ -374,10 +370,7 @@ def _reasons(value: dict[str, Any]) -> Iterator[str]:
 
 
 def _read_names(events: Sequence[dict[str, Any]]) -> tuple[str | None, str | None, tuple[str, ...]]:
-    """Return the model and the id that an answer names, and its finish reasons.
-
-    A stream says the one in its first events and the other in its last ones.
-    """
+    """Return an answer's model, id and finish reasons; a stream says them in its first and last events."""
     model = answer_id = None
     reasons: dict[str, None] = {}
     for value in events if len(events) <= _ENDS * 2 else (*events[:_ENDS], *events[-_ENDS:]):

@@ -44,10 +44,7 @@ _OPTIONS = {f"--{name}": name for name in ShimOptions._fields[1:]}
 
 
 def read_words(words: Sequence[str]) -> ShimOptions | None:
-    """Read the words behind ``llmproxy mcp``.
-
-    None where anything is not plainly an option of ours with its value, ``--`` and a command.
-    """
+    """Read the words behind ``llmproxy mcp``; None unless they are plainly our options, ``--`` and a command."""
     found: dict[str, str] = {}
     at = 0
     while at < len(words) and words[at] != "--":
@@ -117,11 +114,7 @@ _VERSION = re.compile(r"@[\w.^~-]+$")
 
 
 def server_name(command: Sequence[str], places: Mapping[str, str]) -> str:
-    """Return the name of a server that is started by `command`.
-
-    `places` are folders of this run by name (cwd, home, tmp): a server in one of them has the same name wherever that
-    is.
-    """
+    """Return the name of a server started by `command`, the same wherever `places` (cwd, home, tmp) are."""
     words = [word for word in command if not word.startswith("-")]
     meant = next((word for word in words if _base(word) not in _RUNNERS), words[0] if words else "server")
     shown = re.sub(r"[^A-Za-z0-9._-]+", "-", _base(meant)).strip("-.") or "server"

@@ -48,10 +48,7 @@ class ToolHost(Protocol):
         """Say what becomes of a line of the client's. Raises LLMProxyError."""
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
-        """Hear what the server answered to a forwarded message, until the client cancelled it if it was `left`.
-
-        Raises LLMProxyError: it is not kept.
-        """
+        """Handle the answer to a forwarded message, until cancelled if `left`. Raises LLMProxyError: not kept."""
 
     def on_server_loss(self, number: int, why: str) -> None:
         """Hear that it did not answer."""

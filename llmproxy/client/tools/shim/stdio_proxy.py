@@ -239,19 +239,13 @@ class StdioProxy:
             self._write_whole(line if line.endswith(b"\n") else line + b"\n")  # what follows is a line of its own
 
     def _discard(self, pending: _Pending) -> bool:
-        """Keep nothing of a request, and say so: its client hears an answer as if nothing were wrong.
-
-        False: the host is gone.
-        """
+        """Keep nothing of a request, and say so: its client hears an answer all the same. False: the host is gone."""
         asked = str(pending.message.get("method"))
         sys.stderr.write(f"llmproxy: mcp: NOT RECORDED: {asked[:60]!r}: {TWO_OF_ONE_ID}\n")
         return self._call_host(lambda: self._host.on_server_loss(pending.number, TWO_OF_ONE_ID))
 
     def _keep(self, pending: _Pending, *, left: bool = False) -> bool:
-        """Let the host keep what was answered to a request; where nobody can tell whose answer it is, that it is lost.
-
-        False: the host is gone.
-        """
+        """Keep what answered a request, or that it is lost where that is unknown. False: the host is gone."""
         if id_of(pending.message) in self._doubtful:
             return self._discard(pending)
         return self._call_host(lambda: self._host.on_server_answer(pending.number, pending.lines, left=left))

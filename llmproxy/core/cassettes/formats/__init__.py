@@ -162,10 +162,7 @@ _LISTED = 10
 
 
 def collect(items: Sequence[Any], one: Callable[[Any, int], Recorded], source: Source, what: str) -> list[Recorded]:
-    """Read the items of a file, numbered from 1, with a function that raises Problem.
-
-    Raises CassetteCorrupt: for all problems together, the first ten of them named.
-    """
+    """Read numbered items, from 1, by a function that raises Problem. Raises CassetteCorrupt naming the first ten."""
     found: list[Recorded] = []
     problems: list[str] = []
     for number, item in enumerate(items, 1):

@@ -380,10 +380,7 @@ def _children(node: object) -> list[object]:
 
 
 def by_length(tree: object, length: str | None) -> bytes:
-    """Write a tree whose own bytes are lost: in the style that has the length which was recorded, else compact.
-
-    Raises ValueError and TypeError for what is not JSON.
-    """
+    """Write a tree without bytes: in the style of the recorded length, else compact. Raises ValueError, TypeError."""
     best = write_tree(tree, "compact")
     if length is None or str(len(best)) == length:
         return best

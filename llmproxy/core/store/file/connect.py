@@ -198,10 +198,7 @@ def advise_missing(path: Path) -> str:
 
 
 def open_reader(path: Path) -> StoreReader:
-    """Open the store for reading only, its schema checked; neither the file nor its folder changes.
-
-    Raises CassetteNotFound, CassetteCorrupt, CassetteNewer, CassetteBusy.
-    """
+    """Open the store read-only, schema checked, changing nothing. Raises CassetteError of each kind."""
     state = check_file(path)
     if state is FileState.ABSENT:
         raise CassetteNotFound(f"There is no store at {path}.", hint=advise_missing(path))

@@ -128,10 +128,7 @@ class FileStore(Store):
         return store
 
     def close(self) -> None:
-        """Close both connections; the file is at rest as one file unless another process has it open.
-
-        Raises RecordingError: what was stored is not there any more: somebody cut the file, or wrote over it.
-        """
+        """Close both connections, leaving one file unless others have it open. Raises RecordingError: it was cut."""
         with self._lock:
             self._reader.close()
             if self._writer is None:
@@ -193,11 +190,7 @@ class FileStore(Store):
     def _insert(
         self, conn: sqlite3.Connection, ready: _Ready, now: float, before: int | None
     ) -> tuple[int, tuple[int, int]]:
-        """Make the rows of an interaction inside the caller's transaction; returns its id, and row and depth of its
-        request's body.
-
-        `before`: id of the first one that is stored together with it.
-        """
+        """Insert an interaction's rows; returns its id, its body's row and depth. `before`: first id of its batch."""
         one = ready.given.interaction
         name, sample = to_sql(one.cassette), one.sample
         slot = (name, sample, to_sql(one.party), one.key)

@@ -82,10 +82,7 @@ class Link:
 
     @contextmanager
     def open_connection(self, *, writing: bool) -> Iterator[Conn]:
-        """Yield the connection, in no transaction; errors come out as ours.
-
-        Raises Lost, Conflict; StoreReadOnly for a role that may not, CassetteBusy, RecordingError, CassetteError.
-        """
+        """Yield the connection, in no transaction. Raises Lost, Conflict, StoreReadOnly and others of ours."""
         with self._lock:
             if self._conn is None:
                 self._conn = connect(self.server)

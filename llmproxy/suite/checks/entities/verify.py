@@ -180,10 +180,7 @@ def _select_rows(run: RunRows, info: EntityInfo, id_: object, filters: Mapping[s
 
 
 def _check_key(info: EntityInfo, key: str | float) -> None:
-    """Refuse an id that no row can have: of a text where keys are numbers nobody may say that it is gone.
-
-    Raises StepError.
-    """
+    """Refuse an id that no row can have: a text where keys are numbers may not be "gone". Raises StepError."""
     kind = info.columns[info.key].kind if info.key in info.columns else Kind.UNKNOWN
     try:
         from_plain(key_value(key, kind), kind)
@@ -215,10 +212,7 @@ class Entities:
         deterministic: bool = False,
         names: Sequence[str] = (),
     ) -> None:
-        """Begin a run that may touch the entities `names`.
-
-        With `deterministic` setup's rows get ids made of the scenario's id, the number of the run and their names.
-        """
+        """Begin a run with the entities `names`; `deterministic`: setup's ids are made of scenario, run and name."""
         self._run = run
         self._names = names
         self._sample = (scenario, sample)
