@@ -153,6 +153,7 @@ def plan(
     else:
         quiet = {}
     urls = _base_urls(session_url(url, session), env, notes) if base_urls else {}
+    urls |= _copilot_url(url, session_url(url, session), env, notes, replay=replay) if urls else {}
     others = {URL_VARIABLE: url.rstrip("/"), **({RUN_VARIABLE: session} if session else {}), **quiet}
     others |= {} if env.get(HASH_SEED) else {HASH_SEED: "0"}
     if urls and env.get(AWS_IGNORES, "").lower() == "true":
@@ -198,6 +199,20 @@ def _base_urls(base: str, env: Mapping[str, str], notes: list[str]) -> dict[str,
             "set OPENAI_API_KEY to use OpenAI beside it"
         )
     return found
+
+
+def _copilot_url(url: str, base: str, env: Mapping[str, str], notes: list[str], *, replay: bool) -> dict[str, str]:
+    """Return what makes Copilot's CLI ask through us: without a provider of its own it asks GitHub."""
+    from llmproxy.core.providers.hosts import COPILOT_URL, find_copilot_provider, is_copilot_elsewhere
+
+    if not replay and is_copilot_elsewhere(env, urlsplit(url).netloc.rpartition("@")[2]):
+        notes.append(
+            f"{COPILOT_URL} is left as it is, so Copilot's calls go past the proxy: its host is not the one to which "
+            "this provider's calls and key go; unset that key, or set its base URL to the same host"
+        )
+        return {}
+    provider, path = find_copilot_provider(env)
+    return {COPILOT_URL: base + provider.prefix + path}
 
 
 def _keys(

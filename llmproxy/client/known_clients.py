@@ -165,10 +165,9 @@ RUNTIMES = (
         "HTTPS_PROXY is read; Deno trusts DENO_CERT, Bun NODE_EXTRA_CA_CERTS. (documented)",
     ),
     Runtime(
-        "Claude Code or Codex", r"claude|codex|gemini",
-        "Claude Code reads ANTHROPIC_BASE_URL, the Gemini CLI GOOGLE_GEMINI_BASE_URL with an API key. Codex has "
-        "openai_base_url in "
-        "~/.codex/config.toml.",
+        "a coding agent", r"claude|codex|copilot|gemini|qwen",
+        "Claude Code reads ANTHROPIC_BASE_URL, the Gemini CLI GOOGLE_GEMINI_BASE_URL with an API key, Copilot CLI "
+        "COPILOT_PROVIDER_BASE_URL, Qwen Code OPENAI_BASE_URL. Codex has openai_base_url in ~/.codex/config.toml.",
         "All read HTTPS_PROXY; Claude Code trusts NODE_EXTRA_CA_CERTS, Codex CODEX_CA_CERTIFICATE. Signed in with an "
         "account, "
         "they can only be intercepted. (documented)",

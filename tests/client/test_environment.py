@@ -54,6 +54,44 @@ def test_what_was_preset_is_the_upstream_unless_it_is_ours() -> None:
     assert upstreams_of(env, URL) == {"openai": "https://gw/v1"}
 
 
+@pytest.mark.parametrize(
+    ("env", "path", "upstreams"),
+    [
+        ({}, "/v1", {}),
+        ({"TYPE": "anthropic"}, "/anthropic", {}),
+        ({"TYPE": "azure"}, "/azure", {}),
+        ({"BASE_URL": "https://gw.example/llm"}, "/v1", {"openai": "https://gw.example/llm"}),
+        ({"TYPE": "anthropic", "BASE_URL": "https://gw.example"}, "/anthropic", {"anthropic": "https://gw.example"}),
+        ({"BASE_URL": "https://api.x.ai/v1", "OPENAI_API_KEY": "sk"}, "/xai/v1", {"xai": "https://api.x.ai/v1"}),
+        ({"BASE_URL": "https://api.openai.com/v1", "OPENAI_API_KEY": "sk"}, "/v1", {}),
+        (
+            {"BASE_URL": "http://gw/v1", "OPENAI_BASE_URL": "http://gw/v1", "OPENAI_API_KEY": "sk"},
+            "/v1",
+            {"openai": "http://gw/v1"},
+        ),
+        ({"BASE_URL": "https://gw.example/v1", "OPENAI_API_KEY": "sk"}, None, {}),
+        (
+            {"BASE_URL": "https://api.openai.com/v1", "OPENAI_BASE_URL": "https://gw/v1"},
+            None,
+            {"openai": "https://gw/v1"},
+        ),
+        ({"BASE_URL": f"{URL}/s/y/v1"}, "/v1", {}),
+    ],
+)
+def test_copilot_asks_the_provider_that_it_was_given(
+    env: dict[str, str], path: str | None, upstreams: dict[str, str]
+) -> None:
+    """By its own variables; where its key would reach another host than today's it is left alone and said, but in replay."""
+    env = {name if name.startswith("OPENAI") else f"COPILOT_PROVIDER_{name}": value for name, value in env.items()}
+    assert upstreams_of(env, URL) == upstreams
+    made = plan(URL, "x", env, replay=False)
+    assert made.base_urls.get("COPILOT_PROVIDER_BASE_URL") == (None if path is None else f"{URL}/s/x{path}")
+    assert any("Copilot" in note for note in made.notes) == (path is None)
+    replayed = plan(URL, "x", env, replay=True)
+    assert replayed.base_urls["COPILOT_PROVIDER_BASE_URL"] == f"{URL}/s/x{path or '/v1'}"
+    assert not any("Copilot" in note for note in replayed.notes)
+
+
 def test_keys_get_a_placeholder_in_replay_only_and_never_over_one_that_is_set() -> None:
     """A real key is the user's; in modes with a network a wrong key would be sent."""
     env = {"OPENAI_API_KEY": "sk-mine", "ANTHROPIC_AUTH_TOKEN": "t", "GOOGLE_API_KEY": "g"}

@@ -7,7 +7,7 @@ requests it makes on the side. Everything else (the dialogue, the folders, what 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 ASK = "What do my notes say?"
@@ -45,6 +45,10 @@ class Agent:
     """Whether its questions want a stream."""
     source: str = ""
     """Where its package comes from, if not from npm's registry: a folder."""
+    shares: str = ""
+    """The row whose packages it runs, if not its own."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """What lies in its home before it runs, by path."""
 
 
 AGENTS = (
@@ -74,3 +78,49 @@ AGENTS = (
         aside=({"method": "GET", "path": "*/models"},),
     ),
 )
+
+_COPILOT = Agent(
+    "copilot",
+    "@github/copilot",
+    ("copilot", "-p", ASK, "--allow-all-tools", "--allow-all-paths"),
+    "bash",
+    "command",
+    {"COPILOT_OFFLINE": "true", "COPILOT_MODEL": "gpt-5"},
+    {"description": "look"},
+)
+MORE = (
+    _COPILOT,
+    replace(
+        _COPILOT,
+        name="copilot-responses",
+        shares="copilot",
+        variables={**_COPILOT.variables, "COPILOT_PROVIDER_WIRE_API": "responses"},
+    ),
+    replace(
+        _COPILOT,
+        name="copilot-anthropic",
+        shares="copilot",
+        variables={**_COPILOT.variables, "COPILOT_MODEL": "claude-sonnet-4.5", "COPILOT_PROVIDER_TYPE": "anthropic"},
+    ),
+    Agent(
+        "gemini",
+        "@google/gemini-cli",
+        ("gemini", "-p", ASK, "--yolo", "--skip-trust", "-m", "gemini-2.5-pro"),
+        "run_shell_command",
+        "command",
+        {"GEMINI_API_KEY": "test"},
+        {"description": "look"},
+        files={".gemini/settings.json": '{"security": {"auth": {"selectedType": "gemini-api-key"}}}'},
+    ),
+    Agent(
+        "qwen",
+        "@qwen-code/qwen-code",
+        ("qwen", "-p", ASK, "--yolo"),
+        "run_shell_command",
+        "command",
+        {"OPENAI_MODEL": "gpt-4o"},
+        {"description": "look", "is_background": False},
+        aside=({"contains": "managed memory extraction subagent", "say": "ok"},),
+    ),
+)
+"""Those that `scripts/lab/compatibility` alone runs, in their newest versions."""

@@ -25,7 +25,7 @@ _QUIET = ("--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "error")
 
 def environment_of(agent: Agent, here: Path = HERE) -> Environment:
     """Return where an agent's packages lie, and how they come there."""
-    folder = here / agent.name
+    folder = here / (agent.shares or agent.name)
     install = ("npm", "ci", *_QUIET, "--prefix", str(folder))
     after = ("node", str(folder / "node_modules" / agent.package / agent.installer)) if agent.installer else ()
     commands = (install, after) if after else (install,)

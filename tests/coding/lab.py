@@ -159,7 +159,7 @@ class Lab:
 
     def record(self, where: Where) -> Ran:
         """Record the dialogue there."""
-        where.prepare("record")
+        self._prepare(where, "record")
         with Provider(script(self.agent, str(where.cwd), self.turns), check=False) as up:
             ran = self.run(where, up.url, "run", "--mode", "record")
             ran.upstream = len(up.requests)
@@ -170,7 +170,7 @@ class Lab:
 
     def learn(self, where: Where, *accept: str) -> Ran:
         """Let the recording be tried there."""
-        where.prepare("learn")
+        self._prepare(where, "learn")
         return self.run(where, DEAD, "learn", self.agent.name, *accept, cut_off=self.cut_off)
 
     def learn_all(self, where: Where) -> list[str]:
@@ -187,8 +187,15 @@ class Lab:
 
     def replay(self, where: Where, *options: str) -> Ran:
         """Replay it there, with nobody to ask."""
-        where.prepare("replay")
+        self._prepare(where, "replay")
         return self.run(where, DEAD, "run", *options, cut_off=self.cut_off)
+
+    def _prepare(self, where: Where, name: str) -> None:
+        """Make the place, and what the agent finds in its home."""
+        where.prepare(name)
+        for path, text in self.agent.files.items():
+            (where.home / path).parent.mkdir(parents=True, exist_ok=True)
+            (where.home / path).write_text(text)
 
     def run(self, where: Where, upstream: str, *words: str, cut_off: bool = False) -> Ran:
         """Run the agent under a command of llmproxy."""

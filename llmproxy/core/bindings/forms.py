@@ -38,6 +38,9 @@ _BEFORE_ANSI = late(r"(?:\x1b|\\u001[bB]|\\x1[bB]|\\e|\\033)\[[0-9;]*[A-Za-z]\Z"
 _BEFORE_ESCAPE = late(r"(?<!\\)(?:\\\\)*\\+[nrtbf\"']\Z")
 _BEFORE_FLAG = late(r"(?:^|[\s\"'=,(\[])-[A-Za-z]\Z")
 _ABOVE = late(r"(?<![^\s\"'`=:,(/\\])(?:\.\.\.?|…)[/\\]\Z")
+_PARTS = late(r"/[^\s\"'`<>|*?]*/")
+"""What stands between a home and a name below it."""
+_LONGEST_PATH = 400
 _LOOK_BACK = 24
 _TAIL = frozenset(".-")
 _FOLLOWED = frozenset("_~$%+@")
@@ -193,14 +196,22 @@ def list_forms(pairs: Sequence[RunVariablePair]) -> list[Form]:
             case Nature.DATE if pair.differs:
                 found += _date_forms(pair)
             case Nature.BLOCK if pair.differs:
-                found.append(
-                    Form(pair.name, pair.recorded.value, (pair.present.value,), is_block, Reach.AGENT, in_answers=False)
-                )
+                for prefix in _LINE_PREFIXES:
+                    text, now = (_prefix_lines(each.value, prefix) for each in (pair.recorded, pair.present))
+                    found.append(Form(pair.name, text, (now,), is_block, Reach.AGENT, in_answers=False))
             case Nature.IDENTIFIER if pair.differs and pair.present.nature is Nature.IDENTIFIER:
                 found.append(Form(pair.name, pair.recorded.value, (pair.present.value,), stands_alone))
             case _:
                 pass
     return found
+
+
+_LINE_PREFIXES = ("", "git: ")
+"""What an agent writes before each line of a block; the second is Qwen Code's."""
+
+
+def _prefix_lines(text: str, prefix: str) -> str:
+    return "\n".join(prefix + line for line in text.split("\n"))
 
 
 # -- days --------------------------------------------------------------------------------------------------------------
@@ -299,10 +310,49 @@ def _path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> Iterato
         yield Form(pair.name, mine, tuple(text for text in (theirs, *present) if text), is_path)
     elif theirs:
         yield Form(pair.name, recorded[0], (present[0], theirs), is_path)
+    yield from _folder_name_forms(pair, homes)
     between = [_home_relative_to(_trim_path(each.value), _trim_path(home.value)) for each, home in
                ((pair.recorded, homes.recorded), (pair.present, homes.present))]  # fmt: skip
     if between[0] and between[1]:
         yield Form(homes.name, between[0], (between[1], *_names(homes.present)), is_path, Reach.NOT_TYPED)
+
+
+_STATE_FOLDERS = (".gemini/tmp", ".gemini/history")
+"""Folders below home in which an agent names a folder after the one it works in: Gemini CLI's."""
+
+
+def _folder_name_forms(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[Form]:
+    """Yield the working folder's own name in hidden folders below home; in answers only where an agent is known to
+    keep its files.
+    """
+    recorded, present = (posixpath.basename(_trim_path(each.value)) for each in (pair.recorded, pair.present))
+    if pair.name != "cwd" or not (recorded and present):
+        return
+    before, now = _names(homes.recorded), _names(homes.present)
+    border = _build_border_below((*before, *now, "~"))
+    for write in (str, _slug):
+        yield Form(pair.name, write(recorded), (write(present),), border, Reach.NOT_TYPED, in_answers=False)
+        for folder in _STATE_FOLDERS:
+            there = tuple(f"{home}/{folder}/{write(present)}" for home in now)
+            for home in before:
+                yield Form(pair.name, f"{home}/{folder}/{write(recorded)}", there, is_path)
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or name
+
+
+def _build_border_below(homes: Sequence[str]) -> Border:
+    """Return whether a name is a part of a path that begins with a hidden folder of one of these homes."""
+
+    def is_below(text: str, start: int, end: int) -> bool:
+        for home in homes:
+            at = text.rfind(f"{home}/.", max(0, start - _LONGEST_PATH), start)
+            if at >= 0 and _PARTS.fullmatch(text, at + len(home), start) and _path_begins(text, at):
+                return path_ends(text, end)
+        return False
+
+    return is_below
 
 
 def _is_at_root(path: str) -> bool:

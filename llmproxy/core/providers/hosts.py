@@ -64,6 +64,34 @@ def port_of(scheme: str, port: int | None) -> int:
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound
 
 
+COPILOT_URL = "COPILOT_PROVIDER_BASE_URL"
+COPILOT_TYPE = "COPILOT_PROVIDER_TYPE"
+
+
+def find_copilot_provider(env: Mapping[str, str]) -> tuple[Provider, str]:
+    """Return which provider GitHub Copilot's CLI asks with a key of the user's, and what follows that one's prefix in
+    its base URL: whose host the variable names, else its type's, which is OpenAI if none is set.
+    """
+    parts = urlsplit(_base_url_or_empty("", env.get(COPILOT_URL, "")))
+    known = provider_of_host(parts.hostname, port_of(parts.scheme, parts.port)) if parts.hostname else None
+    if known is not None:
+        return known, parts.path.rstrip("/")
+    provider = PROVIDERS.get(env.get(COPILOT_TYPE, "").strip().lower(), PROVIDERS["openai"])
+    return provider, next(iter(provider.env.values()), "")
+
+
+def is_copilot_elsewhere(env: Mapping[str, str], ours: str) -> bool:
+    """Return whether Copilot's base URL names another place than the one to which we send its provider's requests."""
+    url = _base_url_or_empty("", env.get(COPILOT_URL, ""))
+    parts, us = urlsplit(url), urlsplit(f"//{ours}")
+    if not url or _same_place(url, us.hostname or "", us.port):
+        return False
+    provider, _ = find_copilot_provider(env)
+    place = upstreams_from_env(env, ours).get(provider.name) or provider.upstream
+    same = _same_place(place, parts.hostname or "", port_of(parts.scheme, parts.port)) if place else False
+    return not (same or (place == provider.upstream and provider_of_host(parts.hostname or "", None) is provider))
+
+
 def upstreams_from_env(env: Mapping[str, str], ours: str) -> dict[str, str]:
     """Return the base URLs that the environment sets, by provider, without those that point to us.
 
@@ -72,11 +100,18 @@ def upstreams_from_env(env: Mapping[str, str], ours: str) -> dict[str, str]:
     us = urlsplit(f"//{ours}")
     upstreams: dict[str, str] = {}
     for provider in PROVIDERS.values():
-        for variable in provider.env:
+        for variable in _list_variables(provider, env):
             url = _base_url_or_empty(provider.name, env.get(variable, "").strip())
             if url and not _same_place(url, us.hostname or "", us.port):
                 upstreams.setdefault(provider.name, url)
     return upstreams
+
+
+def _list_variables(provider: Provider, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the variables that say where a provider is: Copilot's only where no other client has a key for it."""
+    has_key = any(env.get(name) for key in provider.keys for name in (key.name, *key.instead))
+    copilots = bool(env.get(COPILOT_URL)) and not has_key and find_copilot_provider(env)[0] is provider
+    return (*provider.env, COPILOT_URL) if copilots else tuple(provider.env)
 
 
 def _base_url_or_empty(provider: str, value: str) -> str:
@@ -142,8 +177,8 @@ def from_environment(loaded: Loaded, env: Mapping[str, str]) -> Loaded:
     ours = f"{loaded.settings.host}:{loaded.settings.port}"
     found = {}
     for name, url in upstreams_from_env(env, ours).items():
-        variables = (variable for variable in PROVIDERS[name].env if variable in env)
-        setter = next(one for one in variables if upstreams_from_env({one: env[one]}, ours).get(name) == url)
+        variables = (variable for variable in _list_variables(PROVIDERS[name], env) if variable in env)
+        setter = next(one for one in variables if url == _base_url_or_empty(name, env[one].strip()))
         found[name] = (url, Source(Origin.ENVIRONMENT, setter))
     return loaded.with_upstreams(found)
 

@@ -519,7 +519,14 @@ class Client(NamedTuple):
 
 
 _PRODUCT = late(r"([A-Za-z][\w.@-]*(?:/[A-Za-z][\w.@-]*)*)[/ ]v?(\d[\w.+-]{0,40})")
-CLIENTS = {"claude-cli": "Claude Code", "codex_cli_rs": "Codex", "codex_exec": "Codex", "GeminiCLI": "Gemini CLI"}
+CLIENTS = {
+    "claude-cli": "Claude Code",
+    "codex_cli_rs": "Codex",
+    "codex_exec": "Codex",
+    "GeminiCLI": "Gemini CLI",
+    "GeminiCLI-tui": "Gemini CLI",
+    "QwenCode": "Qwen Code",
+}
 """Names of agents, by what their user-agent begins with; every other client keeps the name that it says."""
 
 

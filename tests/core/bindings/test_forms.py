@@ -117,6 +117,37 @@ def test_a_common_word_is_no_folder_of_ours_wherever_it_stands(around: str) -> N
         assert not _fits(around.format("test"), around.format("src"), before, now, role=role), role
 
 
+@pytest.mark.parametrize(
+    ("recorded", "present", "fits"),
+    [
+        ("in /home/ann/.gemini/tmp/my-app now", "in /srv/kim/.gemini/tmp/today now", True),
+        ("/home/ann/.cache/x/My App/y", "/srv/kim/.cache/x/Today/y", True),
+        ("~/.cache/My App", "~/.cache/Today", True),
+        ("/home/ann/.gemini/tmp/my-app", "/srv/kim/.gemini/tmp/other", False),
+        ("/home/ann/.gemini/tmp/my-app2", "/srv/kim/.gemini/tmp/today2", False),
+        ("/home/lee/.gemini/tmp/my-app", "/home/lee/.gemini/tmp/today", False),
+        ("/home/ann/lib/My App", "/srv/kim/lib/Today", False),
+        ("/home/ann/.cache/x, then /etc/My App", "/srv/kim/.cache/x, then /etc/Today", False),
+    ],
+)
+def test_an_agent_s_folder_below_home_is_called_after_ours(recorded: str, present: str, *, fits: bool) -> None:
+    """Gemini CLI writes to ``~/.gemini/tmp/my-app``; only in hidden folders of this run's home, never in a question."""
+    before, now = _paths(cwd="/tmp/My App", home="/home/ann"), _paths(cwd="/srv/Today", home="/srv/kim")
+    assert _fits(recorded, present, before, now, role="system") is fits
+    if fits and "gemini" not in recorded:
+        assert not _fits(recorded, present, before, now)
+
+
+@pytest.mark.parametrize("around", ["```\n{}\n```", "git: Recent commits:\n{}"])
+def test_lines_of_git_may_stand_behind_a_word_each(around: str) -> None:
+    """Qwen Code writes ``git: `` before each commit."""
+    old, new = "a1b2c3d One", "d4e5f6a Two\nb7c8d9e One"
+    before, now = _paths(git_commits=old), _paths(git_commits=new)
+    said = [around.format("\n".join(f"git: {line}" for line in each.split("\n"))) for each in (old, new)]
+    assert _fits(said[0], said[1], before, now, role="system")
+    assert not _fits(said[0], said[1].replace("Two", "Too"), before, now, role="system")
+
+
 def test_a_folder_at_the_root_is_no_option_of_a_program() -> None:
     """``-app`` is the slug of ``/app``, as a folder's name only: ``java -app`` is asked alike everywhere."""
     before, now = _paths(cwd="/app"), _paths(cwd="/srv/ci")

@@ -468,3 +468,20 @@ def test_what_the_session_knows_checks_and_does_not_choose() -> None:
     third = fit_request(bindings, body(OLD), body(NEW.replace("7", "8")), known)
     assert isinstance(third, Mismatch)
     assert third.why is Why.NOT_ONE_TO_ONE
+
+
+@pytest.mark.parametrize(
+    ("said", "got"),
+    [
+        ("see /home/ann/.gemini/tmp/shop/logs", "see /srv/kim/.gemini/tmp/of-today/logs"),
+        ("see /home/ann/.config/shop/x", "see /srv/kim/.config/shop/x"),
+    ],
+)
+def test_only_a_known_agent_s_folder_is_called_after_ours_in_answers(said: str, got: str) -> None:
+    """Gemini CLI's; any other below home may be called so by chance."""
+    bindings = Bindings(
+        [RunVariable("cwd", "/tmp/shop"), RunVariable("home", "/home/ann")],
+        [RunVariable("cwd", "/srv/of-today"), RunVariable("home", "/srv/kim")],
+    )
+    answer = rewrite_answer(bindings, EMPTY, _message({"type": "text", "text": said}))
+    assert _blocks(answer) == [{"type": "text", "text": got}]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.bindings import Bindings, Fit, fit_request
+from llmproxy.core.bindings import Bindings, Fit, RunVariable, fit_request
 from llmproxy.core.bindings.volatile_fields import OUTSIDE, SYSTEM, list_shipped
 
 NOTICE = """<system-reminder>
@@ -62,7 +62,41 @@ def test_each_shipped_slot_is_anchored_by_words_of_its_agent() -> None:
     assert [slot for slot in slots if len(slot.before) < len("Chunk ID") or slot.arguments] == []
 
 
+SESSION = "Session folder: {home}/.copilot/session-state/"
+COPILOT = (
+    SESSION.replace("{home}", "{0}") + "{1}\n\nContents:",
+    "<current_datetime>{2}</current_datetime>\n\n{3}",
+)
+
+
+@pytest.mark.parametrize(
+    ("now", "fits"),
+    [
+        (("/srv/kim", NOW["session"], "2027-01-03T11:00:01.464+02:00", "What?"), True),
+        (("/srv/kim", "another", "2027-01-03T11:00:01.464+02:00", "What?"), False),
+        (("/srv/lee", NOW["session"], "2027-01-03T11:00:01.464+02:00", "What?"), False),
+        (("/srv/kim", NOW["session"], "yesterday", "What?"), False),
+        (("/srv/kim", NOW["session"], "2027-01-03T11:00:01.464+02:00", "What else?"), False),
+    ],
+)
+def test_copilot_s_session_and_clock_vary(now: tuple[str, ...], *, fits: bool) -> None:
+    """The session's uuid below this run's home, and the time in the agent's own block; never the question."""
+    then = ("/home/ann", THEN["session"], "2026-11-28T03:15:59.464+00:00", "What?")
+    requests = [
+        {
+            "messages": [
+                {"role": role, "content": text.format(*each)}
+                for role, text in zip(("system", "user"), COPILOT, strict=True)
+            ]
+        }
+        for each in (then, now)
+    ]
+    homes = [RunVariable("home", "/home/ann")], [RunVariable("home", "/srv/kim")]
+    found = fit_request(Bindings(*homes, list_shipped()), requests[0], requests[1])
+    assert isinstance(found, Fit) is fits, found
+
+
 def test_outside_of_results_ours_are_of_system_text() -> None:
-    """Claude Code names git's user there; nothing else that ships stands outside."""
-    assert [slot.before for slot in list_shipped() if slot.tool in (OUTSIDE, SYSTEM)] == ["Git user: "]
+    """Claude Code names git's user there, Copilot its session; nothing else that ships stands outside."""
+    assert [slot.before for slot in list_shipped() if slot.tool in (OUTSIDE, SYSTEM)] == ["Git user: ", SESSION]
     assert [slot for slot in list_shipped() if slot.tool == OUTSIDE] == []
