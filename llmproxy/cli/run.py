@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import typer
 
@@ -21,7 +22,7 @@ from llmproxy.cli.parts.live_runs import LiveRuns, check_recorded
 from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather, options_of
 from llmproxy.cli.parts.printing import write_whole_lines
 from llmproxy.cli.parts.run_ending import RunEnding, write_result
-from llmproxy.cli.parts.run_options import RunArguments
+from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.session_setup import (
     faults_of,
     open_session,
@@ -32,9 +33,6 @@ from llmproxy.cli.parts.session_setup import (
     start_options,
 )
 from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
-
-if TYPE_CHECKING:
-    from llmproxy.client.environment import EnvironmentPlan
 
 
 def register(app: typer.Typer) -> None:
@@ -63,7 +61,10 @@ def execute(asked: RunArguments, env: Mapping[str, str]) -> int:
     how = replace(asked.options, intercept=asked.options.intercept or bool(hosts))
     asked = replace(asked, options=how, recorded=hosts)
     if loaded.settings.faults.partition(":")[0] == "sweep":
+        if how.only:
+            raise SettingsError("--only makes no network for a sweep.", hint="Leave one of the two out.")
         return sweep(asked, loaded, env)
+    reach = _read_reach(how)
     faults_of(loaded.settings)  # what cannot be meant is said before anything starts
     if how.runs is not None and not loaded.settings.live:
         raise SettingsError(
@@ -93,10 +94,11 @@ def execute(asked: RunArguments, env: Mapping[str, str]) -> int:
                 *(f"llmproxy: {note}" for note in plan.notes), *(() if how.intercept else warn(asked.command))
             )
             end, runs = RunEnding(proxy, opened.name, since, loaded, asked.command), LiveRuns(loaded)
-            code = _run_all(asked, plan, end, runs, env, lambda: open_session(proxy, loaded, env, declared, tools))
+            run_once = partial(_run_once, asked, plan.applied_to(env), reach, end)
+            code = _run_all(asked, run_once, end, runs, lambda: open_session(proxy, loaded, env, declared, tools))
         if loaded.settings.verbose and proxy.process is not None:
             write_whole_lines(proxy.process.said.rstrip())
-        final = end.print_end(code, plan)
+        final = end.print_past(end.print_end(code, plan), only=how.only)
         write_whole_lines(*runs.describe())
         if how.json is not None:
             write_result(how.json, end.to_json(code, final) | runs.to_json())
@@ -105,21 +107,18 @@ def execute(asked: RunArguments, env: Mapping[str, str]) -> int:
 
 def _run_all(
     asked: RunArguments,
-    plan: EnvironmentPlan,
+    run_once: Callable[[Callable[[int], object]], int],
     end: RunEnding,
     runs: LiveRuns,
-    env: Mapping[str, str],
     again: Callable[[], object],
 ) -> int:
     """Run the command, as often as was asked, and close its sessions; `again` opens the next. Returns the last exit
     code that was not 0.
     """
-    from llmproxy.client.process import run_child
-
     heard: list[int] = []
     code = int(Exit.OK)
     for left in range(asked.options.runs or 1, 0, -1):
-        ended = run_child(asked.command, plan.applied_to(env), heard=heard.append)
+        ended = run_once(heard.append)
         code, last = ended or code, left == 1 or bool(heard)
         interrupted = bool(heard) or ended in ENDED_BY_USER
         end.close(failed=ended != Exit.OK, interrupted=interrupted, last=last)
@@ -127,4 +126,36 @@ def _run_all(
         if last or end.trouble:
             break
         again()
+    return code
+
+
+def _read_reach(options: RunOptions) -> list[tuple[str, int] | str]:
+    """Return what --only-allow names. Raises SettingsError, MachineError: no such network can be made here."""
+    if not options.only:
+        if options.only_allow:
+            raise SettingsError("--only-allow says what --only lets through: type --only, too.")
+        return []
+    from llmproxy.client.isolated_network import check_able, parse_place
+
+    reach = [parse_place(each) for each in options.only_allow]
+    check_able()
+    return reach
+
+
+def _run_once(
+    asked: RunArguments,
+    env: Mapping[str, str],
+    reach: Sequence[tuple[str, int] | str],
+    end: RunEnding,
+    heard: Callable[[int], object],
+) -> int:
+    from llmproxy.client.process import run_child
+
+    if not asked.options.only:
+        return run_child(asked.command, env, heard=heard)
+    from llmproxy.client.isolated_network import IsolatedNetwork, parse_place
+
+    with IsolatedNetwork([*reach, parse_place(urlsplit(end.proxy.url).netloc)]) as network:
+        code = run_child(asked.command, env, network.serve, heard, network.enter)
+    end.tries.update(network.tries)
     return code

@@ -466,10 +466,11 @@ def run_child(
     env: Mapping[str, str],
     started: Callable[[int], None] = lambda _pid: None,
     heard: Callable[[int], object] = lambda _signal: None,
+    enter: Callable[[], object] | None = None,
 ) -> int:
     """Run a command to its end and return its exit code, 128 + n if signal n ended it.
 
-    `started` hears its process id, `heard` each signal that came meanwhile.
+    `started` hears its process id, `heard` each signal that came meanwhile; the child calls `enter` before it executes.
 
     Raises:
         CommandNotFound: it cannot be executed.
@@ -493,7 +494,7 @@ def run_child(
     }
     try:
         try:
-            popen = subprocess.Popen(command, env=dict(env))
+            popen = subprocess.Popen(command, env=dict(env), preexec_fn=enter)  # noqa: PLW1509 - no other thread of `run` lives
         except OSError as error:
             raise _not_found(
                 command[0], NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE

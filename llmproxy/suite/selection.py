@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from llmproxy.amounts import dollars
 from llmproxy.did_you_mean import did_you_mean, suggest
 from llmproxy.errors import LLMProxyError, MissError, SuiteError
-from llmproxy.protocol import OFFLINE
+from llmproxy.protocol import OFFLINE, Mode
 from llmproxy.scenario.values.run import cassette_of
 from llmproxy.trace.reading.recording import spans_of
 
@@ -103,7 +103,8 @@ def explain_miss(
             " `ids: deterministic` gives the rows of `setup` ids of their own; then record once more"
         )
     for mode, command in (starts or {}).items():
-        text = text.replace(command, f"{rerun} {flag} {mode}")
+        own = f"{rerun} {flag} {mode}" if mode != Mode.REPLAY else "no option names it; a scenario has one of its own"
+        text = text.replace(command, own)
     return "\n".join([*lines, text])
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -65,6 +66,8 @@ class RunEnding:
     """Why requests were refused, other than misses: an upstream that could not be reached."""
     unfiled: str = ""
     """Which answers stand in no file of the folder of cassettes, and what to type."""
+    tries: Counter[str] = field(default_factory=Counter)
+    """What the command tried to reach past the proxy under --only, in words."""
     trouble: str = ""
 
     def close(self, *, failed: bool = False, interrupted: bool = False, last: bool = True) -> None:
@@ -204,6 +207,20 @@ class RunEnding:
             return forbidden[1]
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
 
+    def print_past(self, code: int, *, only: bool) -> int:
+        """Say what the command tried past the proxy, as far as that is known, and return the exit code."""
+        from llmproxy.client.reports import first_lines
+
+        if self.tries:
+            write_whole_lines(
+                f"llmproxy: --only: exit code {Exit.MISS}: the command tried to go past the proxy, and nothing left:",
+                *first_lines(sorted(self.tries.elements()), prefix="  tried: "),
+            )
+            return Exit.MISS
+        if self.loaded.settings.strict and not only:
+            write_whole_lines("llmproxy: --strict: what does not pass the proxy is not seen; --only lets nothing past.")
+        return code
+
     def _next_step(self, store: str) -> str:
         """Describe what to type after misses: where nothing is recorded, `why` knows no more than that."""
         from llmproxy.advice import suggest_command
@@ -238,6 +255,7 @@ class RunEnding:
             "miss_texts": list(self.misses),
             "refused_texts": list(self.refused),
             "summary": "" if self.totals is None else self.line,
+            "tried": dict(self.tries),
             "trouble": self.trouble,
             "command_exit_code": code,
             "exit_code": int(final),
@@ -330,6 +348,7 @@ def never_used(
     files = {name: Path(name).read_text("utf-8", "replace") for name in PROJECTS if Path(name).is_file()}
     clients = [each for each in find_clients(command, files) if not is_configured(each, command)]
 
+    option = "--intercept " if any(name in plan.others for name in PROXIES) else ""
     names = [*plan.base_urls, *(name for name in PROXIES if name in plan.others)]
     given = " ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
     if refused:
@@ -342,6 +361,6 @@ def never_used(
         f"  It was given: {given}",
         *advise(clients),
         "  A client whose base URL stands in code or in a file does not read them. Next:",
-        "    llmproxy doctor -- COMMAND      says which program went past the proxy, and what to do about it",
-        "    llmproxy run --intercept -- ... catches clients whose base URL cannot be changed",
+        f"    llmproxy doctor {option}-- COMMAND      says which program went past the proxy, and what to do about it",
+        *([] if option else ["    llmproxy run --intercept -- ... catches clients whose base URL cannot be changed"]),
     ]

@@ -68,6 +68,19 @@ class RunOptions:
         changes="What is true of this run only, as `run` takes it.",
         rerecord="What is true of this run only, as `run` takes it.",
     )
+    only: bool = _option(
+        "--only",
+        default=False,
+        again=True,
+        run="Let the command reach nothing but the proxy (Linux). What tries is named, and exit code 4.",
+    )
+    only_allow: tuple[str, ...] = _option(
+        "--only-allow",
+        default=(),
+        metavar="HOST:PORT",
+        again=True,
+        run="Of --only: reach this, too; or the Unix socket at a path.",
+    )
     mcp_config: str | None = _option(
         "--mcp-config",
         metavar="FILE",

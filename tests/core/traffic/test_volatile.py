@@ -16,6 +16,8 @@ VOLATILE = [
     ("in /tmp/pytest-1/a", "in /tmp/pytest-22/a", "temporary path"),
     ("cwd: /home/ann/work", "cwd: /home/bob/work", "home or working folder"),
     ("http://localhost:41231/x", "http://localhost:50112/x", "port"),
+    ("at http://127.0.0.1:29627/mcp", "at http://127.0.0.1:38112/mcp", "port"),
+    ("took until 12:41:07.25 today", "took until 12:41:09.5 today", "date/time"),
     ("ts=1763550000", "ts=1763550001", "unix timestamp"),
     ("call_Ab12Cd34", "call_Zz98Yy76", "tool-call id"),
     ("see resp_68aa0011bb22", "see resp_77cc0011bb22", "object id"),

@@ -1,0 +1,364 @@
+"""``llmproxy run --only``: a network in which a command reaches the proxy and nothing else, and who tried more.
+
+The command starts in a network namespace of its own (`network_namespace`). A thread here serves its sockets:
+
+- What is to be reached has a listener inside; bytes are passed on.
+- Each first packet to elsewhere is heard. What the kernel had to drop is counted.
+- Whatever name server the command asks is ourselves: a name gets an address of 198.18.0.0/15 (RFC 2544), by which a
+  later connection is named.
+- Each `connect` waits for our word: it tells the program's name, and at a Unix socket of somebody outside it is
+  refused.
+
+This holds for programs as they are. It is no cage for one that wants out: it may change an address in its memory
+between our look and the kernel's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import ipaddress
+import json
+import os
+import platform
+import re
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+from llmproxy.client.environment import LOOPBACK
+from llmproxy.errors import MachineError, SettingsError
+
+Address = tuple[str, int]
+
+_FIRST_NAMED = int(ipaddress.ip_address("198.18.0.1"))
+_RST, _ACK, _TCP, _UDP, _IGMP, _DNS = 4, 16, 6, 17, 2, 53
+_ECHO = {1: 8, 58: 128}
+"""Type of a ping, by protocol; all else of ICMP is the kernel's own."""
+_UNCOUNTED = ("/run/nscd/", "/run/systemd/", "/run/dbus/", "/run/avahi-daemon/")
+"""Services that a C library asks by itself, and does without: refused, and no attempt."""
+_RECEIVE, _SEND, _CONTINUE = 0xC0502100, 0xC0182101, 1
+"""SECCOMP_IOCTL_NOTIF_RECV, _SEND and its flag (linux/seccomp.h)."""
+
+
+def parse_place(text: str) -> Address | str:
+    """Return what ``--only-allow`` names: host and port, or the path of a Unix socket. Raises SettingsError."""
+    if "/" in text:
+        return os.path.realpath(text)
+    with suppress(ValueError):
+        parts = urlsplit(f"//{text}")
+        if parts.hostname and parts.port and "@" not in text:
+            return parts.hostname, parts.port
+    raise SettingsError(
+        f"--only-allow {text}: this is no address.", hint="Write HOST:PORT (localhost:5432), or the path of a socket."
+    )
+
+
+def check_able() -> None:
+    """Make such a network for nothing. Raises MachineError: this machine does not allow it, and what to do."""
+    if not hasattr(os, "unshare") or platform.machine() not in ("x86_64", "aarch64"):
+        raise MachineError(
+            f"--only needs Linux on x86-64 or ARM64; this is {platform.system()} on {platform.machine()}.",
+            hint="Run it in a virtual machine with Linux, or in CI. Here `llmproxy doctor -- COMMAND` looks for "
+            "programs that go past the proxy.",
+        )
+    with IsolatedNetwork(()) as network:
+        try:
+            subprocess.run([sys.executable, "-I", "-S", "-c", ""], check=False, preexec_fn=network.enter)
+        except subprocess.SubprocessError as error:
+            raise MachineError(
+                f"--only: this machine does not let us make a network namespace: {network.read_failure()}.",
+                hint=_advise(),
+            ) from error
+
+
+def _advise() -> str:
+    """Return what allows it, as far as this machine tells why not."""
+    switches = {
+        "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
+        "kernel.unprivileged_userns_clone": ("0", "1"),
+        "user.max_user_namespaces": ("0", "15000"),
+    }
+    lines = []
+    for name, (off, on) in switches.items():
+        with suppress(OSError):
+            if Path("/proc/sys", *name.split(".")).read_text("ascii").strip() == off:
+                lines.append(f"Allow it to users:  sudo sysctl -w {name}={on}")
+    if any(Path(each).exists() for each in ("/.dockerenv", "/run/.containerenv")):
+        lines.append("In a container: start it with --cap-add SYS_ADMIN --security-opt apparmor=unconfined")
+    lines = lines or ["Run it as root, or in a container with --cap-add SYS_ADMIN --security-opt apparmor=unconfined"]
+    return "\n".join(
+        [*lines, "Without --only, `llmproxy doctor -- COMMAND` looks for programs that go past the proxy."]
+    )
+
+
+class IsolatedNetwork:
+    """One network for one command: `enter` in the child before it executes, `serve` here when it has."""
+
+    def __init__(self, reach: Sequence[Address | str]) -> None:
+        """Let the command reach these hosts and ports, and Unix sockets at these paths."""
+        self.tries: dict[str, int] = {}
+        """What tried to go elsewhere, in words, and how often."""
+        self._places = [each for each in reach if not isinstance(each, str)]
+        self._open_paths = {each for each in reach if isinstance(each, str)}
+        self._hosts: dict[str, str] = {}
+        """Address inside -> the host for which it stands."""
+        self._looked_up: set[str] = set()
+        self._went: set[str] = set()
+        self._programs: dict[Address, str] = {}
+        self._own = _read_own_addresses()
+        self._inside = [(self._address_inside(host), port) for host, port in self._places]
+        self._ours, self._childs = socket.socketpair()
+        self._sockets: list[socket.socket] = []
+        self._thread: threading.Thread | None = None
+        self._end: Callable[[], object] = lambda: None
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the service: from here on nothing is reached, and `tries` is whole."""
+        if self._thread is not None:
+            self._end()
+            self._thread.join()
+        for each in (self._ours, self._childs, *self._sockets):
+            each.close()
+        for host in sorted(self._looked_up - self._went - {host for host, _ in self._places}):
+            self._count(f"{host} (looked up)")
+
+    def enter(self) -> None:
+        """Move this process into the network; for between fork and exec. Raises OSError."""
+        from llmproxy.client.network_namespace import enter  # late: no other system can import it
+
+        try:
+            handles = enter(self._inside)
+        except OSError as error:
+            self._childs.send(str(error).encode())
+            raise
+        socket.send_fds(self._childs, [json.dumps([role for role, _ in handles]).encode()], [n for _, n in handles])
+
+    def read_failure(self) -> str:
+        """Return why `enter` failed."""
+        self._ours.settimeout(0)
+        with suppress(BlockingIOError):
+            return self._ours.recv(4096).decode(errors="replace")
+        return "no reason is known"
+
+    def serve(self, _pid: int) -> None:
+        """Serve the child, which has just started, until the block ends."""
+        told, handles, *_ = socket.recv_fds(self._ours, 4096, 253)
+        ready = threading.Event()
+        serving = self._serve(dict(zip(handles, json.loads(told), strict=True)), ready)
+        self._thread = threading.Thread(target=asyncio.run, args=(serving,), name="only", daemon=True)
+        self._thread.start()
+        ready.wait()
+
+    async def _serve(self, roles: dict[int, str], ready: threading.Event) -> None:
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        self._end = partial(loop.call_soon_threadsafe, over.set)
+        for handle, role in roles.items():
+            if role == "calls":
+                loop.add_reader(handle, self._on_call, handle)
+                continue
+            self._sockets.append(each := socket.socket(fileno=handle))
+            each.settimeout(0)
+            if role.isdecimal():
+                await asyncio.start_server(partial(_relay, self._places[int(role)]), sock=each)
+            else:
+                loop.add_reader(each, {"packets": self._on_packets, "names": self._on_question}[role], each)
+        ready.set()
+        await over.wait()
+        packets = self._sockets[0]
+        self._on_packets(packets)
+        os.close(next(handle for handle, role in roles.items() if role == "calls"))
+        if struct.unpack("II", packets.getsockopt(263, 6, 8))[1]:  # SOL_PACKET, PACKET_STATISTICS
+            self._count("(more packets than could be read)")
+
+    def _count(self, what: str, program: str = "") -> None:
+        text = f"{program}: {what}" if program else what
+        self.tries[text] = self.tries.get(text, 0) + 1
+
+    # -- packets
+
+    def _on_packets(self, packets: socket.socket) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                data, (_, _, direction, *_) = packets.recvfrom(128)
+                if direction != 4:  # PACKET_OUTGOING: each comes twice
+                    self._on_packet(data)
+
+    def _on_packet(self, data: bytes) -> None:
+        if data[0] >> 4 == 4:
+            protocol, at, source, target = data[9], 4 * (data[0] & 15), data[12:16], data[16:20]
+        else:
+            protocol, at, source, target = data[6], 40, data[8:24], data[24:40]
+        here, there = str(ipaddress.ip_address(source)), str(ipaddress.ip_address(target))
+        ports = struct.unpack_from(">HH", data, at) if protocol in (_TCP, _UDP) else (0, 0)
+        flags = data[at + 13] if protocol == _TCP else 0
+        if flags & _RST:
+            refused = data[at + 4 : at + 8] == bytes(4)  # how a kernel refuses
+            if refused and self._is_here(here) and _is_served(ports[0]):
+                what = f"{_join(here, ports[0])}, a service of this machine (see --only-allow)"
+                self._count(what, self._programs.get((here, ports[0]), ""))
+        elif not (
+            self._is_here(there)
+            or (there, ports[1]) in self._inside
+            or flags & _ACK
+            or protocol == _IGMP
+            or (protocol in _ECHO and data[at] != _ECHO[protocol])
+            or (protocol == _UDP and _DNS in ports)  # the name that it asks for is counted
+        ):
+            host = self._hosts.get(there, there)
+            self._went.add(host)
+            kind = {_TCP: "", _UDP: " (UDP)"}.get(protocol, f" (protocol {protocol})")
+            self._count(f"{_join(host, ports[1])}{kind}", self._programs.get((there, ports[1]), ""))
+
+    def _is_here(self, address: str) -> bool:
+        parsed = ipaddress.ip_address(address)
+        return parsed.is_loopback or parsed.is_unspecified or address in self._own
+
+    # -- names
+
+    def _on_question(self, names: socket.socket) -> None:
+        with suppress(OSError, IndexError, struct.error):  # it left, or this is no question
+            question, where, _, whom = names.recvmsg(4096, 128)
+            names.sendmsg([self._answer(question)], where, 0, whom)
+
+    def _answer(self, question: bytes) -> bytes:
+        """Answer a question of DNS (RFC 1035): an IPv4 address for each name, and no other records."""
+        labels, at = [], 12
+        while length := question[at]:
+            labels.append(question[at + 1 : at + 1 + length])
+            at += length + 1
+        host = b".".join(labels).decode("ascii", "replace").lower()
+        machine = socket.gethostname().lower()
+        found, address = question[at + 1 : at + 3] == b"\0\1", "127.0.0.1"
+        if host.endswith(".arpa"):
+            found = False
+        elif host not in ("localhost", machine, machine.partition(".")[0]) and not host.endswith(".localhost"):
+            address = self._address_inside(host)
+            self._looked_up.add(host)
+        head = question[:2] + struct.pack(">5H", 0x8580, 1, found, 0, 0)
+        record = struct.pack(">HHHIH", 0xC00C, 1, 1, 0, 4) + ipaddress.ip_address(address).packed
+        return head + question[12 : at + 5] + (record if found else b"")
+
+    def _address_inside(self, host: str) -> str:
+        if host in LOOPBACK:
+            return "localhost"
+        with suppress(ValueError):
+            return str(ipaddress.ip_address(host))
+        known = next((address for address, name in self._hosts.items() if name == host), "")
+        address = known or str(ipaddress.ip_address(_FIRST_NAMED + len(self._hosts)))
+        self._hosts[address] = host
+        return address
+
+    # -- system calls
+
+    def _on_call(self, calls: int) -> None:
+        """Decide on one `bind` or `connect`."""
+        from llmproxy.client.network_namespace import CALLS
+
+        poll, request = select.poll(), bytearray(80)
+        poll.register(calls, select.POLLIN)
+        if not any(event & select.POLLIN for _, event in poll.poll(0)):  # all have ended: to receive would wait
+            asyncio.get_running_loop().remove_reader(calls)
+            return
+        try:
+            fcntl.ioctl(calls, _RECEIVE, request)
+        except OSError:  # who asked was killed
+            return
+        number, pid, _, call, _, _, _, pointer, length = struct.unpack_from("=QIIiIQ3Q", request)
+        refused = False
+        with suppress(OSError):
+            with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+                raw = os.pread(memory.fileno(), min(length, 128), pointer)
+            refused = self._is_refused(pid, raw, binds=call == CALLS[platform.machine()][4])
+        answer = struct.pack("=QqiI", number, 0, -errno.ECONNREFUSED if refused else 0, 0 if refused else _CONTINUE)
+        with suppress(OSError):
+            fcntl.ioctl(calls, _SEND, answer)
+
+    def _is_refused(self, pid: int, raw: bytes, *, binds: bool) -> bool:
+        """Return whether a process may not connect to a socket's address; notes who connects to which."""
+        family = int.from_bytes(raw[:2], sys.byteorder)
+        if family in (socket.AF_INET, socket.AF_INET6) and not binds:
+            address = ipaddress.ip_address(raw[4:8] if family == socket.AF_INET else raw[8:24])
+            self._programs[str(getattr(address, "ipv4_mapped", None) or address), int.from_bytes(raw[2:4])] = _name(pid)
+        if family != socket.AF_UNIX or len(raw) < 3:
+            return False
+        path = raw[2:].partition(b"\0")[0].decode("utf-8", "surrogateescape")
+        if not path:  # an abstract one belongs to the namespace, and nobody outside is found
+            name = "@" + raw[3:].decode("utf-8", "replace")
+            if not binds and f" {name}\n" in Path("/proc/net/unix").read_text("utf-8", "replace"):
+                self._count(name, _name(pid))
+            return False
+        path = path.replace("/proc/self/", f"/proc/{pid}/", 1)
+        real = os.path.realpath(f"/proc/{pid}/{'root' if path.startswith('/') else 'cwd'}/{path}")
+        there = os.path.lexists(real)
+        if binds:
+            if not there:  # else it fails, and the socket is not its own
+                self._open_paths.add(real)
+            return False
+        if not there or real in self._open_paths:
+            return False
+        if not real.startswith(_UNCOUNTED):
+            self._count(real, _name(pid))
+        return True
+
+
+async def _relay(place: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass bytes between a client inside and what it may reach outside."""
+    try:
+        back, forth = await asyncio.open_connection(*place)
+    except OSError:
+        writer.transport.abort()
+        return
+    await asyncio.gather(_pump(reader, forth), _pump(back, writer))
+    forth.close()
+    writer.close()
+
+
+async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    try:
+        while data := await source.read(1 << 16):
+            sink.write(data)
+            await sink.drain()
+        sink.write_eof()
+    except OSError:
+        sink.transport.abort()
+
+
+def _join(host: str, port: int) -> str:
+    return f"{f'[{host}]' if ':' in host else host}:{port}" if port else host
+
+
+def _name(pid: int) -> str:
+    """Return the program of a process, without its folder."""
+    with suppress(OSError):
+        return (
+            Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].rpartition(b"/")[2].decode(errors="replace")
+        )
+    return ""
+
+
+def _read_own_addresses() -> set[str]:
+    """Return the addresses of this machine: who asks them inside asks itself."""
+    found = re.findall(r"\|-- ([\d.]+)\n\s+/32 host LOCAL", Path("/proc/net/fib_trie").read_text("ascii"))
+    lines = [line for path in Path("/proc/net").glob("if_inet6") for line in path.read_text("ascii").splitlines()]
+    return {*found, *(str(ipaddress.ip_address(bytes.fromhex(line[:32]))) for line in lines)}
+
+
+def _is_served(port: int) -> bool:
+    """Return whether somebody outside listens at a port of this machine."""
+    tables = "".join(path.read_text("ascii") for path in Path("/proc/net").glob("tcp*"))
+    return re.search(rf":{port:04X} \w+:0000 0A ", tables) is not None
