@@ -343,7 +343,7 @@ def describe_hits(totals: Totals, shown: Callable[[str], str] = str) -> str:
     """Return ``38 hits (2 bound: date; 3 carried under system-3f2a)``; `shown` makes names fit for where they go."""
     bound = f"{totals.bound:,} bound: {shown(', '.join(sorted(totals.bound_names)))}" if totals.bound else ""
     carried = f"{totals.carried:,} carried under {shown(', '.join(totals.carried_names))}" if totals.carried else ""
-    stale = f"{totals.stale:,} older than --max-age" if totals.stale else ""
+    stale = f"{totals.stale:,} older than its max age" if totals.stale else ""
     how = "; ".join(filter(None, [bound, carried, stale]))
     return format_count(totals.hits, "hit") + (f" ({how})" if how else "")
 

@@ -301,10 +301,8 @@ class Settings:
         values.read_cost,
         "USD",
         default=None,
-        description="What `llmproxy rerecord --changed` may spend: it stops before the call that would exceed it, or "
-        "whose price is unknown.",
-        has_flag=False,
-        again=False,
+        description="What models may cost that are asked. A call that might exceed it, or whose price is unknown, is "
+        "not sent; recordings above --max-age are replayed then.",
     )
     change: tuple[str, ...] = _option(
         values.read_names,

@@ -210,7 +210,7 @@ CHANGES: dict[str, list[Change]] = {
     "a mode": [Change("protocol.py", MODE, "PASSTHROUGH =")],
     "an option": [Change("settings.py", SETTING, "verbose: bool")],
     "an option of `run`": [Change("cli/parts/run_options.py", RUN_OPTION, "jobs: int | None")],
-    "a column of `ls`": [Change("cli/ls.py", COLUMN, 'Column("started"')],
+    "a column of `ls`": [Change("cli/ls.py", COLUMN, 'Column("recorded"')],
     "a kind of secret": [Change("core/secrets/kinds.py", SECRET, '"groq": "gsk_')],
     "a coding agent whose MCP servers a run finds": [
         Change("client/tools/agents.py", CODING_AGENT, "AGENTS: Mapping"),

@@ -16,9 +16,8 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ from llmproxy.amounts import dollars
 from llmproxy.cli.parts.options import gather, record_first
 from llmproxy.cli.parts.printing import dump, line, print_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
-from llmproxy.cli.rerecord import live_headers, live_upstream
+from llmproxy.cli.rerecord import live_headers, live_upstream, most_of
 from llmproxy.errors import Exit, SettingsError
 
 if TYPE_CHECKING:
@@ -76,12 +75,12 @@ def drift(
 
     Ends with 0 (no drift seen), 8 (drift) or 9 (could not tell).
     """  # fmt: skip
-    loaded = gather({"store": store, "upstream": upstream or None})
+    loaded = gather({"store": store, "upstream": upstream or None, "max_cost": max_cost or None})
     kept = Path(f"{loaded.settings.store}{BESIDE}")
     if accept:
         _accept(kept, suggest_command("drift", loaded.settings.store))
         return
-    limit = _money(max_cost)
+    limit = loaded.settings.max_cost
     with open_given(store) as database:
         plan = _draw(database, loaded, cassettes, calls, runs, limit)
     old = _read_earlier(kept)
@@ -114,16 +113,6 @@ def drift(
         for text in _report(verdicts, spending, code, kept):
             print_line(text)
     raise typer.Exit(int(code))
-
-
-def _money(text: str) -> Decimal | None:
-    """Read an amount of USD. Raises SettingsError."""
-    if not text:
-        return None
-    with suppress(InvalidOperation):
-        if (amount := Decimal(text.removeprefix("$"))).is_finite() and amount > 0:
-            return amount
-    raise SettingsError(f"--max-cost {text}: an amount of USD above 0, for example 0.50.")
 
 
 def _accept(kept: Path, first: str) -> None:
@@ -247,7 +236,6 @@ def _prepare(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> _S
     """Return a call as it will be sent. Raises SettingsError, whose message is why it is not."""
     import json
 
-    from llmproxy.core.dialects.usage import MARGIN, cost_at_most
     from llmproxy.core.secrets.redact import is_marked
 
     if is_marked(recorded.request):
@@ -258,9 +246,7 @@ def _prepare(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> _S
     if any(_is_providers(tool) for tool in body.get("tools") or ()):
         raise SettingsError("runs tools of the provider")
     headers = live_headers(recorded, os.environ, record_first(loaded, recorded.cassette))
-    tokens = recorded.usage.input
-    prompt = None if tokens is None else int(tokens * MARGIN) + 1
-    most = None if prompt is None else cost_at_most(recorded.provider, recorded.model, prompt, body)
+    most = most_of(recorded)
     if limit is not None and most is None:
         raise SettingsError("nothing says what an answer costs at the most, which --max-cost needs")
     return _Sampled(recorded, headers, live_upstream(recorded, dict(loaded.settings.upstream)), most)
@@ -512,10 +498,17 @@ def _report(verdicts: Sequence[_Verdict], spending: _Spending, code: Exit, kept:
     said = {Exit.OK: "No drift was seen", Exit.DRIFTED: "Drift", Exit.UNTOLD: "Could not tell"}[code]
     yield f"{said}; {spending.asked} answers, {spending.format()}."
     if code is Exit.DRIFTED:
-        yield f"To record anew: {suggest_command('rerecord ID', store)}."
+        if again := _list_drifted(verdicts):
+            yield f"To record these anew: {suggest_command(f'rerecord {" ".join(map(str, again))}', store)}"
         yield f"To take the new answers as usual: {suggest_command('drift --accept', store)}"
     elif code is Exit.UNTOLD:
         yield f"More calls or runs tell more: --calls, --runs. What came is in {kept}."
+
+
+def _list_drifted(verdicts: Sequence[_Verdict]) -> list[int]:
+    """Return the sampled recordings of models that drifted and still answer: what `rerecord` takes."""
+    calls = [call for each in verdicts if each.drifted for call in each.calls if call.usable and not call.gone]
+    return sorted(call.sampled.recorded.id or 0 for call in calls)
 
 
 def _trouble(new: Contract) -> str:
@@ -535,7 +528,7 @@ def _to_json(verdicts: Sequence[_Verdict], plan: _Plan, spending: _Spending, cod
     said = {Exit.OK: "no drift seen", Exit.DRIFTED: "drift", Exit.UNTOLD: "could not tell"}[code]
     return {
         "verdict": said, "asked": spending.asked, "spent_usd": str(spending.spent), "unknown_price": spending.unknown,
-        "not_sent": spending.refused, "left_out": dict(plan.left_out),
+        "not_sent": spending.refused, "left_out": dict(plan.left_out), "rerecord": _list_drifted(verdicts),
         "models": [
             {
                 "model": each.model, "p": each.p, "drifted": each.drifted,

@@ -177,7 +177,7 @@ def _count(value: int | None) -> str:
 
 INTERACTION_COLUMNS: Sequence[Column[RowSummary]] = (
     Column("id", lambda row: str(row.id)),
-    Column("started", lambda row: when(row.started_at), narrowest=len("2027-01-15 ")),
+    Column("recorded", lambda row: when(row.recorded_at), narrowest=len("2027-01-15 ")),
     Column("cassette", lambda row: session_name(row.cassette, row.sample)),
     Column("party", lambda row: row.party, alike=True),
     Column("channel", lambda row: row.channel.value, alike=True, if_any=lambda row: row.channel is not Channel.LLM),

@@ -1,4 +1,4 @@
-"""``llmproxy rerecord ID``: one recorded question asked again of its provider, with the environment's credentials.
+"""``llmproxy rerecord ID...``: recorded questions asked again of their providers, with the environment's credentials.
 
 ``llmproxy rerecord --changed -- COMMAND``: the command in replay, and what has changed asked anew
 (`engine.replacement`).
@@ -14,8 +14,10 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
+from email.utils import formatdate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import ProxyHandler, Request, build_opener
@@ -23,6 +25,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 import typer
 
 from llmproxy.advice import suggest_command
+from llmproxy.amounts import dollars
 from llmproxy.cli.changes import execute_on_recordings
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, record_first
 from llmproxy.cli.parts.printing import line, print_line
@@ -34,6 +37,7 @@ from llmproxy.protocol import UPDATE_VARIABLE, Update
 if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.interaction import Headers, Interaction
+    from llmproxy.settings import Loaded
 
 _UNSENT = frozenset({"host", "content-length", "accept-encoding", "connection", "transfer-encoding", "cookie"})
 _PATIENCE = 600.0
@@ -47,45 +51,56 @@ def register(app: typer.Typer) -> None:
 def rerecord(
     ctx: typer.Context,
     words: list[str] = typer.Argument(
-        ..., metavar="ID | -- COMMAND", help="Number of an interaction, see `llmproxy ls`; with --changed what to run."
+        ..., metavar="ID... | -- COMMAND", help="Interactions, by `llmproxy ls`; with --changed what to run."
     ),
     changed: bool = typer.Option(
         False, "--changed", help="Run a command on its recording, and ask only what has changed since."
     ),
-    max_cost: str = typer.Option("", "--max-cost", metavar="USD", help="With --changed: stop before more is spent."),
     change: list[str] = typer.Option([], "--change", metavar="NAME", help="With --changed: only this change. Repeat."),
 ) -> None:
-    """Ask one recorded question again, with the environment's credentials, and keep the new answer instead; or all that
+    """Ask recorded questions again, with the environment's credentials, and keep the new answers instead; or all that
     has changed since a command was recorded.
     """
     if changed:
-        raise typer.Exit(_ask_changed(flags_of(ctx), options_of(ctx), tuple(words), max_cost, change))
-    if len(words) > 1 or max_cost or change:
-        raise SettingsError("one interaction at a time; --max-cost, --change and a command go with --changed.")
+        raise typer.Exit(_ask_changed(flags_of(ctx), options_of(ctx), tuple(words), change))
+    if change:
+        raise SettingsError("--change goes with --changed.")
     flags = flags_of(ctx)
-    _ask_again(words[0], Path(str(flags["store"])) if flags.get("store") else None, flags)
+    loaded, store = gather(flags), Path(str(flags["store"])) if flags.get("store") else None
+    questions = [_prepare(number_of(word, "rerecord"), store, loaded) for word in dict.fromkeys(words)]
+    limit, spent, good = loaded.settings.max_cost, Decimal(0), True
+    for each in questions:
+        if limit is not None and (each.most is None or spent + each.most > limit):
+            most = "nobody knows what it costs" if each.most is None else f"it may cost {dollars(each.most)}"
+            print_line(
+                f"#{each.recorded.id} is not asked: {most}, and {dollars(limit - spent)} of --max-cost are left."
+            )
+            raise typer.Exit(int(Exit.FAILED))
+        cost = _ask_again(each, store)
+        good, spent = good and cost is not None, spent + (cost or 0)
+    if not good:
+        raise typer.Exit(int(Exit.FAILED))
 
 
 def _ask_changed(
-    flags: Mapping[str, object], options: RunOptions, command: tuple[str, ...], max_cost: str, change: Sequence[str]
+    flags: Mapping[str, object], options: RunOptions, command: tuple[str, ...], change: Sequence[str]
 ) -> int:
     """Run a command in replay, ask live what has changed, and put that in its place when all of it is here."""
-    from llmproxy.values import read_cost
-
-    try:
-        read_cost(max_cost or None)
-    except ValueError as error:
-        raise SettingsError(f"--max-cost: {error}") from error
     flags = {**flags, "mode": "replay", "allow_live": True}
-    more = {UPDATE_VARIABLE: Update.CHANGED.value, "LLMPROXY_MAX_COST": max_cost, "LLMPROXY_CHANGE": ",".join(change)}
+    more = {UPDATE_VARIABLE: Update.CHANGED.value, "LLMPROXY_CHANGE": ",".join(change)}
     return execute_on_recordings(RunArguments(flags, command, options), gather(flags), more)
 
 
-def _ask_again(interaction: str, store: Path | None, flags: Mapping[str, object]) -> None:
-    from llmproxy.core.store.rows import describe
+class _Question(NamedTuple):
+    recorded: Interaction
+    headers: Headers
+    upstream: str
+    most: Decimal | None
+    """US dollars that an answer costs at the most; None where nothing limits it."""
 
-    id_ = number_of(interaction, "rerecord")
-    loaded = gather(flags)
+
+def _prepare(id_: int, store: Path | None, loaded: Loaded) -> _Question:
+    """Return a question as it will be sent. Raises CassetteBusy, CassetteNotFound, SettingsError."""
     with open_given(store) as database:
         found = database.load(id_)
         live = {row.id for row in database.summaries(found.cassette)}
@@ -98,6 +113,26 @@ def _ask_again(interaction: str, store: Path | None, flags: Mapping[str, object]
         raise SettingsError(f"interaction {id_} was replaced by a newer one.", hint=hint)
     headers = live_headers(found, os.environ, record_first(loaded, found.cassette))
     target = live_upstream(found, dict(loaded.settings.upstream))
+    return _Question(found, headers, target, most_of(found))
+
+
+def most_of(recorded: Interaction) -> Decimal | None:
+    """Return what another answer to a recorded request costs at the most, US dollars; None: nobody knows."""
+    from llmproxy.core.dialects.usage import MARGIN, cost_at_most
+    from llmproxy.core.traffic.json_bytes import parse_json
+
+    tokens, body = recorded.usage.input, parse_json(recorded.request.body)
+    if tokens is None or not isinstance(body, dict):
+        return None
+    return cost_at_most(recorded.provider, recorded.model, int(tokens * MARGIN) + 1, body)
+
+
+def _ask_again(question: _Question, store: Path | None) -> Decimal | None:
+    """Ask, and put a good answer in the recording's place; returns what was spent, None if the recording stays."""
+    from llmproxy.core.dialects.usage import cost_of
+    from llmproxy.core.store.rows import describe
+
+    found, headers, target, most = question
     typer.echo(f"asking {found.model or found.operation} at {target or found.upstream} again ...", err=True)
     made = _ask(found, headers, target)
     if made.response.status >= 400 or made.response.ending.value != "complete":
@@ -105,16 +140,18 @@ def _ask_again(interaction: str, store: Path | None, flags: Mapping[str, object]
         said = f"{answer.status} {line(answer.reason)} ({answer.ending.value})"
         print_line(f"The answer was {said}; the recording stays as it is.")
         print_line(line(answer.body[:600].decode("utf-8", "replace")))
-        raise typer.Exit(int(Exit.FAILED))
+        return None
     with open_given(store, writable=True) as database:
         new = _put(database, found, made)
     same = describe(made)[:2] == describe(found)[:2]
-    print_line(f"#{id_} is replaced by #{new}, whose answer is {'the same' if same else 'another one'}.")
+    print_line(f"#{found.id} is replaced by #{new}, whose answer is {'the same' if same else 'another one'}.")
     if not same:
         print_line(
             f"What was asked after it knew the old answer: if your agent goes on otherwise, that is a miss. "
-            f"{suggest_command(f'diff {id_} {new}', database.path)}"
+            f"{suggest_command(f'diff {found.id} {new}', database.path)}"
         )
+    cost = cost_of(made.provider, made.model, made.usage)
+    return (most or Decimal(0)) if cost is None else cost
 
 
 def live_headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers:
@@ -202,9 +239,13 @@ def _ask(found: Interaction, headers: Headers, upstream: str) -> Interaction:
 
 
 def _put(database: Store, old: Interaction, new: Interaction) -> int:
-    """Let the new answer take the old one's place; returns its number."""
+    """Let the new answer take the old one's place, with its date; returns its number."""
     from llmproxy.core.store.store import Addition
+    from llmproxy.core.traffic.interaction import header
 
-    kept = {name: getattr(new, name) for name in ("response", "usage", "model", "redacted", "made_ids")}
-    made = replace(old, id=None, **kept)
+    kept = {name: getattr(new, name) for name in ("usage", "model", "redacted", "made_ids")}
+    response = new.response
+    if header(response.headers, "date") is None:  # who keeps a response without a date appends one (RFC 9110, 6.6.1)
+        response = replace(response, headers=(*response.headers, ("date", formatdate(new.started_at, usegmt=True))))
+    made = replace(old, id=None, response=response, **kept)
     return database.add_all([Addition(made, instead=old.id)])[0]

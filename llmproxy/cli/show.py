@@ -139,6 +139,7 @@ def _facts(found: Interaction) -> list[str]:
     """Return the head of `show`, line by line."""
     from llmproxy.core.dialects.usage import answered_by, cost_of
     from llmproxy.core.providers.table import channel_of
+    from llmproxy.core.store.rows import recorded_at
 
     answer, usage = found.response, found.usage
     cost = cost_of(found.provider, found.model, usage)
@@ -148,6 +149,7 @@ def _facts(found: Interaction) -> list[str]:
     last = answer.chunks[-1].offset if answer.chunks else answer.head_offset
     first = answer.chunks[0].offset if answer.chunks else answer.head_offset
     client, model = client_of(found.request.headers), answered_by(answer)
+    again = recorded_at(found.started_at, answer.headers)
     size = sum(len(chunk.data) for chunk in answer.chunks)
     return [
         (
@@ -165,6 +167,7 @@ def _facts(found: Interaction) -> list[str]:
             f" first byte {duration(first / 1000)}, last {duration(last / 1000)}"
         ),
         "usage       " + (", ".join(spent) or "unknown") + (f", {dollars(cost)}" if cost is not None else ""),
+        *([f"asked again {when(again)}"] if again > found.started_at else []),
         *([f"client      {client}"] if client else []),
         *([f"answered by {model}"] if model else []),
         *(["redacted    bytes of the answer were replaced because they held a secret"] if found.redacted else []),
@@ -211,6 +214,7 @@ def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -
     """Return an interaction as plain values; bodies that are no text as base64."""
     from llmproxy.core.dialects.usage import answered_by
     from llmproxy.core.providers.table import channel_of
+    from llmproxy.core.store.rows import recorded_at
 
     plain: dict[str, Any] = asdict(found) | {"channel": channel_of(found.provider, found.operation)}
     plain["run_variables"] = plain_run_variables(found.run_variables)
@@ -220,6 +224,7 @@ def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -
     plain["conversation"] = [asdict(message) for message in asked]
     plain["answer"] = None if answer is None else asdict(answer)
     plain |= {"client": str(client_of(found.request.headers) or ""), "answered_by": answered_by(found.response)}
+    plain["recorded_at"] = recorded_at(found.started_at, found.response.headers)
     return plain
 
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -139,10 +139,11 @@ def run_tests(
         from llmproxy.cli.suite import write_first
 
         raise typer.Exit(write_first(paths or [], agent))
+    limit = gather({"max_cost": max_cost or None}).settings.max_cost
     asked = TestOptions(
         flags=flags_of(ctx), paths=tuple(paths or ["."]), tags=tags, tag=tuple(tag), ids=tuple(ids), grep=grep,
         step=step, runs=runs, parallel=parallel or 1, last_failed=last_failed, update=update, keep_going=keep_going,
-        fast_waits=fast_waits, max_cost=_money(max_cost), reports=tuple(report), baseline=baseline,
+        fast_waits=fast_waits, max_cost=limit, reports=tuple(report), baseline=baseline,
         rejudge=LAST_REPORT if rejudge == Path("last") else rejudge, agent=agent, store=entity_store, as_json=as_json,
         shard=shard, shard_times=shard_times, on=on, side_by_side=parallel, send=tuple(send), send_env=tuple(send_env),
     )  # fmt: skip
@@ -164,16 +165,6 @@ def _try_changes(asked: TestOptions) -> int:
     loaded = gather(flags)
     store, folder = store_of(loaded), loaded.settings.cassette_dir or (CASSETTES if CASSETTES.is_dir() else None)
     return print_changes(store, read_changes(store, since), code, folder=folder)
-
-
-def _money(text: str) -> Decimal | None:
-    try:
-        value = Decimal(text) if text else None
-    except InvalidOperation:
-        value = Decimal(-1)
-    if value is not None and not (value.is_finite() and value >= 0):
-        raise SettingsError(f"--max-cost is {text!r}; it is US dollars, such as 0.50")
-    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -495,6 +486,10 @@ class TestOptions:
         from llmproxy.suite.selection import refuse_costs
 
         run_context = self._run_context(proxy, handlers, mode)
+        said = settings.settings
+        run_context.options = replace(
+            run_context.options, fail_on_carried=said.fail_on_carried, fail_on_stale=said.fail_on_stale
+        )
         run_context.options = replace(run_context.options, live="llm" in settings.settings.live)
         if part is not None:
             run_context.options = replace(run_context.options, title=part.title, shard=part.told)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.calls import find_forbidden
 from llmproxy.client.control import ControlError
 from llmproxy.client.reports import Report, add, brief, one_line
 from llmproxy.errors import Exit, SettingsError
@@ -70,6 +71,11 @@ class Collector:
         self._changed: list[str] = []
         self.accepted: Callable[[Sequence[str]], Sequence[str]] = list
         """Returns since when these changes are accepted, a line each."""
+        self.fails_on: Callable[[], tuple[bool, bool]] = lambda: (False, False)
+        """Returns whether answers that were carried, and recordings above their max age, end with a code of their
+        own.
+        """
+        self._forbidden = ""
         self._compared: list[str] = []
         self.shard: Callable[[], Mapping[str, Any] | None] = lambda: None
         """Returns which part of the tests this is (`report.sharding`)."""
@@ -100,6 +106,7 @@ class Collector:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the scenario reports asked for; keep what `llmproxy test --trend` and `llmproxy label` read."""
         self._find_changes(session)
+        self._find_forbidden(session)
         rows = [*self.rows, *self._list_recorded()]
         if rows and self.state is not None:
             self._add_to_trend(self.state(), rows, int(exitstatus))
@@ -143,6 +150,14 @@ class Collector:
             self._changed += [*found.lines(), *found.steps(store, folder)]
             if found.any and session.exitstatus in (Exit.OK, Exit.FAILED):
                 session.exitstatus = Exit.CHANGED
+
+    def _find_forbidden(self, session: pytest.Session) -> None:
+        """End with the code of what --fail-on-carried or --fail-on-stale forbids."""
+        total = add(report for _, report in self.done)
+        carried, stale = self.fails_on() if total.carried or total.stale else (False, False)
+        forbidden = find_forbidden(total, carried=carried, stale=stale)
+        if forbidden and session.exitstatus == Exit.OK:
+            self._forbidden, session.exitstatus = f"{forbidden[0]}: exit code {forbidden[1]}", forbidden[1]
 
     def _compare(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         from llmproxy.report.baseline import compare_with_baseline, read_baseline
@@ -215,6 +230,8 @@ class Collector:
         terminalreporter.write_line(f"{tests} {'test' if tests == 1 else 'tests'}: {one_line(total)}")
         for line in self.accepted(total.carried_names) if total.carried else ():
             terminalreporter.write_line(f"carried: {line}")
+        if self._forbidden:
+            terminalreporter.write_line(self._forbidden)
         if total.misses:
             typed = type_again(terminalreporter.config)
             terminalreporter.write_line(f"Record what is missing, with your keys: {typed} {MODE} auto")

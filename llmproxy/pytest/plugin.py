@@ -245,6 +245,7 @@ def pytest_configure(config: pytest.Config) -> None:
         collector.state = lambda: _bench(config, run).state(os.environ)
         collector.last = lambda: _bench(config, run).last_report()
         collector.accepted = lambda names: _describe_accepted(config, run, names)
+        collector.fails_on = lambda: _read_forbidden(config)
         if update_of(config) == Update.TRIAL:
             collector.stores = lambda: _list_stores(config, run)
     config.pluginmanager.register(collector, "llmproxy-summary")
@@ -280,6 +281,13 @@ def _describe_accepted(config: pytest.Config, run: _PluginRun, names: Sequence[s
 
     today = datetime.now().date()  # noqa: DTZ005 - the day of who runs the tests
     return [line for store in _list_stores(config, run) for line in describe_accepted(store, names, today)]
+
+
+def _read_forbidden(config: pytest.Config) -> tuple[bool, bool]:
+    from llmproxy.settings import load
+
+    said = load({}, os.environ, config.rootpath).settings
+    return said.fail_on_carried, said.fail_on_stale
 
 
 def _texts() -> object:

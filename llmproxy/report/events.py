@@ -190,6 +190,8 @@ class Finished:
     """Hits that were given although their requests have changed, because somebody accepted it."""
     carried_names: Sequence[str] = ()
     """The changes under which they were."""
+    stale: int = 0
+    """Hits on recordings that are older than their max age."""
     dealt: int = 0
     """Hits that equal concurrent requests got in the order of arrival, though their answers differ."""
     misses: Sequence[str] = ()

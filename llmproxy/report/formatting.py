@@ -96,8 +96,9 @@ def describe_replay(finished: Finished) -> str:
     """Say that a run was replayed, how many of its answers were bound, to what, and how many dealt as they came."""
     bound = f"{finished.bound:,} bound: {', '.join(finished.bound_names)}" if finished.bound else ""
     carried = f"{finished.carried:,} carried under {', '.join(finished.carried_names)}" if finished.carried else ""
+    stale = f"{finished.stale:,} older than its max age" if finished.stale else ""
     dealt = f"{finished.dealt:,} of equal requests, dealt as they came" if finished.dealt else ""
-    return ", ".join(filter(None, ("replayed" if finished.replayed else "", bound, carried, dealt)))
+    return ", ".join(filter(None, ("replayed" if finished.replayed else "", bound, carried, stale, dealt)))
 
 
 def describe_uses(finished: Finished) -> list[str]:

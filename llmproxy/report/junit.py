@@ -84,7 +84,7 @@ def _case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
         )
         problem.text = _text("\n".join(lines))
     ended = run.finished
-    bound = describe_replay(ended) if ended and (ended.bound or ended.carried or ended.dealt) else ""
+    bound = describe_replay(ended) if ended and (ended.bound or ended.carried or ended.stale or ended.dealt) else ""
     labels = run.finished.labels if run.finished else ()
     if run.status in _KINDS and _kind(scenario, run) is None:
         labels = (f"{run.status.value}, and the scenario passes with its other runs", *_list_reasons(run), *labels)

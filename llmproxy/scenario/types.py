@@ -279,6 +279,8 @@ class ScenarioResult(BaseModel):  # noqa: PLW1641 (it changes, so it has no hash
     """Answers that were given although their requests have changed, because somebody accepted the changes."""
     carried_names: tuple[str, ...] = ()
     """Those changes."""
+    stale: int = 0
+    """Hits on recordings that are older than their max age."""
     dealt: int = 0
     """Hits that equal concurrent requests got in the order of arrival, though their answers differ."""
     recorded_at: float | None = None

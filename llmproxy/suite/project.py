@@ -40,6 +40,10 @@ class Options:
     """Whether models are asked although the mode is replay."""
     max_cost: Decimal | None = None
     """US dollars that may be spent."""
+    fail_on_carried: bool = False
+    """Whether answers that were carried end with a code of their own."""
+    fail_on_stale: bool = False
+    """Whether replayed recordings above their max age do."""
     command: str = "llmproxy test"
     """The command that was typed, without what selects scenarios: for messages that say how to run one again."""
     only: str = "--id"

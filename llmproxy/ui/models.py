@@ -147,6 +147,12 @@ class ViewCall(TypedDict):
     results: dict[str, ViewResult]
     """What tools returned, by the id of the call: text, and the call in whose request it stands."""
     usage: dict[str, Any]
+    recorded_at: float
+    """Unix time of the answer: of the request, unless it was asked again later. 0: nobody knows."""
+    client: str
+    """Program that asked, with its version; empty where it does not say."""
+    answered_by: str
+    """The model that the answer names, and its fingerprint; empty where it names none."""
     cost: NotRequired[float | None]
     request: dict[str, Any]
     response: dict[str, Any]

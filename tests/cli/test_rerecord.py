@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from llmproxy.amounts import when
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction, Request
 from tests.provider import Provider, step
@@ -30,6 +32,12 @@ def rerecord(store: Path, *typed: str, upstream: str = "", key: str = "") -> sub
     env = clean_env({**more, **({"OPENAI_API_KEY": key} if key else {})})
     command = [*program("llmproxy"), "rerecord", "--store", str(store), *typed]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False, cwd=store.parent)
+
+
+def llmproxy(store: Path, *typed: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that looks at the store."""
+    command = [*program("llmproxy"), *typed, "--store", str(store)]
+    return subprocess.run(command, env=clean_env({}), capture_output=True, text=True, timeout=90, check=False)
 
 
 def live(store: Path) -> list[Interaction]:
@@ -59,6 +67,36 @@ def test_the_new_answer_takes_the_old_ones_place(store: Path) -> None:
     old = chat(request=KEYED)
     assert (found[0].key, found[0].occurrence, found[0].started_at) == (old.key, 1, NOW)
     assert b"sk-proj" not in store.read_bytes()
+
+
+def test_several_are_asked_within_a_limit(store: Path) -> None:
+    """Each once, in their order; the next one is not sent where it might exceed --max-cost."""
+    answer = {
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Better."}}],
+        "usage": {"prompt_tokens": 11, "completion_tokens": 100, "total_tokens": 111},
+    }
+    for limit, code, asked in (("0.16", 1, 0), ("0.1645", 1, 1), ("0.17", 0, 2)):
+        with Provider([step(user="How are you?", json=answer, times=None)], check=False) as provider:
+            numbers = [str(each.id) for each in live(store)[:2]]
+            done = rerecord(store, *numbers, numbers[0], "--max-cost", limit, upstream=provider.url, key="k")
+            assert (done.returncode, len(provider.requests)) == (code, asked), done.stdout + done.stderr
+        assert ("is not asked: it may cost $0.1639, and" in done.stdout) is bool(code)
+
+
+def test_a_recording_that_was_asked_again_is_young(tmp_path: Path) -> None:
+    """It keeps its place, and `ls`, `show` and --max-age go by the day of its answer; one day apart is one recording."""
+    old = chat(request=KEYED, started_at=time.time() - 40 * 86_400)
+    fill(store := tmp_path / "x.db", old)
+    assert f" {when(old.started_at)} " in llmproxy(store, "ls").stdout
+    with Provider([step(user="How are you?", say="Better.")]) as provider:
+        assert rerecord(store, "1", upstream=provider.url, key="k").returncode == 0
+    assert live(store)[0].started_at == old.started_at
+    today = f"{when(time.time()):.10}"
+    assert f" {today} " in llmproxy(store, "ls").stdout
+    assert f"\nasked again {today} " in llmproxy(store, "show", "2").stdout
+    assert (
+        f"{json.loads(llmproxy(store, 'show', '2', '--json').stdout)['recorded_at']:.0f}" > f"{time.time() - 3600:.0f}"
+    )
 
 
 def test_a_failed_answer_replaces_nothing(store: Path) -> None:

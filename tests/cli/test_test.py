@@ -83,9 +83,14 @@ def test_a_recording_is_looked_at(folder: Path) -> None:
         first = run(folder, *typed)
         assert first.returncode == 0, first.stdout + first.stderr
         asked = len(upstream.requests)
-        again = run(folder, *typed, "--max-cost", "0.0000001")
+        again = run(folder, *typed, "--max-cost", "0")
         assert "by the last recording this would cost $" in again.stdout + again.stderr
         assert (again.returncode, len(upstream.requests)) == (2, asked)
+    for kept in (folder / CASSETTES).iterdir():
+        kept.write_text(kept.read_text().replace("started_at: 1", "started_at: 0.1"))
+    stale = run(folder, "--id", "good", "--max-age", "30d", "--fail-on-stale", "--report", "junit=old.xml")
+    assert (stale.returncode, "--fail-on-stale: 1 hit (1 older than its max age)" in stale.stdout) == (10, True)
+    assert "1 older than its max age" in (folder / "old.xml").read_text()
     for kept in (folder / CASSETTES).iterdir():
         kept.unlink()
     replayed = run(folder, "--id", "good", CI="true")

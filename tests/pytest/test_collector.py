@@ -9,6 +9,7 @@ import pytest
 
 from llmproxy.calls import Use
 from llmproxy.client.reports import Report, Unused
+from llmproxy.errors import Exit
 from llmproxy.pytest.collector import Collector
 
 RECORD = "Record what is missing, with your keys: pytest --llmproxy-cassette-dir 'my cassettes' a --llmproxy-mode auto"
@@ -74,6 +75,27 @@ def test_what_a_green_test_hides_is_said() -> None:
         "a: passed, but was refused 1: no such",
         f"a: 5 recorded but not asked for: {', '.join(f'#{n} claude {chr(39)}{40 * chr(120)}{chr(39)}' for n in range(3))}, ...",
     ]
+
+
+@pytest.mark.parametrize(
+    ("forbids", "before", "code", "said"),
+    [
+        ((False, True), 0, Exit.STALE, True),
+        ((True, False), 0, Exit.OK, False),
+        ((False, True), 1, Exit.FAILED, False),
+    ],
+)
+def test_recordings_above_their_age_have_a_code(
+    forbids: tuple[bool, bool], before: int, code: Exit, said: bool
+) -> None:
+    """Where --fail-on-stale was set, and nothing else failed."""
+    collector, session = Collector(lambda: None), SimpleNamespace(exitstatus=before)
+    collector.fails_on = lambda: forbids
+    heard(collector, "a", "passed", Report("a", "a", hits=2, stale=1))
+    collector.pytest_sessionfinish(session, before)  # type: ignore[arg-type]
+    written = summary(collector)
+    assert "2 hits (1 older than its max age)" in written[1]
+    assert (session.exitstatus, written[-1] == "--fail-on-stale: exit code 10") == (code, said)
 
 
 def test_a_long_list_is_for_those_who_ask() -> None:

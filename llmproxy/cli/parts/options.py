@@ -56,7 +56,8 @@ class SettingsCommand(TyperCommand):
         """Return the derived options and the command's own."""
         if self._derived is None:
             settings = _settings(free_port=self.free_port, live=not self.without_live) if self.with_settings else []
-            self._derived = _make_parameters(settings)
+            own_names = {each.name for each in self.params}
+            self._derived = _make_parameters([each for each in settings if each.name not in own_names])
             self._shared = _make_parameters(_run_options(self.run_options or self.name or "-"))
         own = super().get_params(ctx)
         at = len(self.params)  # behind them stands --help

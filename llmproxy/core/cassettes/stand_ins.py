@@ -39,7 +39,7 @@ from llmproxy.core.changes.accepted import AcceptedChange
 from llmproxy.core.dialects.answer_bodies import write_json
 from llmproxy.core.keys.fields import COUNTING
 from llmproxy.core.providers.table import PROVIDERS
-from llmproxy.core.store.queries import Note
+from llmproxy.core.store.queries import MaxAge, Note
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Interaction, Key, Request, Response, Usage, header
 from llmproxy.errors import CassetteCorrupt, unsign_text
 from llmproxy.protocol import AGENT
@@ -163,8 +163,9 @@ def release_all(
 
 
 def put_notes_first(found: list[Recorded], notes: Sequence[Note]) -> list[Recorded]:
-    """Let the first recording say what the head of a file says: volatile fields, and accepted changes."""
-    said = {
+    """Let the first recording say what the head of a file says: its age, volatile fields, and accepted changes."""
+    said: dict[str, list[Any]] = {
+        "max_age": [note.age for note in notes if isinstance(note, MaxAge)],
         "volatile": [note.to_dict() for note in notes if isinstance(note, VolatileField)],
         "changes": [note.to_member() for note in notes if isinstance(note, AcceptedChange)],
     }
@@ -187,8 +188,12 @@ def without_unused(said: Sequence[Recorded], recorded: Sequence[Recorded]) -> li
 
 
 def notes_in(recorded: Sequence[Recorded], file: object) -> tuple[Note, ...]:
-    """Return the volatile fields and accepted changes in a file, each once. Raises CassetteCorrupt, naming the file."""
-    readers: dict[str, Callable[[Any], Note]] = {"volatile": read_volatile_field, "changes": AcceptedChange.of}
+    """Return what the head of a file says of it, each once. Raises CassetteCorrupt, which names the file."""
+    readers: dict[str, Callable[[Any], Note]] = {
+        "max_age": MaxAge.of,
+        "volatile": read_volatile_field,
+        "changes": AcceptedChange.of,
+    }
     found: dict[Note, None] = {}
     for name, read in readers.items():
         try:

@@ -30,7 +30,7 @@ from llmproxy.core.keys.normalize import TAG
 from llmproxy.core.store.file.connect import open_reader, translate
 from llmproxy.core.store.file.migrations import list_applied
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import Note, accepted_of, notes_of, put_notes, volatile_fields_of
+from llmproxy.core.store.queries import Note, accepted_of, notes_of, put_notes
 from llmproxy.core.store.reading import Reading
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Addition, Store
@@ -182,7 +182,7 @@ def _union(stores: Mapping[Path, Store], name: str) -> tuple[list[_KeptRecording
     for path, store in stores.items():
         if store.last_id(name):
             heads.setdefault("whose child it is", []).append((path, fork_of(store, name, 1)))
-            heads.setdefault("what varies in it", []).append((path, volatile_fields_of(store, name)))
+            heads.setdefault("what varies in it, or how old it may be", []).append((path, _list_others(store, name)))
     for what, said in heads.items():
         filled = [each for each in said if each[1]]
         conflicts += [
@@ -224,7 +224,7 @@ def _write(made: Store, stores: Mapping[Path, Store], name: str, kept: Sequence[
     forks = [fork_of(store, name, 1) for store in stores.values()]
     if fork := next(filter(None, forks), None):
         put(made, fork)
-    fields = next(filter(None, [volatile_fields_of(store, name) for store in stores.values()]), ())
+    fields = next(filter(None, [_list_others(store, name) for store in stores.values()]), ())
     accepted = unite(*(accepted_of(store, name) for store in stores.values()))
     if fields or accepted:
         put_notes(made, name, [*fields, *accepted])
@@ -309,7 +309,10 @@ def _three_way(name: str, base: Source | None, sides: Sequence[Source], conflict
         for place in gone & set(new)
     ]
     if len(heads) > 1:
-        conflicts.append(f"cassette {name}: {files} say different things about whose child it is, or what varies in it")
+        conflicts.append(
+            f"cassette {name}: {files} say different things about whose child it is, what varies in it, or how old it "
+            "may be"
+        )
     kept = [each for place, each in old.items() if place not in gone and place not in new] + [
         each for each, _ in new.values()
     ]
@@ -321,6 +324,11 @@ def _three_way(name: str, base: Source | None, sides: Sequence[Source], conflict
     ]
     unfinished = any(review.is_open(each) for each in sides)
     return review.dumps(put_notes_first(bare, united), name, review.fork_in(sides[0]), unfinished=unfinished)
+
+
+def _list_others(store: Store, name: str) -> tuple[Note, ...]:
+    """Return what a cassette says of itself beside accepted changes."""
+    return tuple(note for note in notes_of(store, name) if not isinstance(note, AcceptedChange))
 
 
 def _accepted_in(notes: Iterable[Note]) -> list[AcceptedChange]:

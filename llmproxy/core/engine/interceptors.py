@@ -7,6 +7,7 @@ session may ask for is looked at in that order, too.
 from __future__ import annotations
 
 from llmproxy.core.engine.binding import BindingFeature
+from llmproxy.core.engine.budget import BudgetFeature
 from llmproxy.core.engine.carried_answers import CarryFeature
 from llmproxy.core.engine.end_order import OrderFeature
 from llmproxy.core.engine.fault_injection import FaultFeature
@@ -26,6 +27,7 @@ FEATURES: tuple[type[Feature], ...] = (
     FaultFeature,  # is done to what would be a hit by then, and before it is counted
     ForkFeature,  # counts only what met no fault, and forks where everything before it found nothing
     StaleFeature,  # looks at what would be a hit in the end
+    BudgetFeature,  # keeps what would be asked in the end within its limit
     PlaybackFeature,  # goes by what was decided
     ReplacementFeature,  # says where answers are kept, whatever led to them
     OrderFeature,  # holds back what is played in the end

@@ -16,15 +16,14 @@ replaces what was recorded there, and what followed from that.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any, override
 
 from llmproxy.calls import Call
 from llmproxy.core.changes.values import Change, Why
 from llmproxy.core.dialects.conversation import answer_of, read_conversation
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.dialects.usage import MARGIN, cost_at_most
+from llmproxy.core.dialects.usage import MARGIN
+from llmproxy.core.engine.budget import Spending
 from llmproxy.core.engine.carried_answers import Found
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.identity import check_upstream
@@ -36,7 +35,6 @@ from llmproxy.core.store.reading import Place
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import UNFINISHED, Store
 from llmproxy.core.traffic.interaction import Interaction, Key
-from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import OFFLINE, Decision, Mode, Update
 
@@ -115,40 +113,6 @@ class ReplacementInterceptor(Interceptor[Exchange]):
         why = self._find_objection(store) if store is not None else "nothing was recorded"
         replaced: dict[str, Any] = {} if why else {"unused": [], "unused_total": 0}  # nothing of them is left
         return {"replacement": {"cassette": self.staged[0], "why_not": why}} | replaced
-
-
-@dataclass(slots=True)
-class Spending:
-    """What sessions of one proxy spend on what they ask anew."""
-
-    most: Decimal | None
-    """US dollars; None: any."""
-    spent: Decimal = Decimal(0)
-    reserved: dict[int, Decimal] = field(default_factory=dict)
-    """By `id` of a call that is under way: what it may cost."""
-    unknown: bool = False
-    """Whether a call was paid whose price nobody knows."""
-
-    def find_objection(self, call: Exchange, body: bytes, prompt: int) -> str:
-        """Return why a call of a prompt of so many tokens may not be asked; empty: it may, and its cost is reserved."""
-        if self.most is None:
-            return ""
-        model, tree = call.identity.model, parse_json(body)
-        cost = cost_at_most(call.route.provider.name, model, prompt, tree if isinstance(tree, dict) else {})
-        if cost is None or self.unknown:
-            what = f"what {model or call.operation} costs at the most"
-            return f"{what} is not known (max_tokens in the request may tell), and --max-cost ${self.most} was given"
-        left = self.most - self.spent - sum(self.reserved.values())
-        if cost > left:
-            rest = f"{max(left, Decimal(0)):.4f}"
-            return f"the next call may cost ${cost:.4f}, and ${rest} are left of --max-cost ${self.most}"
-        self.reserved[id(call)] = cost
-        return ""
-
-    def on_end(self, call: Exchange, cost: Decimal | None) -> None:
-        if self.reserved.pop(id(call), None) is not None:
-            self.unknown = self.unknown or cost is None
-            self.spent += cost or 0
 
 
 def _count_prompt(body: bytes, recorded: Interaction | None, looked: Found) -> int:
@@ -233,7 +197,7 @@ class ChangedInterceptor(ReplacementInterceptor):
 
     @override
     def on_end(self, call: Exchange, record: Call) -> Call:
-        self._spending.on_end(call, record.cost)
+        self._spending.on_end(call, record)
         return record
 
     def on_close(self) -> None:

@@ -1,4 +1,5 @@
-"""Recordings that are older than `--max-age`: said in a replay, asked anew in modes that may ask.
+"""Recordings that are older than `--max-age`, or than their cassette's file allows: said in a replay, asked anew in
+modes that may ask.
 
 A replay serves what it has: age proves nothing, `llmproxy drift` does. Where the mode may write, a hit that is too old
 is asked live; a good answer takes the place of the recording, and with any other the recording stays. What a program
@@ -17,10 +18,10 @@ from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import summary
+from llmproxy.core.store.queries import max_age_of, summary
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.traffic.interaction import Ending, Interaction
-from llmproxy.protocol import Channel, Decision
+from llmproxy.protocol import Channel, Decision, Plays
 
 _DAY = 86_400
 
@@ -28,8 +29,9 @@ _DAY = 86_400
 class Stale(NamedTuple):
     """A hit that is too old."""
 
-    recording: int
-    days: int
+    recording: KeyedRecording
+    days: int | None
+    """None: nobody knows when it was recorded."""
 
 
 class StaleInterceptor(Interceptor[Exchange]):
@@ -42,10 +44,11 @@ class StaleInterceptor(Interceptor[Exchange]):
         store = self._state.stores.current
         if store is None or decided.recording is None or decided.decision is not Decision.REPLAY:
             return decided
-        age = self._state.now() - summary(store, decided.recording.id).started_at
+        recorded = summary(store, decided.recording.id).recorded_at
+        age = self._state.now() - recorded
         if age <= self._most:
             return decided
-        call.state.put(Stale(decided.recording.id, int(age // _DAY)))
+        call.state.put(Stale(decided.recording, int(age // _DAY) if recorded else None))
         asks = call.session.settings.mode.policy.writes and call.channel is Channel.LLM
         return Decided(Decision.RECORD) if asks and not changes_something(call.route, call.method) else decided
 
@@ -54,7 +57,7 @@ class StaleInterceptor(Interceptor[Exchange]):
         stale = call.state.get(Stale)
         good = made.response.status in range(200, 300) and made.response.ending is Ending.COMPLETE
         here = call.kept.into is None  # a staged answer takes no place yet
-        call.kept.instead = stale.recording if stale is not None and good and here else None
+        call.kept.instead = stale.recording.id if stale is not None and good and here else None
         return made
 
     @override
@@ -62,7 +65,9 @@ class StaleInterceptor(Interceptor[Exchange]):
         stale = call.state.get(Stale)
         if stale is None:
             return record
-        age = f"recorded {format_count(stale.days, 'day')} ago"
+        age = "recorded on a day that nobody knows"
+        if stale.days is not None:
+            age = f"recorded {format_count(stale.days, 'day')} ago"
         return record._replace(stale=record.decision is Decision.REPLAY, note=record.note or age)
 
 
@@ -73,5 +78,7 @@ class StaleFeature(Feature):
 
     @override
     def plug(self, session: Session, asked: Mapping[str, Any]) -> StaleInterceptor | None:
-        most = self.parts.state.config.max_age
+        store, most = self.parts.state.sessions.store(session.settings.mode), self.parts.state.config.max_age
+        if store is not None and session.policy.plays is not Plays.NOTHING:
+            most = max_age_of(store, session.cassette, most)
         return None if most is None else StaleInterceptor(self.parts, most)

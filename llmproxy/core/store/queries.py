@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from llmproxy.core.bindings import BadVolatileField, VolatileField, read_run_variables, read_volatile_field
@@ -25,6 +25,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound, unsign_text
 from llmproxy.protocol import API_KEYS, Channel
+from llmproxy.values import seconds_of
 
 
 def count(store: Store, cassette: str, sample: int, provider: str | None = None, operation: str | None = None) -> int:
@@ -117,29 +118,52 @@ class Candidate(NamedTuple):
     key: Key
 
 
-Note = VolatileField | AcceptedChange
+class MaxAge(NamedTuple):
+    """How old the recordings of a cassette may be."""
+
+    age: str
+    """``30d``, as `--max-age` takes it."""
+
+    @classmethod
+    def of(cls, value: object) -> Self:
+        """Raise ValueError: it is no age."""
+        seconds_of(str(value))
+        return cls(str(value))
+
+
+Note = VolatileField | AcceptedChange | MaxAge
 """What a cassette says of itself."""
-_CHANGE = "change"
-"""The member that an accepted change stands in: the other rows are volatile fields."""
+_KINDS = (MaxAge, VolatileField, AcceptedChange)
+"""In the order of a file's head, so that a store and its file say the same."""
+_CHANGE, _AGE = "change", "max_age"
+"""The members that an accepted change and an age stand in: the other rows are volatile fields."""
 
 
 def notes_of(store: Reading, cassette: str) -> tuple[Note, ...]:
-    """Return the volatile fields of a cassette, and its accepted changes, in their order. Raises CassetteCorrupt."""
+    """Return what a cassette says of itself, in the order of its file. Raises CassetteCorrupt."""
     sql = "SELECT field FROM volatile_fields WHERE cassette = ? ORDER BY position"
     try:
         said = [json.loads(text) for (text,) in (store.rows(sql, (to_sql(cassette),)) if store.binds else ())]
-        return tuple(
-            AcceptedChange.of(value[_CHANGE]) if _CHANGE in value else read_volatile_field(value) for value in said
-        )
+        return tuple(map(_read_note, said))
     except (ValueError, TypeError, BadVolatileField) as error:
         raise CassetteCorrupt(
             f"The volatile fields of cassette {cassette} in {store.path} are damaged: {unsign_text(error)}"
         ) from error
 
 
+def _read_note(value: Mapping[str, Any]) -> Note:
+    if _AGE in value:
+        return MaxAge.of(value[_AGE])
+    return AcceptedChange.of(value[_CHANGE]) if _CHANGE in value else read_volatile_field(value)
+
+
 def put_notes(store: Store, cassette: str, notes: Iterable[Note]) -> None:
     """Write what a cassette says of itself, in place of what it said."""
-    said = [{_CHANGE: note.to_member()} if isinstance(note, AcceptedChange) else note.to_dict() for note in notes]
+    said = [
+        {_CHANGE: note.to_member()} if isinstance(note, AcceptedChange)
+        else {_AGE: note.age} if isinstance(note, MaxAge) else note.to_dict()
+        for note in sorted(notes, key=lambda note: _KINDS.index(type(note)))
+    ]  # fmt: skip
     store.put_volatile_fields(cassette, [json.dumps(each) for each in said])
 
 
@@ -150,7 +174,8 @@ def volatile_fields_of(store: Reading, cassette: str) -> tuple[VolatileField, ..
 
 def put_volatile_fields(store: Store, cassette: str, fields: Sequence[VolatileField]) -> None:
     """Write the volatile fields of a cassette, in place of those that it had."""
-    put_notes(store, cassette, [*fields, *accepted_of(store, cassette)])
+    others = [note for note in notes_of(store, cassette) if not isinstance(note, VolatileField)]
+    put_notes(store, cassette, [*fields, *others])
 
 
 def accepted_of(store: Reading, cassette: str) -> tuple[AcceptedChange, ...]:
@@ -160,7 +185,16 @@ def accepted_of(store: Reading, cassette: str) -> tuple[AcceptedChange, ...]:
 
 def put_accepted(store: Store, cassette: str, changes: Sequence[AcceptedChange]) -> None:
     """Write the accepted changes of a cassette, in place of those that it had."""
-    put_notes(store, cassette, [*volatile_fields_of(store, cassette), *changes])
+    others = [note for note in notes_of(store, cassette) if not isinstance(note, AcceptedChange)]
+    put_notes(store, cassette, [*others, *changes])
+
+
+def max_age_of(store: Reading, cassette: str, given: float | None) -> float | None:
+    """Return above how many seconds a recording of a cassette is stale: by its own file or as was `given`, whichever is
+    less; None: never. Raises CassetteCorrupt.
+    """
+    own = [seconds_of(note.age) for note in notes_of(store, cassette) if isinstance(note, MaxAge)]
+    return min(filter(None, [*own, given]), default=None)
 
 
 def list_candidates(

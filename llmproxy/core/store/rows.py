@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -82,6 +85,10 @@ class RowSummary:
     answer_text: str | None
     client: str
     """Program that asked, with its version; empty where it does not say."""
+    recorded_at: float
+    """When the answer came, Unix time: `started_at`, or the answer's own date where that is a day later or more, since
+    it was asked again. 0: nobody knows.
+    """
 
     @property
     def channel(self) -> Channel:
@@ -91,7 +98,8 @@ class RowSummary:
 SELECT_SUMMARY = (
     "SELECT id, cassette, sample, party, position, occurrence, key, provider, operation, model, stream, method, target,"
     " status, ending, started_at, first_byte_ms, duration_ms, input_tokens, output_tokens, cost_usd, redacted,"
-    " superseded_at, last_user_text, answer_text, request_headers FROM interactions"
+    " superseded_at, last_user_text, answer_text, request_headers, response_headers"
+    " FROM interactions"
 )
 OF_CHANNEL: dict[Channel, str] = {
     Channel.MCP: "operation LIKE 'mcp:%'",
@@ -238,6 +246,23 @@ def to_interaction(row: dict[str, Any], body: bytes, response: Response, made_id
     )  # fmt: skip
 
 
+_DATE = re.compile(r'\["date", ?"([^"]+)"\]', re.IGNORECASE)
+_DAY = 86_400
+
+
+def recorded_at(started_at: float, headers: Headers) -> float:
+    """Return when an answer came (`RowSummary.recorded_at`)."""
+    return _recorded_at(started_at, _headers(headers))
+
+
+def _recorded_at(started_at: float, headers: str) -> float:
+    answered = started_at
+    if said := _DATE.search(headers):
+        with suppress(ValueError, OverflowError):
+            answered = datetime.strptime(said[1], "%a, %d %b %Y %H:%M:%S GMT").replace(tzinfo=UTC).timestamp()
+    return answered if answered > started_at + _DAY else started_at
+
+
 def to_summary(row: Row) -> RowSummary:
     """Build the summary of a SELECT_SUMMARY row. Raises CassetteCorrupt."""
     values = [from_sql(value) if isinstance(value, bytes) else value for value in row]
@@ -253,5 +278,6 @@ def to_summary(row: Row) -> RowSummary:
         "redacted": bool(summary["redacted"]),
         "superseded": summary["superseded"] is not None,
         "client": client,
+        "recorded_at": _recorded_at(summary["started_at"], summary["recorded_at"]),
     }
     return RowSummary(**summary)

@@ -193,6 +193,7 @@ def _sum_up(
         misses=tuple(miss for each in samples for miss in each.result.misses), thread_id=shown.thread_id,
         run_id=shown.run_id, cassette=shown.cassette, sample=shown.sample, replayed=replayed,
         bound=_sum_int(each.result.bound for each in samples),
+        stale=sum(each.result.stale for each in samples),
         carried=sum(each.result.carried for each in samples),
         carried_names=tuple(sorted({name for each in samples for name in each.result.carried_names})),
         bound_names=tuple(sorted({name for each in samples for name in each.result.bound_names})),

@@ -102,6 +102,7 @@ class EventEmitter:
             bound_names=tuple(result.bound_names),
             carried=result.carried,
             carried_names=tuple(result.carried_names),
+            stale=result.stale,
             dealt=result.dealt,
             misses=tuple(result.misses),
             error=result.error,

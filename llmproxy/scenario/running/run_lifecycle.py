@@ -374,6 +374,7 @@ class RunLifecycle[S, R]:
                 "replayed": report.hits > 0 and not lived,
                 "bound": report.bound,
                 "dealt": report.dealt,
+                "stale": report.stale,
                 "carried": report.carried,
                 "carried_names": tuple(report.carried_names),
                 "bound_names": tuple(sorted(report.bound_names)),

@@ -18,7 +18,9 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from llmproxy.amounts import format_count, seconds
+from llmproxy.calls import describe_hits, find_forbidden
 from llmproxy.client.environment import in_ci
+from llmproxy.client.reports import add
 from llmproxy.client.sweep import SweepFinding, SweepRun, find, last_words, trials_of
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
@@ -105,6 +107,11 @@ async def run_cases(
         if unfiled := batch.find_unfiled(every):
             batch.notes.append(unfiled)
             code = Exit.MISS if code is Exit.OK and in_ci(os.environ) else code
+        totals, asked = add(each.wire for each in every if each.wire), run_context.options
+        forbidden = find_forbidden(totals, carried=asked.fail_on_carried, stale=asked.fail_on_stale)
+        if code is Exit.OK and forbidden:
+            batch.notes.append(f"{forbidden[0]}: {describe_hits(totals)}")
+            code = forbidden[1]
         if code == Exit.NOTHING:
             batch.part_notes.append(f"nothing ran: {len(every)} of {len(jobs)} runs were skipped")
         seconds = run_context.clock() - since

@@ -16,7 +16,9 @@ from typing import Any
 from llmproxy.core.dialects.conversation import compare
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str, entry_messages, list_typed
 from llmproxy.core.dialects.streams import events_of
-from llmproxy.core.dialects.usage import cost_of
+from llmproxy.core.dialects.usage import answered_by, cost_of
+from llmproxy.core.providers.table import client_of
+from llmproxy.core.store.rows import recorded_at
 from llmproxy.core.traffic.differences import ABSENT, common_prefix, common_suffix
 from llmproxy.core.traffic.frames import is_frames, transcript
 from llmproxy.core.traffic.interaction import Interaction, Response, header
@@ -43,7 +45,7 @@ def call(told: PlacedExchange) -> dict[str, Any]:
             name.removeprefix("gen_ai.request."): value for name, value in parameters(exchange.tree).items()
         },
         "answer": _answer(exchange), "error": exchange.error, "finish": list(exchange.finish_reasons),
-        "answered_by": exchange.answer_model, "timing": _timing(exchange),
+        "timing": _timing(exchange),
         "frames": _frames(exchange.interaction.response), "results": {},
     }  # fmt: skip
 
@@ -64,7 +66,8 @@ def facts(interaction: Interaction) -> dict[str, Any]:
         "key": i.key, "provider": i.provider, "operation": i.operation, "model": i.model, "stream": i.stream,
         "upstream": i.upstream, "method": i.request.method, "target": i.request.target, "at": i.started_at,
         "status": i.response.status, "reason": i.response.reason, "ending": i.response.ending.value,
-        "redacted": i.redacted,
+        "redacted": i.redacted, "recorded_at": recorded_at(i.started_at, i.response.headers),
+        "client": str(client_of(i.request.headers) or ""), "answered_by": answered_by(i.response),
         "usage": {name: getattr(usage, name) for name in ("input", "cached", "cache_written", "output", "reasoning")},
         "cost": None if cost is None else float(cost),
         "request": {"headers": list(map(list, i.request.headers)), "bytes": len(i.request.body)},

@@ -1,6 +1,6 @@
 // One call: the conversation as a person reads it, what changed since the call before, bytes, time, and what to type.
 import { html, useEffect, useRef } from "./view.js";
-import { duration, money, number, size, when, visible, counted, isFailed } from "./format.js";
+import { ago, duration, money, number, size, when, visible, counted, isFailed } from "./format.js";
 import { askOnce, useAsk, given } from "./source.js";
 import { Text, Code, Fold, Tabs, Failure, Command, Whole } from "./parts.js";
 import { Message } from "./message.js";
@@ -31,7 +31,8 @@ function Facts({ call, go }) {
   return html`<header class="facts">
     <h2>call #${call.id} <span class=${"status " + (isFailed(call) ? "bad" : "good")}>${call.status}${call.ending !== "complete" ? ` ${call.ending}` : ""}</span></h2>
     <p>${[call.party, `${call.provider} ${call.operation}`, call.model, call.stream && "streamed"].filter(Boolean).map(visible).join(" · ")}</p>
-    <p class="soft">${[when(call.at), call.timing && duration(call.timing.last), tokens && tokens + (more ? ` (${more})` : ""), money(call.cost) || (tokens && "price unknown"), call.occurrence > 1 && `number ${call.occurrence} of this request`, call.redacted && "a secret was taken out of the answer"].filter(Boolean).join(" · ")}</p>
+    <p class="soft">${[when(call.at), call.recorded_at > call.at ? `asked again ${when(call.recorded_at)}` : "", call.recorded_at && `${ago(call.recorded_at)} old`, call.timing && duration(call.timing.last), tokens && tokens + (more ? ` (${more})` : ""), money(call.cost) || (tokens && "price unknown"), call.occurrence > 1 && `number ${call.occurrence} of this request`, call.redacted && "a secret was taken out of the answer"].filter(Boolean).join(" · ")}</p>
+    ${(call.client || call.answered_by) && html`<p class="soft">${[call.client && `asked by ${visible(call.client)}`, call.answered_by && `answered by ${visible(call.answered_by)}`].filter(Boolean).join(" · ")}</p>`}
     ${call.error && html`<p class="why">${visible(call.error)}</p>`}
     ${call.retry && html`<p class="soft">asked again after <button class="link" onClick=${() => go(call.previous)}>#${call.previous}</button> failed</p>`}
   </header>`;
@@ -52,7 +53,7 @@ function Said({ call, go }) {
     ${fresh.length === 0 && (call.messages.length ? html`<p class="soft">nothing: the same conversation once more</p>` : html`<${Body} id=${call.id} side="request" />`)}
     <h3>Answered</h3>
     ${call.answer ? html`<${Message} message=${call.answer} results=${new Map(Object.entries(call.results))} go=${go} />` : html`<${Body} id=${call.id} side="response" />`}
-    ${call.finish.length > 0 && html`<p class="soft">finished: ${call.finish.map(visible).join(", ")}${call.answered_by && call.answered_by !== call.model ? `, by ${visible(call.answered_by)}` : ""}</p>`}`;
+    ${call.finish.length > 0 && html`<p class="soft">finished: ${call.finish.map(visible).join(", ")}</p>`}`;
 }
 
 // Names of tools by the ids of their calls.

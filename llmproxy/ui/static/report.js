@@ -181,7 +181,8 @@ function taken({ finished, status }) {
   if (!finished) return "did not end";
   const bound = finished.bound ? `${number(finished.bound)} bound: ${finished.bound_names.join(", ")}` : "";
   const carried = finished.carried ? `${number(finished.carried)} carried under ${finished.carried_names.join(", ")}` : "";
-  return [finished.total_seconds !== null && duration(finished.total_seconds * 1000), finished.agent_seconds !== null && `${duration(finished.agent_seconds * 1000)} in the agent`, finished.replayed && "replayed", bound, carried, ...(finished.labels || [])].filter(Boolean).map(visible).join(" · ");
+  const stale = finished.stale ? `${number(finished.stale)} older than its max age` : "";
+  return [finished.total_seconds !== null && duration(finished.total_seconds * 1000), finished.agent_seconds !== null && `${duration(finished.agent_seconds * 1000)} in the agent`, finished.replayed && "replayed", bound, carried, stale, ...(finished.labels || [])].filter(Boolean).map(visible).join(" · ");
 }
 
 function criteriaOf(run) {

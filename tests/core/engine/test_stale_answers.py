@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.cli import main
 from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.queries import MaxAge, notes_of
 from llmproxy.errors import Exit
 from tests.provider import Provider, Step, step
 from tests.support.chats import chat, fill
@@ -43,7 +45,9 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "x.db"
 
 
-def run(store: Path, *typed: str, upstream: str = "http://127.0.0.1:9") -> subprocess.CompletedProcess[str]:
+def run(
+    store: Path, *typed: str, upstream: str = "http://127.0.0.1:9", **more: str
+) -> subprocess.CompletedProcess[str]:
     """Run an agent that asks both questions."""
     env = clean_env({"OPENAI_BASE_URL": f"{upstream}/v1", "OPENAI_API_KEY": "sk-test"})
     command = [
@@ -65,8 +69,8 @@ def run(store: Path, *typed: str, upstream: str = "http://127.0.0.1:9") -> subpr
 @pytest.mark.parametrize(
     ("typed", "code", "said"),
     [
-        (["--max-age", "30d"], Exit.OK, "2 hits (1 older than --max-age)"),
-        (["--max-age", "30d", "--fail-on-stale"], Exit.STALE, "--fail-on-stale: 2 hits (1 older than --max-age): exit code 10"),
+        (["--max-age", "30d"], Exit.OK, "2 hits (1 older than its max age)"),
+        (["--max-age", "30d", "--fail-on-stale"], Exit.STALE, "--fail-on-stale: 2 hits (1 older than its max age): exit code 10"),
         (["--max-age", "8w", "--fail-on-stale"], Exit.OK, "2 hits, 0 misses"),
         (["--max-age", "30"], Exit.USAGE, "is not an age: hours, days or weeks"),
         (["--max-age", "-1d"], Exit.USAGE, "is not an age: hours, days or weeks"),
@@ -122,3 +126,83 @@ def test_what_is_old_is_gone_in_another_folder_too(tmp_path: Path) -> None:
             database.execute(f"UPDATE interactions SET started_at = started_at - {40 * DAY}")
         assert go("two", provider.url, "--mode", "auto", "--max-age", "30d") == "New.\n"
     assert go("three", "http://127.0.0.1:9") == "New.\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "typed", "code", "said"),
+    [
+        ("max_age: 30d", [], Exit.STALE, "1 older than its max age"),
+        ("max_age: 8w", [], Exit.OK, "2 hits, 0 misses"),
+        ("max_age: 8w", ["--max-age", "30d"], Exit.STALE, "1 older than its max age"),
+        ("max_age: 30d", ["--max-age", "8w"], Exit.STALE, "1 older than its max age"),
+        ("max_age: 30d", ["--max-age", "10m"], Exit.USAGE, "is not an age"),
+        ("max_age: [8w, 30d]", [], Exit.STALE, "1 older than its max age"),
+        ("max_age: 30", [], Exit.ENVIRONMENT, "default.yaml, at `max_age`: '30' is not an age: hours, days or weeks"),
+        ("max_age: 0", [], Exit.ENVIRONMENT, "'0' is not an age"),
+    ],
+)
+def test_a_cassette_says_itself_how_old_it_may_be(
+    store: Path, head: str, typed: list[str], code: Exit, said: str
+) -> None:
+    """Of its file and the option the shorter age counts; a file that says none is an error."""
+    folder = store.parent / "cassettes"
+    assert main(["export", "--all", str(folder), "--store", str(store)]) == 0
+    file = folder / "default.yaml"
+    file.write_text(file.read_text().replace("interactions:", f"{head}\ninteractions:", 1))
+    done = run(store, "--cassette-dir", str(folder), "--fail-on-stale", *typed)
+    assert (done.returncode, said in done.stderr) == (code, True), done.stdout + done.stderr
+
+
+def test_the_age_of_a_cassette_stays_in_its_file(store: Path) -> None:
+    """Also where the cassette is recorded further, and where it is read into another store."""
+    folder = store.parent / "cassettes"
+    assert main(["export", "--all", str(folder), "--store", str(store)]) == 0
+    file = folder / "default.yaml"
+    file.write_text(file.read_text().replace("interactions:", "max_age: 30d\ninteractions:", 1))
+    with Provider([step(user="old", say="Newer.")]) as provider:
+        done = run(store, "--mode", "auto", "--cassette-dir", str(folder), upstream=provider.url)
+    assert done.stdout.splitlines() == ["Newer.", "Fine."], done.stderr
+    assert '\nmax_age: "30d"\n' in file.read_text()
+    assert "Newer." in file.read_text()
+    for made in ("x.jsonl", "x.yaml"):
+        assert main(["export", "--cassette", "default", str(folder.parent / made), "--store", str(store)]) == 0
+        into = folder.parent / f"{made}.db"
+        assert main(["import", str(folder.parent / made), "--store", str(into)]) == 0
+        with FileStore.open(into, writable=False, now=time.time) as database:
+            assert notes_of(database, database.cassettes()[0].name) == (MaxAge("30d"),)
+
+
+@pytest.mark.parametrize(
+    ("most", "typed", "heard", "asked", "said"),
+    [
+        ("0.160", ["--max-age", "30d"], ["Fine.", "Fine."], 0, "2 hits (1 older than its max age)"),
+        ("0.165", ["--max-age", "30d"], ["Newer.", "Fine."], 1, "1 hit, 0 misses, 1 recorded"),
+        ("0.160", ["--cassette", "none"], ["400", "400"], 0, "are left of --max-cost $0.160"),
+        ("0.165", ["--cassette", "none"], ["Newer.", "400"], 1, "$0.1640 are left of --max-cost $0.165"),
+        ("0.165", ["--mode", "record"], ["Newer.", "400"], 1, "$0.1640 are left of --max-cost $0.165"),
+    ],
+)
+def test_what_is_asked_stays_within_its_limit(
+    store: Path, most: str, typed: list[str], heard: list[str], asked: int, said: str
+) -> None:
+    """An answer of gpt-4o has 16,384 tokens at the most, $0.1638. A call that might exceed the limit is not sent: what
+    is too old is replayed then, and what is new is refused.
+    """
+    usage = {"prompt_tokens": 11, "completion_tokens": 100, "total_tokens": 111}
+    answer = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Newer."}}], "usage": usage}
+    with Provider([step(user="old", json=answer)], check=False) as provider:
+        done = run(store, "--mode", "auto", "--max-cost", most, *typed, upstream=provider.url)
+        assert (done.stdout.splitlines(), len(provider.requests)) == (heard, asked), done.stderr
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(("typed", "why"), [
+    (["--mode", "auto", "--max-cost", "-1"], "max_cost"),
+    (["--live", "llm", "--max-cost", "1"], "--max-cost does not count what live channels and forks ask"),
+])  # fmt: skip
+def test_a_limit_that_cannot_hold_is_refused(store: Path, typed: list[str], why: str) -> None:
+    """Nothing is asked then."""
+    with Provider() as provider:
+        done = run(store, *typed, upstream=provider.url)
+        assert provider.requests == []
+    assert (done.returncode == 0, why in done.stdout + done.stderr) == (False, True), done.stdout + done.stderr

@@ -50,6 +50,19 @@ def test_a_great_many_chunks_are_told_together() -> None:
     assert timing["count"] == len(pieces)
 
 
+def test_who_asked_and_answered_when_is_told() -> None:
+    """The client with its version, the answer's model with its fingerprint, and the day on which it was asked again."""
+    one, day = chat(), "Sat, 28 Nov 2026 01:02:03 GMT"
+    said = b'{"model": "gpt-4o-2024-08-06", "system_fingerprint": "fp_7", "choices": []}'
+    request = dataclasses.replace(one.request, headers=(*one.request.headers, ("user-agent", "claude-cli/2.1.197")))
+    answer = dataclasses.replace(one.response, headers=(*one.response.headers, ("date", day)), chunks=(Chunk(1, said),))
+    asked = dataclasses.replace(one, request=request, response=answer, started_at=1_790_000_000.0)
+    found = call(Reader().read(asked))
+    assert (found["client"], found["answered_by"]) == ("Claude Code 2.1.197", "gpt-4o-2024-08-06 fp_7")
+    assert (found["at"], found["recorded_at"]) == (1_790_000_000.0, 1_795_827_723.0)
+    assert call(Reader().read(chat()))["recorded_at"] == chat().started_at
+
+
 def test_everything_told_is_json() -> None:
     """Whatever was recorded: half surrogate pairs too."""
     for each in (*samples.agent(), *samples.hostile(), samples.picture()):

@@ -27,7 +27,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from llmproxy.core.cassettes.formats import Source
 from llmproxy.core.cassettes.formats.recorded import (
@@ -64,8 +64,11 @@ from llmproxy.errors import CassetteCorrupt, CassetteNewer
 from llmproxy.protocol import AGENT
 
 FORMAT = 1
-NOTES = ("volatile", "changes")
-"""Members at the head that say something of the whole cassette: volatile fields, accepted changes."""
+_AGE = "max_age"
+NOTES = (_AGE, "volatile", "changes")
+"""Members at the head that say something of the whole cassette: how old it may be (a list in a recording; the
+shortest counts), volatile fields, accepted changes.
+"""
 TITLE = "llmproxy-cassette"
 _HEAD = re.compile(rf"^{TITLE}\s*:", re.MULTILINE)
 _OPEN = re.compile(r"^open: *true *(#.*)?$", re.MULTILINE)
@@ -120,7 +123,7 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
 
 def _move_to_head(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[str, object]]:
     """Move what a reader should see once to the head: volatile fields, and run variables of each run by a name."""
-    head: dict[str, object] = {}
+    head: dict[str, Any] = {}
     runs: dict[str, str] = {}
     found = []
     for each in recorded:
@@ -129,6 +132,8 @@ def _move_to_head(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[st
         if (said := extra.get("run_variables")) is not None:
             extra["run_variables"] = runs.setdefault(json.dumps(said), f"run-{len(runs) + 1}")
         found.append(replace(each, extra=extra))
+    if len(ages := head.get(_AGE, ())) == 1:
+        head[_AGE] = ages[0]
     if runs:
         head["run_variables"] = {name: json.loads(said) for said, name in runs.items()}
     return found, head
@@ -136,7 +141,10 @@ def _move_to_head(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[st
 
 def _move_from_head(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Recorded]:
     """Return the recordings of a file back what stands at its head. Raises Problem."""
-    runs, notes = tree.get("run_variables") or {}, {name: tree[name] for name in NOTES if tree.get(name)}
+    runs = tree.get("run_variables") or {}
+    notes = {name: tree[name] for name in NOTES if tree.get(name) not in (None, [])}
+    if not isinstance(age := notes.get(_AGE, []), list):
+        notes[_AGE] = [age]
     if not isinstance(runs, dict) or not all(isinstance(each, list) for each in notes.values()):
         raise ReadingProblem("`run_variables` is a mapping of runs; `volatile` and `changes` are lists")
     found = []

@@ -1,0 +1,120 @@
+"""What sessions of one proxy may spend on the models that they ask: `--max-cost`.
+
+A call counts with the most that it may cost from before it is sent until its price is known, so the limit is never
+exceeded, also by calls that are under way at once. A call of which nobody knows that is not sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, override
+
+from llmproxy.calls import Call
+from llmproxy.core.dialects.usage import MARGIN, cost_at_most
+from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.engine.stale_answers import Stale
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.store.queries import summary
+from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.traffic.json_bytes import parse_json
+from llmproxy.errors import RefusedError
+from llmproxy.protocol import OFFLINE, Channel, Decision, Mode, Update
+
+_FAILED = 400
+"""The lowest status of an answer that costs nothing."""
+
+
+@dataclass(slots=True)
+class Spending:
+    most: Decimal | None
+    """US dollars; None: any."""
+    spent: Decimal = Decimal(0)
+    reserved: dict[int, Decimal] = field(default_factory=dict)
+    """By `id` of a call that is under way: what it may cost."""
+
+    def find_objection(self, call: Exchange, body: bytes, prompt: int) -> str:
+        """Return why a call of a prompt of so many tokens may not be asked; empty: it may, and its cost is reserved."""
+        if self.most is None:
+            return ""
+        model, tree = call.identity.model, parse_json(body)
+        cost = cost_at_most(call.route.provider.name, model, prompt, tree if isinstance(tree, dict) else {})
+        if cost is None:
+            what = f"what {model or call.operation} costs at the most"
+            return f"{what} is not known (max_tokens in the request may tell), and --max-cost ${self.most} was given"
+        left = self.most - self.spent - sum(self.reserved.values())
+        if cost > left:
+            rest = f"{max(left, Decimal(0)):.4f}"
+            return f"the next call may cost ${cost:.4f}, and ${rest} are left of --max-cost ${self.most}"
+        self.reserved[id(call)] = cost
+        return ""
+
+    def on_end(self, call: Exchange, record: Call) -> None:
+        """Count a call; one whose price nobody knows counts with the most that it may cost."""
+        most = self.reserved.pop(id(call), None)
+        if most is not None and record.status < _FAILED:
+            self.spent += most if record.cost is None else record.cost
+
+
+class BudgetInterceptor(Interceptor[Exchange]):
+    """Refuses calls of models that might exceed the limit; a recording that is too old is served instead."""
+
+    sees_whole = True
+
+    def __init__(self, parts: EngineParts, spending: Spending) -> None:
+        self._state, self._keying, self._spending = parts.state, parts.keying, spending
+
+    @override
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+        if decided.decision not in {Decision.RECORD, Decision.PASS} or call.channel is not Channel.LLM:
+            return decided
+        stale, store = call.state.get(Stale), self._state.stores.current
+        body = self._keying.request(call, call.request.body or b"").body
+        prompt = len(body)  # no token is shorter than a byte
+        if stale is not None and store is not None and found.key == call.key:
+            tokens = summary(store, stale.recording.id).tokens_in
+            prompt = prompt if tokens is None else int(tokens * MARGIN) + 1
+        if not (why := self._spending.find_objection(call, body, prompt)):
+            return decided
+        if stale is not None:
+            return Decided(Decision.REPLAY, stale.recording)
+        call.refuse(RefusedError(f"llmproxy: not asked: {why}.", hint="What is recorded is replayed all the same."))
+        return Decided(Decision.REFUSE)
+
+    @override
+    def on_end(self, call: Exchange, record: Call) -> Call:
+        self._spending.on_end(call, record)
+        return record
+
+
+class BudgetFeature(Feature):
+    """What models are asked has a limit."""
+
+    kind = BudgetInterceptor
+
+    def __init__(self, parts: EngineParts) -> None:
+        super().__init__(parts)
+        self._spending = Spending(parts.state.config.max_cost)
+
+    @property
+    def _limits(self) -> bool:
+        config = self.parts.state.config  # what asks only what has changed counts itself
+        return config.max_cost is not None and config.update is not Update.CHANGED
+
+    @override
+    def check(self, mode: Mode, asked: Mapping[str, Any]) -> None:
+        forking = asked.get("forking")
+        if self._limits and mode in OFFLINE and (
+            asked.get("live") or self.parts.state.config.live or (forking is not None and forking.live)
+        ):  # fmt: skip
+            raise RefusedError(
+                "llmproxy: --max-cost does not count what live channels and forks ask.", hint="Leave either out."
+            )
+
+    @override
+    def plug(self, session: Session, asked: Mapping[str, Any]) -> BudgetInterceptor | None:
+        asks = self._limits and session.policy.reaches_network
+        return BudgetInterceptor(self.parts, self._spending) if asks else None
