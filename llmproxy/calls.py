@@ -63,8 +63,7 @@ class Call(NamedTuple):
     nearest: int | None = None
     """After a miss: the row of the recording that is nearest to what was asked."""
     note: str = ""
-    """A few words where the line alone would mislead: ``incomplete``, ``not recorded: disk full``; why it was
-    refused."""
+    """A few words where the line alone misleads: ``incomplete``, ``not recorded: disk full``; why it was refused."""
     attempt: int | None = None
     """How often its client had sent the request before, as it says itself; None if it does not."""
     bound: tuple[str, ...] = ()

@@ -204,8 +204,7 @@ PROVIDER``, MODEL 1 or 0, and reads a line with the seconds to wait. Without it 
 SUMMARY_VARIABLE = "LLMPROXY_SUMMARY"
 """Path of a file: where a proxy that a command of ours started writes at its end what it came to, as JSON."""
 STARTED_BY_VARIABLE = "LLMPROXY_STARTED_BY"
-"""What was typed where a command started the proxy, such as ``llmproxy run``: what a miss advises to type begins so.
-A test runner says its whole command, with ``{mode}`` where the mode stands."""
+"""What started the proxy, such as ``llmproxy run``, for advice; a runner's whole command, with ``{mode}``."""
 
 # What a client that is intercepted reads.
 PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
@@ -227,7 +226,6 @@ LAST_REPORT = ".llmproxy/last-report.jsonl"
 """What the last `llmproxy test` of a folder told, or tells while it runs, in the form of `--report jsonl=FILE`."""
 
 TRANSIENT = frozenset({408, 409, 425, 429})
-"""Statuses that may be different a moment later; with every 5xx. Recorded and replayed in turn, never a hit in
-`auto`."""
+"""Statuses that may differ a moment later; with every 5xx. Recorded, replayed in turn, never a hit in `auto`."""
 AUTHENTICATION = frozenset({401, 403})
 """A bad key stays a bad key: recorded and replayed in turn, never a hit in `auto`."""

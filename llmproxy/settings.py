@@ -50,8 +50,7 @@ TABLE = "[tool.llmproxy]"
 NOT_OPTIONS = re.compile(
     r"LLMPROXY_(DEBUG|DOCTOR|URL|COMMAND|STARTED_BY|SUMMARY|PACER|NOW|SEED|SUITE|SCENARIO|RUN|USER|TEST_.*)"
 )
-"""Variables with our prefix that are not options: a debugging aid, what `run` and suites give their children, and the
-tests' own."""
+"""Variables with our prefix that are no options: debugging, what `run` and suites give children, the tests' own."""
 NOT_SETTINGS = frozenset({"suite"})
 """Tables below ours that are no options of the proxy: what suites without an agent or a store use."""
 SCRUBBED = "<scrubbed>"
@@ -152,8 +151,7 @@ class Option:
     secret: bool = False
     """Its value is never shown."""
     again: bool = True
-    """Whether a command that is typed again repeats it: mode, cassette and store it says itself, others concern one
-    run."""
+    """Whether a command typed again repeats it: mode, cassette and store it says itself, others concern one run."""
     of_session: bool = False
     """Whether it makes sense with a proxy that runs already."""
     of_live: bool = False
@@ -582,8 +580,9 @@ class Loaded:
 
     settings: Settings
     sources: Mapping[str, Source]
-    """By option: ``default``, ``<file> [tool.llmproxy]``, ``environment LLMPROXY_MODE``, ``flag --mode``. One entry
-    more for each upstream, under ``upstream.NAME``."""
+    """By option: ``default``, ``<file> [tool.llmproxy]``, ``environment LLMPROXY_MODE``, ``flag --mode``; each
+    ``upstream.NAME``.
+    """
 
     @property
     def upstreams(self) -> tuple[tuple[str, str, Source], ...]:
@@ -651,9 +650,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
         env: The whole environment; only names with our prefix are looked at, and an empty value is none.
         cwd: Where the search for pyproject.toml starts, upward, and where relative paths of flags begin.
 
-    Raises:
-        SettingsError: A name or value that we do not understand.
-
+    Raises SettingsError: A name or value that we do not understand.
     """
     layers = [_from_file(cwd), _from_env(env, cwd), _from_flags(flags, cwd)]
     found: dict[str, Any] = {"store": cwd / DEFAULT_STORE}

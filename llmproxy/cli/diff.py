@@ -90,8 +90,7 @@ class ComparedCassettes:
     forks: tuple[Fork, ...]
     """Of the two, those that are somebody's child."""
     exchanged: tuple[str, ...]
-    """Run variables and volatile fields in which the two runs differ: the old one was compared in the new one's
-    words."""
+    """Run variables and volatile fields in which the runs differ: the old one was compared in the new one's words."""
     bound: tuple[tuple[list[str], tuple[VolatileField, ...]], ...]
     """Of both: run variables of its runs, and volatile fields."""
 

@@ -74,10 +74,7 @@ class Inputs:
 def sort_inputs(given: Sequence[Path]) -> Inputs:
     """Return what the given files are, and those in the given folders.
 
-    Raises:
-        SettingsError: a file is nothing that can be merged, or is not there.
-        MachineError: it cannot be read.
-
+    Raises SettingsError: a file is nothing that can be merged, or is not there; MachineError: it cannot be read.
     """
     found = Inputs()
     try:

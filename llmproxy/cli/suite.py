@@ -139,10 +139,7 @@ def from_session(
 def _copy_recording(store: Path, name: str, sample: int, cassette: str, folder: Path) -> Path:
     """Write what is recorded under `name` as the cassette of a test, and return its file.
 
-    Raises:
-        CassetteError: the store cannot be read.
-        MachineError: the file cannot be written.
-
+    Raises CassetteError: the store cannot be read; MachineError: the file cannot be written.
     """
     from llmproxy.core.cassettes.folder import slug
     from llmproxy.core.cassettes.formats import review, write_text

@@ -114,9 +114,7 @@ class Control:
         (docs/tools.md): which channels go to real providers or tools. `patience` is how many seconds to try again while
         another client has it open.
 
-        Raises:
-            ControlError: it is open, a value makes no sense, or the proxy may not go live.
-
+        Raises ControlError: it is open, a value makes no sense, or the proxy may not go live.
         """
         given: dict[str, object] = {
             "cassette": cassette,
@@ -201,9 +199,7 @@ class Control:
         """Return the calls of an open session that arrived after the `after`-th, in order; waits for those under way, 2
         s at most.
 
-        Raises:
-            ControlError: no such session is open, or calls before the last 20,000 were asked for.
-
+        Raises ControlError: no such session is open, or calls before the last 20,000 were asked for.
         """
         told = self._ask("GET", f"calls?session={quote(session, safe='')}&after={after}")
         return tuple(Call.of(each) for each in told.get("calls") or ())
@@ -284,9 +280,7 @@ def _session(name: str, verb: str = "") -> str:
 
 
 FRESH = 30.0
-"""Seconds without use after which one is let go: a server, or what stands before it, may close it just as the next
-request is sent.
-"""
+"""Seconds of disuse after which one is let go: the other end may close it just as the next request is sent."""
 _HTTP = 80
 
 Place = tuple[str, int]

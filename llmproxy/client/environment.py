@@ -71,9 +71,7 @@ AWS_FIRST_REGION = "us-east-1"
 AWS_IGNORES = "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"
 
 QUIET = {"OPENAI_AGENTS_DISABLE_TRACING": "1"}
-"""What in replay by base URL ends traffic that is no call of a model and would go past the proxy: the Agents SDK sends
-its traces to api.openai.com whatever the base URL.
-"""
+"""What in replay by base URL ends traffic past the proxy: the Agents SDK traces to api.openai.com in any case."""
 
 HASH_SEED = "PYTHONHASHSEED"
 """Unless it is set, a Python set has another order in each process, and so a request that lists it."""

@@ -40,9 +40,7 @@ class Host:
     faults: Any = None
     """Injected faults of sessions of runs, as plain values; None: the proxy's."""
     session: str = ""
-    """The session of the test that goes on: what the process calls while no agent has its turn lands there. Empty:
-    there is none.
-    """
+    """The session of the running test, for what the process calls in no agent's turn. Empty: there is none."""
     ready: Callable[[], None] | None = None
     """Waits until the proxy that the environment names serves; called before a session is opened, in a thread."""
 

@@ -289,9 +289,7 @@ def spawn(
     its output, `started_by` is what a user types to start it so again. What the command's notice says is written to
     stderr before it runs.
 
-    Raises:
-        MachineError: the command cannot be executed.
-
+    Raises MachineError: the command cannot be executed.
     """
     if log is None:
         handle, name = tempfile.mkstemp(prefix="llmproxy-", suffix=".log")
@@ -404,9 +402,7 @@ def attach(
 
     `started_by` is what the user typed, for what a miss advises.
 
-    Raises:
-        MachineError: none can be started, or none answers at LLMPROXY_URL.
-
+    Raises MachineError: none can be started, or none answers at LLMPROXY_URL.
     """
     token = env.get(TOKEN_VARIABLE, "")
     if url := running_at(env):
@@ -472,9 +468,7 @@ def run_child(
 
     `started` hears its process id, `heard` each signal that came meanwhile; the child calls `enter` before it executes.
 
-    Raises:
-        CommandNotFound: it cannot be executed.
-
+    Raises CommandNotFound: it cannot be executed.
     """
     popen: subprocess.Popen[bytes] | None = None
     early: list[int] = []

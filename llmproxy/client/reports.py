@@ -52,10 +52,7 @@ class Report(Totals):
     overrides: Mapping[str, Any] | None = field(default=None, kw_only=True)
     """What was overridden and where the run forked, as the proxy says it; None for a session without."""
     live: Mapping[str, Any] | None = field(default=None, kw_only=True)
-    """Which channels were live, in which cassette that is kept and what could not be answered, as the proxy says it.
-
-    None for a session without.
-    """
+    """Which channels were live, in which cassette, and what could not be answered, as the proxy says it; or None."""
     faults: Mapping[str, Any] | None = field(default=None, kw_only=True)
     """The injected faults and how often each was injected, as the proxy says it; None for a session without."""
     replacement: Mapping[str, Any] | None = field(default=None, kw_only=True)

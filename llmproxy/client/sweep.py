@@ -34,9 +34,7 @@ from llmproxy.trace.reading.recording import interactions
 class Trial(NamedTuple):
     kind: FaultKind
     number: int
-    """Of the agent's call among those that a kind of this sort meets, from 1 in the order of the undisturbed run; calls
-    of tools apart.
-    """
+    """Of the agent's call among those that such a kind meets, from 1, in undisturbed order; calls of tools apart."""
     key: str
     occurrence: int
     rule: Mapping[str, Any]

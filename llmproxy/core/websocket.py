@@ -52,9 +52,7 @@ SHAPES: dict[tuple[str, str], Shape] = {
     ("openai", "realtime"): REALTIME,
     ("openai", "responses"): Shape({**RESPONSES.members, **_EVENT_ID}, nulls=True),
 }
-"""By dialect and operation: what does not count in a client's message. Of others everything counts, but how their JSON
-is written.
-"""
+"""By dialect and operation: what does not count in a client's message; of others, how their JSON is written."""
 
 _COMPARED = 200
 """Recorded messages among which the nearest is looked for."""

@@ -206,9 +206,7 @@ class ProxyContext:
     watch: CallLog = field(default_factory=CallLog)
     """Remembers the last calls, for that page."""
     stop: Callable[[], int] | None = None
-    """Asks the program to end, soon, and returns the exit code that it would end with now; None where we are part of
-    another one.
-    """
+    """Ends the program soon, and returns the exit code that it would have now; None where we are part of another."""
     pace: Callable[[Exchange], Awaitable[float]] | None = None
     """Counts a call that is to go to its provider, and says in how many seconds it may; None where no rate was said."""
     sockets: Sockets | None = None

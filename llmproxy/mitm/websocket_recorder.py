@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 
 PIECE = 1 << 20
-"""Bytes of one frame that we send; a longer message is fragmented, so that clients with a limit on frames can take
-it.
-"""
+"""Bytes of one frame that we send; longer messages are fragmented, for clients with a limit on frames."""
 _KEY_MARK = "openai-insecure-api-key."
 
 

@@ -59,14 +59,12 @@ class Collector:
         self.state: Callable[[], Path] | None = None
         """Returns the state database, in which tests are kept for their trend; None where this process keeps none."""
         self.last: Callable[[], Path] | None = None
-        """Returns the file that keeps what this test tells, for ``llmproxy label``; None where this
-        process keeps none.
-        """
+        """The file that keeps what this test tells, for ``llmproxy label``; None where this process keeps none."""
         self.baseline: Path | None = None
         """The JSON report of an earlier run, which this one is compared with."""
         self.stores: Callable[[], Mapping[Path, Path | None]] = dict
-        """Returns the stores whose trials are told at the end, each with the folder of its files; none where nothing is
-        on trial, or others tell it.
+        """The stores whose trials are told at the end, with their files' folders; none without trials, or told
+        elsewhere.
         """
         self._changed: list[str] = []
         self.accepted: Callable[[Sequence[str]], Sequence[str]] = list

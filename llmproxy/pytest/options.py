@@ -145,9 +145,7 @@ def report_handlers(config: pytest.Config, store: Callable[[], Path | None]) -> 
     """Return who writes the reports of scenarios that were asked for, which stand on `store`; workers of xdist write
     none.
 
-    Raises:
-        pytest.UsageError: one of them cannot be meant, or cannot be written.
-
+    Raises pytest.UsageError: one of them cannot be meant, or cannot be written.
     """
     asked = config.getoption(REPORT, default=[])
     if not asked or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):
@@ -161,9 +159,7 @@ def report_handlers(config: pytest.Config, store: Callable[[], Path | None]) -> 
 def baseline_of(config: pytest.Config) -> Path | None:
     """Return the report to compare with; None where none was asked for, and in workers of xdist, whose rows travel.
 
-    Raises:
-        pytest.UsageError: it is none.
-
+    Raises pytest.UsageError: it is none.
     """
     given = config.getoption(BASELINE, default=None)
     if not given or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):

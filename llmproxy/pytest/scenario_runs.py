@@ -55,8 +55,8 @@ class Scenarios:
         self.asked_of: Callable[[pytest.Item], tuple[str, str, object]] = lambda item: (
             "", cassette_name(item.nodeid), None,
         )  # fmt: skip
-        """Of the sessions that a test's runs open: mode, name of the recording, which stands before those of its
-        scenarios, and injected faults; set by who knows the proxy.
+        """Sessions of a test's runs: mode, recording's name, which leads those of scenarios, faults; set with the
+        proxy.
         """
         self.recorded: Callable[[], bool] = lambda: False
         """Returns whether runs are recorded: then what they tell is kept as the last report."""

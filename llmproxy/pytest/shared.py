@@ -62,9 +62,7 @@ def choose_mode(*, option: str = "", marker: str = "", variable: str = "", ini: 
     In CI a marker or an ini file cannot make it go live: whoever wants that says so on the command line or in the
     environment.
 
-    Raises:
-        ValueError: one of them is no mode.
-
+    Raises ValueError: one of them is no mode.
     """
     given = [(option, True), (marker, False), (variable, True), (ini, False)]
     modes = [(_mode_of(text), told) for text, told in given if text]

@@ -28,9 +28,7 @@ def read_baseline(
     """Return the rows of a JSON report by scenario; `scenarios` are those that are selected, None where nobody knows
     yet.
 
-    Raises:
-        SettingsError: it is no such report, or it has none of these scenarios.
-
+    Raises SettingsError: it is no such report, or it has none of these scenarios.
     """
     try:
         rows = {row["scenario"]: check_row(row) for row in json.loads(read_text(path))["summary"]}
@@ -74,9 +72,7 @@ def compare_with_baseline(
     """Return the lines of a test whose scenarios are known only when they ran; of those that did not it says how many
     there are.
 
-    Raises:
-        SettingsError: none of them ran.
-
+    Raises SettingsError: none of them ran.
     """
     ran = {str(row.get("scenario")) for row in now}
     if not ran & before.keys():

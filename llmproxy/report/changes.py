@@ -96,9 +96,7 @@ class Changes:
     """Of what may be accepted, by origin."""
     refused: Sequence[ChangeGroup]
     counts: Mapping[str, int]
-    """Calls, of them changed, and carried under accepted changes; cassettes, and of them changed; tests that pass as
-    before, pass carried, and fail.
-    """
+    """Calls, changed, carried under accepted changes; cassettes, changed; tests that pass, pass carried, fail."""
     bill: Bill | None
 
     @property

@@ -131,9 +131,7 @@ def handler_of(text: str, store: Callable[[], Path | None] = lambda: None) -> Ha
 
     `store` tells, when all is over, which database has the recordings of what was tested; None where nobody knows.
 
-    Raises:
-        SettingsError: there is no such kind, or it lacks its file.
-
+    Raises SettingsError: there is no such kind, or it lacks its file.
     """
     from llmproxy.report.handlers import Hiding
 

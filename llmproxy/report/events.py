@@ -24,8 +24,7 @@ class Status(StrEnum):
     AGENT_ERROR = "agent_error"
     """The agent was reached, then crashed, timed out, or gave no answer. Counts against it."""
     ENVIRONMENT_ERROR = "environment_error"
-    """Nothing can be said about the agent: it was never reached, or proxy, store or provider failed; a miss in
-    replay."""
+    """Nothing can be said about the agent: it was not reached; proxy, store or provider failed; a miss in replay."""
     SKIPPED = "skipped"
     FLAKY = "flaky"
     """Of a scenario with several runs: some passed, some did not."""
@@ -182,8 +181,7 @@ class Finished:
     replayed: bool | None = None
     """Whether every call was answered from a recording; None when that is not known."""
     bound: int | None = None
-    """Hits that were answered with this run's values (folder, day, ids) in place of the recorded ones; None when that
-    is not known."""
+    """Hits with this run's values (folder, day, ids) in place of recorded ones; None when that is not known."""
     bound_names: Sequence[str] = ()
     """What was bound in them."""
     carried: int = 0
@@ -205,8 +203,7 @@ class Finished:
     labels: Sequence[str] = ()
     """Marks: ``open-loop from turn 3``, ``unattributed traffic``."""
     live: Mapping[str, Any] | None = None
-    """Which channels were live, in which cassette that is kept and which calls of tools no recording could answer; None
-    for a run without."""
+    """Which channels were live, in which cassette, and what no recording could answer; None for a run without."""
     at: float = 0.0
 
 
@@ -226,8 +223,7 @@ class Completed:
     Cost (US dollars) and latency (milliseconds) are the agent's for a run, as recorded; None where that is not known.
     """
     times: Mapping[str, int] = field(default_factory=dict)
-    """How long each scenario took, all its runs together, or under pytest each test: milliseconds. What shards are
-    balanced by."""
+    """How long each scenario (all runs) or pytest test took, in milliseconds, by which shards are balanced."""
 
 
 Event = Selected | Started | Message | Step | Verdict | Finished | Completed

@@ -83,10 +83,8 @@ def kind_of(path: Path) -> str:
 def read_part(path: Path, kind: str) -> PartReport:
     """Return what a part of a test told.
 
-    Raises:
-        SettingsError: it is no such report, one of another version, or that of a whole test.
-        OSError: it cannot be read.
-
+    Raises SettingsError: it is no such report, one of another version, or that of a whole test; OSError: it cannot be
+    read.
     """
     run_tree = RunTree()
     try:

@@ -28,13 +28,11 @@ class AgentAdapter(ABC):
     name: str | None = None
     """A name of one's own; nothing here asks for it."""
     uses_session: ClassVar[bool] = False
-    """Whether it sends its LLM calls by `input.llm` (or needs none): such adapters answer in parallel, the others take
-    turns."""
+    """Whether it calls by `input.llm`, or needs no LLM: such adapters answer in parallel, the others take turns."""
     in_process: ClassVar[bool] = True
     """Whether its LLM calls leave from this process."""
     raises_misses: ClassVar[bool] = False
-    """Whether a request that was never recorded reaches the run as MissError by itself; for others the proxy is asked
-    after every call."""
+    """Whether a request never recorded reaches the run as MissError; for others the proxy is asked after each call."""
 
     @abstractmethod
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)

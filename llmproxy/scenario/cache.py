@@ -78,10 +78,7 @@ def encode(value: object) -> str:
 def decode(text: str) -> Any:  # noqa: ANN401 - whatever is cached
     """Return the value of a text.
 
-    Raises:
-        ValueError: it is no JSON.
-        Unfit: it names a class that is not here or has changed, or is none of `encode`'s.
-
+    Raises ValueError: it is no JSON; Unfit: it names a class that is not here or has changed, or is none of `encode`'s.
     """
     tree = json.loads(text)
     try:
@@ -308,10 +305,7 @@ class Function:
     def __post_init__(self) -> None:
         """Refuse names that the function does not have: a name with a mistake in it would silently do nothing.
 
-        Raises:
-            TypeError: it is no function.
-            ValueError: `ignore` or `state` name what there is not.
-
+        Raises TypeError: it is no function; ValueError: `ignore` or `state` name what there is not.
         """
         if not inspect.isroutine(self.function):
             raise TypeError(f"scenario.cache decorates functions and methods, not {self.function!r}")
@@ -336,11 +330,8 @@ class Function:
     def key(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, cache_key: str, sample: int = 1) -> str:
         """Return the key of a call: function, bound arguments with defaults, class and `state` of `self`.
 
-        Raises:
-            TypeError: the function does not take these arguments.
-            Unfit: one of them cannot be written down.
-            AttributeError: `self` lacks a field of `state`.
-
+        Raises TypeError: the function does not take these arguments; Unfit: one of them cannot be written down;
+        AttributeError: `self` lacks a field of `state`.
         """
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()

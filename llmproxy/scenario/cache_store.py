@@ -258,9 +258,7 @@ async def remember(place: Place, make: Callable[[], Awaitable[str | None]]) -> s
     None from `make` means that it cannot be kept. Who asks at the same time waits for it once, and makes it himself if
     it then is not there.
 
-    Raises:
-        MissError: the mode is ``replay`` and nothing is kept.
-
+    Raises MissError: the mode is ``replay`` and nothing is kept.
     """
     with place.turn() as theirs:
         if theirs is not None:

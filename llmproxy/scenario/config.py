@@ -131,8 +131,7 @@ class ScenarioConfig(BaseModel):
     """Whether to stop before every turn of the simulator and let a person write instead."""
 
     min_turns: _Number | None = None
-    """Turns that must be over before a judge looks at the conversation by itself; a verdict that is demanded is given
-    before."""
+    """Turns to be over before a judge looks at the conversation by itself; a demanded verdict is given before."""
     headless: bool | None = None
     """Taken and ignored: nothing here opens a browser."""
     observability: Mapping[str, Any] | None = None
@@ -201,9 +200,7 @@ def refuse_unsupported(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keywords that are not of `UNSUPPORTED`; one of it that is None, False, 0 or empty asks for nothing and
     is dropped.
 
-    Raises:
-        SettingsError: one of it asks for something.
-
+    Raises SettingsError: one of it asks for something.
     """
     for name, value in given.items():
         if name in UNSUPPORTED and value:

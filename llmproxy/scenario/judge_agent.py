@@ -82,11 +82,9 @@ class JudgeAgent(AgentAdapter):
             max_discovery_steps: How often it may.
             more: ``api_base`` and any other keyword of ``litellm.completion``.
 
-        Raises:
-            SettingsError: no model, or a number of judges or a vote that there is not; a keyword of voice.
-            TypeError: a keyword that is nearly one of these.
-            ValueError: criteria that are no list of texts, or an empty one.
-
+        Raises SettingsError: no model, or a number of judges or a vote that there is not; a keyword of voice;
+        TypeError: a keyword that is nearly one of these; ValueError: criteria that are no list of texts, or an empty
+        one.
         """
         self.criteria = list(Criteria(() if criteria is None else criteria).texts)
         extra = refuse_slips("JudgeAgent", more, _PARAMETERS)

@@ -324,10 +324,8 @@ class RedTeamAgent(AgentAdapter):
             max_tokens: Limit of one message.
             more: ``api_base`` and any other keyword of ``litellm.completion``.
 
-        Raises:
-            SettingsError: there is no model; a keyword of voice.
-            ValueError: a number that cannot be meant, or no disguise to choose from.
-
+        Raises SettingsError: there is no model; a keyword of voice; ValueError: a number that cannot be meant, or no
+        disguise to choose from.
         """
         if total_turns < 1 or success_confirm_turns < 1 or (max_backtracks is not None and max_backtracks < 0):
             raise ValueError("total_turns and success_confirm_turns take a number above 0, max_backtracks must be >= 0")

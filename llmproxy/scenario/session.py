@@ -124,10 +124,8 @@ class RunSession:
         Base-URL variables of this process that point elsewhere than to the proxy say where the providers are;
         `upstreams` overrides them.
 
-        Raises:
-            ControlError: no proxy answers, it refuses, or the session stays open elsewhere.
-            SettingsError: the name cannot travel in a header.
-
+        Raises ControlError: no proxy answers, it refuses, or the session stays open elsewhere; SettingsError: the name
+        cannot travel in a header.
         """
         if not (cassette.isascii() and cassette.isprintable()):
             raise SettingsError(
@@ -380,9 +378,7 @@ def proxy_of(
     True starts one, which all runs of this process share; False is none, whatever else is set. Blocks while one is
     started.
 
-    Raises:
-        MachineError: none can be started.
-
+    Raises MachineError: none can be started.
     """
     chosen = next((each for each in (run_proxy, configured) if each is not None), None)
     if chosen is None:

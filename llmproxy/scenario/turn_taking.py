@@ -127,9 +127,7 @@ async def turn(
     Without a session nothing is bound: clients that are made meanwhile (by a module that is imported) are led to the
     proxy, and what is called meanwhile belongs to nobody.
 
-    Raises:
-        MachineError: the process's session stays bound to another, or the proxy is gone.
-
+    Raises MachineError: the process's session stays bound to another, or the proxy is gone.
     """
     waited = await _PROCESS.take()
     steps = _Steps(control, session or "", party)
@@ -151,9 +149,7 @@ async def bind_source(control: Control, source: str, session: str, patience: flo
     """Have what arrives under `source` (a running service's base URLs name it) land in `session`; gives the seconds
     waited.
 
-    Raises:
-        MachineError: it stays bound to another, or the proxy is gone.
-
+    Raises MachineError: it stays bound to another, or the proxy is gone.
     """
     queue = queue_of(control.url, source)
     waited = await queue.take()

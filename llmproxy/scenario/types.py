@@ -54,8 +54,7 @@ class LLM:
     party: str = AGENT
     """Whose calls these are."""
     named: Callable[[], str] | None = field(default=None, compare=False, repr=False)
-    """Gives the name in URLs under which calls are those of `party`; None: the session's own, under which they are the
-    agent's."""
+    """Gives the name in URLs for calls of `party`; None: the session's own, under which they are the agent's."""
 
     def base_url(self, provider: str) -> str:
         """Return what a provider's own SDK takes as base URL: ``base_url("openai")``, ``"groq"``.
@@ -271,8 +270,7 @@ class ScenarioResult(BaseModel):  # noqa: PLW1641 (it changes, so it has no hash
     replayed: bool | None = None
     """Whether every LLM call was answered from the recording; None when that is not known."""
     bound: int | None = None
-    """Calls that were answered with this run's values in place of the recorded ones (docs/bindings.md); None when that
-    is not known."""
+    """Calls answered with this run's values in place of recorded ones (docs/bindings.md); None when not known."""
     bound_names: tuple[str, ...] = ()
     """What was bound in them."""
     carried: int = 0
@@ -286,8 +284,7 @@ class ScenarioResult(BaseModel):  # noqa: PLW1641 (it changes, so it has no hash
     recorded_at: float | None = None
     """When the first call that was replayed was recorded, Unix time; None when nothing was replayed."""
     waited: float | None = None
-    """Seconds in which the agent waited for its turn, because agents in one process take turns; None without a
-    proxy."""
+    """Seconds in which the agent waited for its turn, as agents in one process take them; None without a proxy."""
     labels: tuple[str, ...] = ()
     error: str = ""
     audio: ClassVar[None] = None

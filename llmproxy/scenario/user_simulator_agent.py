@@ -189,10 +189,8 @@ class UserSimulatorAgent(AgentAdapter):
             may_end: Whether the user may end a conversation that goes on by itself, when the goal is reached.
             more: ``api_base`` and any other keyword of ``litellm.completion``.
 
-        Raises:
-            SettingsError: there is no model and there are no lines, or no such persona; a keyword of voice.
-            TypeError: a keyword that is nearly one of these.
-
+        Raises SettingsError: there is no model and there are no lines, or no such persona; a keyword of voice;
+        TypeError: a keyword that is nearly one of these.
         """
         if isinstance(lines, str):
             raise TypeError(f"lines takes a list of texts; write lines=[{lines!r}]")

@@ -65,9 +65,7 @@ def output_json(run: Subject, embedded: bool = False) -> AssertionResult:  # noq
 def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> AssertionResult:  # noqa: ANN401, FBT001, FBT002 - JSON
     """The output is JSON and fits a JSON Schema (an object) or a pydantic model (a class).
 
-    Raises:
-        ValueError, TypeError: the schema itself is none.
-
+    Raises ValueError, TypeError: the schema itself is none.
     """
     cassette = cassette_of(run)
     value, problem = _json_output(cassette, embedded=embedded)

@@ -223,11 +223,8 @@ class Cassette:
     def load(cls, path: str | Path) -> Cassette:
         """Read a file.
 
-        Raises:
-            CassetteNotFound: there is none (also a FileNotFoundError).
-            CassetteCorrupt: it is not what it should be (also JSONDecodeError, AttributeError, KeyError or ValueError).
-            CassetteNewer: a newer llmproxy wrote it.
-
+        Raises CassetteNotFound: there is none (also a FileNotFoundError); CassetteCorrupt: it is not what it should be
+        (also JSONDecodeError, AttributeError, KeyError or ValueError); CassetteNewer: a newer llmproxy wrote it.
         """
         return read(Path(path), cls.from_dict)
 
@@ -235,10 +232,8 @@ class Cassette:
     def from_store(cls, path: str | Path, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Cassette:
         """Turn what is recorded under (cassette, sample) into a trace; `party` None takes everybody's exchanges.
 
-        Raises:
-            CassetteNotFound: no such store, or nothing recorded there.
-            CassetteCorrupt, CassetteNewer, CassetteBusy: the store cannot be read.
-
+        Raises CassetteNotFound: no such store, or nothing recorded there; CassetteCorrupt, CassetteNewer, CassetteBusy:
+        the store cannot be read.
         """
         from llmproxy.trace.reading.recording import spans_of
 

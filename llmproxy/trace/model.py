@@ -183,11 +183,9 @@ class Span:
     def from_dict(cls, data: Any) -> Span:  # noqa: ANN401 - JSON
         """Read one span; unknown members are left out.
 
-        Raises:
-            TraceIncomplete: `id`, `kind` or `timestamp` is missing (also a KeyError).
-            TraceWrongValue: there is no such kind, or a number is none (also a ValueError).
-            TraceWrongShape: something is no object (also an AttributeError).
-
+        Raises TraceIncomplete: `id`, `kind` or `timestamp` is missing (also a KeyError); TraceWrongValue: there is no
+        such kind, or a number is none (also a ValueError); TraceWrongShape: something is no object (also an
+        AttributeError).
         """
         shape(data, dict, "a span")
         for name in ("id", "kind", "timestamp"):

@@ -28,8 +28,7 @@ _COLONS = re.compile(r"\n(:+)(?:\n|$)")
 _ESCAPED = re.compile(r"\\(.)")
 _SPECIAL = re.compile(r"[^\w@%+=:,./~-]")
 _NOT_FOR_ZSH = re.compile(r"[\\\"']|\s\s")
-"""A backslash before a quote ends the quoting that typer puts around a name: what follows would be run. Others would
-arrive changed."""
+"""A backslash before a quote ends typer's quoting of a name, and the rest would be run; others arrive changed."""
 
 
 @contextmanager

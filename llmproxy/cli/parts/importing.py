@@ -42,10 +42,8 @@ class ImportedPiece:
 def by_cassette(paths: Sequence[Path], name: str | None, form: Format | None = None) -> dict[str, list[ImportedPiece]]:
     """Return the files of each cassette, in order; `form` is forced on all.
 
-    Raises:
-        CassetteNotFound: a path does not exist, or a folder holds no file of recordings.
-        SettingsError: two files would become one cassette.
-
+    Raises CassetteNotFound: a path does not exist, or a folder holds no file of recordings; SettingsError: two files
+    would become one cassette.
     """
     found: dict[str, list[ImportedPiece]] = {}
     for path in paths:
@@ -144,10 +142,7 @@ def cassette_of(what: str, database: Store | None, rules: Rules, upstreams: Mapp
     """Return a cassette that is named like a file, or like one in the store, if there is one (``name`` or
     ``name~sample``).
 
-    Raises:
-        CassetteNotFound: there is neither.
-        CassetteError: the file cannot be read.
-
+    Raises CassetteNotFound: there is neither; CassetteError: the file cannot be read.
     """
     from llmproxy.core.cassettes.adopt import adopt
     from llmproxy.core.secrets.redact import Redactor

@@ -212,9 +212,7 @@ def gather(flags: Mapping[str, object]) -> Loaded:
     A provider's base-URL variable that is set, and is not our own address, becomes that provider's upstream: a
     company's gateway key must never be sent to the public host.
 
-    Raises:
-        SettingsError: A name or value that we do not understand.
-
+    Raises SettingsError: A name or value that we do not understand.
     """
     from llmproxy.core.providers.hosts import from_environment
 

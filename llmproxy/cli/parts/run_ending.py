@@ -315,8 +315,9 @@ _CACHES = {
     "DeepEval": ("", ".deepeval/.deepeval-cache.json", "deepeval test run without -c"),
     "LangSmith": ("LANGSMITH_TEST_CACHE", "", "unset LANGSMITH_TEST_CACHE"),
 }
-"""Programs that keep answers themselves: the variable that says where, their own place, and what turns it off. Sources:
-the settings' pages of each, November 2026."""
+"""Programs that keep answers: the variable that says where, their place, what turns it off. Sources: settings pages,
+2026-11.
+"""
 
 
 def asked_nothing(recorded: int, cassette: str, code: int, env: Mapping[str, str]) -> list[str]:

@@ -35,8 +35,7 @@ TAG = "b1:"
 _SIGNS = late(r"[/\\~%\x1b]")
 """One of them is in every path."""
 _INSIDE = late(r"(?:[^\W_](?<!-[A-Za-z])|(?<!-)[A-Za-z]{2}:/?)\Z")
-"""Behind this a separator begins no path: not in ``docs/x``, not in ``https://``, but in ``-I/x`` and in
-``file:///x``."""
+"""Behind this a separator begins no path: in ``docs/x`` and ``https://``, unlike ``-I/x`` and ``file:///x``."""
 _DRIVE = late(r"(?:(?<![^\W_])[A-Za-z]:?){1,3}\Z")
 _LONG = late(r"(?<!\S)(?:-\S*|\S*(?:[_-]|\d)\S*)")
 """What may hold an id, or be a folder's name made of a path: from six characters on it says nothing here."""

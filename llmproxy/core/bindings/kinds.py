@@ -35,8 +35,7 @@ _IS_SET = late(r"(?i)time_?out|limit|max|min|ttl|interval|delay|retry|wait|expir
 """Words of durations that somebody chose, and did not measure."""
 _NAMES_TIME = late(r"(?:time|date|stamp|epoch|since|until|expires|(?<![^\W_])(?:ts|at))\b[^\n\w]{0,6}$", re.IGNORECASE)
 _NAMES_COMMIT = late(r"^\[\S+(?: \(root-commit\))? $")
-"""What ``git commit`` says before the commit, and ``]`` behind it: of 700 pairs of commits one has no letter in seven
-digits."""
+"""What ``git commit`` says around the commit: of 700 pairs of commits one has no letter in seven digits."""
 _TEMPORARY = "tmp"
 """Name of the folder in which everything is called by whoever made it."""
 _ROLLED = late(r"[A-Za-z0-9]{6,}")

@@ -131,8 +131,8 @@ def _of_tool(base: str, tool: str) -> str:
 
 
 ROUNDS = 40
-"""Times that two requests are compared anew, each with what the time before taught: a volatile field's id may stand in
-a later result."""
+"""Times that two requests are compared anew, with what was learned: a volatile field's id may stand in a later result.
+"""
 MOST_SLOTS = 200
 """Volatile fields that one pair of requests may teach; two that differ in more are different requests."""
 _BESIDE = 12

@@ -27,8 +27,7 @@ _WINDOWS = late(r"[A-Za-z]:[\\/].+|\\\\.+", re.DOTALL)
 _ROOT = late(r"[/\\][/\\.]*")
 _UUID = late(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DISTINCT = 8
-"""Characters from which on a value with a digit in it is taken for an id: found in any text, not only where it was
-captured."""
+"""Characters from which a value with a digit counts as an id, found in any text, not only where it was captured."""
 
 PATHS = frozenset({"cwd", "home", "tmp"})
 """What ``--bind paths`` leaves, and what may change the answer of an exact hit."""

@@ -83,8 +83,7 @@ KINDS: Mapping[str, VolatileKind] = {
         accepted=True,
     ),
 }
-"""By name. A decimal, a duration without a unit, a time in seconds: numbers, told apart by who writes the volatile
-field."""
+"""By name. Decimals, durations without a unit, seconds: numbers, told apart by who writes the volatile field."""
 
 _OF_WORDS = frozenset({"person", "time", "duration"})
 """Kinds in which a space may stand."""
@@ -102,8 +101,7 @@ class VolatileField:
     kind: str
     """A name of `KINDS`."""
     tool: str
-    """Whose results, ``mcp__*`` for all that begin so; `OUTSIDE` for a place in no result, which `before` alone
-    finds."""
+    """Whose results, ``mcp__*``: all that begin so; `OUTSIDE`: a place in no result, which `before` alone finds."""
     at: str = LINE
     """`LINE`, `TEXT` or a JSON path from ``$`` on."""
     before: str = ""

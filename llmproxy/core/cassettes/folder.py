@@ -160,10 +160,8 @@ class CassetteDir:
 
         `wait` (seconds) is called between tries while another process brings in the same cassette.
 
-        Raises:
-            CassetteCorrupt, CassetteNewer: for all such files together, before anything was written.
-            CassetteBusy: somebody records a cassette whose file differs.
-
+        Raises CassetteCorrupt, CassetteNewer: for all such files together, before anything was written; CassetteBusy:
+        somebody records a cassette whose file differs.
         """
         differing: dict[str, _Read] = {}
         failed: list[CassetteError] = []
@@ -289,8 +287,7 @@ def describe_unfiled(store: Path, folder: CassetteDir, served: Mapping[str, Call
 
 
 _DEVICE = re.compile(r"\A(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)", re.IGNORECASE)
-"""Names that Windows has for devices, whatever stands behind the point: a repository with such a file cannot be checked
-out there."""
+"""Windows' names of devices, whatever follows the point: a repository with such a file is not checked out there."""
 
 
 def slug(name: str, *, unique: bool = False) -> str:

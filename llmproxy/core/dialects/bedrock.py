@@ -34,8 +34,7 @@ CONTENT: Mapping[str, Asks] = {
         WORDS,
     ),
 }  # fmt: skip
-"""Blocks of converse, by the member that says what they are; a `type` beside it says nothing more than who
-runs it."""
+"""Blocks of converse, by the member that says what they are; a `type` beside it says only who runs it."""
 
 
 # -- reading an answer

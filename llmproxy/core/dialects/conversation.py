@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from llmproxy.core.traffic.interaction import Interaction
 
 LOOKED_AT = 1000
-"""Entries of a conversation, from its end, among which the user's last words are looked for: a body of 5 MB may hold
-millions of entries."""
+"""Entries, from the end, among which the user's last words are looked for: 5 MB may hold millions of them."""
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 

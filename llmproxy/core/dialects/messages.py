@@ -26,8 +26,7 @@ from typing import Any
 from llmproxy.late import late
 
 NAMESPACE = "__"
-"""Between the namespace of a tool (OpenAI's Responses: Codex has one for each MCP server) and its name: as other agents
-write ``mcp__SERVER__TOOL``."""
+"""Between a tool's namespace (OpenAI's Responses; Codex: one an MCP server) and its name, as ``mcp__SERVER__TOOL``."""
 
 SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema", "parameters_json_schema")
 """Members of a tool's definition that may hold the schema of its arguments."""
@@ -161,8 +160,7 @@ class Message:
     reasoning: str = ""
     """What the model thought aloud before the text."""
     beside: tuple[ToolCall, ...] = ()
-    """Further calls of an answer that no history repeats: of its other choices, and of tools that only the provider
-    knows."""
+    """Further calls of an answer that no history repeats: of other choices, and of tools only the provider knows."""
     unknown: tuple[str, ...] = ()
     """Of an answer: kinds of items that no table knows, so that there may be more calls."""
 

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 LONG = 4 << 20
 """Bytes of an answer from which on it is read this way."""
 MOST_WEIGHT = 32 << 20
-"""Bytes that parsed values may take, by `weight`, before they are read this way as well: of tiny ones a body makes
-forty times its size."""
+"""Bytes that parsed values may take, by `weight`, before they are read so too: tiny ones take 40 times a body."""
 _STRING = 2048
 """Bytes of a string that are kept."""
 _LIST = 1 << 20

@@ -164,8 +164,9 @@ class Row(NamedTuple):
     """In which somebody says something and a model answers."""
     others: tuple[str, ...] = ()
     miss_status: int = 404
-    """Of a miss, as the clients take it best: measured with `scripts/lab/miss-status`. With ``x-should-retry: false``
-    every SDK of the matrix makes one attempt and shows the whole text at 400 and 404 alike."""
+    """Of a miss, as clients take it best (`scripts/lab/miss-status`). With ``x-should-retry: false`` every SDK tries
+    once.
+    """
     models: str = ""
     """How the names of its maker's models begin; its file has a `Speaker`."""
 

@@ -210,8 +210,8 @@ class _InThisRunsWords(Wording):
         self._renamers: dict[int, Renamer] = {}
         """By table: recordings of one run share theirs."""
         self._messages: dict[tuple[int, int], tuple[object, object]] = {}
-        """By table and message, which recordings of one conversation share: that message, which so stays in memory, and
-        how it is told.
+        """By table and message, as recordings of a conversation share it: the message, kept in memory, and how it is
+        told.
         """
 
     def recall(self, id_: int) -> Canonical | None:
@@ -279,8 +279,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts, requests: RecordedRequests, bound: Bound) -> None:
         self._parts, self._requests, self.bound = parts, requests, bound
         self._said: tuple[str, int, str] = ("", 0, "")
-        """Run variables, credentials learned when they were redacted, and as they are kept: the same for all calls of a
-        run.
+        """Run variables, credentials learned when they were redacted, and as they are kept: the same all through a run.
         """
 
     # -- the session

@@ -60,9 +60,7 @@ class Situation[R: ReplayCandidate](NamedTuple):
     """This is the n-th arrival of the key in the session, counted from 1."""
     exhausted: Exhausted = Exhausted.LAST
     recorded_here: bool = False
-    """The key was first recorded in this very session: it is recorded again, so that a first run in `auto` equals
-    `record`.
-    """
+    """The key was first recorded in this session: it is recorded again, so a first run in `auto` equals `record`."""
 
 
 def decide[R: ReplayCandidate](situation: Situation[R]) -> Decided[R]:

@@ -45,8 +45,7 @@ from llmproxy.values import host_matches
 
 NO_UPSTREAMS: Mapping[str, str] = {}
 CALLER_HEADER = "x-llmproxy-caller"
-"""Where the fingerprint stands among the stored request's headers; clients cannot send it, names of ours are taken
-off first."""
+"""Where the fingerprint stands among stored headers; clients cannot send it: names of ours are taken off first."""
 
 CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 CONNECTORS = ("tools.authorization", "mcp_servers.authorization_token")
@@ -262,8 +261,7 @@ def read_store_secret(store: Path) -> bytes:
 
 
 WORTH_A_THREAD = 1 << 14
-"""Bytes of a request that is redacted on a thread: the worst of that size takes 30 ms, and holds up whoever else
-asks."""
+"""Bytes of a request that is redacted on a thread: the worst of that size takes 30 ms, and holds up the others."""
 ROTATING = 8
 """Credentials from which on it is worth knowing what more of them cannot change."""
 

@@ -43,9 +43,7 @@ from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.errors import CassetteError, RefusedError
 
 MOST_LOOKED_AT = 400
-"""Recordings of a cassette that are compared, the newest: each comparison of two long requests takes some hundredths of
-a second.
-"""
+"""Newest recordings of a cassette that are compared: two long requests take some hundredths of a second."""
 
 
 MOST_COMPARED = 200

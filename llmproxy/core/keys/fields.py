@@ -185,8 +185,7 @@ ELSEWHERE: dict[str, str] = {
         "x-ms-useragent",
     ),
 }  # fmt: skip
-"""Fields that do not count where nobody knows the path either: framing, transport, tracing. Nothing that says who
-somebody is."""
+"""Fields that do not count on unknown paths either: framing, transport, tracing. Nothing that says who one is."""
 ELSEWHERE_PREFIXES: dict[str, str] = {
     "x-llmproxy-": IGNORED_PREFIXES["x-llmproxy-"],
     "x-stainless-": "the library that asks, and which retry it is",
@@ -200,8 +199,7 @@ DECLARED = late(
     r"|^(?:api[-_]?)?key$|secret|passw|credential|jwt|(?:^|[-_])signature(?:$|[-_])|^x-auth$"
     r"|(?<!page)(?<!continuation)(?<!next)(?<!sync)(?<!cursor)(?:^|[-_])token$|(?:access|auth|security)[-_]?token"
 )
-"""Names that declare a credential, in lower case: who merely looks like one (a session's id, an account, a tenant)
-counts."""
+"""Lower-case names that declare a credential: who merely looks like one (a session's id, a tenant) counts."""
 _SESSION_COOKIE = late(
     r"sess|(?:^|[-_.])sid$|auth|token|jwt|csrf|xsrf|remember|login|secret|passw|key$|credential|\.identity"
 )
@@ -375,8 +373,7 @@ _SIGNED = (
     ),
     (frozenset({"expires", "signature", "key-pair-id", "policy", "googleaccessid", "awsaccesskeyid"}), "signature"),
 )  # fmt: skip
-"""Members by which a URL is signed for a while, by AWS, Google, Azure and (the last) CloudFront and their older ways;
-and the signature."""
+"""Members by which a URL is signed for a while, by AWS, Google, Azure, CloudFront; and the signature."""
 _SIGNERS = {
     "x-amz-signature": {"x-amz-credential"}, "x-goog-signature": {"x-goog-credential"}, "sig": {"sv"},
     "signature": {"key-pair-id", "googleaccessid", "awsaccesskeyid"},

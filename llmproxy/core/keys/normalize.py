@@ -202,8 +202,7 @@ _PLAIN = frozenset({"", "text/plain", "text/plain;charset=utf-8", "text/plain;ch
 _FRAMING = frozenset(
     {"content-disposition", "content-type", "content-length", "content-transfer-encoding", "mime-version"}
 )
-"""Of a part's head: what is read into its entries, and the framing of older libraries, of which only the kinds that
-change nothing get here."""
+"""Of a part's head: what its entries hold, and older libraries' framing, of kinds that change nothing."""
 
 
 def _head_members(part: EncodedPart, *, typed: bool) -> dict[str, str]:
@@ -382,11 +381,9 @@ class Origin(NamedTuple):
 
 
 _OURS = late(r"=*(?:call#\d|<)")
-"""How the names that we give begin; an id that looks like one gets a ``=`` before it, so that nobody's id is ever taken
-for a name."""
+"""How the names that we give begin; an id like them gets a ``=`` before it, and is never taken for a name."""
 _ID = late(r"[!-~]+")
-"""What can be an id of a call. Providers refuse an empty one, or one with spaces, and that answer is not the one of a
-right request."""
+"""What can be an id of a call. Providers refuse an empty one or spaces: not the answer of a right request."""
 _GOOGLE_FILE = late(r"(?:https://generativelanguage\.googleapis\.com/v\d\w*/)?(files/[\w-]+)/?")
 
 MadeBy = Callable[[str], Origin | None]

@@ -25,8 +25,7 @@ class Do(StrEnum):
     IGNORE = "ignore"
     """Left out: it cannot change the answer."""
     STREAM = "stream"
-    """The stream flag, which is a part of the key of its own: left out where it says just that, kept where it says
-    anything else."""
+    """The stream flag, a part of the key of its own: left out where it says just that, kept where it says more."""
     WALK = "walk"
     """Its object, or each object of its array, has a shape of its own."""
     SPARE = "spare"
@@ -36,8 +35,7 @@ class Do(StrEnum):
     REFER = "refer"
     """Names what this request declared, else what an earlier answer made (a response, a file), else stays literal."""
     OWN = "own"
-    """The id of an echoed item: declared if the item brings its content along (`Rule.own`), else it refers to the
-    server's copy."""
+    """The id of an echoed item: declared if its content comes along (`Rule.own`), else it means the server's copy."""
     FILE_URI = "file-uri"
     """Refers to an uploaded file if it is the URI of one; any other URI is content."""
     JSON = "json"
@@ -302,8 +300,7 @@ SHAPES: dict[tuple[str, str], Shape] = {
 """By dialect and operation (its first segment). Operations that are not here: everything counts."""
 
 UNNAMED_FILES = ("audio.", "images.", "videos")
-"""Operations (how they begin) that look at an upload and forget its name: only the extension counts. Elsewhere the
-server keeps the name."""
+"""Operations (beginnings) that forget an upload's name: the extension counts. Elsewhere the server keeps names."""
 
 NATIVE = ("bedrock", "invoke")
 """Where each model has bodies of its own."""
@@ -313,8 +310,7 @@ ON_CLOUDS = ("bedrock-", "vertex-")
 
 
 BILLING_HEADER = re.compile(r"x-anthropic-billing-header:(?:\s*(?:cc_[a-z_]+|cch)=[^;\s]*;?)*")
-"""Claude Code's billing header (2026-07): it opens the first block of ``system``. What follows it in that block is
-prompt."""
+"""Claude Code's billing header (2026-07), which opens the first block of ``system``; the rest of it is prompt."""
 
 SYSTEM_TEXT = ("system", "instructions", "systemInstruction", "system_instruction", "preamble")
 """Top-level members that hold system text."""

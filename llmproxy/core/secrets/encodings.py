@@ -86,8 +86,7 @@ OURS = late(
 )
 """A placeholder that an answer has."""
 _ROOM = len("REDACTED-999:*")
-"""Characters of an answer's placeholder beside the kind; where a secret has fewer, the kind is cut in requests as
-well."""
+"""Characters of an answer's placeholder beside the kind; of shorter secrets the kind is cut in requests too."""
 _SHORTEST = 8
 _LONGEST_NAME = 64
 _MEMBER_OF_LINK = late(r"(?:[?&;]|\\u0026)[\w.\-\[\]%]+=\Z")
@@ -222,8 +221,7 @@ _WHOLE = 4 << 20
 """Characters of a text that is searched at once; the search of one takes many times its size."""
 _WINDOW = 1 << 20
 _MARGIN = 1 << 18
-"""More than the longest expression takes, than `_LONGEST_RUN`, and than a key takes that a stream deals out over
-its events."""
+"""More than the longest expression, `_LONGEST_RUN`, and a key that a stream deals out over its events."""
 
 
 def search_windows(size: int) -> Iterator[tuple[int, int, int, int]]:
@@ -263,8 +261,7 @@ _WRAPS = tuple(
     )
     for mark in (r"\\n", r"\n", r"\\r\\n", r"\r\n")
 )
-"""A line break in a text, and in one that is JSON, with key characters on both sides. Each begins with a literal:
-that is quick."""
+"""A line break in a text, and in JSON, between key characters. Each begins with a literal: that is quick."""
 _MARKS = ("\\n", "\n", "\\r", "\r\n")
 _MARK = late(r"(?:\\r)?\\n|\r?\n")
 _LINE = late(rf"[ \t]{{0,40}}([{_KEY}]+)")

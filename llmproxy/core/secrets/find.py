@@ -57,8 +57,7 @@ class Span(NamedTuple):
     start: int
     end: int
     kind: str = ""
-    """Of a secret whose form leaves no doubt, as its placeholder names it; nothing where it is only named, by a
-    label, a member, a query."""
+    """Of a secret with an unmistakable form, as its placeholder names it; nothing where a name or label tells it."""
 
 
 CREDENTIAL = "credential"
@@ -80,8 +79,7 @@ _LONGEST_RUN = 50_000
 _BASE64_RUN = 120
 """A key's shape with so much more base64 around it is chance: images and audio are megabytes of it."""
 _BORDER = late(r"(?:\\[nrtbfv0]|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|%[0-9a-fA-F]{2}|=3D|\[[0-9;]{0,12}m)$")
-"""What ends in a letter or a digit and is a border all the same: an escape of JSON, of an URL, the colour of a
-terminal."""
+"""What ends in a letter or digit and yet is a border: an escape of JSON or a URL, a terminal's colour."""
 _ESCAPES = late(rb"\\(?:[nrt]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})|%[0-9a-fA-F]{2}")
 _LABEL = 48
 """Characters before a value in which a service may be named."""
@@ -519,8 +517,7 @@ def _places(form: str, text: str) -> Iterator[Span]:
 # -- credential epoch --------------------------------------------------------------------------------------------------
 
 _MOST_OF_A_TEXT = 100_000
-"""Different pieces of a text that are remembered, as half a megabyte of code has; with more it counts as changed
-by every new credential."""
+"""Different pieces of a text that are remembered, as 500 KB of code has; above, each new credential changes it."""
 _LONGEST = 2_000_000
 """Characters of its runs that are looked at."""
 _MOST_PIECES = 400_000

@@ -73,8 +73,7 @@ class SecretKind:
     name: str
     template: str
     wordy: bool = False
-    """Words of a text look like it (``sk-learn-...``): only a dozen letters and digits in a row, a digit among
-    them, are a key."""
+    """Words of a text look like it (``sk-learn-...``): a dozen letters and digits in a row, one a digit, are a key."""
     entropy: float = 3.0
     """Bits a character that the part without the literal text must have: repeated letters are examples."""
 
@@ -632,8 +631,7 @@ _LONG_MEMBERS = frozenset(
 )
 _LONG = 16
 _LONG_VALUE = late(r"(?=\D*\d)[A-Za-z0-9_.~+=-]{16,}")
-"""Under these names other things travel too (a page's number, a file's path); only what looks like a key is taken
-for one."""
+"""Other things travel under these names (a page's number, a file's path): only what looks like a key is one."""
 
 
 def is_credential_member(name: str, value: str) -> bool:
@@ -672,8 +670,7 @@ MEMBERS = tuple(
     for least, words in ((16, ("authorization", "key", "cookie")), (8, ("secret", "assertion", "token")))
     for word in words
 )
-"""How a name ends, and for lower case an expression that begins with it; one of them matches wherever a JSON
-member has such a name and a value worth a look, escaped or not."""
+"""A name's end, and for lower case an expression from it on: one matches wherever a JSON member is worth a look."""
 MEMBER = late(
     r'(?<!\\)(?P<escape>\\*)"(?P<name>[A-Za-z_\-]{4,40})(?P=escape)"\s{0,8}:\s{0,8}'
     r'(?P=escape)"(?P<value>[^"\\]{8,20000})'

@@ -164,9 +164,7 @@ class ReceivedRequest:
     rewritten: bool = False
     """The body is not what the client sent."""
     redacted: tuple[int, Request] | None = None
-    """The request as it may be kept, and how many credentials the redactor knew then; None where nobody had to make
-    it.
-    """
+    """The request as kept, and how many credentials the redactor knew then; None where nobody had to make it."""
 
     @property
     def data(self) -> bytes:

@@ -98,9 +98,7 @@ class AnsweredQuestion(NamedTuple):
 _Entry = Call | AnsweredQuestion | MissRow
 _COLUMNS = 23
 _AT_ONCE = 64
-"""Rows that one statement inserts: a quarter of the time of as many statements, which the interpreter's lock takes from
-the answers.
-"""
+"""Rows that one statement inserts: a quarter of the time, with the interpreter's lock, of single ones."""
 
 
 def _decisions(count: int) -> str:

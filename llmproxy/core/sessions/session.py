@@ -172,9 +172,7 @@ class Session:
     complete: bool = False
     """`once`: the cassette was complete when this session opened."""
     sealed: bool | None = None
-    """What its close said of its cassette: complete, or open; None: it is complete if nothing in it failed or is
-    cut.
-    """
+    """What its close said of its cassette: complete, or open; None: complete if nothing in it failed or is cut."""
     is_over: bool = False
     """Who opened it has closed it, and what ran in it came to its end; False: its proxy ends it."""
     first: Walker | None = None
@@ -384,9 +382,7 @@ class Sessions:
     features: SessionFeatures = field(default_factory=SessionFeatures)
     """Gives sessions their interceptors."""
     _served: dict[tuple[str, int], array[int]] = field(default_factory=dict)
-    """By cassette and sample: what its ended sessions played or made. 8 bytes an id, since a proxy may see 100,000
-    sessions.
-    """
+    """By cassette and sample: what ended sessions played or made, 8 bytes an id: a proxy may see 100,000 sessions."""
 
     @property
     def closed(self) -> list[SessionEnded]:

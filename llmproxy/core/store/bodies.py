@@ -68,8 +68,7 @@ REMEMBERED_BYTES = 16 << 20
 _SMALL = 128
 _FAST_ABOVE = 1 << 20
 _LITTLE_WORK = 1024
-"""Bytes up to which encoding is less work than to ask whether that content is there: the row says so when it is
-made."""
+"""Bytes up to which encoding is less work than asking whether the content is there: a new row says so."""
 _LEAST_SHARED = 256
 _LITTLE = 64
 """Bytes; with a base that leaves no more than this to say, no other is looked at."""

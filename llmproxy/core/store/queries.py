@@ -103,9 +103,7 @@ SELECT id, started_at, started_at + duration_ms / 1000, party, key, response_bod
 WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND duration_ms > 0 AND started_at <> round(started_at)
     AND ending IN ('complete', 'unterminated') AND NOT ({OF_CHANNEL[Channel.MCP]} AND method = 'GET')
 """
-"""Whole seconds, as other programs keep them, order nothing that went on at once; and a stream of MCP that stays open
-says nothing of when its client goes on.
-"""
+"""Whole seconds, as others keep them, order nothing concurrent; an open MCP stream tells of no client's pause."""
 
 
 _LEFT = (

@@ -52,8 +52,7 @@ class Addition(NamedTuple):
     supersede: bool = False
     """Whether it replaces the older live recordings of its key."""
     healing: Collection[int] | None = None
-    """If it is good, it replaces the failures of its place that are not among these: what the same session recorded.
-    None: no failure."""
+    """If it is good, it replaces its place's failures but for these, of the same session. None: no failure."""
     instead: int | None = None
     """The one live recording of its key whose place it takes."""
     described: Described | None = None

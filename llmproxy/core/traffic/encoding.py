@@ -19,8 +19,7 @@ LIMIT = 64 << 20
 """Bytes that one body may inflate to unless the caller says otherwise; the same as ``--max-request``."""
 
 _SLICE = 1 << 10
-"""zstandard's decompressor takes no output limit; a block of 4 bytes can become 128 KiB, so 1 KiB of input at most 32
-MiB."""
+"""zstandard's decompressor takes no limit; a block of 4 bytes can become 128 KiB, so 1 KiB at most 32 MiB."""
 _STEP = 1 << 20
 
 

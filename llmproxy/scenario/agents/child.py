@@ -96,11 +96,7 @@ class Child:
     def line(self, timeout: float) -> bytes:
         """Wait for the next line that is not empty.
 
-        Raises:
-            TimeoutError: none came in time.
-            Ended: none will.
-            TooLong: it is longer than any answer.
-
+        Raises TimeoutError: none came in time; Ended: none will; TooLong: it is longer than any answer.
         """
         try:
             found = self._lines.get(timeout=timeout)

@@ -68,9 +68,7 @@ class CommandAgent(AgentAdapter):
             timeout: Seconds for one answer.
             process: How long one process lives.
 
-        Raises:
-            SuiteError: there is no command, or `process` is none of the two.
-
+        Raises SuiteError: there is no command, or `process` is none of the two.
         """
         try:
             self.words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(map(str, command))

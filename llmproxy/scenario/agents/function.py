@@ -50,9 +50,7 @@ class FunctionAgent(AgentAdapter):
 
         Nothing is imported before the first run. `timeout` in seconds, for one answer; None waits.
 
-        Raises:
-            SuiteError: a name that cannot be one.
-
+        Raises SuiteError: a name that cannot be one.
         """
         if isinstance(target, str):
             module, colon, attribute = target.rpartition(":")
@@ -88,10 +86,8 @@ class FunctionAgent(AgentAdapter):
         """Import it, if that is still to be done: in the environment of a turn, so that clients made at import find the
         proxy.
 
-        Raises:
-            AgentUnreachable: there is no such module, or nothing of that name in it.
-            AgentError: it raised while it was imported.
-
+        Raises AgentUnreachable: there is no such module, or nothing of that name in it; AgentError: it raised while it
+        was imported.
         """
         if session is not None and self._found is None and not _is_there(str(self.target), self.folder):
             async with session.importing():

@@ -135,10 +135,7 @@ class HttpAdapter(AgentAdapter):
     async def send(self, method: str, body: object, values: Mapping[str, Any]) -> HttpReply:
         """Make one request, once.
 
-        Raises:
-            AgentUnreachable: nobody was there.
-            AgentError: somebody was, and did not answer as an agent should.
-
+        Raises AgentUnreachable: nobody was there; AgentError: somebody was, and did not answer as an agent should.
         """
         import httpx
 
@@ -236,9 +233,7 @@ class HttpAgent(HttpAdapter):
             timeout: Seconds for a whole answer.
             processing: Path of what the agent says about its history (condenser, pruner, token limiter).
 
-        Raises:
-            SuiteError: one of them cannot be meant.
-
+        Raises SuiteError: one of them cannot be meant.
         """
         super().__init__(url, headers, timeout)
         self.method = method.upper()

@@ -66,11 +66,8 @@ def on(
     `cassette-dir`), and come home to them at the end of the block, or the team's store that LLMPROXY_STORE names. A run
     whose worker or node dies is made again, once.
 
-    Raises:
-        MachineError: Ray is not installed, or the cluster cannot be used.
-        SettingsError: inside of another such block; a file or variable is not there.
-        MergeConflict: two runs recorded different answers to one request.
-
+    Raises MachineError: Ray is not installed, or the cluster cannot be used; SettingsError: inside of another such
+    block; a file or variable is not there; MergeConflict: two runs recorded different answers to one request.
     """
     if running.REMOTE:
         raise SettingsError("scenario.on(...) inside of another one: end the first.")

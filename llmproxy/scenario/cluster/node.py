@@ -43,8 +43,7 @@ class Parcel(ABC):
     proxy: Sequence[str]
     """Options of `llmproxy start`, but for where recordings are."""
     server: str = field(default="", repr=False)
-    """URL of the team's store, as libpq takes it (may hold a password); empty where each node has a file and cassettes
-    travel.
+    """URL of the team's store for libpq (may hold a password); empty where each node has a file and cassettes travel.
     """
     rates: Mapping[str, str] = field(default_factory=dict)
     """Of providers, over the whole cluster; empty in replay, where nobody is asked."""

@@ -37,9 +37,7 @@ _QUIET = {
 """Under `uv run` it would copy the working folder to every node, and it would report usage."""
 _TRIES = 4
 _PASSING = "Initialization failure from server"
-"""What a busy cluster says to a client now and then, for which it starts a process of its own: the next try finds it
-started.
-"""
+"""What a busy cluster says now and then to a client, for which it starts a process: the next try finds it."""
 _CLIENT_PORT = 10001
 _REACHING = 10.0
 """Seconds."""
@@ -176,10 +174,8 @@ class RemoteRunner:
     ) -> Returned[Any]:
         """Make a run somewhere; `arguments` go to `Node.run`.
 
-        Raises:
-            CancelledError: it was cancelled, here or there.
-            LLMProxyError: no node has what it needs, its worker or node died twice, or a node could not run it.
-
+        Raises CancelledError: it was cancelled, here or there; LLMProxyError: no node has what it needs, its worker or
+        node died twice, or a node could not run it.
         """
         try:
             back = await self._call(name, options_of(resources), (sent, parcel.batch, parcel.version, arguments))

@@ -134,9 +134,7 @@ async def rejudge(
     Judge share is the mean of p(1-p)R/(R-1), the rest the sample variance of p less judge share/R, at least 0;
     intervals by resampling transcripts with `rng`. Below five transcripts there are the raw counts only.
 
-    Raises:
-        SettingsError: nothing to judge, no judge, or nothing repeated.
-
+    Raises SettingsError: nothing to judge, no judge, or nothing repeated.
     """
     if repeats < 2:
         raise SettingsError(
@@ -231,10 +229,8 @@ async def open_loop(
     marked ``open-loop from turn k``, in its events too. `plan` takes what `running.Plan` takes; the recording has a
     name of its own.
 
-    Raises:
-        SettingsError: a simulator is among the agents, or no agent or no judge is; or the recorded user said nothing.
-        Whatever the agent raises.
-
+    Raises SettingsError: a simulator is among the agents, or no agent or no judge is; or the recorded user said
+    nothing; Whatever the agent raises.
     """
     _check_participants(agents)
     turns = _turns(transcript.messages)

@@ -65,9 +65,7 @@ class JudgeSetup:
         """Return what the judge (an adapter, or what makes one) says; `about` tells equal looks apart in the
         recordings.
 
-        Raises:
-            SettingsError: what was asked for cannot be meant.
-
+        Raises SettingsError: what was asked for cannot be meant.
         """
         name = " ".join(filter(None, (self.name, transcript.id, about)))
         options = RunOptions(

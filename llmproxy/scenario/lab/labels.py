@@ -182,9 +182,7 @@ def runs_of(report: Path, run: str = "", criteria: Iterable[str] = ()) -> list[L
 
     `run` is a run's id, or its beginning; `criteria` stand for those of the judge.
 
-    Raises:
-        SettingsError: the file is no such report, or nothing in it can be labelled.
-
+    Raises SettingsError: the file is no such report, or nothing in it can be labelled.
     """
     try:
         entries = read_entries(report)

@@ -122,12 +122,9 @@ async def complete(
 ) -> Answer:
     """Ask a model; `attempt` tells equal questions of one party apart where nothing else does.
 
-    Raises:
-        MissError: in replay, the request was never recorded.
-        RefusedChoice: the model does not take these tools, this choice or this format.
-        SettingsError: a model or temperature that cannot work.
-        ModelError: the provider fails, or answers nothing that is an answer.
-
+    Raises MissError: in replay, the request was never recorded; RefusedChoice: the model does not take these tools,
+    this choice or this format; SettingsError: a model or temperature that cannot work; ModelError: the provider fails,
+    or answers nothing that is an answer.
     """
     asked: dict[str, Any] = {"model": model.model, "messages": list(messages), "temperature": model.temperature}
     optional = {"max_tokens": model.max_tokens, "tools": list(tools or ()), "response_format": response_format}

@@ -29,8 +29,7 @@ from llmproxy.scenario.values.run import RunOptions, describe_error
 _REASON = 200
 """Characters of why a run did not pass, in the sum of all."""
 CONCURRENCY = 8
-"""Runs at a time where nobody says how many: enough to be quick, and below what a provider's limits of a new account
-take."""
+"""Runs at a time by default: enough to be quick, and below what a provider's limits of a new account take."""
 
 
 class RepeatEnded(Protocol):

@@ -70,10 +70,7 @@ class Traffic:
 
         `named`: everything was said about the run already, so what was never recorded is named like the rest.
 
-        Raises:
-            MissError: a request was never recorded.
-            MachineError: the proxy did not say what came.
-
+        Raises MissError: a request was never recorded; MachineError: the proxy did not say what came.
         """
         if further is None:
             raise MachineError("the proxy is of an earlier version: it does not tell which calls came last.")
@@ -241,10 +238,8 @@ class Caller:
     async def _read_new_uses(self, agent: AgentAdapter, error: Exception | None = None) -> Sequence[ToolUse]:
         """Look at what the session saw since the last look.
 
-        Raises:
-            MissError: a request was never recorded.
-            UpstreamError: the agent raised, and could not reach its provider.
-
+        Raises MissError: a request was never recorded; UpstreamError: the agent raised, and could not reach its
+        provider.
         """
         traffic = self.traffic
         before, calls = traffic.seen, () if agent.raises_misses else await traffic.read_new_calls(error)

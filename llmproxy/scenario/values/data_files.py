@@ -236,9 +236,7 @@ def cases(path: str | Path) -> list[Case]:
 
     The column `id` names a case; without one, its short values do, else its number.
 
-    Raises:
-        SettingsError: the file is not there, has no rows, or is wrong somewhere; the text says in which line.
-
+    Raises SettingsError: the file is not there, has no rows, or is wrong somewhere; the text says in which line.
     """
     __tracebackhide__ = True  # pytest shows the line that asks, and none of ours
     asking = sys._getframe(1).f_globals.get("__file__")  # noqa: SLF001 (whose file that is)

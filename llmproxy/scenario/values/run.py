@@ -73,8 +73,7 @@ def batch_run_id() -> str:
 
 
 CALL_TIMEOUT = 120.0
-"""Seconds for one call of an adapter: a slow agent with several tools ends in it, a hanging one does not stop a suite
-for long."""
+"""Seconds for a call of an adapter: a slow agent with several tools ends in it, a hanging one does not stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

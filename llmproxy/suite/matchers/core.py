@@ -62,9 +62,7 @@ class SeenValue:
 Rule = Callable[[Any, SeenValue], Match]
 """Operand (references replaced) and what is looked at -> what was found."""
 Objection = Callable[[Any], str]
-"""Operand as written -> what is wrong with it, as it follows the matcher's name (`` takes a list``); else an empty
-text.
-"""
+"""Operand as written -> what is wrong with it, as it follows the matcher's name (`` takes a list``); or ""."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,8 +234,7 @@ class VariableScope:
 
         A text that is one reference becomes the value itself; so does ``{ref: $name.field}``.
 
-        Raises:
-            StepError: a reference names nothing, or has no value yet.
+        Raises StepError: a reference names nothing, or has no value yet.
         """
         if isinstance(value, str):
             reference = parse_ref(value)

@@ -79,9 +79,7 @@ class CaseResult:
     recorded_at: float | None = None
     """Of what was replayed, Unix time; None if nothing was."""
     calls: Sequence[Call] = ()
-    """What passed the proxy; kept where somebody looks at it afterwards (`RunContext.keeps_calls`): a thousand runs
-    have a thousand bodies.
-    """
+    """What passed the proxy, kept where it is looked at later (`RunContext.keeps_calls`): many runs, many bodies."""
     served: frozenset[int | None] = frozenset()
     """Recordings that were replayed."""
     latency: float | None = None
@@ -93,9 +91,7 @@ class _Progress:
     statuses: list[Status] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     pending: list[tuple[Step, StepResult]] = field(default_factory=list)
-    """A talking step that is evaluated once more before the next one, and the quiet steps since: told when that is
-    over.
-    """
+    """A talking step, evaluated once more before the next one, and the quiet steps since: told when that is over."""
     next: int = 0
 
 

@@ -70,9 +70,7 @@ class SuiteConversation:
         self.answer = ""
         """The last thing that the agent said."""
         self.windows: dict[int, tuple[int, int]] = {}
-        """Place of an answer -> numbers of the session's last call before it, and of the last one that
-        belongs to it.
-        """
+        """Place of an answer -> numbers of the session's last call before it, and of the last one that is its own."""
         self.states: dict[AgentRole, object] = {AgentRole.AGENT: player}
         """What each role finds as the state of the scenario."""
         self._listener = listener
@@ -93,12 +91,9 @@ class SuiteConversation:
     async def send(self, text: str) -> str:
         """Say something to the agent; returns its answer.
 
-        Raises:
-            MissError: a request of it was never recorded, whatever it answered or raised.
-            UpstreamError: it failed, and could not reach a provider.
-            AgentError: it crashed, took too long, or answered what is no answer.
-            AgentUnreachable: it was never reached.
-
+        Raises MissError: a request of it was never recorded, whatever it answered or raised; UpstreamError: it failed,
+        and could not reach a provider; AgentError: it crashed, took too long, or answered what is no answer;
+        AgentUnreachable: it was never reached.
         """
         await self.verbs.user(text)
         await self.verbs.agent()

@@ -52,10 +52,7 @@ _TAIL = 1000
 async def run_hook(hook: Hook | Teardown, folder: Path, env: Mapping[str, str], name: str) -> None:
     """Run a hook in the suite's folder; `env` is added to the environment, `name` says which one it is in errors.
 
-    Raises:
-        SuiteError: it cannot be found.
-        MachineError: it failed, or took too long.
-
+    Raises SuiteError: it cannot be found; MachineError: it failed, or took too long.
     """
     limit = hook.timeout / 1000
     try:
@@ -127,11 +124,8 @@ async def _command(command: str | tuple[str, ...], folder: Path, env: Mapping[st
 def asked_mocks(case: SuiteCase, scope: VariableScope, *, proxy: bool) -> Mapping[str, Any] | None:
     """Return what `mock:` asks for as a session takes it.
 
-    Raises:
-        SuiteError: there is no proxy that could swap anything.
-        StepError: a reference has no value.
-        OverrideError: what a reference stands for is no result of a tool.
-
+    Raises SuiteError: there is no proxy that could swap anything; StepError: a reference has no value; OverrideError:
+    what a reference stands for is no result of a tool.
     """
     mock = case.scenario.mock
     if mock is None:

@@ -89,10 +89,8 @@ def pack_suites(
 ) -> SuiteParcel:
     """Gather what the runs of these cases need.
 
-    Raises:
-        SuiteError: a file lies outside of this folder, or is not there.
-        SettingsError: a variable that was named is not set.
-
+    Raises SuiteError: a file lies outside of this folder, or is not there; SettingsError: a variable that was named is
+    not set.
     """
     root = Path.cwd()
     suites = load(paths).files

@@ -94,10 +94,7 @@ def map_entity(
 ) -> MappedEntity:
     """Look the entity up in the database; `names` are the entities that the suite declares.
 
-    Raises:
-        UnknownEntity: there is no such table.
-        UnknownColumn: the suite names a column that the table does not have.
-
+    Raises UnknownEntity: there is no such table; UnknownColumn: the suite names a column that the table does not have.
     """
     plan = declared or TableMap(name, user=user)
     tables = [*inspector.get_table_names(plan.schema), *inspector.get_view_names(plan.schema)]

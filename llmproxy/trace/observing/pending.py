@@ -123,8 +123,7 @@ class NewResult(NamedTuple):
     call: ToolCall | None
     """The call that the history says it is for, None if it has none."""
     sure: bool
-    """Whether that is so. Where a dialect has no ids, and fewer results than calls of a name are told, each may be any
-    call's."""
+    """Whether that is so: where ids lack, and results are fewer than calls of a name, each may be any call's."""
     together: tuple[ToolCall, ...]
     """All calls of its answer that were for the agent, as the history has them."""
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 _CALLERS = ("realtime", "threads", "threads.runs", "responses/", "interactions", "predictions", "async-invoke",
             "rawPredict", "messages/batches", "batches", "agents/")  # fmt: skip
-"""Operations whose answers can call tools, and which nobody reads here; one that ends in ``/``: what stands below
-it."""
+"""Operations whose answers can call tools and which nobody reads here; one with ``/`` at its end: all below."""
 _LOOKS_LIKE = re.compile(
     rb'"tool_calls"\s*:\s*\[\s*\{|"type"\s*:\s*"(?:\w+_)?(?:tool_use|function_call|tool_call|function\.call)"'
     rb'|"functionCall"\s*:\s*\{|"toolUse"\s*:\s*\{'

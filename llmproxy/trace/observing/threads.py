@@ -61,8 +61,7 @@ class HistoryGap:
     kept: int
     """Expected messages after the gap that are there."""
     sure: bool = True
-    """Whether it is just there: where a conversation repeats itself, what is missing may as well stand a little earlier
-    or later."""
+    """Whether it is just there: where a conversation repeats itself, it may as well be missing a little elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

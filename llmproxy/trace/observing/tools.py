@@ -35,8 +35,7 @@ class ToolCallExchange:
     live: _Span = (0.0, 0.0)
     """From when to when it went on, seconds."""
     recorded: _Span = (0.0, 0.0)
-    """From when to when it went on as it was recorded: a replay takes no time, so what was at once may be one after the
-    other in it."""
+    """When it was recorded, from and to: in a replay, which takes no time, what was at once may be in sequence."""
 
     def is_over_before(self, other: ToolCallExchange) -> bool:
         """Return whether its answer had come when the other was sent, and they were not at once when recorded."""
@@ -76,8 +75,7 @@ class ToolUse:
     asking: ToolCallExchange = ToolCallExchange()
     """Of the answer that asked for it."""
     heard: int | None = None
-    """Number in the session of the call whose request brought the result: whatever was asked for from then on was asked
-    for later."""
+    """Number of the call whose request brought the result: whatever was asked for from then on was asked later."""
     approval: bool = False
     """Whether the provider asked the agent if it may run it."""
     denied: bool = False
@@ -167,8 +165,7 @@ class ServedTools:
     """What servers of tools got in a stretch of a run."""
 
     tools: Sequence[ToolUse] = ()
-    """Each call that a server got, in the order of arrival; `output` is what it returned, None where its answer did not
-    come whole."""
+    """Each call that a server got, in order of arrival; `output` is what it returned, None unless it came whole."""
     names: frozenset[str] = frozenset()
     """Tools that servers listed, or that were called, in the whole run."""
     listed: frozenset[str] = frozenset()

@@ -176,10 +176,8 @@ class ReplayEngine:
     def run(self) -> AgentRun:
         """Return a copy of the recording with the overrides applied, its totals and fingerprint computed anew.
 
-        Raises:
-            OverrideNotUsed: an override matches nothing, and this is strict.
-            NetworkBlocked: the predicate wanted to connect somewhere.
-
+        Raises OverrideNotUsed: an override matches nothing, and this is strict; NetworkBlocked: the predicate wanted to
+        connect somewhere.
         """
         with NetworkGuard(self._allowlist) if self._block_network else nullcontext():
             cassette = copy.deepcopy(self.cassette)

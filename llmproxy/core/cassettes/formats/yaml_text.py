@@ -34,8 +34,7 @@ _ODD = re.compile(
     "[^\t\n\x20-\x7e\xa0-\u061b\u061d-\u200d\u2010-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\ufffd"
     "\U00010000-\U0010ffff]"
 )
-"""What cannot stand in a block as it is: controls, surrogates, line breaks that only YAML knows, and marks that turn
-the text round that a reviewer reads (U+202E)."""
+"""What cannot stand in a block: controls, surrogates, YAML's line breaks, marks that turn text round (U+202E)."""
 _ESCAPED = late("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
@@ -179,8 +178,7 @@ def _quote_text(text: str) -> str:
 _VALUES = {"null": None, "~": None, "": None, "true": True, "false": False}
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _SIZES = 1 << 40, 20_000_000
-"""Characters of a file, and values that its aliases may add: parts of a long conversation stand in each of its
-requests."""
+"""Characters of a file, and values that its aliases may add: parts of a conversation stand in each request."""
 
 
 def _make_plain(text: str) -> object:

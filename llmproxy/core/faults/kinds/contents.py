@@ -19,9 +19,7 @@ from llmproxy.core.traffic.interaction import Chunk, header, without
 from llmproxy.core.traffic.json_bytes import parse_json
 
 Change = Callable[[Message, FaultTarget], tuple[Message, str] | None]
-"""What is said instead, and OpenAI's name for why it ended (empty: what fits); None where there is nothing to
-change.
-"""
+"""What is said instead, and OpenAI's finish reason (empty: what fits); None where there is nothing to change."""
 
 REFUSED = "I'm sorry, but I can't help with that."
 

@@ -28,8 +28,7 @@ BUSY_SECONDS = 5.0
 """How long one statement waits for another process's write."""
 PAGE_SIZE = 4096
 _RACY_NS = 2_000_000_000
-"""Two commits within one tick of the file system's clock leave the same times: only older ones prove that nothing was
-written since."""
+"""Commits within one tick of the file system's clock have equal times: only older ones prove a file unwritten."""
 WORDS = sqlite_file.Words(
     name="store",
     takes="recording",

@@ -64,9 +64,7 @@ class Cleaner:
         """Before setup: reset the store if it is to be, and remember what there is of the entities that the scenario
         names.
 
-        Raises:
-            StoreError, SuiteError: the store cannot be used; the scenario must not run.
-
+        Raises StoreError, SuiteError: the store cannot be used; the scenario must not run.
         """
         if self._policy.reset == "copy" and isinstance(self._store, Restorable):
             self._store.mark()

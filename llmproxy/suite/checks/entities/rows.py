@@ -114,10 +114,7 @@ def select(
 ) -> list[Row]:
     """Return the rows that the filters mean, of this user unless the filters say whose.
 
-    Raises:
-        StoreError: there are too many, or a filter cannot be judged.
-        StepError: a filter names what has no value.
-
+    Raises StoreError: there are too many, or a filter cannot be judged; StepError: a filter names what has no value.
     """
     info.check(filters, "filters")
     exact = {
