@@ -59,7 +59,6 @@ class StartCommand:
 
     @property
     def is_test_runner(self) -> bool:
-        """Whether it is a test runner that is started again."""
         return _MODE in self.start
 
     def command(

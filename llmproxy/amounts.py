@@ -47,12 +47,10 @@ def duration(ms: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Return a duration that is given in seconds."""
     return duration(None if value is None else value * 1000)
 
 
 def clock(unix: float, zone: tzinfo | None = None) -> str:
-    """Return the time of day of a Unix time."""
     return f"{_to_local_time(unix, zone):%H:%M:%S}"
 
 

@@ -10,14 +10,12 @@ CLOSE = 0.6
 
 
 def nearest(word: str, known: Iterable[str], close: float = CLOSE) -> str | None:
-    """Return the known word that is most like `word`, if one is `close` enough."""
     from difflib import get_close_matches  # 2 ms of a start in which every word is known
 
     return next(iter(get_close_matches(word, list(known), 1, close)), None)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the nearest of the known words, or nothing."""
     near = nearest(word, known)
     return f"; did you mean {near!r}?" if near else ""
 

@@ -89,7 +89,6 @@ class LLMProxyError(Exception):
     exit_code = Exit.FAILED
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        """Say what happened in `message`, and what to do next in `hint`."""
         super().__init__(message)
         self.message = message
         self.hint = hint

@@ -544,7 +544,6 @@ class Source:
         return self.origin is Origin.ENVIRONMENT and not self.name.startswith(ENV_PREFIX)
 
     def was_typed(self, *, environment: bool) -> bool:
-        """Return whether somebody typed it as a flag or, with `environment`, set a variable of ours."""
         return self.origin is Origin.FLAG or (environment and self.origin is Origin.ENVIRONMENT and not self.is_foreign)
 
 
@@ -747,7 +746,6 @@ HIDDEN = "(set)"
 
 
 def write_value(value: object) -> str:
-    """Write a value as one would type it."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -772,7 +770,6 @@ def _spell_rules(rules: Normalize) -> dict[str, object]:
 
 
 def options_table() -> str:
-    """Return all options as a Markdown table, for docs/options.md."""
     lines = ["| flag | environment | default | meaning |", "|---|---|---|---|"]
     for option in options():
         pattern = " ".join(filter(None, [option.flag, option.metavar])).replace("|", "\\|")

@@ -278,7 +278,6 @@ def _release(descriptor: int) -> None:
 
 
 def identity_of(path: Path) -> Identity | None:
-    """Return which file lies at a path; None if there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - once for each commit: a third of the time
     except OSError:

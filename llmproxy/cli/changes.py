@@ -102,7 +102,6 @@ def print_changes(
 
 
 def accepted_by_cassette(loaded: Loaded) -> dict[str, tuple[AcceptedChange, ...]]:
-    """Return the accepted changes of all cassettes that have some."""
     from llmproxy.core.store.queries import accepted_of
 
     if not is_there(loaded.settings.store):

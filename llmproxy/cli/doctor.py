@@ -95,7 +95,6 @@ def _watch(monitor: ProcessMonitor, pid: int) -> dict[str, str]:
 
 
 def _of_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
-    """Run a command with the proxy, watch it, and examine both."""
     from llmproxy.cli.parts.session_setup import open_session, plan_for, start_options
     from llmproxy.client.doctor import (
         Diagnosis,

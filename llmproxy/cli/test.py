@@ -360,7 +360,6 @@ class TestOptions:
         env: Mapping[str, str],
         part: CutPart | None = None,
     ) -> SuiteResult:
-        """Run cases at a proxy: the running one, or one of our own."""
         from llmproxy.client.process import attach, running_at
 
         mode = str(settings.settings.mode) if not settings.is_default("mode") else None

@@ -218,7 +218,6 @@ def _cassette(path: Path, name: str) -> str:
 
 
 def _import_file(file: Path, store: Path) -> Path:
-    """Read a file of recordings, or a folder of them, into a store."""
     from llmproxy.cli.import_export import rules_of
     from llmproxy.cli.parts.importing import Importer, by_cassette
     from llmproxy.core.store.file.store import open_store

@@ -167,7 +167,6 @@ def plan(
 
 
 def is_ours(value: str, url: str) -> bool:
-    """Return whether a variable's value is an address of the proxy at `url`."""
     theirs, us = urlsplit(value if "://" in value else f"http://{value}"), urlsplit(url)
     try:
         same_port = theirs.port == us.port

@@ -503,7 +503,6 @@ def run_child(
 
 
 def exit_code(returned: int) -> int:
-    """Return a shell's exit code for what `Popen.wait` returned."""
     return KILLED - returned if returned < 0 else returned
 
 

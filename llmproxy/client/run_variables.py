@@ -111,7 +111,6 @@ def _git(cwd: Path) -> Declared:
 
 
 def _ask_git(cwd: Path, *words: str) -> str | None:
-    """Return what git says, None where it cannot."""
     try:
         done = subprocess.run(
             ["git", "-c", "core.fsmonitor=false", *words],  # noqa: S607 - the user's own git

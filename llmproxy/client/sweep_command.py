@@ -159,7 +159,6 @@ class Sweep:
         return find(trial, self._run_once({"faults": [trial.rule]}), self.baseline)
 
     def _run_once(self, faults: Mapping[str, Any]) -> SweepRun:
-        """Run the command once, in a session of its own."""
         control = self._proxy.control
         opened = self._swept.open(self._proxy, next(self._opened), faults or {"faults": []})
         try:

@@ -155,7 +155,6 @@ def _is_request(message: object) -> bool:
 
 
 def turns_of_call(response: Response) -> list[AnswerPart] | None:
-    """Return an answer in turns; None for one that waits for nobody."""
     asked = requests_in(response)
     if not asked:
         return None
@@ -250,7 +249,6 @@ class ToolText(NamedTuple):
 
 
 def read_call(request: bytes, content_type: str, answer: bytes) -> ToolText | None:
-    """Return the call of a tool that an interaction is; None for any other message."""
     try:
         asked = json.loads(request)
         if not isinstance(asked, dict) or asked.get("method") != "tools/call":
@@ -267,7 +265,6 @@ def read_call(request: bytes, content_type: str, answer: bytes) -> ToolText | No
 
 
 def name_of_called_tool(request: bytes) -> tuple[str, ...]:
-    """Return the name of the tool that a request calls; nothing for any other message."""
     try:
         asked = json.loads(request)
         return (str(asked["params"]["name"]),) if asked["method"] == "tools/call" else ()

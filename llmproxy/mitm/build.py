@@ -123,7 +123,6 @@ def config_of(
 
 
 def live_of(settings: Settings) -> LiveChannels | None:
-    """Return what is to go live; None for nothing."""
     if not settings.live:
         return None
     return LiveChannels(frozenset(settings.live), settings.unknown_tool, settings.read_only)

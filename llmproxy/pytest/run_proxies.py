@@ -161,7 +161,6 @@ class AskedProxy:
         return cls(told) if told.get("folder") == str(folder) else None
 
     def beside(self, options: Sequence[str]) -> AskedProxy:
-        """Return another proxy of the run, which is started with `options`."""
         return AskedProxy(self._told, json.dumps(options))
 
     def start(self, options: Sequence[str], typed: str = "", update: str = "") -> None:

@@ -112,12 +112,10 @@ def read_entries(path: Path) -> list[Entry]:
 
 
 def text(run_tree: RunTree) -> str:
-    """Return a run tree as the text of a JSON document."""
     return json.dumps(document(run_tree), ensure_ascii=False, indent=2) + "\n"
 
 
 def document(run_tree: RunTree) -> dict[str, Any]:
-    """Return a run tree as plain JSON values."""
     return head(run_tree) | {"scenarios": [plain_scenario(scenario) for scenario in run_tree.scenarios()]}
 
 

@@ -24,7 +24,6 @@ _ODD = late("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def document(run_tree: RunTree) -> bytes:
-    """Return a run tree as a JUnit file, UTF-8."""
     root = ET.Element("testsuites", name=_text(run_tree.title))
     scenarios = run_tree.scenarios()
     for name in dict.fromkeys(scenario.suite for scenario in scenarios):

@@ -80,7 +80,6 @@ class AdapterAttributes:
 
 
 def session_of(given: AgentInput) -> RunSession | None:
-    """Return the session of the run; None without a proxy."""
     return getattr(_running(given), "session", None)
 
 

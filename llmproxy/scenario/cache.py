@@ -190,7 +190,6 @@ def _fill_model(made: Any, members: dict[str, object], tree: Mapping[str, Any]) 
 
 
 def class_path(kind: type) -> str:
-    """Return the path of a class, ``module:qualified.name``."""
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
@@ -494,7 +493,6 @@ class _Cached:
 
 
 def _find_cache_key() -> tuple[str | None, int]:
-    """Return the cache key that is in effect here, and the sample."""
     running = context_scenario.get()
     if running is not None:
         return running.config.cache_key, running.options.sample
@@ -523,7 +521,6 @@ class _Memory:
         return None if store is None else str(store.path.parent)
 
     def cache[**P, R](self, function: Callable[P, R], ignore: Sequence[str] = (), **_other: object) -> Callable[P, R]:
-        """Cache a function, as `scenario.cache(ignore=...)` does."""
         return cast("Callable[P, R]", _wrap_function(function, frozenset(ignore or ()), ()))
 
     def clear(self, warn: bool = True) -> None:  # noqa: FBT001, FBT002, ARG002 (joblib's signature)
@@ -537,5 +534,4 @@ memory = _Memory()
 
 
 def get_cache() -> _Memory:
-    """Return `memory`."""
     return memory

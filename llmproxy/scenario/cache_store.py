@@ -223,7 +223,6 @@ class Place:
         return found
 
     def keep(self, text: str | None) -> str | None:
-        """Keep a text, unless it is None, and return what is kept."""
         if text is None:
             return None
         return self.store.put(self.key, text, name=self.name, cache_key=self.cache_key, sample=self.sample)

@@ -62,7 +62,6 @@ _PATTERN = 200
 
 
 def estimated_tokens(text: str) -> int:
-    """Return about how many tokens a text has."""
     return len(text) // _CHARACTERS
 
 

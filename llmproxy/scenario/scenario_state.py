@@ -62,11 +62,9 @@ class ScenarioState(BaseModel):
         raise ValueError("No user messages found")
 
     def first_user_message(self) -> str:
-        """Return the text of the first message of the user; empty if there is none."""
         return next((write_message(each) for each in self.messages if each["role"] == "user"), "")
 
     def last_agent_message(self) -> str:
-        """Return the text of the newest message of the agent; empty if there is none."""
         return next((write_message(each) for each in reversed(self.messages) if each["role"] == "assistant"), "")
 
     def transcript(self) -> str:

@@ -56,7 +56,6 @@ def user(content: str | Message | None = None) -> Step:
 
 
 def agent(content: str | Message | None = None) -> Step:
-    """Let the agent under test answer; with content, that is its answer and it is not called."""
     return Step("agent", lambda executor: executor.agent(content), content)
 
 

@@ -263,7 +263,6 @@ class UserSimulatorAgent(AgentAdapter):
     async def _ask_model(
         self, config: ModelConfig, messages: list[Message], tools: list[dict[str, Any]], given: AgentInput, attempt: int
     ) -> Answer:
-        """Ask the model; without tools if it takes none."""
         how: dict[str, Any] = {"messages": messages, "party": PARTY, "session": session_of(given), "attempt": attempt}
         try:
             return await complete(model=config, tools=tools, **how)

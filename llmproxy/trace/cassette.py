@@ -133,12 +133,10 @@ class Cassette:
             self.count(span)
 
     def add_span(self, span: Span) -> None:
-        """Add a span at the end, and to the totals."""
         self.spans.append(span)
         self.count(span)
 
     def count(self, span: Span) -> None:
-        """Add a span to the totals, not to the spans."""
         self.total_duration_ms += span.duration_ms or 0.0
         if span.token_usage is not None:
             self.total_tokens += span.token_usage.total_tokens or 0

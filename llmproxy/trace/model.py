@@ -63,7 +63,6 @@ _NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
 
 
 def shape(given: object, wanted: type, what: str) -> None:
-    """Raise TraceWrongShape unless `given` is of the wanted type."""
     if not isinstance(given, wanted):
         raise TraceWrongShape(f"{what} must be {_NAMES[wanted]}, not {_NAMES.get(type(given), type(given).__name__)}.")
 
@@ -311,7 +310,6 @@ class Fingerprint:
 
 
 def fingerprint_of(spans: Iterable[dict[str, Any]]) -> str:
-    """Return the original's fingerprint of spans, given as their dicts."""
     fingerprint = Fingerprint()
     for span in spans:
         fingerprint.add(span)

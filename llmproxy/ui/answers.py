@@ -40,7 +40,6 @@ def fields(answer: PageAnswer) -> Headers:
 
 
 def page(start: dict[str, Any]) -> PageAnswer:
-    """Return the page itself; `start` is what it knows from the beginning."""
     from llmproxy.ui.page import document  # late: it reads and hashes files
 
     return PageAnswer(200, "text/html; charset=utf-8", document({"served": True, **start}, served=True).encode())
@@ -53,7 +52,6 @@ def json_answer(status: int, value: object) -> PageAnswer:
 
 
 def answer_question(ask: Ask, question: str, query: dict[str, str]) -> PageAnswer:
-    """Return the answer to a question; an error is JSON too."""
     try:
         return json_answer(200, ask(question, query))
     except LLMProxyError as error:

@@ -121,7 +121,6 @@ def _find_miss(misses: Any, query: Mapping[str, str], all_of_them: str) -> Any: 
 
 
 def _with_store(path: Path, use: Callable[[Store | None], Any]) -> Any:  # noqa: ANN401 - plain values
-    """Use the store if there is one yet."""
     try:
         store = open_store(path, writable=False, now=lambda: 0.0)
     except CassetteNotFound:

@@ -55,7 +55,6 @@ def format_runs(name: str, said: Sequence[str]) -> Iterator[str]:
 
 
 def format_volatile_fields(name: str, fields: Sequence[VolatileField]) -> Iterator[str]:
-    """Yield the volatile fields of a cassette; nothing where it has none."""
     if fields:
         yield f"{name}: volatile fields {', '.join(map(print_volatile_field, fields))}"
 

@@ -52,7 +52,6 @@ def asked_by_bash(env: MutableMapping[str, str]) -> Iterator[None]:
 
 
 def complete_cassettes(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a cassette, or of a sample of one."""
     return _complete_known(ctx, incomplete, _cassettes)
 
 

@@ -160,7 +160,6 @@ def size(count: int) -> str:
 
 
 def write_whole_lines(*lines: str) -> None:
-    """Write lines to stderr, each whole."""
     text = "".join(f"{line}\n" for line in lines if line)
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
     typer.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=False, err=True)

@@ -94,7 +94,6 @@ def _find_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> Fo
 
 
 def write_copy(made: Mapping[str, Any], folder: Path) -> str:
-    """Write a configuration for a run; return its path."""
     copy = folder / "mcp.json"
     copy.touch(mode=0o600)  # it may hold credentials
     copy.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")

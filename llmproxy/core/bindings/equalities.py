@@ -81,7 +81,6 @@ class Equalities:
             self._stayed.setdefault(name, (place, recorded[gap.start : gap.end]))
 
     def record_short(self, short: ShortValue, place: LeafPlace, *, moved: bool) -> None:
-        """Note a declared short value at a member of JSON."""
         if moved:
             self.moved.setdefault(short.name, short.present)
         else:

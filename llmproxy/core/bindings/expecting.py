@@ -187,7 +187,6 @@ def _check_borders(gaps: list[FittingGap], new: str) -> None:
 
 
 def _is_json(text: str, place: LeafPlace) -> bool:
-    """Return whether the comparison would read a text as JSON."""
     if place.zone is Zone.ARGUMENTS:
         return place.opened
     if place.zone is not Zone.RESULT or place.json or not ("{" in text or "[" in text):

@@ -82,7 +82,6 @@ def _path_begins(text: str, start: int) -> bool:
 
 
 def path_ends(text: str, end: int) -> bool:
-    """Return whether a path ends, or goes on below, at `end`."""
     length = len(text)
     at = end
     while at < length and text[at] in _TAIL:  # the full stop of a sentence; but not that of a.bak
@@ -184,7 +183,6 @@ class Spot(NamedTuple):
 
 
 def list_forms(pairs: Sequence[RunVariablePair]) -> list[Form]:
-    """Return the forms of all pairs; none where nothing differs."""
     if not any(pair.differs for pair in pairs):
         return []
     homes = next((pair for pair in pairs if pair.name == "home" and pair.recorded.nature is Nature.PATH), None)
@@ -451,7 +449,6 @@ def _shortest_substrings(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _below_stems(stems: Sequence[str], texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the texts that hold each stem, each text once."""
     below: dict[str, list[str]] = {stem: [] for stem in stems}
     for text in texts:
         below[next(stem for stem in stems if stem in text)].append(text)

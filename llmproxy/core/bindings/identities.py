@@ -237,7 +237,6 @@ class ShortValue(NamedTuple):
 
 
 def list_shorts(pairs: Iterable[RunVariablePair], identities: Iterable[Identity]) -> list[ShortValue]:
-    """Return the short values among run variables and identities."""
     made = [
         ShortValue(each.name, each.recorded, each.present, identity=True)
         for each in identities
@@ -358,7 +357,6 @@ def _stands_as_word(text: str, start: int, end: int) -> bool:
 
 
 def _names_value(name: str, before: str) -> bool:
-    """Return whether the words before a value say what it is."""
     words = [word.lower() for word in _WORD_BEFORE.findall(_CLAUSE.split(before)[-1])]
     numbered = before[-1:] == "#"
     while words and (words[-1] in _ID_WORDS or words[-1] in _FILLERS or words[-1].isdigit()):

@@ -87,7 +87,6 @@ class LeafPlace:
         return LeafPlace(self.zone, self.call, self, step)
 
     def inside(self, zone: Zone, call: PlacedCall | None = None) -> LeafPlace:
-        """Return the same place as a part of a zone."""
         return LeafPlace(zone, call or self.call, self.parent, self.step, opened=self.opened)
 
     def open_json(self) -> LeafPlace:
@@ -133,7 +132,6 @@ _CLOSED = frozenset({Zone.ARGUMENTS, Zone.SYSTEM})
 
 
 def begin(tree: object, member: str, parent: LeafPlace | None = None) -> LeafPlace:
-    """Return the place of a top-level member of a body."""
     place = (parent or LeafPlace()).at(member)
     if member in _SYSTEM:
         return place.inside(Zone.SYSTEM)
@@ -328,5 +326,4 @@ def json_volatile_field(bindings: Bindings, bound: Callable[[object], str], plac
 
 
 def has_json_volatile_fields(bindings: Bindings, call: PlacedCall) -> bool:
-    """Return whether volatile fields stand in the JSON of a tool's results."""
     return call.tool in bindings.json_tools

@@ -146,7 +146,6 @@ _FENCE = "```"
 
 
 def may_stand(text: str, start: int, end: int, new: str) -> bool:
-    """Return whether `new` may stand in a command where text[start:end] stood."""
     if _PLAIN.fullmatch(new):
         return True
     recorded = text[start:end]

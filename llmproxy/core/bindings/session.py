@@ -96,7 +96,6 @@ class Bound:
         return known
 
     def expectations(self, table: Bindings) -> ExpectedMessages:
-        """Return what remembers the recorded messages that were compared under one of the tables."""
         if (known := self._expected.get(table)) is None:
             known = self._expected[table] = expect(table)
         return known

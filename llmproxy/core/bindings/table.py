@@ -73,7 +73,6 @@ class Bindings:
 
     @cached_property
     def typed_forms(self) -> Forms:
-        """What counts in what a user typed."""
         return Forms(form for form in self._all_forms if form.reach is Reach.EVERYWHERE)
 
     @cached_property

@@ -183,7 +183,6 @@ class FoundVolatile(NamedTuple):
 
 
 def is_of_kind(kind: str, value: str) -> bool:
-    """Return whether a value can stand in a volatile field of this kind."""
     return _EXACT[kind].fullmatch(value) is not None
 
 

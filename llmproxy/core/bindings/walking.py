@@ -101,7 +101,6 @@ def _pair_elements(
 
 
 def compare_lengths(mine: list[object], theirs: list[object], place: LeafPlace) -> Mismatch | None:
-    """Return the mismatch of two arrays of different lengths."""
     if len(mine) == len(theirs):
         return None
     return describe_difference(place.path, f"{len(mine)} elements", f"{len(theirs)} elements")

@@ -128,7 +128,6 @@ class Places:
                     self._by_line.setdefault((history, question[1]), []).append(each)
 
     def read(self, canonical: Canonical, call_ids: Sequence[str]) -> ReadRequest:
-        """Read a request of this run."""
         return read_request(canonical, call_ids, self.known)
 
     def find(self, request: ReadRequest) -> list[Standing] | Refusal:

@@ -172,7 +172,6 @@ def _tools(request: ReadRequest) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def find_schema(tool: Mapping[str, Any]) -> object:
-    """Return the schema of a tool's arguments; None where it has none."""
     inner = next((tool[name] for name in ("function", "toolSpec", "custom") if as_dict(tool.get(name))), tool)
     found = next((inner[name] for name in SCHEMAS if name in inner), None)
     return as_dict(found).get("json", found)

@@ -157,7 +157,6 @@ def without_ids(value: object) -> object:
 
 
 def read_call(value: object, call_id: str = "") -> HistoryCall:
-    """Return the call that a segment of one says."""
     tree = as_dict(value)
     if (block := block_call(tree)) is not None:
         return HistoryCall(call_id, as_str(block[1]), parse_arguments(block[2]))

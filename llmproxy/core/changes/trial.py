@@ -42,7 +42,6 @@ class TrialCall(NamedTuple):
         return self.refusal is not None and self.refusal.why is Why.NO_PLACE
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         refusal = None if self.refusal is None else {"why": self.refusal.why.value, "text": self.refusal.text}
         return self._asdict() | {"changes": [each.to_json() for each in self.changes], "refusal": refusal}
 

@@ -94,7 +94,6 @@ def name_of(value: Json, otherwise: str) -> str:
 
 
 def join_sample(name: str, sample: Json) -> str:
-    """Return the session's name for a sample that is given beside the name of the cassette."""
     if sample is None:
         return name
     if not isinstance(sample, int) or isinstance(sample, bool) or not 1 <= sample <= LAST_SAMPLE:

@@ -142,7 +142,6 @@ def stream(said: SpokenTurn) -> list[tuple[str, object]]:
 
 
 def write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
-    """Write an answer."""
     if not wanted.stream:
         return WHOLE, [write_json(_answer(said))]
     return SSE, [sse([event]) for event in stream(said)]

@@ -124,7 +124,6 @@ def _write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
 
 
 def _write_invoke(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
-    """Write as Claude answers."""
     speaker = speaker_of("claude")
     if not wanted.stream:
         return WHOLE, [write_json(speaker.answer(said))]

@@ -59,7 +59,6 @@ def _add_writer(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def write_call(n: int, call: ToolCall) -> Json:
-    """Write a call in the form that several dialects have."""
     return {
         "id": call.id or f"call_{n}",
         "type": "function",
@@ -130,7 +129,6 @@ def _write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
 
 
 def write_error(_status: int, code: str, message: str) -> tuple[Headers, object]:
-    """Write an error of ours."""
     return (), {"error": {"message": message, "type": code, "param": None, "code": code}}
 
 

@@ -357,7 +357,6 @@ def block_call(block: dict[str, Any]) -> tuple[object, object, object] | None:
 
 
 def block_result(block: dict[str, Any]) -> Message | None:
-    """Return the message of a block that is a tool's result."""
     kind = as_str(block.get("type"))
     if kind.endswith("tool_result"):
         return Message("tool", words(block.get("content")), tool_call_id=_id(block.get("tool_use_id")))

@@ -457,7 +457,6 @@ def _lines(body: bytes) -> Iterator[bytes]:
 
 
 def _sse_in(body: bytes) -> Iterator[Event]:
-    """Yield the events of a long body."""
     if b"\r" in body or _BOM in body:
         yield from _fed(body, 0, len(body))
         return

@@ -30,7 +30,6 @@ _NONE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
 def can_write(operation: str) -> bool:
-    """Return whether an answer of this operation can be written."""
     codec = find_codec(operation)
     return codec is not None and codec.write is not None
 

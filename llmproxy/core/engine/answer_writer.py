@@ -91,7 +91,6 @@ class AnswerWriter:
         return self._builder.interaction(exchange, response, usage, redacted=redacted or exchange.recording.overwritten)
 
     def _record_stored(self, exchange: Exchange, made: Interaction, stored: int, described: Described) -> None:
-        """Note that an exchange is stored, as interaction `stored`."""
         exchange.kept.interaction, exchange.identity = stored, replace(exchange.identity, model=made.model)
         for each in reversed(exchange.interceptors):
             each.on_stored(exchange, made)

@@ -34,7 +34,6 @@ def at_the_head(place: RequestPlace, session: Session) -> Decision | None:
 
 
 def count(call: Exchange, found: Lookup) -> None:
-    """Count the arrival of a call, once."""
     if not call.nth:
         recordings = playable(call.session.policy, found.recordings)
         call.nth = call.session.arrive((call.party, found.key), len(recordings))

@@ -108,7 +108,6 @@ class Engine:
 
     @property
     def opened(self) -> Store | None:
-        """The store if it is open already."""
         return self._state.stores.opened
 
     @property

@@ -161,7 +161,6 @@ class Forking:
         return self._write(call, number, said)
 
     def would_answer(self, call: Exchange) -> Response | None:
-        """Return the overridden answer of a call that is not counted yet."""
         number = self.number(call).llm_call
         said = None if number is None else self.overrides.answers.get(number)
         return None if said is None or number is None else self._write(call, number, said)

@@ -207,7 +207,6 @@ class LiveInterceptor(Interceptor[Exchange]):
         return True
 
     def _changes_something(self, call: Exchange) -> bool:
-        """Return whether a call that goes to the real tool may change something there."""
         if call.channel is Channel.HTTP and call.method in SAFE:
             return False
         return depends(call.channel, call.operation) and not self.living.asked.declares(_name(call))

@@ -196,7 +196,6 @@ class Stages:
         self._decide(exchange, found)
 
     def _key(self, exchange: Exchange, body: bytes) -> Canonical | None:
-        """Give a call its key; returns its canonical form where that had to be made."""
         known, seen = self._keying.recognise(exchange, body)
         if exchange.session.position.changes.made and self._starts_again(exchange, known.key):
             exchange.session.restart()

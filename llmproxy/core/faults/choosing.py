@@ -25,7 +25,6 @@ SWITCHING = 101
 
 
 def call_of(one: Interaction) -> FaultTarget:
-    """Return a recording as the call that it answers."""
     socket = one.response.status == SWITCHING
     family = family_of(one.provider, one.operation)
     answer = None if socket else one.response
@@ -84,7 +83,6 @@ def is_chosen(rule: FaultRule, call: FaultTarget) -> bool:
 
 
 def chosen_by(rule: FaultRule, name: str, call: FaultTarget) -> bool:
-    """Return whether one word of a rule, `model`, chooses a call."""
     patterns = rule.texts.get(name) or _default_of(rule, name, call)
     if name == "tool":
         return not patterns or any(matches(patterns, tool) for tool in call.tools())

@@ -113,7 +113,6 @@ def faults_for_session(value: Json, folder: Path | None = None) -> Faults:
 
 
 def names_file(value: Json) -> bool:
-    """Return whether faults are asked for by the name of a file."""
     return isinstance(value, str) and bool(_LOOKS_LIKE_FILE.search(value))
 
 

@@ -142,7 +142,6 @@ def named_things(route: Route, method: str, refs: Iterable[str], change: StateCh
 
 
 def find_texts(tree: object, path: str) -> list[str]:
-    """Return the texts at a path of members, ``tools.container``, through lists."""
     return list(_find_texts(tree, path.split(".")))
 
 
@@ -165,7 +164,6 @@ def _collection(route: Route) -> str:
 
 
 def _find_texts(tree: object, path: list[str]) -> Iterator[str]:
-    """Yield the texts at a path of members, through lists."""
     if isinstance(tree, list):
         for each in tree:
             yield from _find_texts(each, path)

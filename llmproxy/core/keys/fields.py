@@ -283,7 +283,6 @@ class CountedHeaders(dict[str, bool]):
     """Whether header fields count, by their names as they come: a client sends the same ones with each request."""
 
     def __init__(self, *, known: bool) -> None:
-        """`known` as of `judge`."""
         super().__init__()
         self._known = known
 

@@ -266,7 +266,6 @@ TAG = "v2:"
 
 
 def key_of(canonical: Canonical) -> Key:
-    """Return the key of a canonical request."""
     model = "" if canonical.model is None else "=" + canonical.model  # a missing one is not an empty one
     named = (canonical.provider, canonical.method, canonical.operation, canonical.variant, model)
     parts: list[bytes] = [_bytes(part) for part in named]
@@ -401,7 +400,6 @@ class Walk:
         self._later: list[tuple[dict[str, object], str]] = []
 
     def body(self, tree: dict[str, object], shape: Shape) -> None:
-        """Apply the shape of a whole body."""
         self._object(tree, shape)
         for node, name in self._later:  # only now is it known what the request declares
             node[name] = self._reference(node[name])
@@ -496,7 +494,6 @@ class Walk:
         return _ID.fullmatch(value) is not None
 
     def repeats_stream_flag(self, value: object) -> bool:
-        """Return whether a stream member says what the key's flag says already."""
         return value is None or (isinstance(value, bool) and self._stream in (None, value))
 
     def thing(self, value: object) -> object:

@@ -101,7 +101,6 @@ def explain(
 
 
 def reason(context: MissContext, near: Nearest | None) -> str:
-    """Return the name of the reason for a miss, the first of the table that holds."""
     return _reason(_Case(context, near)).name
 
 

@@ -464,7 +464,6 @@ _PATTERNS: dict[str, Callable[[Provider, str], FoundPath | None]] = {
 
 
 def find(provider: Provider, path: str) -> FoundPath | None:
-    """Return what a path (of this provider, prefix gone) means, or None."""
     found = _static(provider).get(path)
     if found is not None:
         return found

@@ -476,7 +476,6 @@ def channel_of(provider: str, operation: str) -> Channel:
 
 
 def parse_port(text: str) -> int | None:
-    """Return the port that a text is; None for what is none."""
     plain = text.isascii() and text.isdecimal() and len(text) <= len("65535")
     return int(text) if plain and 0 < int(text) < 1 << 16 else None
 

@@ -113,7 +113,6 @@ def expression(template: str, *, loose: bool = False) -> re.Pattern[str]:
 
 
 def literal_length(template: str) -> int:
-    """Return how many characters of a template are literal."""
     return len(_PIECE.sub("", template))
 
 
@@ -635,7 +634,6 @@ _LONG_VALUE = late(r"(?=\D*\d)[A-Za-z0-9_.~+=-]{16,}")
 
 
 def is_credential_member(name: str, value: str) -> bool:
-    """Return whether a member of a query or a form is a credential."""
     lower = name.lower()
     if lower in _LONG_MEMBERS:
         return value == "REDACTED" or bool(_LONG_VALUE.fullmatch(value))

@@ -228,7 +228,6 @@ class Redactor:
     # -- finding -----------------------------------------------------------------------------------------------------
 
     def _find_plain(self, text: str) -> list[Span]:
-        """Return the spans of secrets that stand in a text as they are."""
         return disjoint(self._known.spans(text) + shapes(text))
 
     def _find_shapes(self, text: str) -> list[Span]:
@@ -572,11 +571,9 @@ class Marks:
         return f"REDACTED-{self._number_of(secret)}x{followed[1] if followed else self.fingerprint(secret)}"
 
     def mark_field(self, secret: str, kind: str) -> str:
-        """Return what stands for a secret in a form."""
         return f"REDACTED-{self._number_of(secret)}{self._label(secret, kind)}"
 
     def placeholder(self, secret: str, kind: str) -> str:
-        """Return what stands for a secret in a body."""
         return f"[{self.mark_field(secret, kind)}]"
 
     def name(self, secret: str, kind: str) -> str:

@@ -101,7 +101,6 @@ class Config:
         return self.shown or str(self.store)
 
     def learn_command(self, cassette: str) -> str:
-        """Return the command that learns what varies in a cassette."""
         return self.again.by(f"llmproxy learn {quote_word(cassette)}").command("", store=self.store_words)
 
 

@@ -243,7 +243,6 @@ class Interceptor[C]:
         return None
 
     def plays(self, channel: Channel) -> bool:
-        """Return whether recordings of a channel are played."""
         return True
 
     def on_added(self, other: Interceptor[C]) -> None:

@@ -174,7 +174,6 @@ class Journal:
             self._queue.put(call)
 
     def record_question(self, asked: AnsweredQuestion) -> None:
-        """Note a question that a recording answered."""
         if self._conn is not None:
             self.asks -= 1
             self._queue.put(asked)

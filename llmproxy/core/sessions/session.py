@@ -195,7 +195,6 @@ class Session:
         return policy.complete if self.complete and policy.complete is not None else policy
 
     def along(self, channel: Channel) -> tuple[Interceptor[Any], ...]:
-        """Return the interceptors that are asked of a channel's calls."""
         which, known = self._along.get(channel, (None, ()))
         if which is not self.interceptors:
             known = tuple(each for each in self.interceptors if each.channel in {None, channel})

@@ -85,7 +85,6 @@ class Trials:
 
 
 def state_of(store: Path) -> Path:
-    """Return the state database beside a store."""
     return Path(f"{store}{SUFFIX}")
 
 

@@ -215,7 +215,6 @@ def list_times(store: Reading, cassette: str, sample: int) -> list[Row]:
 
 
 def has_left(store: Reading, cassette: str, sample: int) -> bool:
-    """Return whether a sample has a live recording whose client left it."""
     return bool(store.rows(_LEFT, (to_sql(cassette), sample)))
 
 

@@ -457,7 +457,6 @@ class Reading:
         return {row[0]: from_sql(row[1]) for id_ in ids for row in (self._all(sql, (id_,)) if self.binds else ())}
 
     def has_request_body(self, interaction_id: int, sha256: bytes) -> bool:
-        """Return whether the request of a recording had this very body."""
         return self._maybe(_SAME_REQUEST, (interaction_id, sha256)) is not None
 
     def made_by(self, cassette: str, sample: int, made_id: str) -> Origin | None:

@@ -192,7 +192,6 @@ def _describe_mcp(interaction: Interaction) -> tuple[str | None, str | None, Non
 
 
 def content_type(headers: Headers) -> str:
-    """Return the content type, "" if there is none."""
     return next((value for name, value in headers if name.lower() == "content-type"), "")
 
 

@@ -347,13 +347,11 @@ def _are_different(old: object, new: object) -> float:
 
 
 def short(text: str, width: int = SHOWN) -> str:
-    """Return the start of `text`, printable, at most `width` characters."""
     text = printable(text[: width + 1])
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def show_json(value: object, width: int = SHOWN) -> str:
-    """Return a JSON value as one shortened line."""
     if isinstance(value, str):
         return _quote_text(value, 0, width)
     if isinstance(value, bytes):

@@ -209,7 +209,6 @@ class EncodedPart(NamedTuple):
 
 
 def boundary_of(content_type: str) -> bytes | None:
-    """Return the boundary that a Content-Type of ``multipart/...`` names, or None."""
     if not content_type.strip().lower().startswith("multipart/"):
         return None
     message = _fields()

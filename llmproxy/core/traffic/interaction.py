@@ -24,7 +24,6 @@ Headers = tuple[tuple[str, str], ...]
 
 
 def header(headers: Headers, name: str) -> str | None:
-    """Return the first value of a header field (`name` in lower case), or None."""
     length = len(name)
     for key, value in headers:
         if len(key) == length and key.lower() == name:

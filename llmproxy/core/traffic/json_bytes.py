@@ -114,7 +114,6 @@ def parse_json(data: str | bytes) -> Any:  # noqa: ANN401 - JSON
 
 
 def read_json(text: str) -> object | None:
-    """Return the array or object that a text is; None for anything else."""
     if text[:1] not in ("{", "[") and text.lstrip()[:1] not in ("{", "["):
         return None
     try:

@@ -195,7 +195,6 @@ class CommandAgent(AgentAdapter):
         return value
 
     def _run_program(self, name: str, message: str, llm: LLM | None, closed: int) -> Any:  # noqa: ANN401 - a text
-        """Let a plain program answer one message."""
         child = self._start(name, llm, closed)
         deadline = time.monotonic() + self.timeout
         said = b""

@@ -125,6 +125,5 @@ class ServiceAgent(AgentAdapter):
 
 
 def _probe_message(thread: str) -> AgentInput:
-    """Return a message of its own, in a conversation of its own."""
     hello = {"role": "user", "content": "Hello"}
     return AgentInput(thread_id=thread, messages=[hello], new_messages=[hello], scenario_state=None)

@@ -139,7 +139,6 @@ def _find_error(value: object) -> object:
 
 
 def _format_error(error: object) -> str:
-    """Return the words of an error; empty if there are none."""
     if isinstance(error, dict):
         said = error.get("message")
         if isinstance(said, (dict, list)):

@@ -131,7 +131,6 @@ def _path(model: str, provider: str) -> str:
 
 
 def _ask_litellm(model: str) -> tuple[Any, ...]:
-    """Ask litellm for the name, provider and base URL of a model."""
     litellm = import_litellm()
     try:
         return tuple(litellm.get_llm_provider(model, api_key="none"))

@@ -271,5 +271,4 @@ _LOOP = ModelLoop()
 
 
 async def in_model_loop[T](work: Coroutine[Any, Any, T]) -> T:
-    """Do the work in the loop of the process's model calls."""
     return await _LOOP.run(work)

@@ -84,7 +84,6 @@ class RepeatResult(ScenarioResult):
 
     @property
     def interval(self) -> Interval | None:
-        """The Wilson interval of the rate, 95 %."""
         return self.verdicts.interval
 
     def pass_at_k(self, k: int) -> float | None:

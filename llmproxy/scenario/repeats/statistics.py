@@ -54,7 +54,6 @@ def pass_hat_k(passed: int, runs: int, k: int) -> float | None:
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Return the mean; None of nothing."""
     return fsum(values) / len(values) if values else None
 
 

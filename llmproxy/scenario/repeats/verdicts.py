@@ -60,7 +60,6 @@ class Verdicts:
 
     @property
     def interval(self) -> Interval | None:
-        """The Wilson interval of the rate, 95 %."""
         return None if self.left else wilson(self.passed, self.counted)
 
     @property

@@ -419,7 +419,6 @@ def _can_decide(agent: AgentAdapter) -> bool:
 
 
 def _describe_call(call: ToolUse) -> dict[str, Any]:
-    """Return a tool call seen on the wire, for an event."""
     where = "" if call.interaction is None else f"interaction {call.interaction}"
     return {
         "name": call.name,

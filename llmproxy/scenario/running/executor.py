@@ -170,7 +170,6 @@ class ScenarioExecutor:
         min_turns: int | None = None,
         options: RunOptions | None = None,
     ) -> None:
-        """Prepare a run; parameters as of `scenario.run`."""
         self.name, self.description = name, description
         self.options = options or RunOptions()
         self.agents = participants_of(agents, self.options.parameters)

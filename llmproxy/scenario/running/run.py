@@ -118,7 +118,6 @@ async def _caller_location(executor: ScenarioExecutor) -> ScenarioResult:
 
 
 def _clone_adapter(agent: Any) -> Any:  # noqa: ANN401 (an adapter, or what makes one)
-    """Return a clone of an adapter; a factory makes its own."""
     clone = None if isinstance(agent, type) else getattr(agent, "clone", None)
     return clone() if callable(clone) else agent
 

@@ -84,7 +84,6 @@ def _conversation(spans: Sequence[Span], *, tools: bool) -> list[Message]:
 
 
 def _tool_messages(span: Span, number: str) -> list[Message]:
-    """Return the call of a tool, and its result where there is one."""
     function = {"name": span.tool_name, "arguments": _text(span.tool_args or {})}
     call = {"id": number, "type": "function", "function": function}
     found: list[Message] = [{"role": "assistant", "content": None, "tool_calls": [call]}]

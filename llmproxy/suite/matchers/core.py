@@ -42,7 +42,6 @@ class Match:
 
     @classmethod
     def of(cls, holds: bool, message: str) -> Match:  # noqa: FBT001 (the answer itself)
-        """Return HOLDS, or FAILS with its reason."""
         return cls(MatchOutcome.HOLDS) if holds else cls(MatchOutcome.FAILS, message)
 
 

@@ -74,14 +74,12 @@ class Reference:
 
 
 def references(text: str) -> Iterator[Reference]:
-    """Yield the references in a text; ``$$`` is none."""
     for found in _TOKEN.finditer(text):
         if found[0] != "$$":
             yield _reference(found)
 
 
 def parse_ref(text: object) -> Reference | None:
-    """Return the reference that a text consists of; None if it is anything else."""
     found = _TOKEN.fullmatch(text) if isinstance(text, str) else None
     return None if found is None or found[0] == "$$" else _reference(found)
 
@@ -189,7 +187,6 @@ class VariableScope:
         self._values["last"] = {"response": response}
 
     def converse(self, name: str, conversation: str) -> None:
-        """Keep the agent's id of a named conversation, for `$conversation.name`."""
         self._conversations[name] = conversation
         self._values["conversation"] = self._conversations
 

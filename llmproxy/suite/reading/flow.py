@@ -278,7 +278,6 @@ class Flow:
             self.need_conversation(step)
 
     def need_conversation(self, step: Mapping[str, Any]) -> None:
-        """See that there is a conversation to look at."""
         name = step.get("conversation")
         if not self.names.talked:
             self.problems.add(place_of(step), "there is nothing to judge: no step before has talked with the agent")

@@ -314,7 +314,6 @@ class Loader:
         return self.validate_map(Scenario, raw)
 
     def validate_map[Model: (Suite, Scenario)](self, model: type[Model], raw: Map) -> Model | None:
-        """Validate against a model; None if something is wrong."""
         before = len(self.problems)
         try:
             made = model.model_validate(raw, context=self.problems)

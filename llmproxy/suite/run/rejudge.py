@@ -235,7 +235,6 @@ class RecordedAgent(AgentAdapter):
     who = "the recorded agent"
 
     def __init__(self, run: RecordedRun, session: RejudgeSession, calls: Mapping[str, Call]) -> None:
-        """Repeat a run; `calls` are what it asked models, by what the report calls them."""
         self.run = run
         self._session, self._calls = session, calls
         self._turns: list[_RejudgedTurn] = []

@@ -130,7 +130,6 @@ def _user(context: StepContext, said: Simulation) -> Any:  # noqa: ANN401 - a Us
 
 
 def _no_model_error(who: str, step: str, default: str) -> SuiteError:
-    """Return the error of a step without a model, in the words of a suite."""
     model = "openai/gpt-4.1-mini"
     return SuiteError(
         f"{who} has no model, and the suite has no default.",

@@ -190,7 +190,6 @@ class StepContext:
     # -- the agent
 
     def converse(self, name: str, thread: str) -> SuiteConversation:
-        """Begin a conversation with the agent."""
         return SuiteConversation(name, thread, self.agent, self.caller, player=Player(self.user), listener=self)
 
     def allow(self, within: float | None) -> None:

@@ -168,7 +168,6 @@ def unknown_entity(name: str, known: Iterable[str], hint: str = "") -> UnknownEn
 
 
 def unknown_column(info: EntityInfo, name: str, where: str) -> UnknownColumn:
-    """Make the error for a column that the entity does not have."""
     names = list(info.columns)
     hint = ""
     alike = [each for each in names if _fold_name(each) == _fold_name(name) and each != name]
@@ -233,7 +232,6 @@ class StoreBase:
 
     @staticmethod
     def key(info: EntityInfo, row: Mapping[str, Any]) -> Id:
-        """Return a row's key; StoreError if it has none."""
         value = row.get(info.key)
         if not isinstance(value, str | int | float):
             raise StoreError(

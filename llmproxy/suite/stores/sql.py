@@ -155,7 +155,6 @@ def _has_sequences(connection: Connection) -> bool:
 
 
 def _sequence_name(connection: Connection, mapped: MappedEntity) -> str | None:
-    """Return the quoted name of the sequence behind a key."""
     from sqlalchemy import text
 
     table = connection.dialect.identifier_preparer.format_table(mapped.table)
@@ -438,7 +437,6 @@ class SqlStore(StoreBase):
             self._backup.put_back()
 
     def counters(self, entities: Sequence[str]) -> dict[str, tuple[int, bool]]:
-        """Return where the counters of these entities' keys stand."""
         return counters(self, entities)
 
     def rewind(self, counters: Mapping[str, tuple[int, bool]]) -> None:

@@ -84,7 +84,6 @@ def _sqlite(url: URL, folder: Path) -> URL:
 
 
 def sqlite_file(url: URL) -> Path | None:
-    """Return the file of a SQLite database, None for other databases."""
     if url.get_backend_name() != "sqlite" or not url.database:
         return None
     return Path(url.database.removeprefix("file:").partition("?")[0])

@@ -207,7 +207,6 @@ def read_served(
 
 
 def _has_reached_server(call: Call) -> bool:
-    """Return whether a call reached a server, now or when it was recorded."""
     return str(call.decision) not in (Decision.REFUSE, Decision.FAULT) and not getattr(call, "fault", None)
 
 

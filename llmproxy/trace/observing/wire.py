@@ -86,7 +86,6 @@ class ReplacedCalls(NamedTuple):
 
 
 def find_replaced(sent: Iterable[SentRequest]) -> ReplacedCalls:
-    """Return which requests a later one repeats."""
     questions: dict[str, list[SentRequest]] = {}
     for each in sent:
         if each.question is not None:

@@ -226,7 +226,6 @@ _WHITE = bytes(n for n in range(128) if chr(n).isspace())
 
 
 def _strip_spaces(text: str) -> str:
-    """Return a text without white space."""
     if len(text) <= _MEMO:
         return _strip_cached(text)
     if text.isascii():  # a million words in the middle of megabytes, without a million pieces

@@ -107,7 +107,6 @@ def exchanges(calls: Iterable[CallLike], party: str | None = AGENT) -> Iterator[
 
 
 def spans(calls: Iterable[CallLike], party: str | None = AGENT) -> list[Span]:
-    """Return the spans of calls; `party` None takes everybody's."""
     return list(build(each for each in interactions(calls) if party in (None, each.party)))
 
 

@@ -263,7 +263,6 @@ def body(data: bytes) -> dict[str, Any]:
 
 
 def text_of(data: bytes) -> str | None:
-    """Return a body's text; None if it is none."""
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -101,7 +101,6 @@ def in_all(store: Reading) -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def count(store: Reading, wanted: WantedCalls) -> int:
-    """Return how many calls there are."""
     where, values = wanted.where()
     return int(store.rows(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])  # noqa: S608 - constants only
 

@@ -354,7 +354,6 @@ def error(message: dict[str, Any], text: str, code: int = ENDED) -> bytes:
 
 
 def split_batch(line: bytes) -> list[bytes]:
-    """Return the members of a batch, byte for byte; nothing where a line is none."""
     try:
         text = line.decode()
         members = json.loads(text)

@@ -48,7 +48,6 @@ class ReadingProblem(Exception):
 
 
 def kind(value: Tree) -> str:
-    """Return what a value is, for an error."""
     return "nothing" if value is None else type(value).__name__
 
 
@@ -60,7 +59,6 @@ def is_final(status: object) -> TypeGuard[int]:
 
 
 def mapping(tree: Tree, *path: str) -> dict[str, Tree]:
-    """Return the mapping at `path` below a mapping."""
     for n, name in enumerate(path):
         tree = tree.get(name) if isinstance(tree, dict) else None
         if not isinstance(tree, dict):
@@ -81,7 +79,6 @@ def text(tree: dict[str, Tree], name: str, default: str | None = None) -> str:
 
 
 def array(tree: dict[str, Tree], name: str) -> list[Tree]:
-    """Return a list; empty if it is not there."""
     value = tree.get(name)
     if value is None:
         return []

@@ -40,7 +40,6 @@ _MAGIC = b"SQLite format 3"
 
 
 def translate(error: sqlite3.Error, path: Path, *, writing: bool) -> LLMProxyError:
-    """Return the error of ours that says what `error` means for the store at `path`."""
     return sqlite_file.translate(error, path, WORDS, writing=writing)
 
 
@@ -129,7 +128,6 @@ def is_settled(seen: Signature, now: float) -> bool:
 
 
 def _size(path: Path) -> int:
-    """Return the file's size, -1 if there is none."""
     try:
         return path.stat().st_size
     except OSError:

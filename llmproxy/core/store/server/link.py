@@ -218,7 +218,6 @@ def to_pg(value: Sql) -> Sql:
 
 
 def from_pg(value: Sql) -> Sql:
-    """Undo :func:`to_pg`."""
     if not isinstance(value, str) or not value.startswith(_MARK):
         return value
     content = bytes.fromhex(value[2:])
@@ -226,5 +225,4 @@ def from_pg(value: Sql) -> Sql:
 
 
 def in_column(text: str) -> str:
-    """Return what stands in a column on the server for a text."""
     return str(to_pg(to_sql(text)))
