@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from llmproxy.cli.parts.bindings import merges_of, plain_merges, print_merges
+from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import dump, line, print_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
+from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.sessions.journal import read_asked
+from llmproxy.core.store.checks import AuditedPair, UncountedCall, compare_served, find_merged, find_uncounted
 from llmproxy.errors import Exit
 from llmproxy.store_server import show_store
-
-if TYPE_CHECKING:
-    from llmproxy.core.store.checks import AuditedPair, UncountedCall
 
 _SHOWN = 20
 """Pairs that are listed one by one."""
@@ -30,11 +30,6 @@ def audit(
     as_json: bool = typer.Option(False, "--json", help="Print every pair and every difference, as JSON."),
 ) -> None:
     """Say which recordings count as one request, what served answers differed in from theirs, and why that is sound."""
-    from llmproxy.cli.parts.options import gather
-    from llmproxy.core.keys.scrub import Rules
-    from llmproxy.core.sessions.journal import read_asked
-    from llmproxy.core.store.checks import compare_served, find_merged, find_uncounted
-
     settings = gather({"store": store}).settings
     rules = Rules.from_config(settings.normalize.as_config())
     with open_given(store) as database:

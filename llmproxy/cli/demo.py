@@ -18,18 +18,22 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from llmproxy.amounts import dollars, seconds
+from llmproxy.cli.parts.demo_talk import Asker, Create, talk
+from llmproxy.cli.ui import show
+from llmproxy.client.process import Command, find_command, spawn
+from llmproxy.core.cassettes.adopt import adopt
+from llmproxy.core.cassettes.formats.vcr import parse
+from llmproxy.core.dialects.usage import cost_of
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.table import example_base_urls
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import UI_PREFIX
-
-if TYPE_CHECKING:
-    from llmproxy.cli.parts.demo_talk import Asker, Create
-    from llmproxy.client.process import Command
 
 CASSETTE = "demo"
 CHANGED = "What is the capital of Sweden? One word."
@@ -53,9 +57,6 @@ def demo(
             raise SettingsError("--tools and --ui are two demos: one at a time.")
         show_tools(_make_folder(), typer.echo)
         return
-    from llmproxy.cli.parts.demo_talk import Asker, talk
-    from llmproxy.client.process import find_command
-
     found, asker = find_command(os.environ), Asker.best()
     folder = _make_folder()
     store = folder / "demo.db"
@@ -97,8 +98,6 @@ def _make_folder() -> Path:
 
 def _show_viewer(proxy: str) -> None:
     """Show the viewer at the proxy's own port, and wait for Ctrl-C."""
-    from llmproxy.cli.ui import show
-
     url = f"{proxy}{UI_PREFIX}"
     typer.echo(f"\nWhat just happened, call by call, and the miss as a difference:\n\n  {url}\n\nCtrl-C ends it.")
     sys.stdout.flush()
@@ -114,8 +113,6 @@ def _print_line(text: str) -> None:
 
 def _miss(asker: Asker, create: Create) -> None:
     """Ask what was never recorded, and show what a developer reads in their own traceback."""
-    from llmproxy.cli.parts.demo_talk import talk
-
     typer.echo(f'\nAnd a request that was never recorded, say after a changed prompt ("{CHANGED}"):\n')
     try:
         talk(create, lambda _text: None, plain=CHANGED)
@@ -136,13 +133,6 @@ def _dollars(recorded: _Recorded) -> str:
 
 def _unpack(store: Path) -> _Recorded:
     """Import the bundled recording into a store of its own."""
-    from llmproxy.core.cassettes.adopt import adopt
-    from llmproxy.core.cassettes.formats.vcr import parse
-    from llmproxy.core.dialects.usage import cost_of
-    from llmproxy.core.keys.scrub import Rules
-    from llmproxy.core.secrets.redact import Redactor
-    from llmproxy.core.store.file.store import open_store
-
     text = (files("llmproxy") / "data" / "demo.yaml").read_text("utf-8")
     adopted = adopt(parse(text, "demo.yaml"), CASSETTE, rules=Rules(), redactor=Redactor())
     found = [each.interaction for each in adopted if each.interaction is not None]
@@ -158,8 +148,6 @@ def _unpack(store: Path) -> _Recorded:
 @contextmanager
 def _proxies(found: Command, store: Path, *speeds: str) -> Iterator[list[str]]:
     """Run a real proxy in replay mode for each speed; yields their base URLs."""
-    from llmproxy.client.process import spawn
-
     env = {name: value for name, value in os.environ.items() if not name.startswith("LLMPROXY_")}
     options = ["--mode", "replay", "--store", store.name, "--cassette", CASSETTE]
     with ExitStack() as stack:

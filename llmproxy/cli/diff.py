@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
+from llmproxy.cli.import_export import rules_of
 from llmproxy.cli.parts.bindings import (
     format_run_variables,
     format_runs,
@@ -24,18 +25,26 @@ from llmproxy.cli.parts.bindings import (
     plain_bindings,
     plain_run_variables,
 )
+from llmproxy.cli.parts.importing import cassette_of
+from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import dump, line, print_line
 from llmproxy.cli.parts.store_arguments import STORE, is_number, open_given
+from llmproxy.core.bindings import Fit, Mismatch, VolatileField
+from llmproxy.core.bindings.volatile_fields import list_shipped
+from llmproxy.core.dialects.conversation import answer_of, compare
+from llmproxy.core.engine.learning import align, compare_requests
+from llmproxy.core.forks.table import Fork, fork_of
+from llmproxy.core.sessions.session import split_name
+from llmproxy.core.store.queries import volatile_fields_of
+from llmproxy.core.traffic.differences import Difference, build_difference, differences
 from llmproxy.errors import Exit, SettingsError
+from llmproxy.trace.comparing.render import render, tree
+from llmproxy.trace.comparing.requests import RecordingDiff, find_unexplained
 
 if TYPE_CHECKING:
-    from llmproxy.core.bindings import Fit, Mismatch, VolatileField
-    from llmproxy.core.forks.table import Fork
     from llmproxy.core.store.store import Store
-    from llmproxy.core.traffic.differences import Difference
     from llmproxy.core.traffic.interaction import Interaction
     from llmproxy.trace.comparing.diff import FailOn
-    from llmproxy.trace.comparing.requests import RecordingDiff
 
 _PLACES = 100
 """Differences that are listed."""
@@ -117,16 +126,6 @@ class ComparedCassettes:
 
 def compare_cassettes(database: Store | None, old: str, new: str) -> ComparedCassettes:
     """Compare two cassettes of a store, or files, which need none. Raises CassetteError."""
-    from llmproxy.cli.import_export import rules_of
-    from llmproxy.cli.parts.importing import cassette_of
-    from llmproxy.cli.parts.options import gather
-    from llmproxy.core.bindings.volatile_fields import list_shipped
-    from llmproxy.core.engine.learning import align
-    from llmproxy.core.forks.table import fork_of
-    from llmproxy.core.sessions.session import split_name
-    from llmproxy.core.store.queries import volatile_fields_of
-    from llmproxy.trace.comparing.requests import RecordingDiff
-
     loaded = gather({})
     rules, upstreams = rules_of(loaded), loaded.settings.upstream
     sides = [cassette_of(name, database, rules, upstreams) for name in (old, new)]
@@ -155,8 +154,6 @@ def _print(found: ComparedCassettes, form: str) -> None:
 
 
 def _to_json(found: ComparedCassettes) -> dict[str, Any]:
-    from llmproxy.trace.comparing.render import tree
-
     plain: dict[str, Any] = found.diff.requests.to_dict()
     bound = [plain_bindings(*each) for each in found.bound]
     told = {"forks": [each.to_json() for each in found.forks], "bindings": bound, "exchanged": list(found.exchanged)}
@@ -165,9 +162,6 @@ def _to_json(found: ComparedCassettes) -> dict[str, Any]:
 
 def _lines(found: ComparedCassettes) -> Iterator[str]:
     """Yield the lines of a terminal. What was recorded is escaped where it is put in; the colours are ours."""
-    from llmproxy.trace.comparing.render import render
-    from llmproxy.trace.comparing.requests import find_unexplained
-
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     yield from (line(text) if not text.startswith("  ") else f"  {line(text)}" for text in found.why)
     if found.diff.trace.has_changes or not found.diff.others:
@@ -182,9 +176,6 @@ def _lines(found: ComparedCassettes) -> Iterator[str]:
 
 
 def _markdown(found: ComparedCassettes) -> Iterator[str]:
-    from llmproxy.trace.comparing.render import render
-    from llmproxy.trace.comparing.requests import find_unexplained
-
     yield f"### `{line(found.names[0])}` → `{line(found.names[1])}`\n"
     yield from (f"> {line(text)}  " for text in found.why)
     if found.why:
@@ -201,12 +192,6 @@ def _markdown(found: ComparedCassettes) -> Iterator[str]:
 
 def _would_answer(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
     """Return whether the first would answer the second, in its run; None where nothing was declared or may vary."""
-    from llmproxy.cli.import_export import rules_of
-    from llmproxy.cli.parts.options import gather
-    from llmproxy.core.bindings.volatile_fields import list_shipped
-    from llmproxy.core.engine.learning import compare_requests
-    from llmproxy.core.store.queries import volatile_fields_of
-
     own = {field: None for one in (a, b) for field in volatile_fields_of(database, one.cassette)}
     if a.key == b.key or not (own or (a.run_variables and b.run_variables)):
         return None
@@ -216,8 +201,6 @@ def _would_answer(database: Store, a: Interaction, b: Interaction) -> Fit | Mism
 
 def _interactions(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *, as_json: bool) -> bool:
     """Show two interactions; tells whether they differ."""
-    from llmproxy.core.traffic.differences import differences
-
     found = {"requests": _compare_requests(a, b), "answers": differences(*_answer_trees(a, b), _PLACES)}
     changed = any(found.values())
     if as_json:
@@ -242,8 +225,6 @@ def _interactions(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *,
 
 
 def _format_fit(fit: Fit | Mismatch) -> str:
-    from llmproxy.core.bindings import Mismatch
-
     if isinstance(fit, Mismatch):
         return f"the first would not answer the second: {fit}"
     return f"the first would answer the second ({', '.join(fit.names) or 'nothing differs'})"
@@ -257,9 +238,6 @@ def _tree(body: bytes) -> object:
 
 
 def _compare_requests(a: Interaction, b: Interaction) -> list[Difference]:
-    from llmproxy.core.dialects.conversation import compare
-    from llmproxy.core.traffic.differences import build_difference, differences
-
     outside = [
         {"provider": each.provider, "method": each.request.method, "target": each.request.target} for each in (a, b)
     ]
@@ -270,8 +248,6 @@ def _compare_requests(a: Interaction, b: Interaction) -> list[Difference]:
 
 def _answer_trees(a: Interaction, b: Interaction) -> tuple[object, object]:
     """Return the answers as trees: JSON as it is; where one of them is a stream, what both say."""
-    from llmproxy.core.dialects.conversation import answer_of
-
     bodies = [_tree(one.response.body) for one in (a, b)]
     if any(isinstance(body, str) for body in bodies):
         said = [answer_of(one) for one in (a, b)]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from llmproxy.cli.parts.printing import dump, print_line
+from llmproxy.core.faults import KINDS, PRESETS, FaultKind, preset_text
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
-
-if TYPE_CHECKING:
-    from llmproxy.core.faults import FaultKind
 
 
 def register(app: typer.Typer) -> None:
@@ -22,9 +19,6 @@ def faults(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """List the kinds of injected faults and the presets, with an example each; or print one."""
-    from llmproxy.core.faults import KINDS, PRESETS, preset_text
-    from llmproxy.did_you_mean import did_you_mean
-
     if name in PRESETS:
         print_line(preset_text(name).rstrip("\n"))
         return

@@ -12,21 +12,29 @@ import typer
 from llmproxy.advice import store_words
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completing import complete_cassettes
+from llmproxy.cli.parts.importing import Importer, by_cassette, no_such_cassette, progress
+from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import ProgressLine, size
 from llmproxy.cli.parts.store_arguments import STORE, no_url
-from llmproxy.core.cassettes.formats import FORMATS, get_format, open_source, write_text
+from llmproxy.core.bindings import read_run_variables
+from llmproxy.core.cassettes.folder import CassetteDir, slug
+from llmproxy.core.cassettes.formats import FORMATS, Format, get_format, open_source, review, vcr, write_text
+from llmproxy.core.cassettes.stand_ins import describe_names, find_names, release_all
+from llmproxy.core.forks.table import Fork, fork_of
+from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.store.file.store import open_store
+from llmproxy.core.store.queries import Note, list_declared, notes_of, volatile_fields_of
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
+from llmproxy.settings import Loaded, shared_path
+from llmproxy.trace.export import write_otlp, write_trace
+from llmproxy.ui.file import choose_cassettes, recording
+from llmproxy.ui.page import document, is_ours
 
 if TYPE_CHECKING:
-    from llmproxy.core.cassettes.formats import Format
-    from llmproxy.core.forks.table import Fork
-    from llmproxy.core.keys.scrub import Rules
-    from llmproxy.core.store.queries import Note
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.interaction import Interaction
 
     Found = tuple[list[Interaction], tuple[Note, ...]]
-    from llmproxy.settings import Loaded
 
 _FILES = typer.Argument(..., metavar="FILE", help="Files of recordings, or folders of them.")
 _UPSTREAM = typer.Option(
@@ -45,8 +53,6 @@ def register(app: typer.Typer) -> None:
 
 def rules_of(loaded: Loaded) -> Rules:
     """Return the normalisation rules of these settings."""
-    from llmproxy.core.keys.scrub import Rules
-
     return Rules.from_config(loaded.settings.normalize.as_config())
 
 
@@ -75,10 +81,6 @@ def import_(
 
     Importing a file again replaces what it brought before: nothing is doubled. A file is taken whole or not at all.
     """
-    from llmproxy.cli.parts.importing import Importer, by_cassette, progress
-    from llmproxy.cli.parts.options import gather
-    from llmproxy.core.store.file.store import open_store
-
     for file in files:
         no_url(file)
     loaded = gather({"store": store, "upstream": upstream, "cassette": cassette})
@@ -124,10 +126,6 @@ def export(
     """Export a cassette to YAML that vcrpy plays, YAML for review, HAR, JSON lines, spans (a trace file), OTLP, or a
     page for a browser.
     """
-    from llmproxy.cli.parts.options import gather
-    from llmproxy.core.store.file.store import open_store
-    from llmproxy.core.store.queries import notes_of
-
     settings = gather({"store": store, "cassette": cassette}).settings
     if form in TRACES:
         _export_trace(file, settings.store, settings.cassette, sample or 1, form)
@@ -159,8 +157,6 @@ def export(
         sys.stdout.write(_text((found, fields), settings.cassette, written, fork))
         return
     _write(Path(file), (found, fields), settings.cassette, written, fork, force=force)
-    from llmproxy.core.cassettes.stand_ins import describe_names, find_names
-
     declared = (each.run_variables for each in found)
     for said in describe_names(file, find_names(Path(file).read_text(encoding="utf-8"), declared)):
         typer.echo(said, err=True)
@@ -169,8 +165,6 @@ def export(
 
 def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str) -> None:
     """Write what an agent did as spans: a trace file, or OTLP JSON lines for a telemetry backend."""
-    from llmproxy.trace.export import write_otlp, write_trace
-
     write = write_trace if form == "spans" else write_otlp
     if file == "-":
         write(sys.stdout, store, cassette=cassette, sample=sample)
@@ -186,10 +180,6 @@ def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str)
 
 def _left_out(store: Path, cassette: str, sample: int) -> str:
     """Name what a cassette holds for bindings, and spans do not; empty for nothing."""
-    from llmproxy.core.bindings import read_run_variables
-    from llmproxy.core.store.file.store import open_store
-    from llmproxy.core.store.queries import list_declared, volatile_fields_of
-
     with open_store(store, writable=False, now=time.time) as database:
         runs = [read_run_variables(said) for said in list_declared(database, cassette, sample)]
         fields = [field.name for field in volatile_fields_of(database, cassette)]
@@ -200,12 +190,6 @@ def _left_out(store: Path, cassette: str, sample: int) -> str:
 
 def export_page(file: str, store: Path, cassette: str | None, sample: int | None, *, force: bool) -> None:
     """Write recordings as one page that a browser shows without asking anybody: one cassette, or all of the store."""
-    from llmproxy.cli.parts.importing import no_such_cassette
-    from llmproxy.core.store.file.store import open_store
-    from llmproxy.settings import shared_path
-    from llmproxy.ui.file import choose_cassettes, recording
-    from llmproxy.ui.page import document, is_ours
-
     path = Path(file)
     if file != "-" and path.exists() and not force and not is_ours(path):
         raise CassetteCorrupt(
@@ -233,12 +217,6 @@ def textconv(
     file: Path = typer.Argument(..., metavar="STORE", help="A store; git gives the path of a version of it."),
 ) -> None:
     """Print everything live in a store as text for review: for `git diff` on llmproxy.db."""
-    from llmproxy.core.cassettes.formats import review
-    from llmproxy.core.cassettes.stand_ins import release_all
-    from llmproxy.core.forks.table import fork_of
-    from llmproxy.core.store.file.store import open_store
-    from llmproxy.core.store.queries import notes_of
-
     no_url(file)
     with open_store(file, writable=False, now=time.time) as database:
         for name in dict.fromkeys(info.name for info in database.cassettes() if info.live):
@@ -259,9 +237,6 @@ def _writer(file: str, form: str | None, *, everything: bool) -> Format:
 
 def _export_all(database: Store, folder: Path, written: Format, *, force: bool) -> int:
     """Write a file for each cassette; returns how many."""
-    from llmproxy.core.cassettes.folder import CassetteDir, slug
-    from llmproxy.core.store.queries import notes_of
-
     names = list(dict.fromkeys(info.name for info in database.cassettes() if info.live))
     if written.name == "review":
         kept = CassetteDir(folder, now=time.time)
@@ -277,8 +252,6 @@ def _export_all(database: Store, folder: Path, written: Format, *, force: bool) 
 
 def _fork(database: Store, cassette: str, written: Format) -> Fork | None:
     """Return whose child a cassette is; says so where the format has no place for it."""
-    from llmproxy.core.forks.table import fork_of
-
     fork = fork_of(database, cassette, 1)
     if fork is None or written.name == "review":
         return fork
@@ -290,18 +263,12 @@ def _fork(database: Store, cassette: str, written: Format) -> Fork | None:
 
 
 def _text(found: Found, cassette: str, written: Format, fork: Fork | None) -> str:
-    from llmproxy.core.cassettes.formats import review
-    from llmproxy.core.cassettes.stand_ins import release_all
-
     recorded = release_all(*found, whole=written.name != "review")
     return review.dumps(recorded, cassette, fork) if fork else written.dumps(recorded, cassette)
 
 
 def _write(path: Path, found: Found, cassette: str, written: Format, fork: Fork | None, *, force: bool) -> None:
     """Write a file atomically. Raises CassetteCorrupt if it would overwrite what is not ours."""
-    from llmproxy.core.cassettes.formats import vcr, write_text
-    from llmproxy.core.cassettes.stand_ins import release_all
-
     if written.name == "vcr":
         vcr.write(path, release_all(*found, whole=True), cassette, force=force)
         return

@@ -22,15 +22,22 @@ from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, record_first, refuse_live
 from llmproxy.cli.parts.printing import write_whole_lines
 from llmproxy.cli.parts.run_options import RunArguments
+from llmproxy.cli.parts.session_setup import open_session, plan_for, start_options
 from llmproxy.cli.parts.store_arguments import TrialResult, compare, open_given
+from llmproxy.client.process import attach, find_program, run_child, running_at
+from llmproxy.client.reports import Miss, first_lines
+from llmproxy.client.run_variables import gather_run_variables, zone_of_another_day
+from llmproxy.core.bindings import KINDS, VolatileField, read_run_variables
+from llmproxy.core.bindings.lessons import Lesson, generalize
+from llmproxy.core.cassettes.folder import CassetteDir
+from llmproxy.core.engine.learning import Merge, find_merges
+from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.store.file.store import open_store
+from llmproxy.core.store.queries import newest_declared, put_volatile_fields, volatile_fields_of
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.store_server import is_there
 
 if TYPE_CHECKING:
-    from llmproxy.client.reports import Miss
-    from llmproxy.core.bindings import VolatileField
-    from llmproxy.core.bindings.lessons import Lesson
-    from llmproxy.core.engine.learning import Merge
     from llmproxy.settings import Loaded
 
 _CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "JENKINS_URL", "BUILDKITE", "TEAMCITY_VERSION")
@@ -83,9 +90,6 @@ def learn(
 
 def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], *, keep_timezone: bool) -> TrialResult:
     """Run the agent on its recording, learning as it goes."""
-    from llmproxy.cli.parts.session_setup import open_session, plan_for, start_options
-    from llmproxy.client.process import attach, find_program, run_child, running_at
-
     if running_at(os.environ):
         raise SettingsError("LLMPROXY_URL is set: a trial has a proxy of its own.", hint="Unset LLMPROXY_URL.")
     find_program(command, os.environ)
@@ -115,10 +119,6 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
 
 def _another_day(loaded: Loaded) -> str:
     """Return the time zone for a trial on the recording's day, or nothing: what says day or hour is to differ."""
-    from llmproxy.client.run_variables import gather_run_variables, zone_of_another_day
-    from llmproxy.core.bindings import read_run_variables
-    from llmproxy.core.store.queries import newest_declared
-
     if not is_there(loaded.settings.store):  # the folder of cassettes has not been read yet
         return ""
     with open_given(loaded.settings.store) as store:
@@ -136,9 +136,6 @@ def _another_day(loaded: Loaded) -> str:
 
 def _decide(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Sequence[str]) -> int:
     """Show what varies, ask, and write what was accepted."""
-    from llmproxy.core.bindings import KINDS
-    from llmproxy.core.bindings.lessons import generalize
-
     name = loaded.settings.cassette
     lessons = generalize(tried.lessons)
     varied = sorted({lesson.slot.name for lesson in lessons})
@@ -186,8 +183,6 @@ def _decide(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Sequence[
 
 def _print_misses(misses: Sequence[Miss]) -> None:
     """Show what a trial could not serve, and why no volatile field would help."""
-    from llmproxy.client.reports import first_lines
-
     write_whole_lines(
         "llmproxy: these could not be served, even on trial:",
         *first_lines([miss.text for miss in misses], prefix="  miss: "),
@@ -230,9 +225,6 @@ def _short(text: str, most: int = _WIDEST) -> str:
 
 
 def _merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
-    from llmproxy.core.engine.learning import find_merges
-    from llmproxy.core.keys.scrub import Rules
-
     if not lessons:
         return []
     settings = loaded.settings
@@ -269,17 +261,11 @@ def _write(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
 
 
 def _list_fields_of(loaded: Loaded) -> tuple[VolatileField, ...]:
-    from llmproxy.core.store.queries import volatile_fields_of
-
     with open_given(loaded.settings.store) as store:
         return volatile_fields_of(store, loaded.settings.cassette)
 
 
 def _put(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
-    from llmproxy.core.cassettes.folder import CassetteDir
-    from llmproxy.core.store.file.store import open_store
-    from llmproxy.core.store.queries import put_volatile_fields
-
     settings = loaded.settings
     with open_store(settings.store, writable=True, now=time.time) as store:
         put_volatile_fields(store, settings.cassette, fields)

@@ -13,6 +13,7 @@ import typer
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completing import complete_cassettes
+from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import line, print_line, size
 from llmproxy.cli.parts.store_arguments import (
     STORE,
@@ -25,6 +26,10 @@ from llmproxy.cli.parts.store_arguments import (
     recordings,
     store_path,
 )
+from llmproxy.cli.parts.verifying import Verifier
+from llmproxy.core.cassettes.folder import CassetteDir
+from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.store.checks import stored_bytes
 from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.store_server import show_store
 
@@ -51,10 +56,6 @@ def verify(
     rekey: bool = typer.Option(False, "--rekey", help="Give each recording its key under the rules of today."),
 ) -> None:
     """Check every recording: the file, each body's hash, and each key under the rules of today."""
-    from llmproxy.cli.parts.options import gather
-    from llmproxy.cli.parts.verifying import Verifier
-    from llmproxy.core.keys.scrub import Rules
-
     if rekey and cassette is not None:
         raise SettingsError("--rekey derives the keys of a whole store: leave --cassette out.")
     settings = gather({"store": store}).settings
@@ -150,8 +151,6 @@ def _prune(path: Path, asked: ToKeep) -> bool:
 
 def _delete(database: Store, chosen: Collection[RowSummary], *, yes: bool) -> bool:
     """Say what goes, ask, and delete it; returns False if somebody said no."""
-    from llmproxy.core.store.checks import stored_bytes
-
     if not chosen:
         print_line(f"There is nothing to delete in {show_store(database.path)}.")
         return True
@@ -228,9 +227,6 @@ def rename(
 
 def _print_files(store: Path | None, cassettes: Collection[str]) -> None:
     """Say which files still hold what the store lost under its name: at the next start they are read again."""
-    from llmproxy.cli.parts.options import gather
-    from llmproxy.core.cassettes.folder import CassetteDir
-
     folder = gather({"store": store}).settings.cassette_dir
     if folder is None or not folder.is_dir():
         return

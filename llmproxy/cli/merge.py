@@ -15,9 +15,13 @@ import typer
 
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.store_arguments import is_database, no_url
+from llmproxy.cli.parts.suite_runs import advise
+from llmproxy.core.cassettes.formats import open_source, review
+from llmproxy.core.cassettes.uniting import unite_folders, unite_stores
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.report.choices import CHOICES, handler_of
 from llmproxy.report.events import Event
+from llmproxy.report.merging import kind_of, merge as merge_parts, read_part
 
 JOURNAL = ".state.db"
 _YAML = (".yaml", ".yml")
@@ -106,8 +110,6 @@ def _list_files(folder: Path) -> Iterator[Path]:
 
 def _sort(path: Path, found: Inputs) -> bool:
     """Put a file where it belongs; tells whether it belongs anywhere."""
-    from llmproxy.report.merging import kind_of
-
     if path.name.endswith(JOURNAL):
         return False
     if is_database(path):
@@ -120,8 +122,6 @@ def _sort(path: Path, found: Inputs) -> bool:
 
 
 def _is_cassette(path: Path) -> bool:
-    from llmproxy.core.cassettes.formats import open_source, review
-
     return path.suffix in _YAML and path.is_file() and review.recognises(open_source(path))
 
 
@@ -129,8 +129,6 @@ def _is_cassette(path: Path) -> bool:
 
 
 def _merge_folders(folders: Sequence[Path], target: Path) -> None:
-    from llmproxy.core.cassettes.uniting import unite_folders
-
     if not folders:
         raise SettingsError(f"--cassette-dir {target}: no folder that was given holds cassette files.")
     if target.exists() and not target.is_dir():
@@ -141,8 +139,6 @@ def _merge_folders(folders: Sequence[Path], target: Path) -> None:
 
 
 def _merge_stores(stores: Sequence[Path], target: Path) -> None:
-    from llmproxy.core.cassettes.uniting import unite_stores
-
     if target.exists():
         raise SettingsError(
             f"--store {target} is there already; merge writes a new store.",
@@ -162,9 +158,6 @@ def _merge_stores(stores: Sequence[Path], target: Path) -> None:
 
 def _merge_reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
     """Write what was asked for; returns the exit code of the whole test."""
-    from llmproxy.cli.parts.suite_runs import advise
-    from llmproxy.report.merging import merge as merge_parts, read_part
-
     if not reports:
         raise SettingsError("--report: no report of a part of a test was given.", hint=_OF_REPORTS)
     try:

@@ -11,6 +11,8 @@ import typer
 
 from llmproxy.cli.parts.printing import ProgressLine, line
 from llmproxy.cli.parts.store_arguments import STORE, no_url, store_path
+from llmproxy.core.cassettes.uniting import copy_cassette
+from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import DEFAULT_STORE
 from llmproxy.store_server import server_of, show_store
@@ -49,9 +51,6 @@ def pull(
 
 
 def _copy(names: list[str], store: Path | None, file: Path, new: str | None, *, instead: bool, there: bool) -> None:
-    from llmproxy.core.cassettes.uniting import copy_cassette
-    from llmproxy.core.store.file.store import open_store
-
     no_url(file)
     path = store_path(store)
     if server_of(path) is None:

@@ -31,12 +31,19 @@ from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_o
 from llmproxy.cli.parts.printing import line, print_line
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.store_arguments import number_of, open_given
+from llmproxy.client.process import attach
+from llmproxy.core.dialects.usage import MARGIN, cost_at_most, cost_of
+from llmproxy.core.providers.table import PROVIDERS, KeyVariable
+from llmproxy.core.secrets.redact import is_marked
+from llmproxy.core.store.rows import describe
+from llmproxy.core.store.store import Addition, Store
+from llmproxy.core.traffic.frames import is_frames
+from llmproxy.core.traffic.interaction import Headers, Interaction, header
+from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import CassetteBusy, Exit, MachineError, SettingsError
 from llmproxy.protocol import UPDATE_VARIABLE, Update
 
 if TYPE_CHECKING:
-    from llmproxy.core.store.store import Store
-    from llmproxy.core.traffic.interaction import Headers, Interaction
     from llmproxy.settings import Loaded
 
 _UNSENT = frozenset({"host", "content-length", "accept-encoding", "connection", "transfer-encoding", "cookie"})
@@ -118,9 +125,6 @@ def _prepare(id_: int, store: Path | None, loaded: Loaded) -> _Question:
 
 def most_of(recorded: Interaction) -> Decimal | None:
     """Return what another answer to a recorded request costs at the most, US dollars; None: nobody knows."""
-    from llmproxy.core.dialects.usage import MARGIN, cost_at_most
-    from llmproxy.core.traffic.json_bytes import parse_json
-
     tokens, body = recorded.usage.input, parse_json(recorded.request.body)
     if tokens is None or not isinstance(body, dict):
         return None
@@ -129,9 +133,6 @@ def most_of(recorded: Interaction) -> Decimal | None:
 
 def _ask_again(question: _Question, store: Path | None) -> Decimal | None:
     """Ask, and put a good answer in the recording's place; returns what was spent, None if the recording stays."""
-    from llmproxy.core.dialects.usage import cost_of
-    from llmproxy.core.store.rows import describe
-
     found, headers, target, most = question
     typer.echo(f"asking {found.model or found.operation} at {target or found.upstream} again ...", err=True)
     made = _ask(found, headers, target)
@@ -156,10 +157,6 @@ def _ask_again(question: _Question, store: Path | None) -> Decimal | None:
 
 def live_headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers:
     """Return headers with a key of the environment where one was recorded; `record` is advice. Raises SettingsError."""
-    from llmproxy.core.providers.table import PROVIDERS, KeyVariable
-    from llmproxy.core.secrets.redact import is_marked
-    from llmproxy.core.traffic.frames import is_frames
-
     request = found.request
     if is_frames(found.response.headers):
         raise SettingsError("a WebSocket cannot be asked again by one request: record it with your agent.")
@@ -192,8 +189,6 @@ def live_upstream(found: Interaction, configured: Mapping[str, str]) -> str:
     A recording may come from somebody else: where it says that it was made decides nothing about where our key goes.
     Raises SettingsError.
     """
-    from llmproxy.core.providers.table import PROVIDERS
-
     if found.provider in configured:
         return f"{found.provider}={configured[found.provider]}"
     known = PROVIDERS.get(found.provider)
@@ -207,8 +202,6 @@ def live_upstream(found: Interaction, configured: Mapping[str, str]) -> str:
 
 def _ask(found: Interaction, headers: Headers, upstream: str) -> Interaction:
     """Return the question with the answer of now, recorded by a proxy of our own. Raises MachineError."""
-    from llmproxy.client.process import attach
-
     env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
     with tempfile.TemporaryDirectory(prefix="llmproxy-rerecord-") as folder:
         path = Path(folder) / "new.db"
@@ -240,9 +233,6 @@ def _ask(found: Interaction, headers: Headers, upstream: str) -> Interaction:
 
 def _put(database: Store, old: Interaction, new: Interaction) -> int:
     """Let the new answer take the old one's place, with its date; returns its number."""
-    from llmproxy.core.store.store import Addition
-    from llmproxy.core.traffic.interaction import header
-
     kept = {name: getattr(new, name) for name in ("usage", "model", "redacted", "made_ids")}
     response = new.response
     if header(response.headers, "date") is None:  # who keeps a response without a date appends one (RFC 9110, 6.6.1)

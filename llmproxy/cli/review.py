@@ -21,11 +21,13 @@ from llmproxy.cli.changes import accepted_by_cassette, check_folder, write_accep
 from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import line, print_line
 from llmproxy.cli.parts.store_arguments import STORE
+from llmproxy.core.changes.accepted import AcceptedChange, Condition, accept as accept_changes, slug, unite
+from llmproxy.core.changes.values import Source
+from llmproxy.core.sessions.trials import read_trials
 from llmproxy.errors import SettingsError, printable
+from llmproxy.report.changes import ChangeGroup, name_some, read_changes
 
 if TYPE_CHECKING:
-    from llmproxy.core.changes.accepted import AcceptedChange, Condition
-    from llmproxy.report.changes import ChangeGroup
     from llmproxy.settings import Loaded
 
 _CASSETTES = typer.Option(None, "--cassette-dir", metavar="DIR", help="Folder of the cassettes' files.")
@@ -95,8 +97,6 @@ def accept(
 def _load(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded, list[ChangeGroup]]:
     """Return the settings and what the last trials saw and nobody accepted since. Raises SettingsError."""
     loaded = gather({"store": store, "cassette_dir": cassette_dir})
-    from llmproxy.report.changes import read_changes
-
     done = {name: {each.name: each.exactly for each in some} for name, some in accepted_by_cassette(loaded).items()}
     pending = [
         group
@@ -111,8 +111,6 @@ def _load(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded, list[C
 
 
 def _where(group: ChangeGroup) -> str:
-    from llmproxy.report.changes import name_some
-
     return f"{format_count(group.calls, 'call')} in {line(name_some(group.cassettes))}"
 
 
@@ -129,9 +127,6 @@ def _ask(group: ChangeGroup) -> str:
 
 def _of_client(pending: Sequence[ChangeGroup], client: str) -> list[ChangeGroup]:
     """Return what a client itself changed. Raises SettingsError."""
-    from llmproxy.core.changes.accepted import slug
-    from llmproxy.core.changes.values import Source
-
     ours = [group for group in pending if group.change.origin.source is Source.CLIENT]
     found = [group for group in ours if slug(group.change.origin.name) == slug(client)]
     if not found:
@@ -153,10 +148,6 @@ def _count_kinds(groups: Iterable[ChangeGroup]) -> list[str]:
 
 def _accept(loaded: Loaded, chosen: Sequence[ChangeGroup], until: date | None, when: Condition | None) -> None:
     """Write accepted changes into the cassettes that trials saw them in."""
-    from llmproxy.core.changes.accepted import accept as accept_changes, unite
-    from llmproxy.core.sessions.trials import read_trials
-    from llmproxy.report.changes import name_some
-
     names, today = {group.name for group in chosen}, date.today()  # noqa: DTZ011 - the day of who accepts
     before, made = accepted_by_cassette(loaded), dict[str, Sequence["AcceptedChange"]]()
     for trial in read_trials(loaded.settings.store):
@@ -177,8 +168,6 @@ def _read_day(text: str) -> date | None:
 
 
 def _read_condition(text: str) -> Condition | None:
-    from llmproxy.core.changes.accepted import Condition
-
     if not text:
         return None
     if not (found := re.fullmatch(r"([A-Za-z][\w./-]*)(?:>=([\w.+-]+))?", text)):

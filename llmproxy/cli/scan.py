@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,11 +15,11 @@ from llmproxy.advice import store_words
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.printing import ProgressLine, line, print_line
 from llmproxy.cli.parts.store_arguments import STORE, is_database, is_store, no_url, store_path
+from llmproxy.core.bindings.listings import list_people
+from llmproxy.core.secrets.redact import SHAPED, Redactor, names_in, names_of
+from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import Exit, LLMProxyError, MachineError
 from llmproxy.files import read_bytes
-
-if TYPE_CHECKING:
-    from llmproxy.core.secrets.redact import Redactor
 
 _BESIDE = (".state.db", "-wal")
 """What lies beside a store and is looked at with it."""
@@ -56,8 +55,6 @@ def scan(
 
     It also names the people whom git output in them mentions.
     """
-    from llmproxy.core.secrets.redact import Redactor
-
     given = list(paths or [store_path(store)])
     redactor, looked = Redactor(), 0
     found: list[str] = []
@@ -131,8 +128,6 @@ def _findings(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
         yield from recorded
         if recorded:
             return
-    from llmproxy.core.secrets.redact import SHAPED, names_in
-
     text = _read(path).decode("utf-8", "surrogateescape")
     found = names_in(text, redactor)
     if "\0" in text:  # in bytes of no text all but a key's own shape is chance
@@ -145,9 +140,6 @@ def _findings(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
 
 def _find_git_names(path: Path) -> Iterator[tuple[str, str]]:
     """Yield whom git names in what agents and their tools said: no secret, but names that a shared file may hold."""
-    from llmproxy.core.bindings.listings import list_people
-    from llmproxy.core.store.file.store import open_store
-
     if path.is_file() and is_store(path):
         with open_store(path, writable=False, now=time.time) as database:
             for row in database.summaries(superseded=True):
@@ -163,9 +155,6 @@ def _find_git_names(path: Path) -> Iterator[tuple[str, str]]:
 
 def _in_store(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
     """Yield what stands in recordings, replaced ones too. Raises CassetteError, also for a database not ours."""
-    from llmproxy.core.secrets.redact import names_of
-    from llmproxy.core.store.file.store import open_store
-
     with open_store(path, writable=False, now=time.time) as database:
         for row in database.summaries(superseded=True):
             found = names_of(database.load(row.id), redactor)

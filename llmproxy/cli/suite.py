@@ -15,6 +15,12 @@ import typer
 
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.options import CASSETTES, STORE, OwnFirst, flags_of, gather
+from llmproxy.core.cassettes.folder import slug
+from llmproxy.core.cassettes.formats import review, write_text
+from llmproxy.core.cassettes.stand_ins import release_all
+from llmproxy.core.forks.table import fork_of
+from llmproxy.core.store.file.store import open_store
+from llmproxy.core.store.queries import notes_of
 from llmproxy.errors import Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:
@@ -141,13 +147,6 @@ def _copy_recording(store: Path, name: str, sample: int, cassette: str, folder: 
 
     Raises CassetteError: the store cannot be read; MachineError: the file cannot be written.
     """
-    from llmproxy.core.cassettes.folder import slug
-    from llmproxy.core.cassettes.formats import review, write_text
-    from llmproxy.core.cassettes.stand_ins import release_all
-    from llmproxy.core.forks.table import fork_of
-    from llmproxy.core.store.file.store import open_store
-    from llmproxy.core.store.queries import notes_of
-
     with closing(open_store(store, writable=False, now=time.time)) as opened:
         found = [replace(each, sample=1) for each in opened.interactions(name, sample)]
         recorded = release_all(found, notes_of(opened, name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 import time
+import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,13 +17,21 @@ from urllib.parse import quote
 import typer
 
 from llmproxy.advice import store_words, suggest_command
+from llmproxy.cli.import_export import rules_of
 from llmproxy.cli.parts.completing import complete_cassettes
+from llmproxy.cli.parts.importing import Importer, by_cassette
 from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, gather, store_of
 from llmproxy.cli.parts.store_arguments import STORE, no_url
+from llmproxy.core.sessions.session import split_name
+from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.protocol import UI_PREFIX
+from llmproxy.report.live_report import document_of, reporting
+from llmproxy.report.merging import kind_of
 from llmproxy.settings import shown_path
 from llmproxy.store_server import is_server, server_of, show_store
+from llmproxy.ui.data import answer
+from llmproxy.ui.serve import server
 
 if TYPE_CHECKING:
     from llmproxy.ui.answers import Ask
@@ -51,8 +60,6 @@ def ui(
     ),
 ) -> None:
     """Look at recordings in the browser: conversations, what changed, time, tokens and cost."""
-    from llmproxy.ui.serve import server
-
     with open_view_target(what, store) as shown_here:
         path, start = shown_here.store, shown_here.start
         token = secrets.token_urlsafe(18)
@@ -112,10 +119,6 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
 
 def asker(path: Path, report: Path | None = None) -> Ask:
     """Return what answers the page's questions: out of a store, which is opened for each, and of a report of tests."""
-    from llmproxy.core.store.file.store import open_store
-    from llmproxy.report.live_report import reporting
-    from llmproxy.ui.data import answer
-
     told = None if report is None else reporting(report, path.with_name(f"{path.name}.state.db"))
 
     def ask(question: str, query: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
@@ -129,9 +132,6 @@ def asker(path: Path, report: Path | None = None) -> Ask:
 
 def is_report(path: Path) -> bool:
     """Return whether a file is a report of tests for the page. Raises SettingsError: of another kind or version."""
-    from llmproxy.report.live_report import document_of
-    from llmproxy.report.merging import kind_of
-
     if not path.is_file():
         return False
     if path.suffix.lower() in (".html", ".htm"):
@@ -187,8 +187,6 @@ def make_label_writer(report: Path, labels: Path) -> Callable[[dict[str, str]], 
 
 def _require_store(path: Path, wanted: str = "") -> Path:
     """Return a store that can be opened. Raises CassetteError; `wanted` is what was to be found in it."""
-    from llmproxy.core.store.file.store import open_store
-
     try:
         open_store(path, writable=False, now=time.time).close()
     except CassetteNotFound as error:
@@ -203,9 +201,6 @@ def _require_store(path: Path, wanted: str = "") -> Path:
 
 def _cassette(path: Path, name: str) -> str:
     """Return a cassette's name as it stands in an address. Raises CassetteNotFound, which says what there is."""
-    from llmproxy.core.sessions.session import split_name
-    from llmproxy.core.store.file.store import open_store
-
     cassette, sample = split_name(name)
     with open_store(path, writable=False, now=time.time) as database:
         if not database.has(cassette, sample):
@@ -218,10 +213,6 @@ def _cassette(path: Path, name: str) -> str:
 
 
 def _import_file(file: Path, store: Path) -> Path:
-    from llmproxy.cli.import_export import rules_of
-    from llmproxy.cli.parts.importing import Importer, by_cassette
-    from llmproxy.core.store.file.store import open_store
-
     loaded = gather({})
     importer = Importer(rules_of(loaded), loaded.settings.upstream)
     with open_store(store, writable=True, now=time.time) as database:
@@ -234,7 +225,5 @@ def _import_file(file: Path, store: Path) -> Path:
 
 def show(url: str) -> None:
     """Open an address in the browser, if there is one."""
-    import webbrowser
-
     with suppress(webbrowser.Error):
         webbrowser.open(url)

@@ -8,18 +8,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llmproxy.advice import suggest_command
 from llmproxy.amounts import format_count, number, seconds
 from llmproxy.cli.parts.printing import ProgressLine
+from llmproxy.core.cassettes.adopt import AdoptedExchange, adopt
+from llmproxy.core.cassettes.folder import slug, without_row_numbers
+from llmproxy.core.cassettes.formats import FORMATS, SUFFIXES, Format, Source, open_source, recognise, review
+from llmproxy.core.cassettes.stand_ins import notes_in, without_names
+from llmproxy.core.forks.table import Fork, put
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.store.queries import put_notes
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
 from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from llmproxy.core.cassettes.adopt import AdoptedExchange
-    from llmproxy.core.cassettes.formats import Format, Source
     from llmproxy.core.cassettes.formats.recorded import Recorded
-    from llmproxy.core.forks.table import Fork
     from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.interaction import Interaction, Key
@@ -63,9 +68,6 @@ def by_cassette(paths: Sequence[Path], name: str | None, form: Format | None = N
 
 def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportedPiece, str]]:
     """Yield files with their cassettes' names: what ours say, else the file's below its folders."""
-    from llmproxy.core.cassettes.folder import slug
-    from llmproxy.core.cassettes.formats import SUFFIXES
-
     if not path.is_dir():
         if not path.exists():
             raise CassetteNotFound(f"There is no file {path}.")
@@ -87,16 +89,12 @@ def _piece(path: Path, form: Format | None) -> ImportedPiece | None:
     """Return a file that lies in a folder; None for what is there for other reasons (package.json)."""
     if form is not None or path.suffix in _YAML:
         return ImportedPiece(path, form)
-    from llmproxy.core.cassettes.formats import open_source, recognise
-
     found = recognise(open_source(path))
     return None if found is None else ImportedPiece(path, found)
 
 
 def _read_own_name(path: Path) -> str:
     """Return the name that a file of ours says itself; empty for all others."""
-    from llmproxy.core.cassettes.formats import Source, review
-
     if path.suffix not in _YAML:
         return ""
     with path.open("rb") as file:
@@ -106,8 +104,6 @@ def _read_own_name(path: Path) -> str:
 
 def read_pieces(pieces: Sequence[ImportedPiece], models: Sequence[str] = ()) -> list[Recorded]:
     """Return the exchanges of one cassette's files; `models` are for files that name none. Raises CassetteError."""
-    from llmproxy.core.cassettes.formats import open_source
-
     sources: dict[str, list[Source]] = {}
     forms: dict[str, Format] = {}
     for piece in pieces:
@@ -120,15 +116,11 @@ def read_pieces(pieces: Sequence[ImportedPiece], models: Sequence[str] = ()) -> 
 
 def _fork_in(pieces: Sequence[ImportedPiece]) -> Fork | None:
     """Return whose child the cassette of a file is; several files put together are nobody's. Raises CassetteError."""
-    from llmproxy.core.cassettes.formats import open_source, review
-
     source = open_source(pieces[0].path)
     return review.fork_in(source) if len(pieces) == 1 and review.recognises(source) else None
 
 
 def _recognise_format(source: Source) -> Format:
-    from llmproxy.core.cassettes.formats import FORMATS, recognise
-
     found = recognise(source)
     if found is None:
         raise CassetteCorrupt(
@@ -144,9 +136,6 @@ def cassette_of(what: str, database: Store | None, rules: Rules, upstreams: Mapp
 
     Raises CassetteNotFound: there is neither; CassetteError: the file cannot be read.
     """
-    from llmproxy.core.cassettes.adopt import adopt
-    from llmproxy.core.secrets.redact import Redactor
-
     if Path(what).is_file():
         recorded = read_pieces([ImportedPiece(Path(what), None)])
         adopted = adopt(recorded, "diff", rules=rules, redactor=Redactor(), upstreams=upstreams)
@@ -210,12 +199,6 @@ class Importer:
 
     def take(self, database: Store, name: str, pieces: Sequence[ImportedPiece]) -> None:
         """Import the files of one cassette; a damaged one is noted, and nothing of the cassette is taken."""
-        from llmproxy.core.cassettes.adopt import adopt
-        from llmproxy.core.cassettes.stand_ins import notes_in
-        from llmproxy.core.forks.table import put
-        from llmproxy.core.secrets.redact import Redactor
-        from llmproxy.core.store.queries import put_notes
-
         started = time.perf_counter()
         try:
             recorded, fork = read_pieces(pieces, self.models), _fork_in(pieces)
@@ -233,8 +216,6 @@ class Importer:
         self.seconds += time.perf_counter() - started
 
     def _store(self, database: Store, name: str, adopted: Sequence[AdoptedExchange]) -> None:
-        from llmproxy.core.cassettes.stand_ins import without_names
-
         samples = {each.interaction.sample for each in adopted if each.interaction} or {1}
         holder = "llmproxy import"
         for sample in sorted(samples):
@@ -276,8 +257,6 @@ class Importer:
 
     def report(self, store: Path) -> str:
         """Return the table by host, and what to know about it."""
-        from llmproxy.advice import suggest_command
-
         hosts = sorted(self.hosts.items(), key=lambda item: -item[1].exchanges)
         rows: list[tuple[str, ...]] = [("host", "provider", "exchanges", "imported", "replaced")]
         rows += [(n, h.provider, number(h.exchanges), number(h.imported), number(h.replaced)) for n, h in hosts]
@@ -314,8 +293,6 @@ def _place(each: Interaction) -> tuple[int, str, Key]:
 
 
 def _by_place(found: Iterable[Interaction]) -> dict[tuple[int, str, Key], list[Interaction]]:
-    from llmproxy.core.cassettes.folder import without_row_numbers
-
     places: dict[tuple[int, str, Key], list[Interaction]] = {}
     for each in without_row_numbers(found):
         places.setdefault(_place(each), []).append(each)

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.bindings import merges_of, print_merges
+from llmproxy.cli.parts.importing import ImportedPiece, read_pieces
 from llmproxy.cli.parts.printing import ProgressLine, line, print_line
 from llmproxy.cli.parts.store_arguments import find, open_given
+from llmproxy.core.cassettes.adopt import adopt
+from llmproxy.core.cassettes.stand_ins import notes_in
+from llmproxy.core.engine.carried_answers import find_merged
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.store.checks import damages
+from llmproxy.core.store.queries import accepted_of
+from llmproxy.core.store.rederive import Rekeyed, find_merged_keys, rekey, rekey_store, splits
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.store_server import show_store
 
@@ -20,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from llmproxy.core.keys.scrub import Rules
-    from llmproxy.core.store.rederive import Rekeyed
     from llmproxy.core.store.store import Store
 
 _SHOWN = 20
@@ -41,9 +48,6 @@ class Verifier:
 
     def store(self, path: Path) -> int:
         """Check a store, and say what is wrong; returns how much. Raises CassetteError."""
-        from llmproxy.core.store.checks import damages
-        from llmproxy.core.store.rederive import rekey_store
-
         with open_given(path) as database, ProgressLine(f"verifying {show_store(path)}", "interaction") as working:
             if self.cassette is not None and not self._holds(database, path):
                 return 0
@@ -77,11 +81,6 @@ class Verifier:
 
     def file(self, path: Path) -> int:
         """Check that each exchange of a file would be a recording; returns how many are not. Raises CassetteError."""
-        from llmproxy.cli.parts.importing import ImportedPiece, read_pieces
-        from llmproxy.core.cassettes.adopt import adopt
-        from llmproxy.core.cassettes.stand_ins import notes_in
-        from llmproxy.core.secrets.redact import Redactor
-
         recorded = read_pieces([ImportedPiece(path, None)])
         adopted = adopt(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
         notes_in(recorded, path)
@@ -94,9 +93,6 @@ class Verifier:
 
     def _list_merged(self, database: Store) -> Iterator[str]:
         """Yield which recordings accepted changes would merge although their answers differ."""
-        from llmproxy.core.engine.carried_answers import find_merged
-        from llmproxy.core.store.queries import accepted_of
-
         for name in database.names() if self.cassette is None else [self.cassette]:
             accepted = accepted_of(database, name)
             for one, other in find_merged(database, name, accepted, self.rules, self.upstreams):
@@ -118,8 +114,6 @@ class Verifier:
 
     def _other_keys(self, path: Path, found: list[Rekeyed]) -> None:
         """Say which recordings have another key under the rules of today than in the store."""
-        from llmproxy.core.store.rederive import find_merged_keys, splits
-
         changed = [each for each in found if each.old != each.new and each.other_rules]
         if changed:
             print_line(
@@ -132,8 +126,6 @@ class Verifier:
                 print_line(f"To make them last: {suggest_command('verify --rekey', path)}")
 
     def _make_last(self, path: Path) -> None:
-        from llmproxy.core.store.rederive import rekey
-
         with open_given(path, writable=True) as database:
             count = rekey(database, self.rules, self.upstreams)
         print_line(f"{format_count(count, 'key')} derived anew." if count else "Every key is as it should be.")
