@@ -81,7 +81,13 @@ def diff(
         files = Path(old).is_file() and Path(new).is_file()  # two files need no store, and in a clone there may be none
         with nullcontext() if files else open_given(store) as looked_into:
             found = compare_cassettes(looked_into, old, new)
-            _print(found, form)
+            if form == "json":
+                dump(_to_json(found))
+            elif form == "markdown":
+                print_line("\n".join(_markdown(found)))
+            else:
+                for text in _lines(found):
+                    typer.echo(text)
         failed = found.diff.fails(cast("FailOn | None", fail_on))
     if failed:
         raise typer.Exit(Exit.FAILED)
@@ -141,16 +147,6 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> ComparedCas
         exchanged,
         tuple(zip(said, fields, strict=True)),
     )
-
-
-def _print(found: ComparedCassettes, form: str) -> None:
-    if form == "json":
-        dump(_to_json(found))
-    elif form == "markdown":
-        print_line("\n".join(_markdown(found)))
-    else:
-        for text in _lines(found):
-            typer.echo(text)
 
 
 def _to_json(found: ComparedCassettes) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def serve(
     from llmproxy.client.tools.mcp_server import serve as serve_tools
     from llmproxy.client.tools.mcp_tools import ServerOptions
 
-    is_store = is_store_argument(what)
+    is_store = is_server(what) or Path(what).suffix in (".db", ".sqlite", ".sqlite3") or Path(what).is_file()
     if is_store and store is not None:
         raise SettingsError(f"{what} and --store {store}: one store at a time.")
     named = what if is_store else str(store or "")
@@ -125,8 +125,3 @@ def find_stores(folder: Path) -> tuple[str, str]:
     if not settings.is_default("store") or not (folder / SUITES).is_file():
         return "", ""
     return ("", str(SUITES)) if (folder / DEFAULT_STORE).is_file() else (str(SUITES), "")
-
-
-def is_store_argument(what: str) -> bool:
-    """Return whether a word names a store, and no cassette."""
-    return is_server(what) or Path(what).suffix in (".db", ".sqlite", ".sqlite3") or Path(what).is_file()

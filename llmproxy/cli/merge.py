@@ -7,7 +7,7 @@ Ends as the whole test would have ended; 3 if a part is missing.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -93,7 +93,7 @@ def _sort_all(given: Sequence[Path], found: Inputs) -> None:
         if not path.exists():
             raise SettingsError(f"There is no {path}.")
         if path.is_dir():
-            for each in _list_files(path):
+            for each in (each for each in sorted(path.rglob("*")) if each.is_file() and ".git" not in each.parts):
                 _sort(each, found)
             if path not in found.folders and any(map(_is_cassette, path.rglob("*"))):
                 found.folders.append(path)
@@ -102,10 +102,6 @@ def _sort_all(given: Sequence[Path], found: Inputs) -> None:
                 f"{path} is nothing that can be merged.",
                 hint=f"JSON reports (json, jsonl), stores and folders of cassettes are. {_OF_REPORTS}",
             )
-
-
-def _list_files(folder: Path) -> Iterator[Path]:
-    return (each for each in sorted(folder.rglob("*")) if each.is_file() and ".git" not in each.parts)
 
 
 def _sort(path: Path, found: Inputs) -> bool:

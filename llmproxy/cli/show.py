@@ -78,7 +78,16 @@ def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: 
         return
     if other:
         typer.echo(f"({other})", err=True)
-    asked, answer = _conversation(found)
+    from llmproxy.core.dialects.conversation import read_answer, read_conversation
+    from llmproxy.core.providers.routing import family_of
+    from llmproxy.core.store.rows import content_type
+
+    family = family_of(found.provider, found.operation)
+    kind = content_type(found.response.headers)
+    asked, answer = (
+        read_conversation(family, found.operation, found.request.body),
+        read_answer(family, found.operation, kind, found.response.body),
+    )
     if as_json:
         dump(_to_json(found, asked, answer) | {"volatile": values})
         return
@@ -120,19 +129,6 @@ def _print_talk(found: Interaction, asked: Sequence[Message], answer: Message | 
         _message(answer, title=False)
     elif found.response.body:
         print_line(body_text(found.response.body))
-
-
-def _conversation(found: Interaction) -> tuple[list[Message], Message | None]:
-    from llmproxy.core.dialects.conversation import read_answer, read_conversation
-    from llmproxy.core.providers.routing import family_of
-    from llmproxy.core.store.rows import content_type
-
-    family = family_of(found.provider, found.operation)
-    kind = content_type(found.response.headers)
-    return (
-        read_conversation(family, found.operation, found.request.body),
-        read_answer(family, found.operation, kind, found.response.body),
-    )
 
 
 def _facts(found: Interaction) -> list[str]:

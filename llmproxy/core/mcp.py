@@ -145,17 +145,12 @@ class AnswerPart(NamedTuple):
     data: bytes
 
 
-def requests_in(response: Response) -> list[tuple[int, object]]:
-    """Return the requests of the server's in an answer: where each ends in the body, and its id."""
-    return [(part.end, part.value["id"]) for part in messages_of(response) if _is_request(part.value)]
-
-
 def _is_request(message: object) -> bool:
     return isinstance(message, dict) and "method" in message and "id" in message
 
 
 def turns_of_call(response: Response) -> list[AnswerPart] | None:
-    asked = requests_in(response)
+    asked = [(part.end, part.value["id"]) for part in messages_of(response) if _is_request(part.value)]
     if not asked:
         return None
     body = response.body

@@ -22,7 +22,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 from llmproxy.report.events import Completed, Selected
 from llmproxy.report.json_report import FORMAT, head, is_written, plain_scenario
-from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns, deserialize_event
+from llmproxy.report.run_tree import RunTree, ScenarioRuns, deserialize_event
 from llmproxy.report.trend import columns, read_tests
 from llmproxy.ui.data import number
 
@@ -102,13 +102,9 @@ def _to_json(scenario: ScenarioRuns, *, running: bool) -> dict[str, Any]:
     for run, told in zip(scenario.runs, tree["runs"], strict=True):
         if run.finished is None:
             told |= {"status": RUNNING, "why": ""}
-    if _goes_on(scenario.runs):
+    if any(run.finished is None for run in scenario.runs) or len(scenario.runs) < scenario.runs[0].started.runs:
         tree["status"] = RUNNING
     return tree
-
-
-def _goes_on(runs: list[Run]) -> bool:
-    return any(run.finished is None for run in runs) or len(runs) < runs[0].started.runs
 
 
 def reporting(report: Path, state: Path) -> Callable[[Mapping[str, str]], dict[str, Any]]:

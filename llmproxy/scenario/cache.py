@@ -482,7 +482,10 @@ class _Cached:
         except ValueError as error:
             raise place.store.build_damage(f"the value under {place.key} cannot be read ({error})") from error
         if not made:
-            _record_hit(self.of.name)
+            _log.debug("%s answered from the cache", self.of.name)
+            running = context_scenario.get()
+            if running is not None:
+                running.from_cache.append(self.of.name)
         made[:] = [value]
         return True
 
@@ -498,14 +501,6 @@ def _find_cache_key() -> tuple[str | None, int]:
         return running.config.cache_key, running.options.sample
     configured = ScenarioConfig.default_config
     return (configured.cache_key if configured else None), 1
-
-
-def _record_hit(name: str) -> None:
-    """Say that the cache answered: the wire saw nothing of this call, and what it was asked about it cannot know."""
-    _log.debug("%s answered from the cache", name)
-    running = context_scenario.get()
-    if running is not None:
-        running.from_cache.append(name)
 
 
 # -- names that programs written for LangWatch Scenario may know

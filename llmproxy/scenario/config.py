@@ -179,7 +179,7 @@ class ScenarioConfig(BaseModel):
         known = ScenarioConfig.defaults
         ScenarioConfig.defaults = ConfigDefaults(
             proxy=known.proxy if proxy is None else proxy,
-            handlers=known.handlers if handlers is None else _handlers(handlers),
+            handlers=known.handlers if handlers is None else handlers_from(handlers),
         )
 
     def merge(self, other: ScenarioConfig) -> ScenarioConfig:
@@ -216,7 +216,3 @@ def refuse_slips(where: str, given: Mapping[str, Any], known: Collection[str]) -
         if near and name not in known:
             raise TypeError(f"{where} has no parameter {name!r}; did you mean {near!r}?")
     return found
-
-
-def _handlers(given: Sequence[HandlerLike]) -> tuple[Handler, ...]:
-    return handlers_from(given)

@@ -115,7 +115,7 @@ class JudgeAgent(AgentAdapter):
         forced = asked is not None
         texts = self.criteria if asked is None or asked.criteria is None else asked.criteria
         if not texts:
-            return _without_criteria() if forced else []
+            return ScenarioResult(success=False, messages=[], reasoning=NO_CRITERIA) if forced else []
         if not forced and self._is_early(input):
             return []
         criteria, seen = Criteria(texts), transcript(input.messages, wire_of(input))
@@ -222,10 +222,6 @@ def _needs_confirmation(ruling: Ruling, question: Question) -> bool:
         status is CriterionOutcome.PASSED for status in statuses
     )
     return CriterionOutcome.FAILED in statuses or (question.forced and not all_passed)
-
-
-def _without_criteria() -> ScenarioResult:
-    return ScenarioResult(success=False, messages=[], reasoning=NO_CRITERIA)
 
 
 def _reasoning(rulings: Sequence[Ruling], judged: Sequence[CriterionResult]) -> str:

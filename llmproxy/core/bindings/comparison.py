@@ -109,7 +109,12 @@ def _try_all(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Ch
             continue
         at += len(literal)
         if n == len(gaps):
-            return _unroll_path(path)
+            found: list[ChosenOption] = []
+            node: object = path
+            while isinstance(node, tuple):
+                found.append(node[0])
+                node = node[1]
+            return found[::-1]
         branches = list(_branches(gaps[n], present, at))
         if not branches and end >= furthest.recorded:
             furthest = TextDivergence(end, at)
@@ -140,12 +145,3 @@ def _common_length(literal: str, present: str, at: int) -> int:
             break
         same += 1
     return same
-
-
-def _unroll_path(path: tuple[ChosenOption, object] | None) -> list[ChosenOption]:
-    found: list[ChosenOption] = []
-    node: object = path
-    while isinstance(node, tuple):
-        found.append(node[0])
-        node = node[1]
-    return found[::-1]

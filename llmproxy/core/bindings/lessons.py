@@ -179,13 +179,6 @@ def find_lessons(
     return outcome if isinstance(outcome, Mismatch) else learned
 
 
-def list_lessons(
-    bindings: Bindings, recorded: object, present: object, known: Identities | None = None
-) -> tuple[Lesson, ...]:
-    """Return what varies between two requests, also where something else differs that no volatile field takes away."""
-    return _learn(bindings, recorded, present, known, outside=False)[0]
-
-
 def _learn(
     bindings: Bindings, recorded: object, present: object, known: Identities | None, *, outside: bool
 ) -> tuple[tuple[Lesson, ...], Fit | Mismatch]:
@@ -511,7 +504,7 @@ def restate(bindings: Bindings, recorded: object, present: object, known: Identi
     """Return a recorded request in this run's words; what varies stays in it where nothing else differs."""
     if not isinstance(recorded, dict) or not isinstance(present, dict):
         return RestatedRequest(recorded)
-    varying = list_lessons(bindings, recorded, present, known)
+    varying = _learn(bindings, recorded, present, known, outside=False)[0]
     whole = (
         _restate(with_volatile_fields(bindings, [each.slot for each in varying]), recorded, present, known)
         if varying

@@ -68,7 +68,7 @@ def find_listed(text: str, *, elsewhere: bool, users: tuple[str, str] | None = N
     if not any(each in text for each in _PERMISSIONS):
         return
     parents = {found.start(): found for found in _PARENT.finditer(text)} if elsewhere else {}
-    owners = _owned_by(users)
+    owners = re.compile(rf"(?:{'|'.join(map(re.escape, users or ()))})(?= )")
     for row in _ROW.finditer(text):
         if (parent := parents.get(row.start())) is not None:
             yield ListingPart(*parent.span(), _PARENT)
@@ -97,10 +97,6 @@ def leave_out_our_status(text: str) -> str:
         said = list(lines)
         kept += ([line for line in said if not _OUR_STATUS.fullmatch(line)] or [CLEAN]) if is_status else said
     return "\n".join(kept)
-
-
-def _owned_by(users: tuple[str, str] | None) -> re.Pattern[str]:
-    return re.compile(rf"(?:{'|'.join(map(re.escape, users or ()))})(?= )")
 
 
 def pad_freely(literal: str) -> str:

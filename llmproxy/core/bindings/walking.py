@@ -84,20 +84,14 @@ def pair_leaves(
     elif isinstance(mine, dict) and isinstance(theirs, dict):
         return _pair_members(reader, mine, theirs, place, into)
     elif isinstance(mine, list) and isinstance(theirs, list):
-        return _pair_elements(reader, mine, theirs, place, into)
+        for n, (one, other) in enumerate(zip(mine, theirs, strict=False)):
+            if (wrong := pair_leaves(reader, one, other, place.at(n), into)) is not None:
+                return wrong
+        return compare_lengths(mine, theirs, place)
     elif mine == theirs and not place.json and not isinstance(mine, str):
         return None
     into.append((mine, theirs, place))
     return None
-
-
-def _pair_elements(
-    reader: PlaceReader, mine: list[object], theirs: list[object], place: LeafPlace, into: list[Leaf]
-) -> Mismatch | None:
-    for n, (one, other) in enumerate(zip(mine, theirs, strict=False)):
-        if (wrong := pair_leaves(reader, one, other, place.at(n), into)) is not None:
-            return wrong
-    return compare_lengths(mine, theirs, place)
 
 
 def compare_lengths(mine: list[object], theirs: list[object], place: LeafPlace) -> Mismatch | None:

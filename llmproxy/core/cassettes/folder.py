@@ -341,18 +341,14 @@ def _adopt_file(
     source: Source, name: str, rules: Rules, upstreams: Mapping[str, str] | None
 ) -> tuple[list[Interaction], list[str], tuple[Note, ...]]:
     """Return a file's interactions in the store's order, what was skipped, and what it says of the cassette."""
-    recorded = _read(source)
+    if (form := recognise(source)) is None:
+        raise CassetteCorrupt(f"{source.name}: this is not a cassette of any format that we know.")
+    recorded = form.read(source)
     adopted = adopt(recorded, name, rules=rules, redactor=Redactor(), upstreams=upstreams)
     found = [each.interaction for each in adopted if each.interaction is not None]
     found.sort(key=lambda each: (each.sample, each.started_at))
     skipped = [f"interaction {each.recorded.number}: {each.why}" for each in adopted if each.interaction is None]
     return without_row_numbers(found), skipped, notes_in(recorded, source.name)
-
-
-def _read(source: Source) -> list[Recorded]:
-    if (form := recognise(source)) is None:
-        raise CassetteCorrupt(f"{source.name}: this is not a cassette of any format that we know.")
-    return form.read(source)
 
 
 def _join_errors(failed: list[CassetteError]) -> CassetteError:

@@ -114,33 +114,25 @@ class ToolLine:
         try:
             self.engine.identify(exchange, line)
             if exchange.decision is Decision.FAULT:
-                return self._break(exchange)
+                made = exchange.answer.made
+                self.shell.settle(exchange, 0 if made is None else made.status)
+                if made is None:
+                    return ToolLineOutcome(gone=True)
+                return ToolLineOutcome(made.body + b"\n", late=made.head_offset / MICROSECONDS)
             out, forward = self._obey(exchange, line)
         except Exception:
             self.shell.settle(exchange, 0)
             raise
         return ToolLineOutcome(out + self._pump(), forward)
 
-    def _release(self, exchange: Exchange) -> None:
-        """Note that the server is asked. Raises LLMProxyError: too much waits for it already."""
-        if len(self._open) >= MOST_OPEN:
-            raise LLMProxyError(f"llmproxy: {MOST_OPEN} messages wait for an answer of {self.server}.")
-        exchange.progress.released = self.engine.clock()
-        self._open[self._number], self._begun[self._number] = exchange, exchange.progress.started_at
-
-    def _break(self, exchange: Exchange) -> ToolLineOutcome:
-        """Let the client see what an injected fault makes of its answer; the server hears nothing of the call."""
-        made = exchange.answer.made
-        self.shell.settle(exchange, 0 if made is None else made.status)
-        if made is None:
-            return ToolLineOutcome(gone=True)
-        return ToolLineOutcome(made.body + b"\n", late=made.head_offset / MICROSECONDS)
-
     def _obey(self, exchange: Exchange, line: bytes) -> tuple[bytes, int | None]:
         if exchange.decision is Decision.REPLAY:
             return self._play(exchange), None
         if exchange.decision in (Decision.RECORD, Decision.PASS):
-            self._release(exchange)
+            if len(self._open) >= MOST_OPEN:
+                raise LLMProxyError(f"llmproxy: {MOST_OPEN} messages wait for an answer of {self.server}.")
+            exchange.progress.released = self.engine.clock()
+            self._open[self._number], self._begun[self._number] = exchange, exchange.progress.started_at
             return b"", self._number
         exchange.decision = Decision.REFUSE
         text = self.engine.redactor.text(str(exchange.error or "llmproxy: refused"))

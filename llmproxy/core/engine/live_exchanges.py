@@ -157,7 +157,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         if path is None:
             path = living.path = _path_of(living, store)
         chosen = living.choose(
-            path, found.key, slots, alike=lambda some: _alike(store, some),
+            path, found.key, slots, alike=lambda some: len({_format_answer(store, slot.id) for slot in some}) <= 1,
             announced=lambda id_: _is_announced(living, store, id_), loose=lists,
         )  # fmt: skip
         if chosen.recording is not None:
@@ -314,11 +314,6 @@ def _read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str, froz
 def _messages(store: Store, id_: int) -> Iterator[object]:
     response = store.response(id_)
     return (part.value for part in list_parts(header(response.headers, "content-type") or "", response.body))
-
-
-def _alike(store: Store, slots: Sequence[KeyedRecording]) -> bool:
-    """Return whether recorded answers say the same; ids of messages are no difference."""
-    return len({_format_answer(store, slot.id) for slot in slots}) <= 1
 
 
 def _format_answer(store: Store, id_: int) -> str:

@@ -443,14 +443,10 @@ def exact_path(target: str, *, slashes: bool) -> str:
     if (
         plain is not None
         and (not slashes or plain.count("/") == path.count("/"))
-        and not _STAYS & set(_find_hidden(path)) - {"/"}
+        and not _STAYS & {chr(int(match[1], 16)) for match in _ESCAPED.finditer(path)} - {"/"}
     ):
         return ""
     return _ESCAPED.sub(_spell_escape, path)
-
-
-def _find_hidden(path: str) -> list[str]:
-    return [chr(int(match[1], 16)) for match in _ESCAPED.finditer(path)]
 
 
 def _spell_escape(match: re.Match[str]) -> str:

@@ -86,7 +86,9 @@ def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) 
     """Derive the canonical form of a redacted request. Never raises for a body, whatever it is."""
     ready = compile_rules(rules)
     content_type = header(request.headers, "content-type") or ""
-    kind, tree = read_body(request.body, content_type, named=is_named(route) if route.known else None)
+    kind, tree = read_body(
+        request.body, content_type, named=not route.operation.startswith(UNNAMED_FILES) if route.known else None
+    )
     if not route.known and (said := mcp.read(request.method, request.headers, tree)) is not None:
         return _of_mcp(request, route, said, ready)
     stream = streams(route, tree if kind == "json" else None)
@@ -216,11 +218,6 @@ def _head_members(part: EncodedPart, *, typed: bool) -> dict[str, str]:
     kind = media.strip().lower() + semicolon + rest.strip()
     plain = part.filename is None and kind.lower() in _PLAIN
     return said if typed or plain or not kind else {"content-type": kind, **said}
-
-
-def is_named(route: Route) -> bool:
-    """Return whether the server keeps names of what is uploaded; transcribers and the like look and forget."""
-    return not route.operation.startswith(UNNAMED_FILES)
 
 
 def _text(data: bytes) -> str | None:
@@ -437,12 +434,12 @@ class Walk:
             case Do.IGNORE:
                 del node[name]
             case Do.STREAM:
-                if self.repeats_stream_flag(value):
+                if value is None or (isinstance(value, bool) and self._stream in (None, value)):
                     del node[name]
             case Do.DECLARE | Do.OWN if isinstance(value, str):
                 if rule.do is Do.OWN and not any(node.get(member) for member in rule.own):
                     self._later.append((node, name))
-                elif self.is_id(value):
+                elif _ID.fullmatch(value) is not None:
                     node[name] = self._aliases.setdefault(value, f"call#{len(self._aliases) + 1}")
                 else:
                     node[name] = self.literal(value)
@@ -488,13 +485,6 @@ class Walk:
             return alias
         self.refs.append(value)
         return _describe_origin(self._made_by(value)) or self.literal(value)
-
-    def is_id(self, value: str) -> bool:
-        """Return whether a text can be an id, so that any other says the same; what cannot be one counts as it is."""
-        return _ID.fullmatch(value) is not None
-
-    def repeats_stream_flag(self, value: object) -> bool:
-        return value is None or (isinstance(value, bool) and self._stream in (None, value))
 
     def thing(self, value: object) -> object:
         """Return what stands in the place of an id and is no text, so that it is nothing that we put there."""

@@ -242,7 +242,7 @@ def _scrub_all(node: object, subs: tuple[tuple[re.Pattern[str], str], ...]) -> o
 def _take_out(node: object, path: tuple[Step, ...]) -> None:
     (kind, what), rest = path[0], path[1:]
     if kind == "deep":
-        for child in _children(node):
+        for child in list(node.values()) if isinstance(node, dict) else list(node) if isinstance(node, list) else []:
             _take_out(child, path)
     if isinstance(node, dict) and kind in ("name", "deep", "every"):
         for name in list(node) if kind == "every" else [str(what)] if what in node else []:
@@ -258,7 +258,3 @@ def _take_out(node: object, path: tuple[Step, ...]) -> None:
                 _take_out(node[index], rest)
             else:
                 del node[index]
-
-
-def _children(node: object) -> list[object]:
-    return list(node.values()) if isinstance(node, dict) else list(node) if isinstance(node, list) else []

@@ -117,14 +117,9 @@ def is_literal(text: str) -> bool:
     return _NO_VALUE.search(text[:_LOOKED_AT]) is None
 
 
-def count_borders(text: str) -> int:
-    """Return how often a text changes the class of its characters other than at the beginning of a word."""
-    classes = text.translate(_CLASSES)
-    return sum(map(classes.count, _PAIRS)) + sum(1 for _ in _HUMP.finditer(classes))
-
-
 def _is_mixed(text: str) -> bool:
-    borders = count_borders(text)
+    classes = text.translate(_CLASSES)
+    borders = sum(map(classes.count, _PAIRS)) + sum(1 for _ in _HUMP.finditer(classes))
     least, part = next((least, part) for below, least, part in _MIXED if len(text) < below)
     return borders >= least and borders >= part * len(text)
 

@@ -97,7 +97,7 @@ class SecretKind:
     def lead(self) -> int:
         """How many characters of the key stand before the needle."""
         before = self.template.partition(self.needle)[0]
-        return literal_length(before) + sum(int(piece[2]) for piece in _PIECE.finditer(before))
+        return len(_PIECE.sub("", before)) + sum(int(piece[2]) for piece in _PIECE.finditer(before))
 
 
 @cache
@@ -110,10 +110,6 @@ def expression(template: str, *, loose: bool = False) -> re.Pattern[str]:
         at = piece.end()
     out.append(re.escape(template[at:]))
     return re.compile("".join(out) + ("" if loose or template.endswith("+>") else r"(?![A-Za-z0-9])"))
-
-
-def literal_length(template: str) -> int:
-    return len(_PIECE.sub("", template))
 
 
 def _rows() -> tuple[SecretKind, ...]:

@@ -537,7 +537,7 @@ class Reading:
     ) -> list[RowSummary]:
         """Return rows in the order they were requested; of more than `limit` the last ones."""
         if limit is not None and cassette is None and sample is None and not superseded and channel is None:
-            ids = self._latest_ids(limit)
+            ids = [row[0] for place in self._all(_LATEST, (limit,)) for row in self._all(_OF_PLACE, (*place, limit))]
             where, values = f"id IN ({', '.join(map(str, ids))})", tuple[object, ...]()
         else:
             where, values = self._where(cassette, sample, superseded=superseded)
@@ -588,10 +588,6 @@ class Reading:
     def names(self, limit: int = -1) -> list[str]:
         """Return the names of the cassettes in which something is live, at most `limit`."""
         return [from_sql(name) for (name,) in self._all(_NAMES, (limit,))]
-
-    def _latest_ids(self, limit: int) -> list[int]:
-        """Return the latest live interactions: they stand in the `limit` cassettes that were recorded last."""
-        return [row[0] for place in self._all(_LATEST, (limit,)) for row in self._all(_OF_PLACE, (*place, limit))]
 
     def _all(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
         try:

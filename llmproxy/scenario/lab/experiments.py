@@ -143,7 +143,11 @@ async def rejudge(
     ids = [each.id for each in transcripts]
     if not ids or len(set(ids)) < len(ids):
         raise SettingsError("re-judging takes transcripts, each with an id of its own.")
-    _only_judge(judge)
+    made = participants_of([judge])[0]
+    if made.role is not AgentRole.JUDGE:
+        raise SettingsError(f"{type(made).__name__} is no judge (its role is {made.role.value}).")
+    if getattr(made, "criteria", True) == []:
+        raise SettingsError(f"{type(made).__name__} has no criteria: it cannot judge anything.")
     bench = JudgeSetup(name="rejudge", proxy=proxy, mode=mode)
     looks = [bench.ask(judge, each, sample) for each in transcripts for sample in range(1, repeats + 1)]
     ended: list[RunEnded] = await in_parallel(looks, max_concurrency)
@@ -183,14 +187,6 @@ def _notes(rows: Sequence[Judged], repeats: int, ended: Sequence[RunEnded]) -> l
     if ended and all(each.result.replayed for each in ended):
         notes.append("all judgements were replayed from a recording: they add no evidence to it")
     return notes
-
-
-def _only_judge(judge: Any) -> None:  # noqa: ANN401 - an adapter, or a plan, of the user's
-    made = participants_of([judge])[0]
-    if made.role is not AgentRole.JUDGE:
-        raise SettingsError(f"{type(made).__name__} is no judge (its role is {made.role.value}).")
-    if getattr(made, "criteria", True) == []:
-        raise SettingsError(f"{type(made).__name__} has no criteria: it cannot judge anything.")
 
 
 # -- open loop

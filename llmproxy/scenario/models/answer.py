@@ -88,7 +88,8 @@ def read_openai(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
         value = json.loads(body)
     except (ValueError, RecursionError):
         value = None
-    error = _find_error(value)
+    found = value.get("error") if isinstance(value, dict) else value[0] if isinstance(value, list) and value else None
+    error = found.get("error", found) if isinstance(found, dict) else found
     said = _format_error(error)
     code = error.get("code") if isinstance(error, dict) else None
 
@@ -130,12 +131,6 @@ def _read_call(call: Mapping[str, Any]) -> Called:
 def _count_tokens(usage: object) -> dict[str, int] | None:
     numbers = {name: usage.get(f"{name}_tokens") for name in _TOKENS} if isinstance(usage, dict) else {}
     return {name: value for name, value in numbers.items() if type(value) is int} or None
-
-
-def _find_error(value: object) -> object:
-    """Return what the member `error` of an answer says; some gateways put it into a list."""
-    found = value.get("error") if isinstance(value, dict) else value[0] if isinstance(value, list) and value else None
-    return found.get("error", found) if isinstance(found, dict) else found
 
 
 def _format_error(error: object) -> str:

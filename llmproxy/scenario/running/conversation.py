@@ -376,7 +376,7 @@ class Conversation:
         """Return a result with what only the run knows; messages are the conversation unless it brings its own."""
         found: dict[str, Any] = {
             "messages": copies(result.messages or self.messages),
-            "total_time": self._measure_elapsed() if result.total_time is None else result.total_time,
+            "total_time": self.caller.clock() - self._began if result.total_time is None else result.total_time,
             "agent_time": self._agent_time() if result.agent_time is None else result.agent_time,
             "thread_id": self.state.thread_id,
         }
@@ -394,9 +394,6 @@ class Conversation:
     def criteria(self) -> tuple[str, ...]:
         judges = (agent for agent in self.agents if agent.role is AgentRole.JUDGE)
         return tuple(str(each) for judge in judges for each in AdapterAttributes.by(judge).criteria or ())
-
-    def _measure_elapsed(self) -> float:
-        return self.caller.clock() - self._began
 
     def _agent_time(self) -> float:
         return sum(took for index, took in self._agent_times.items() if self.agents[index].role is AgentRole.AGENT)

@@ -174,7 +174,13 @@ class ScenarioExecutor:
         self.options = options or RunOptions()
         self.agents = participants_of(agents, self.options.parameters)
         self.steps = self.script = _check_script(script)
-        self.config = _build_config(max_turns, verbose, cache_key, debug, min_turns)
+        given = ScenarioConfig(max_turns=max_turns, verbose=verbose, debug=debug, min_turns=min_turns)
+        found = (ScenarioConfig.default_config or ScenarioConfig()).merge(given)
+        if found.min_turns is not None and found.min_turns > found.turns:
+            raise ValueError(f"min_turns ({found.min_turns}) cannot exceed max_turns ({found.turns})")
+        if not isinstance(cache_key, Unset):
+            found.cache_key = cache_key or None
+        self.config = found
         self.batch_run_id = batch_run_id()
         self.scenario_set_id = set_id or DEFAULT_SET
         self.cassette = recorded_as(name, set_id, description, script, self.options)
@@ -497,22 +503,6 @@ class ScenarioExecutor:
         from llmproxy.report.run_console import ScenarioConsole
 
         return (*handlers, Hiding(ScenarioConsole(verbose=int(self.config.verbose))))
-
-
-def _build_config(
-    max_turns: int | None,
-    verbose: bool | int | None,  # noqa: FBT001 - as its users call it
-    cache_key: str | None,
-    debug: bool | None,  # noqa: FBT001 - as its users call it
-    min_turns: int | None,
-) -> ScenarioConfig:
-    given = ScenarioConfig(max_turns=max_turns, verbose=verbose, debug=debug, min_turns=min_turns)
-    found = (ScenarioConfig.default_config or ScenarioConfig()).merge(given)
-    if found.min_turns is not None and found.min_turns > found.turns:
-        raise ValueError(f"min_turns ({found.min_turns}) cannot exceed max_turns ({found.turns})")
-    if not isinstance(cache_key, Unset):
-        found.cache_key = cache_key or None
-    return found
 
 
 def _check_script(script: Sequence[ScriptStep] | None) -> list[ScriptStep]:

@@ -39,23 +39,18 @@ def messages_from(source: str | Path | Sequence[Message], *, tools: bool = False
     if isinstance(source, str) and SEPARATOR in source:
         path, _, name = source.rpartition(SEPARATOR)
         cassette, sample = _split_name(name)
-        return recorded_messages(path, cassette, sample, tools=tools)
+        spans = Cassette.from_store(path, cassette=cassette, sample=sample).spans
+        found = _conversation(spans, tools=tools)
+        if not found:
+            raise SettingsError(
+                f"nobody says anything in cassette {cassette!r}, sample {sample}, of {path}: there is nothing to go on "
+                f"from.",
+                hint=suggest_command(f"show {quote_word(cassette)}", path),
+            )
+        return found
     if isinstance(source, (str, Path)):
         return _check_messages(_read(Path(source)), str(source))
     return _check_messages(list(source), "the history")
-
-
-def recorded_messages(store: str | Path, cassette: str, sample: int = 1, *, tools: bool = False) -> list[Message]:
-    """Return the main conversation of a recorded session. Raises as `messages_from`."""
-    spans = Cassette.from_store(store, cassette=cassette, sample=sample).spans
-    found = _conversation(spans, tools=tools)
-    if not found:
-        raise SettingsError(
-            f"nobody says anything in cassette {cassette!r}, sample {sample}, of {store}: there is nothing to go on "
-            f"from.",
-            hint=suggest_command(f"show {quote_word(cassette)}", store),
-        )
-    return found
 
 
 def _conversation(spans: Sequence[Span], *, tools: bool) -> list[Message]:

@@ -156,18 +156,14 @@ def to_stdout(fd: int = 1, patience: float = READING) -> Callable[[bytes], None]
                 for part in cut(data):
                     if _NOTIFICATION.search(last) and not _NOTIFICATION.search(part[: part.find(b"\n")]):
                         wait_until_read(fd, patience)
-                    _write(fd, part)
+                    view = memoryview(part)
+                    while view:
+                        view = view[os.write(fd, view) :]
                     last = part[part.rfind(b"\n", 0, -1) + 1 :]
             except OSError:
                 return
 
     return write
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 def wait_until_read(fd: int, patience: float) -> None:

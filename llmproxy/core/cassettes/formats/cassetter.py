@@ -45,7 +45,7 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file. Raises CassetteCorrupt, CassetteNewer."""
     is_toml = bool(_TOML.search(source.head))
-    tree = _toml(source) if is_toml else _yaml(source)
+    tree = _toml(source) if is_toml else load(source.text, source.name)
     if not isinstance(tree, dict):
         raise CassetteCorrupt(f"{source.name}: a cassette is a mapping, not {kind(tree)}.")
     version = tree.get("version")
@@ -59,10 +59,6 @@ def read(source: Source) -> list[Recorded]:
     for name, what in _OTHERS.items():
         found += [_build_skipped(what, n) for n, _ in enumerate(tree.get(name) or (), len(found) + 1)]
     return found
-
-
-def _yaml(source: Source) -> Tree:
-    return load(source.text, source.name)
 
 
 def _toml(source: Source) -> Tree:

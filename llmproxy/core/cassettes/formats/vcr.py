@@ -86,10 +86,6 @@ def of_tree(data: object, name: str, text: str = "") -> list[Recorded]:
     return recorded
 
 
-def _text(path: Path) -> str:
-    return to_text(read_bytes(path), str(path))
-
-
 def _load(text: str, name: str) -> Any:  # noqa: ANN401 (what a YAML loader returns)
     import yaml
     from vcr.serializers import yamlserializer
@@ -172,7 +168,7 @@ def write(path: Path, recorded: Sequence[Recorded], cassette: str, *, force: boo
 def _check_ours(path: Path) -> None:
     hint = "Write to another file, or replace it with --force."
     try:
-        text = _text(path)
+        text = to_text(read_bytes(path), str(path))
         parse(text, str(path))
         data = _load(text, str(path))
     except CassetteCorrupt as error:

@@ -117,9 +117,6 @@ class _Inserted:
     def id(self) -> int:
         return int(self.answer.fetchall()[0][0])
 
-    def to_stored_row(self) -> copying.StoredRow:
-        return copying.StoredRow(self.place, (self.id, *self.row), self.gone, self.at)
-
 
 @dataclass(slots=True)
 class _Made:
@@ -377,7 +374,7 @@ class ServerStore(Store):
                 places[each.place] -= 1
                 before = inserted[0].id if inserted else None
                 inserted.append(self._insert_there(conn, each, live, recorded - places[each.place], version, before))
-        made.rows = [each.to_stored_row() for each in inserted]
+        made.rows = [copying.StoredRow(each.place, (each.id, *each.row), each.gone, each.at) for each in inserted]
         if instead_of is None:
             made.counts = counts
         return [each.id for each in inserted]
