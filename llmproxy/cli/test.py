@@ -479,7 +479,6 @@ class TestOptions:
         settings: LoadedSettings,
         part: CutPart | None = None,
     ) -> SuiteResult:
-        from llmproxy.core.cassettes.folder import CassetteDir, describe_unfiled
         from llmproxy.suite.run.remote import folder_of
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import refuse_costs
@@ -493,10 +492,7 @@ class TestOptions:
         if part is not None:
             run_context.options = replace(run_context.options, title=part.title, shard=part.told)
         if proxy.process is not None and server_of(store_of(settings)) is None:
-            files = CassetteDir(folder_of(settings), now=time.time)
-            run_context.find_unfiled = lambda served: describe_unfiled(
-                store_of(settings), files, {cassette: partial(iter, ids) for cassette, ids in served.items()}
-            )
+            run_context.files = (store_of(settings), folder_of(settings))
         if self.rejudge is not None:
             from llmproxy.suite.run.rejudge import read_runs
 

@@ -390,6 +390,16 @@ class SuiteBench:
         known = settings({}, env, self.root)
         return self.folder() / STORE.name if known.is_default("store") else known.settings.store
 
+    def files(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
+        """Return the store, and the folder of the cassettes' files; None of a running proxy, and of a server."""
+        from llmproxy.settings import load as settings
+
+        known = settings({}, env, self.root)
+        if running_at(env) or server_of(known.settings.store) is not None:
+            return None
+        said = None if known.is_default("cassette_dir") else known.settings.cassette_dir
+        return self.store(env), self.root / (self.cassette_dir or said or CASSETTES)
+
     def state(self, env: Mapping[str, str]) -> Path:
         """Return the database of what is known beside the recordings."""
         store = self.store(env)

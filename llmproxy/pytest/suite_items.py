@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import pytest
 
+from llmproxy.client.environment import in_ci
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.pytest.options import MODE, REJUDGE, type_again
 from llmproxy.pytest.scenario_report import list_properties, sum_costs
@@ -34,6 +35,7 @@ from llmproxy.suite.run.case_runner import CaseResult, run_once
 from llmproxy.suite.run.opening import run_hook
 from llmproxy.suite.run.rejudge import read_runs
 from llmproxy.suite.run.run_context import RunContext
+from llmproxy.suite.run.runner import find_unfiled
 from llmproxy.suite.run.verdicts import axes_of, row
 from llmproxy.suite.schema.suite import Hook
 
@@ -75,6 +77,7 @@ class SuiteFile(pytest.File):
             run_context = RunContext(
                 options=options, proxy=proxy, folder=self.bench.root, defaults=defaults, defaults_folder=folder
             )
+            run_context.files = self.bench.files(os.environ)
             if self.bench.rejudge:
                 run_context.recorded = read_runs(Path(self.bench.rejudge), None, self.bench.store(os.environ))
             self._run_context = run_context  # whole: what could not be judged again must not run for the next scenario
@@ -154,9 +157,14 @@ class SuiteItem(pytest.Item):
         with bench.aside(), turn:
             ran = asyncio.run(self._runs(run_context))
         made = row(self.case.id, ran, self.case.scenario.min_pass_rate) | axes_of(self.case)
+        unfiled, first = find_unfiled(run_context.files, ran), next((each.wire for each in ran if each.wire), None)
+        if first is not None:
+            first.unfiled = "" if in_ci(os.environ) else unfiled
         events = scenarios.end_suite(made, [each.wire for each in ran])
         self.user_properties += _properties(made, events)
         self._judge(made, ran, events)
+        if unfiled and in_ci(os.environ):
+            raise SuiteFailure(f"{self.case.id}: {unfiled}")
 
     async def _runs(self, run_context: RunContext) -> list[CaseResult]:
         runs = run_context.samples(self.case)

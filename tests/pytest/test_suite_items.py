@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +132,12 @@ scenarios:
     command = [*program("llmproxy"), "test", "greet.suite.yaml"]
     done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    run(tmp_path, CI="1").assert_outcomes(passed=1)
+    shutil.rmtree(tmp_path / "tests")
+    alone = run(tmp_path)
+    alone.assert_outcomes(passed=1)
+    alone.stdout.fnmatch_lines(["*1 hit is of what stands in the store alone*llmproxy export --all tests/cassettes*"])
+    run(tmp_path, CI="1").assert_outcomes(failed=1)
     project(tmp_path, f"{text}  - {{id: other, steps: [{{chat: hi, totalToolCalls: 0}}]}}\n", "greet.suite.yaml")
     more = run(tmp_path, "-k", "other")
     more.assert_outcomes(failed=1, deselected=1)

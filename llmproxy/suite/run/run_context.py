@@ -78,8 +78,8 @@ class RunContext:
     keeps_calls: bool = False
     """Whether what passed the proxy is kept when a run has ended: a sweep looks at it."""
     """Injected faults of every session, in place of the scenarios' own: a sweep's."""
-    find_unfiled: Callable[[Mapping[str, set[int | None]]], str] | None = None
-    """Says which of the recordings that were replayed, by cassette, stand in no file; None where nobody can."""
+    files: tuple[Path, Path] | None = None
+    """The store, and the folder in which cassettes have their files; None where that is not known."""
     recorded: RecordedRuns | None = None
     """Runs to judge again; None where agents are run."""
     clock: Callable[[], float] = time.monotonic

@@ -12,10 +12,12 @@ import asyncio
 import os
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import partial
+from pathlib import Path
 
 from llmproxy.amounts import format_count, seconds
 from llmproxy.calls import describe_hits, find_forbidden
@@ -104,7 +106,7 @@ async def run_cases(
         ]
         every = [each for ran in batch.ran.values() for each in ran]
         code = Exit.INTERRUPTED if interrupted else exit_code(rows, every, trouble=batch.trouble)
-        if unfiled := batch.find_unfiled(every):
+        if unfiled := find_unfiled(run_context.files, every):
             batch.notes.append(unfiled)
             code = Exit.MISS if code is Exit.OK and in_ci(os.environ) else code
         totals, asked = add(each.wire for each in every if each.wire), run_context.options
@@ -124,6 +126,21 @@ async def run_cases(
     return SuiteResult(code, batch.ran, batch.spent)
 
 
+def find_unfiled(files: tuple[Path, Path] | None, ran: Iterable[CaseResult]) -> str:
+    """Say what was replayed from a store though it stands in no file of a folder; mostly nothing."""
+    served: dict[str, set[int | None]] = {}
+    for each in ran:
+        if each.wire is not None and each.wire.mode in OFFLINE:
+            served.setdefault(each.wire.cassette, set()).update(each.served)
+    if files is None or not served:
+        return ""
+    from llmproxy.core.cassettes.folder import CassetteDir, describe_unfiled
+
+    store, folder = files
+    asked = {cassette: partial(iter, ids) for cassette, ids in served.items()}
+    return describe_unfiled(store, CassetteDir(folder, now=time.time), asked)
+
+
 class _Batch:
     def __init__(self, run_context: RunContext, jobs: Sequence[_Job]) -> None:
         self.run_context, self.jobs = run_context, jobs
@@ -140,15 +157,6 @@ class _Batch:
         self._together = asyncio.Semaphore(max(run_context.options.parallel, 1))
         self._lanes: dict[str, asyncio.Lock] = {}
         self._again: list[_Job] = []
-
-    def find_unfiled(self, ran: Sequence[CaseResult]) -> str:
-        """Say what was replayed though it stands in no file; mostly nothing."""
-        served: dict[str, set[int | None]] = {}
-        for each in ran:
-            if each.wire is not None and each.wire.mode in OFFLINE:
-                served.setdefault(each.wire.cassette, set()).update(each.served)
-        ask = self.run_context.find_unfiled
-        return ask(served) if ask is not None and served else ""
 
     def emit_unrecorded(self, cases: Sequence[str]) -> None:
         """Say once what records the cases for which nothing is recorded."""
