@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.advice import quote_word, suggest_command
 from llmproxy.calls import find_forbidden
 from llmproxy.client.control import ControlError
 from llmproxy.client.reports import Report, add, brief, one_line
@@ -66,6 +67,9 @@ class Collector:
         """The stores whose trials are told at the end, with their files' folders; none without trials, or told
         elsewhere.
         """
+        self.store_of: Callable[[bool], Path | None] = lambda _suites: None
+        """Returns the store of suites (True) or of tests, None where a running proxy has another one."""
+        self._suites: set[str] = set()
         self._changed: list[str] = []
         self.accepted: Callable[[Sequence[str]], Sequence[str]] = list
         """Returns since when these changes are accepted, a line each."""
@@ -95,6 +99,7 @@ class Collector:
             self.events += parcel["events"]
             self._test_of |= {each["run_id"]: report.nodeid for each in parcel["events"] if each.get("run_id")}
             self.rows += parcel["rows"]
+            self._suites |= {report.nodeid} if parcel["rows"] else set()
             if parcel["runs"]:
                 self._tests.setdefault(report.nodeid, []).extend(
                     {**run["result"], "cost_usd": run["cost_usd"]} for run in parcel["runs"]
@@ -224,6 +229,8 @@ class Collector:
         terminalreporter.section("llmproxy", sep="-")
         for line in shown:
             terminalreporter.write_line(line)
+        for line in self._list_views():
+            terminalreporter.write_line(line)
         total = add(report for _, report in self.done)
         terminalreporter.write_line(f"{tests} {'test' if tests == 1 else 'tests'}: {one_line(total)}")
         for line in self.accepted(total.carried_names) if total.carried else ():
@@ -233,6 +240,15 @@ class Collector:
         if total.misses:
             typed = type_again(terminalreporter.config)
             terminalreporter.write_line(f"Record what is missing, with your keys: {typed} {MODE} auto")
+
+    def _list_views(self) -> Iterator[str]:
+        """Yield what opens the recording of a failed test in the viewer."""
+        failed = [each for each in self.done if each[0] not in self.passed]
+        for test, report in failed[:_LISTED]:
+            store = self.store_of(test in self._suites) if report.hits or report.recorded or report.unused else None
+            if store is not None:
+                name = f"{report.cassette}~{report.sample}" if report.sample > 1 else report.cassette
+                yield f"{test}: look at its recording: {suggest_command(f'ui {quote_word(name)}', store)}"
 
     def _list_remarks(self) -> Iterator[str]:
         for test, report in self.done:

@@ -243,6 +243,7 @@ def pytest_configure(config: pytest.Config) -> None:
         collector.shard = lambda: sharding.told
     if not (hasattr(config, "workerinput") or config.getoption(REJUDGE, default=None)):
         collector.state = lambda: _bench(config, run).state(os.environ)
+        collector.store_of = lambda suites: _recordings(config, run, suites=suites)
         collector.last = lambda: _bench(config, run).last_report()
         collector.accepted = lambda names: _describe_accepted(config, run, names)
         collector.fails_on = lambda: _read_forbidden(config)

@@ -130,6 +130,7 @@ def test_a_test_that_changed_is_recorded_anew_by_the_command_that_its_failure_na
     failed.assert_outcomes(failed=2)
     typed = re.findall(r"^pytest (--llmproxy-update=all) \"(.*)\"$", failed.stdout.str(), re.MULTILINE)
     assert len(typed) == 2, failed.stdout.str()
+    failed.stdout.re_match_lines([r"test_suite.py::\S*three.*: look at its recording: llmproxy ui \S*three\S*$"])
     assert not re.search(
         "^pytest --llmproxy-update", run(suite, "--llmproxy-cassette-dir=none").stdout.str(), re.MULTILINE
     )
