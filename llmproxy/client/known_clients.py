@@ -125,8 +125,7 @@ RUNTIMES = (
         "Node", r"node|nodejs|npm|npx|pnpm|yarn|tsx|ts-node|vitest|jest|next|vite",
         "openai, @anthropic-ai/sdk, @google/genai and the AI SDK read it when they are loaded. @ai-sdk/google and "
         "Ollama's client read "
-        "none: pass baseURL (host) in code. The AWS SDK speaks HTTP/2 to http endpoints: use an HTTP/1.1 request "
-        "handler.",
+        "none: pass baseURL (host) in code.",
         "Node 24 (and 22.21) goes through HTTPS_PROXY only with NODE_USE_ENV_PROXY=1, an older one by the file that "
         "NODE_OPTIONS requires; both "
         "trust NODE_EXTRA_CA_CERTS (llmproxy run --intercept sets all three). The AWS SDK's HTTP/2 handler ignores it.",

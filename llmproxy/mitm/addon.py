@@ -34,7 +34,8 @@ from llmproxy.settings import Origin, Source, load, options
 
 log = logging.getLogger(__name__)
 
-OURS_TO_SET = {name: value for name, value in OPTIONS.items() if name not in ("mode", "tcp_timeout")}
+OURS_TO_SET = {name: value for name, value in OPTIONS.items() if name not in ("mode", "tcp_timeout")} | {"http2": False}
+"""mitmproxy's own handler opens five connections to a host at most: a sixth stream would wait for ever."""
 NOT_OURS = frozenset({"host", "port", "quiet", "verbose", "client_cert"})
 """Options that mitmproxy has already."""
 
@@ -105,7 +106,7 @@ class RecordReplay:
         shell = self._built.shell
         shell.forward, shell.guard = True, guard_of(loaded.settings, ctx.options.listen_host)
         shell.sockets = Sockets(lambda: ctx.master.addons.get("proxyserver"))  # type: ignore[no-untyped-call]
-        self.addons = [NextLayerChoice(shell), Intercept(shell, forward=True), Recorder(shell)]
+        self.addons = [NextLayerChoice(shell, http2=False), Intercept(shell, forward=True), Recorder(shell)]
         for note in self._built.notes:
             log.warning("llmproxy: %s", note)
         config = shell.engine.config

@@ -226,7 +226,17 @@ class LateTls:
         self.ready().tls_clienthello(data)
 
     def tls_start_client(self, data: TlsData) -> None:
+        """Prepare a handshake; HTTP/2 is chosen where it is offered, as servers choose.
+
+        At the port itself only where nothing else is offered, as by gRPC: a client of a proxy asks it in HTTP/1.
+        """
         self.ready().tls_start_client(data)
+        offers = data.conn.alpn_offers
+        if data.ssl_conn is None or b"h2" not in offers:
+            return
+        said = data.ssl_conn.get_app_data()
+        if said["http2"] and (not said["client_alpn"] or b"http/1.1" not in offers):
+            data.ssl_conn.set_app_data({**said, "client_alpn": b"h2"})
 
     def tls_start_server(self, data: TlsData) -> None:
         self.ready().tls_start_server(data)

@@ -243,7 +243,7 @@ def _describe(line: bytes) -> str:
 def _parse(raw: bytes) -> Head:
     lines = raw[:-4].split(b"\r\n")
     if lines[0] == _HTTP2:
-        raise FramingError("llmproxy: HTTP/2 without asking first (h2c); use https, or HTTP/1.1.")
+        raise FramingError("llmproxy: HTTP/2 is not served here; use HTTP/1.1.")
     match = _REQUEST_LINE.fullmatch(lines[0])
     if match is None:
         raise FramingError(f"llmproxy: {_describe(lines[0])} is no HTTP/1 request line.")

@@ -16,6 +16,7 @@ from mitmproxy.proxy.layers.http import HTTPMode
 
 from llmproxy.mitm.framing import FramingError, HeadTooSlow, RequestReader
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
+from llmproxy.mitm.http2 import ALPN, PREFACE, Http2Layer
 from llmproxy.mitm.intercept import is_us
 from llmproxy.mitm.proxy_context import ProxyContext, whole_response
 
@@ -52,11 +53,11 @@ class ConnectLayer(layer.Layer):
     And hold one without an end.
     """
 
-    def __init__(self, context: Context, patience: float, plain: Callable[[], layer.Layer]) -> None:
-        """Hold nothing yet, for `patience` seconds; what turns out to be no CONNECT is served by `plain`."""
+    def __init__(self, context: Context, patience: float, choose: Callable[[bytes], layer.Layer]) -> None:
+        """Hold nothing yet, for `patience` seconds; `choose` says who serves what turns out to be no CONNECT."""
         super().__init__(context)
         self._held = b""
-        self._limit, self._plain_layer = commands.RequestWakeup(patience), plain
+        self._limit, self._choose = commands.RequestWakeup(patience), choose
         self._behind: layer.Layer | None = None
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
@@ -69,8 +70,10 @@ class ConnectLayer(layer.Layer):
             if not self._held:
                 yield self._limit
             self._held += event.data
+            if len(self._held) < len(PREFACE) and PREFACE.startswith(self._held):
+                return
             if not may_connect(self._held):
-                yield from self._go_on(self._plain_layer())
+                yield from self._go_on(self._choose(self._held))
                 return
             try:
                 whole = has_connect(self._held)
@@ -140,8 +143,11 @@ def has_connect(data: bytes) -> bool:
 class NextLayerChoice:
     """Chooses the layer for what a client says first."""
 
-    def __init__(self, shell: ProxyContext, layer_class: type[ReplayLayer] = ReplayLayer) -> None:
-        self._shell, self._layer_class = shell, layer_class
+    def __init__(
+        self, shell: ProxyContext, layer_class: type[ReplayLayer] = ReplayLayer, *, http2: bool = True
+    ) -> None:
+        """Put a `layer_class` before each client; `http2`: before each of its streams too."""
+        self._shell, self._layer_class, self._http2 = shell, layer_class, http2
 
     def next_layer(self, nextlayer: layer.NextLayer) -> None:
         """Put our layer in front of whatever arrives; under TLS it is asked again."""
@@ -170,17 +176,25 @@ class NextLayerChoice:
             host, port = (context.server.address or ("", 0))[:2]
             host = host.lower().rstrip(".")
             origin = None if is_us(context.client, host, port) else ("https" if encrypted else "http", host, port)
-            nextlayer.layer = self._layer_class(context, HTTPMode.regular, self._shell, origin)
-        elif may_connect(data):
+            nextlayer.layer = self._serve(context, data, origin)
+        elif may_connect(data) or PREFACE.startswith(data):
             nextlayer.layer = ConnectLayer(
-                context, self._shell.head_patience, lambda: self._plain_layer(context, encrypted=encrypted)
+                context, self._shell.head_patience, lambda held: self._serve(context, held, front=not encrypted)
             )
         else:
-            nextlayer.layer = self._plain_layer(context, encrypted=encrypted)
+            nextlayer.layer = self._serve(context, data, front=not encrypted)
 
-    def _plain_layer(self, context: Context, *, encrypted: bool) -> ReplayLayer:
-        """Return our layer for a connection that is no tunnel's."""
-        behind = self._layer_class(context, HTTPMode.regular, self._shell)
-        if not encrypted:
+    def _serve(
+        self, context: Context, data: bytes, origin: tuple[str, str, int] | None = None, *, front: bool = False
+    ) -> layer.Layer:
+        """Return our layer for a client that says `data` first; `front`: one stands before its stream."""
+
+        def make(context: Context) -> ReplayLayer:
+            return self._layer_class(context, HTTPMode.regular, self._shell, origin)
+
+        if self._http2 and (context.client.alpn == ALPN or data.startswith(PREFACE)):
+            return Http2Layer(context, self._shell, make)
+        behind = make(context)
+        if front:
             behind.stand_behind(self._shell.fronts.get((context.client.peername, context.client.sockname)))
         return behind

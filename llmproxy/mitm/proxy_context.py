@@ -31,6 +31,7 @@ from llmproxy.core.providers.table import Family
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import ClientEnds
 from llmproxy.core.sessions.session import Session
+from llmproxy.core.traffic import grpc
 from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usage
 from llmproxy.core.traffic.origin_guard import Guard
 from llmproxy.core.traffic.response_bytes import head_bytes
@@ -185,6 +186,8 @@ class ProxyContext:
     """By id of the client's connection: the session that the proxy's URL named, `HTTPS_PROXY=http://<session>@...`."""
     without_tls: set[str] = field(default_factory=set)
     """Ids of clients' connections whose TLS handshake an injected fault lets fail."""
+    streams: dict[str, str] = field(default_factory=dict)
+    """By id of an upstream's connection: the id of the client of the HTTP/2 stream for which it is opened."""
     tunnels: dict[str, tuple[str, int]] = field(default_factory=dict)
     """By id of the client's connection: the host outside our scope to which a raw tunnel was permitted."""
     token: str = ""
@@ -262,6 +265,12 @@ class ProxyContext:
         extra: Headers = (*exchange.answer.grants, *(((CACHE_HEADER, "miss"),) if isinstance(error, MissError) else ()))
         ours: Headers = (*headers, (ERROR_HEADER, error.code), *extra)
         return status, whole_response(status, ours, body, close=close, method=method)
+
+    def refusal_of_grpc(self, error: LLMProxyError) -> tuple[int, bytes]:
+        """Write an error as gRPC says it: (status, whole response)."""
+        text = self.engine.redactor.text(str(error))
+        fields = grpc.refusal(error.status, error.code, text, miss=isinstance(error, MissError))
+        return error.status, whole_response(200, fields, b"", close=False)
 
     def view(self, asked: ControlRequest) -> Future[PageAnswer]:
         """Answer our page in a browser, soon."""

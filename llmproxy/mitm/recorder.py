@@ -17,15 +17,20 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from mitmproxy import connection, http
-from mitmproxy.proxy import events, layer
+from mitmproxy.net.http import status_codes
+from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.layers import http as http_layers
-from mitmproxy.proxy.layers.http._http1 import Http1Client
+from mitmproxy.proxy.layers.http._base import HttpEvent
+from mitmproxy.proxy.layers.http._events import ResponseTrailers
+from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
+from llmproxy.core.mcp import LAST_CHUNK
 from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic import response_bytes
 from llmproxy.core.traffic.frames import SWITCHING
+from llmproxy.core.traffic.grpc import is_grpc
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import LLMProxyError, UpstreamError, unsign_text
 from llmproxy.mitm.intercept import is_tunnel
@@ -68,6 +73,22 @@ class PatientClient(Http1Client):
         yield from super().read_headers(event)
 
 
+class TrailingServer(Http1Server):
+    """mitmproxy's writer of answers in HTTP/1, with the trailers of an answer that came over HTTP/2."""
+
+    _trailers = b""
+
+    def send(self, event: HttpEvent) -> layer.CommandGenerator[None]:
+        """Write a piece of an answer; trailers wait for the last chunk."""
+        if isinstance(event, ResponseTrailers):
+            self._trailers = b"".join(b"%b: %b\r\n" % field for field in event.trailers.fields)
+            return
+        for command in super().send(event):
+            if self._trailers and isinstance(command, commands.SendData) and command.data == LAST_CHUNK:
+                command.data, self._trailers = b"0\r\n" + self._trailers + b"\r\n", b""
+            yield command
+
+
 def unite_lengths(data: bytes) -> bytes:
     """Return an answer's head, and what follows, with one content-length where it says the same one several times.
 
@@ -84,9 +105,10 @@ def unite_lengths(data: bytes) -> bytes:
 
 
 def read_past_interim() -> None:
-    """Let mitmproxy's HTTP layers read answers so, from the next upstream connection on."""
-    # Its name there is private only to type checkers.
+    """Let mitmproxy's HTTP layers read and write answers so, from the next connection on."""
+    # Its names there are private only to type checkers.
     http_layers.Http1Client = PatientClient  # type: ignore[attr-defined]
+    http_layers.Http1Server = TrailingServer  # type: ignore[attr-defined]
 
 
 log = logging.getLogger(__name__)
@@ -109,6 +131,7 @@ _ERRNO = re.compile(r"\[Errno (\d+|-\d+)\] ([^(,]+?) *(?=[(,]|$)")
 Fields = tuple[tuple[bytes, bytes], ...]
 """Header fields, names and values as they came."""
 
+ALPN, HTTP1_ALPN = b"h2", b"http/1.1"
 CACHE_NAME = CACHE_HEADER.encode()
 OUR_PREFIX = OUR_HEADERS_PREFIX.encode()
 
@@ -161,7 +184,12 @@ class Recorder(SocketHooks):
                 flow.kill()  # type: ignore[no-untyped-call]
                 return None
             flow.metadata[CARRIED] = exchange
+            takes_trailers = flow.client_conn.alpn_offers == (ALPN,) and flow.request.headers.get("te") == "trailers"
             self._address(flow.request, exchange)
+            if takes_trailers:
+                flow.request.headers["te"] = "trailers"
+            if is_rpc(exchange.request.headers):
+                flow.request.headers["grpc-accept-encoding"] = "identity"  # its messages would hide from redaction
             flow.request.stream = True
             exchange.progress.released = self._shell.engine.clock()
             return self._in_time(flow, exchange) if self._shell.pace is not None else None
@@ -200,9 +228,11 @@ class Recorder(SocketHooks):
         """
         allowed = False
         try:
-            exchange = self._shell.released.get(data.client.id)
+            stream = self._shell.streams.get(data.server.id)
+            exchange = self._shell.released.get(stream or data.client.id)
             if exchange is not None and exchange.decision in (Decision.RECORD, Decision.PASS):
                 allowed = data.server.address == place(exchange.route.upstream)[1]
+                offer_protocols(data, is_rpc=is_rpc(exchange.request.headers), is_stream=stream is not None)
             allowed = allowed or is_tunnel(self._shell, data)
         finally:
             if not allowed:
@@ -226,13 +256,17 @@ class Recorder(SocketHooks):
                 cause = "it switched to a protocol that nobody asked for"
                 raise self._unreachable(exchange, cause)  # noqa: TRY301 - one way out
             kept, led = redirect_answer(_headers(response), exchange)
-            exchange.recording.head(self._offset(exchange), response.status_code, response.reason, kept)
+            reason = response.reason or status_codes.RESPONSES.get(response.status_code, "")
+            exchange.recording.head(self._offset(exchange), response.status_code, reason, kept)
             said = b"recorded" if exchange.decision is Decision.RECORD else b"passed"
             grants = ((name.encode(), value.encode()) for name, value in exchange.answer.grants)
             ours = ((CACHE_NAME, said), *led, *grants)
             replaced = {name for name, _ in ours}
             others = (field for field in response.headers.fields if field[0].lower() not in replaced)
             response.headers = http.Headers((*others, *ours))
+            bodiless = flow.request.method == "HEAD" or response.status_code in response_bytes.BODILESS
+            if response.is_http2 and not bodiless and "content-length" not in response.headers:
+                response.headers["transfer-encoding"] = "chunked"  # as the layer's client, HTTP/1, has to hear it
             if response.status_code != SWITCHING:
                 response.stream = self._tap(exchange, flow.client_conn)
         except Exception as why:  # noqa: BLE001 - as above
@@ -265,6 +299,8 @@ class Recorder(SocketHooks):
         if exchange is not None and flow.websocket is not None:
             self._switch(flow, exchange)
         elif exchange is not None:
+            if flow.response is not None and flow.response.trailers:
+                exchange.recording.trailers = _fields(flow.response.trailers)
             await self._commit(exchange, proper=True)
             if exchange.decision is Decision.RECORD and exchange.recording.holds_end:
                 await self._shell.turns.wait(exchange)
@@ -283,6 +319,10 @@ class Recorder(SocketHooks):
             cause = flow.error.msg if flow.error else "unknown error"
             exchange.error = self._unreachable(exchange, cause, connected=bool(flow.server_conn.timestamp_tcp_setup))
             exchange.note = unsign_text(exchange.error.message.partition("\n")[0])
+
+    async def stream_ended(self, client: connection.Client) -> None:
+        """End what a stream of HTTP/2 has released, as for a connection."""
+        await self.client_disconnected(client)
 
     async def client_disconnected(self, client: connection.Client) -> None:
         """End what is still released, or was never taken over: whatever came or did not, every exchange ends once."""
@@ -327,6 +367,22 @@ class Recorder(SocketHooks):
         msg = f"llmproxy: {exchange.route.provider.name} at {exchange.route.upstream} {what}: {plain_cause(cause)}"
         hint = f"Nothing was recorded. Another address: --upstream {exchange.route.provider.name}=URL"
         return UpstreamError(self._shell.engine.redactor.text(msg), hint=hint)
+
+
+def is_rpc(headers: Headers) -> bool:
+    """Return whether a request is a call of gRPC."""
+    return is_grpc(header(headers, "content-type") or "")
+
+
+def offer_protocols(data: ServerConnectionHookData, *, is_rpc: bool, is_stream: bool) -> None:
+    """Offer an upstream what its client speaks; gRPC is HTTP/2 and nothing else, without TLS too."""
+    server = data.server
+    if is_stream and server.tls:
+        server.alpn_offers = (ALPN,) if is_rpc else (ALPN, HTTP1_ALPN)
+    elif is_stream and is_rpc:
+        server.alpn = ALPN
+    elif data.client.alpn_offers:
+        server.alpn_offers = (HTTP1_ALPN,)
 
 
 def plain_cause(cause: str) -> str:
@@ -389,4 +445,8 @@ def place(upstream: str) -> tuple[str, tuple[str, int]]:
 
 
 def _headers(message: http.Message) -> Headers:
-    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in message.headers.fields)
+    return _fields(message.headers)
+
+
+def _fields(headers: http.Headers) -> Headers:
+    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.fields)

@@ -54,7 +54,7 @@ OPTIONS: dict[str, object] = {
     "mode": ["fronted"],  # one listener serves base URLs, absolute form and https at the port
     "connection_strategy": "lazy",  # eager would dial upstream before any hook
     "upstream_cert": False,  # nor for a certificate
-    "http2": False,
+    "http2": True,
     "keep_host_header": True,
     "tcp_timeout": 7200,  # seconds; the default of 600 cuts long answers
     "validate_inbound_headers": False,  # our own framing is stricter; odd upstream headers must pass

@@ -84,7 +84,6 @@ NO_HTTP = {
     "two hosts": (chat("hi", headers={"Host": "y"}), 400),
     "length and chunked": (chunked(body_of("hi"), 5, content_length="5"), 400),
     "bare LF": (chat("hi").replace(b"\r\n", b"\n"), 400),
-    "h2c": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
     "head over 64 KiB": (chat("hi", headers={"x-long": "x" * 70_000}), 431),
     "endless head": (b"GET / HTTP/1.1\r\nx: " + b"x" * 200_000, 431),
     "broken chunk": (chunked(body_of("hi"), 5).replace(b"\r\n5\r\n", b"\r\nzz\r\n"), 400),

@@ -29,7 +29,7 @@ from llmproxy.core.keys.fields import (
 )
 from llmproxy.core.keys.normalize import Canonical, KnownRequest, Memory, Origin, canonicalize, key_of, named_model
 from llmproxy.core.providers.hosts import check_signature, port_of, provider_of_host
-from llmproxy.core.providers.routing import Route, changes_something, route, route_host, split_session
+from llmproxy.core.providers.routing import DEFAULT, Route, changes_something, route, route_host, split_session
 from llmproxy.core.providers.table import Family, channel_of, host_in_path, service
 from llmproxy.core.secrets.encodings import Fingerprints
 from llmproxy.core.secrets.redact import Redactor, find_placeholder
@@ -142,7 +142,8 @@ class Dispatcher:
             return route(method, target, headers, upstreams), True
         scheme, name, port = host
         if (found := route_host(*host, method, target, headers, upstreams)) is not None:
-            if found.provider.name in self._config.redirected and f"{scheme}://{name}" in found.upstream:
+            led = found.provider.name in self._config.redirected and found.provider.name != DEFAULT
+            if led and f"{scheme}://{name}" in found.upstream:
                 found = route(method, f"/{found.provider.name}{found.target}", headers, upstreams)
             return found, True
         if host_matches(recorded, name):

@@ -107,6 +107,7 @@ IGNORED: dict[str, str] = {
     **_because(
         _FRAMING, "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
         "http2-settings", "content-length", "accept-encoding", "accept-charset", "expect", "host",
+        "grpc-accept-encoding",
         "priority", "upgrade-insecure-requests", "max-forwards", "alt-used", "early-data",
         "x-amz-decoded-content-length", "x-amz-trailer",
     ),
@@ -116,7 +117,7 @@ IGNORED: dict[str, str] = {
         "span-id", "x-request-id", "x-correlation-id", "x-trace-id", "x-span-id", "x-client-request-id",
         "x-client-trace-id",
         "x-ms-client-request-id", "x-ms-correlation-request-id", "x-amzn-trace-id", "x-cloud-trace-context",
-        "x-amzn-requestid", "grpc-trace-bin", "uber-trace-id", "newrelic", "elastic-apm-traceparent",
+        "x-amzn-requestid", "grpc-trace-bin", "grpc-tags-bin", "uber-trace-id", "newrelic", "elastic-apm-traceparent",
         "traceloop-request-id",
         "x-portkey-trace-id", "x-portkey-span-id", "x-portkey-parent-span-id", "x-portkey-span-name",
         "x-litellm-trace-id", "x-litellm-call-id", "x-litellm-session-id", "cf-aig-event-id", "helicone-request-id",
@@ -134,7 +135,7 @@ IGNORED: dict[str, str] = {
     **_because(
         _RETRY, "idempotency-key", "x-idempotency-key", "x-retry-count", "retry-count", "x-should-retry",
         "amz-sdk-invocation-id", "amz-sdk-request", "amz-sdk-retry", "x-server-timeout", "x-request-timeout",
-        "request-timeout", "x-timeout",
+        "request-timeout", "x-timeout", "grpc-timeout", "grpc-previous-rpc-attempts",
         "x-litellm-timeout", "x-litellm-stream-timeout", "x-litellm-num-retries", "x-portkey-request-timeout",
         "cf-aig-request-timeout", "cf-aig-max-attempts", "cf-aig-retry-delay", "cf-aig-backoff",
     ),
@@ -173,12 +174,13 @@ ELSEWHERE: dict[str, str] = {
     **_because(
         _FRAMING, "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
         "http2-settings", "content-length", "accept-encoding", "expect", "host", "priority", "alt-used", "early-data",
+        "grpc-accept-encoding",
         "x-amz-decoded-content-length", "x-amz-trailer",
     ),
     **{name: why for name, why in IGNORED.items() if why in (_TRACING, _DIGEST)},
     **_because(
         _RETRY, "idempotency-key", "x-idempotency-key", "x-retry-count", "retry-count", "amz-sdk-invocation-id",
-        "amz-sdk-request", "amz-sdk-retry", "x-envoy-attempt-count",
+        "amz-sdk-request", "amz-sdk-retry", "x-envoy-attempt-count", "grpc-timeout", "grpc-previous-rpc-attempts",
     ),
     **_because(
         "the library that asks, in which version", "user-agent", "x-goog-api-client", "x-amz-user-agent",
@@ -190,6 +192,7 @@ ELSEWHERE_PREFIXES: dict[str, str] = {
     "x-llmproxy-": IGNORED_PREFIXES["x-llmproxy-"],
     "x-stainless-": "the library that asks, and which retry it is",
     "x-fern-": "the library that asks",
+    "xai-sdk-": "the library that asks",
     **{name: why for name, why in IGNORED_PREFIXES.items() if why in (_TRACING, _DIGEST)},
     "sec-websocket-": "the handshake of a WebSocket",
     "proxy-": IGNORED_PREFIXES["proxy-"],

@@ -527,7 +527,8 @@ def _own_origin(provider: Provider, target: str, headers: Headers) -> str:
     if not provider.upstream:
         return ""
     if provider.name == "vertex":
-        match = _LOCATION.search(target)
+        params = unquote(header(headers, "x-goog-request-params") or "")  # in gRPC the path says no place
+        match = _LOCATION.search(target) or _LOCATION.search(params)
         if match and match[1] != "global":
             return f"https://{match[1]}-aiplatform.googleapis.com"
     if provider.credentials is SIGNED_QUERY and (match := _REGION.search(header(headers, "authorization") or "")):

@@ -325,7 +325,8 @@ _ROWS = (
         ),
         litellm={"gemini": "/v1beta"}, otel="gcp.gemini", pattern="google", methods=_METHODS,
         own=OwnPaths(
-            begins=("/v1beta/", "/upload/v1", "/ws/google.ai.generativelanguage."), holds=(":",),
+            begins=("/v1beta/", "/upload/v1", "/ws/google.ai.generativelanguage.", "/google.ai.generativelanguage."),
+            holds=(":",),
             header="x-goog-api-key", query="key=",
         ),
     ),
@@ -335,7 +336,9 @@ _ROWS = (
         ("/v1beta1", "/v1"),
         {"GOOGLE_VERTEX_BASE_URL": "", "ANTHROPIC_VERTEX_BASE_URL": "/v1", "ANTHROPIC_GOOGLE_CLOUD_BASE_URL": "/v1"},
         GOOGLE_CREDENTIALS, only_if_set=frozenset({"ANTHROPIC_GOOGLE_CLOUD_BASE_URL"}), otel="gcp.vertex_ai",
-        pattern="google", methods=_METHODS, own=OwnPaths(holds=("/publishers/", "/locations/"), certain=True),
+        pattern="google", methods=_METHODS, own=OwnPaths(
+            begins=("/google.cloud.aiplatform.",), holds=("/publishers/", "/locations/"), certain=True
+        ),
         signed=True,
     ),
     Provider(
@@ -415,7 +418,7 @@ _ROWS = (
                 "TOGETHERAI_API_KEY",
                 litellm={"together_ai": "/together/v1"}),
     _compatible("xai", "https://api.x.ai/v1", "api.x.ai", "*.api.x.ai", env={"XAI_API_BASE": "/v1"}, keys="XAI_API_KEY",
-                litellm={"xai": "/xai/v1"}, otel="x_ai"),
+                litellm={"xai": "/xai/v1"}, otel="x_ai", own=OwnPaths(begins=("/xai_api.",))),
     _compatible("voyage", "https://api.voyageai.com/v1", "api.voyageai.com"),
     _compatible("fireworks", "https://api.fireworks.ai/inference/v1", "api.fireworks.ai", versions=("/inference/v1",),
                 env={"FIREWORKS_API_BASE": "/inference/v1"}, keys="FIREWORKS_API_KEY",

@@ -77,7 +77,7 @@ from llmproxy.core.secrets.kinds import (
     is_secret_member,
 )
 from llmproxy.core.traffic.encoding import boundary_of
-from llmproxy.core.traffic.interaction import Cut, Headers, Interaction, Request, Response, header
+from llmproxy.core.traffic.interaction import TRAILER, Cut, Headers, Interaction, Request, Response, header
 from llmproxy.late import late
 
 if TYPE_CHECKING:
@@ -430,7 +430,7 @@ class Redactor:
         headers = []
         flagged = False
         for name, value in response.headers:
-            lower = name.lower()
+            lower = name.lower().removeprefix(TRAILER)
             if lower in DROPPED_HEADERS or lower.startswith(DROPPED_PREFIXES):
                 continue
             named = value.strip() and ANSWER_HEADER.search(lower)

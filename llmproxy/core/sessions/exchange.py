@@ -23,7 +23,17 @@ from llmproxy.core.sessions.interceptor import Interceptor, Slots
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.traffic.encoding import Inflater
-from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Key, Request, Response, header, without
+from llmproxy.core.traffic.interaction import (
+    Cut,
+    Ending,
+    Headers,
+    Key,
+    Request,
+    Response,
+    header,
+    with_trailers,
+    without,
+)
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import (
     AGENT,
@@ -339,6 +349,7 @@ class Recording:
         self._received = 0
         self.damaged = False
         """A piece was lost on its way into the recording, which must not be stored then."""
+        self.trailers: Headers = ()
         self.left = False
         """The client ended it before its end."""
         self.overwritten = False
@@ -411,9 +422,10 @@ class Recording:
         how = ending(family, operation, stream, self.status, kind, body, proper)
         if how is Ending.CUT and (proper or self.left):
             how = Ending.UNTERMINATED if proper else Ending.LEFT
+        headers = without(self._headers, "content-encoding") if undone else self._headers
         return Response(
-            status=self.status, reason=self._reason,
-            headers=without(self._headers, "content-encoding") if undone else self._headers, chunks=chunks, ending=how,
+            status=self.status, reason=self._reason, headers=with_trailers(headers, self.trailers), chunks=chunks,
+            ending=how,
             head_offset=self._head_offset, chunked=self._chunked,
         )  # fmt: skip
 

@@ -36,6 +36,17 @@ def without(headers: Headers, *names: str) -> Headers:
     return tuple((key, value) for key, value in headers if key.lower() not in names)
 
 
+TRAILER = "trailer:"
+"""How the names of trailers begin among the header fields of an answer, behind these: no field's own name has a colon,
+so every store and file of cassettes can carry them.
+"""
+
+
+def with_trailers(headers: Headers, trailers: Headers) -> Headers:
+    """Return an answer's header fields with its trailers."""
+    return (*headers, *((TRAILER + name, value) for name, value in trailers)) if trailers else headers
+
+
 class Ending(StrEnum):
     COMPLETE = "complete"
     """The whole answer is here: the provider's terminator was seen, or HTTP framing says so where none exists."""

@@ -31,7 +31,7 @@ from itertools import chain
 from typing import NamedTuple
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Response, header
+from llmproxy.core.traffic.interaction import TRAILER, Cut, Ending, Headers, Response, header
 from llmproxy.protocol import CACHE_HEADER, RECORDED_RETRY_AFTER_HEADER, TRANSIENT
 
 NOT_REPLAYED = frozenset({
@@ -104,7 +104,7 @@ def plan(
     if bodiless:
         return SendingPlan(((_scale_offset(response.head_offset, speed), head),), close)
     pace = speed or (1 if timed else 0)
-    end = b"0\r\n\r\n" if chunked and not cut else b""
+    end = _last_chunk(response.headers) if chunked and not cut else b""
     if not pace:
         body = (
             [part for _, frame in _frames(response, chunked=chunked) for part in frame] if chunked else [response.body]
@@ -112,6 +112,12 @@ def plan(
         return SendingPlan(((0, b"".join([head, *body, end])),), close)
     frames = chain(_frames(response, chunked=chunked), [(0, (end,))])  # the end goes out with what is last
     return SendingPlan(tuple(_merge_frames(_scale_offset(response.head_offset, pace), head, frames, pace)), close)
+
+
+def _last_chunk(headers: Headers) -> bytes:
+    """Write what ends an answer in chunks, with its trailers."""
+    trailers = [(name[len(TRAILER) :], value) for name, value in headers if name.startswith(TRAILER)]
+    return f"0\r\n{_lines(trailers)}\r\n".encode("latin-1", "replace")
 
 
 class OpenPlan(NamedTuple):
@@ -232,7 +238,9 @@ def _head(
     close: bool,
 ) -> bytes:
     gone = NOT_REPLAYED.union(name for name, _ in extra)  # ours stand for a recorded one of the name
-    fields = [(name, value) for name, value in response.headers if name.lower() not in gone]
+    fields = [
+        (name, value) for name, value in response.headers if name.lower() not in gone and not name.startswith(TRAILER)
+    ]
     if not speed and is_transient(response.status):
         fields = _without_waiting(fields)
     elif speed != 1:
@@ -259,8 +267,11 @@ def _led_back(headers: Headers, prefix: str) -> Headers:
 
 def head_bytes(status: int, reason: str, headers: Headers) -> bytes:
     """Write a response head. Line breaks in recorded values cannot start a field of their own."""
-    lines = [f"HTTP/1.1 {status} {_line(reason)}", *(f"{_line(name)}: {_line(value)}" for name, value in headers)]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
+    return f"HTTP/1.1 {status} {_line(reason)}\r\n{_lines(headers)}\r\n".encode("latin-1", "replace")
+
+
+def _lines(fields: Iterable[tuple[str, str]]) -> str:
+    return "".join(f"{_line(name)}: {_line(value)}\r\n" for name, value in fields)
 
 
 def _line(text: str) -> str:

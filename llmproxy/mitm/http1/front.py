@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import logging
 import re
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from time import time
@@ -45,6 +46,8 @@ log = logging.getLogger(__name__)
 
 MAX_HELD = 4 << 20
 """Bytes of a request that are held here; a longer one is the layer's."""
+STREAMS = 256
+"""Connections to one upstream for one client: a client of HTTP/2 has at most a hundred streams open."""
 REMEMBERED_HEADS = 1024
 LONGEST_HEAD = 4096
 """Bytes of a head that is remembered: at most 4 MiB in all."""
@@ -420,7 +423,7 @@ class ConnectionHandler(mode_servers.ProxyConnectionHandler):
     async def server_event(self, event: events.Event) -> None:
         """Let the layers hear of something, of a piece of a recorded answer in its turn."""
         if isinstance(event, events.DataReceived) and event.connection is not self.client and self.shell is not None:
-            exchange = self.shell.released.get(self.client.id)
+            exchange = self.shell.released.get(self.shell.streams.get(event.connection.id, self.client.id))
             if exchange is not None and exchange.recording.status != SWITCHING:
                 try:
                     await self.shell.turns.wait(exchange)
@@ -475,6 +478,7 @@ class FrontedInstance(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
         """Serve one connection."""
         handler = ConnectionHandler(ctx.master, reader, writer, ctx.options, self.mode)  # type: ignore[no-untyped-call]
         handler.shell = cast("Fronted", self.manager).shell
+        handler.max_conns = defaultdict(lambda: asyncio.Semaphore(STREAMS))
         handler.layer = self.make_top_layer(handler.layer.context)
         with self.manager.register_connection(handler.client.id, handler):
             await handler.handle_client()

@@ -1,0 +1,369 @@
+"""HTTP/2 on a client's connection: mitmproxy's own framing, and behind each stream a replay layer of its own.
+
+    client == HTTP/2 == Http2Layer -- stream 1, as HTTP/1 -- ReplayLayer -- its upstream connection
+                                  +- stream 3, as HTTP/1 -- ReplayLayer -- its upstream connection
+
+A stream carries one request and one answer, as an HTTP/1 connection does between two requests. So a stream gets a
+`Client` of its own, and whatever the replay layer does for a connection (recorded times, misses, injected faults,
+recording, the wall before every upstream) it does for a stream. A layer whose stream has ended serves another one, and
+its upstream connection is used again. Upstream it is HTTP/2 where the provider takes it: a server is offered what its
+client speaks (`Recorder.server_connect`).
+
+A gRPC request is handed on when it is whole, so that a stream in both directions, which we do not speak, is refused
+before anything of it has gone anywhere.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import h11
+from h2.errors import ErrorCodes
+from mitmproxy import http
+from mitmproxy.connection import Client, Connection, ConnectionState
+from mitmproxy.proxy import commands, events, layer
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layers.http._base import HttpEvent, ReceiveHttp
+from mitmproxy.proxy.layers.http._events import (
+    RequestData,
+    RequestEndOfMessage,
+    RequestHeaders,
+    RequestProtocolError,
+    ResponseData,
+    ResponseEndOfMessage,
+    ResponseHeaders,
+    ResponseTrailers,
+)
+from mitmproxy.proxy.layers.http._http2 import Http2Server
+
+from llmproxy.core.traffic import grpc
+from llmproxy.errors import RefusedError
+from llmproxy.mitm.http1.replay_layer import ReplayLayer
+from llmproxy.mitm.proxy_context import ProxyContext
+
+log = logging.getLogger(__name__)
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""What a client of HTTP/2 says first (RFC 9113 3.4)."""
+ALPN = b"h2"
+LONGEST_HEAD = 1 << 20
+"""Bytes of a recorded answer's head."""
+ONE_CONNECTION = frozenset(
+    {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"trailer"}
+)
+"""Fields that HTTP/2 has no place for (RFC 9113 8.2.2)."""
+LOOK = 1.0
+"""Seconds after which a gRPC request that has not ended is looked at."""
+
+Commands = layer.CommandGenerator[None]
+
+
+class NotSpoken(RefusedError):
+    """What of gRPC is not served."""
+
+    code = "llmproxy_grpc_streams"
+    status = 501
+
+
+@dataclass
+class StreamEndedHook(commands.StartHook):  # type: ignore[no-untyped-call]
+    """A stream has ended (`Recorder.stream_ended`)."""
+
+    client: Client
+    blocking = False
+
+
+class StrictHttp2Server(Http2Server):
+    """mitmproxy's, which refuses what HTTP/2 forbids: upstream heads are looked at less strictly."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.h2_conf.validate_inbound_headers = True
+
+
+class Stream:
+    """A replay layer, and the stream that it serves now, as HTTP/1 to it."""
+
+    def __init__(self, context: Context, make: Callable[[Context], ReplayLayer], *, rpc: bool) -> None:
+        """Stand before the first request; `rpc`: only calls of gRPC are served."""
+        self.client = copy.copy(context.client)
+        self.client.id, self.client.alpn, self.client.alpn_offers = str(uuid.uuid4()), None, (ALPN,)
+        inner = context.fork()
+        inner.client = self.client
+        self.layer, self.rpc = make(inner), rpc
+        self.gone = False
+        """Nothing more is served."""
+        self.begin(0)
+
+    def begin(self, number: int) -> None:
+        """Stand before a request, the first of this number."""
+        self.number = number
+        self.request: http.Request | None = None
+        """Of gRPC: its head, until it is whole."""
+        self.held = bytearray()
+        self.since = time.monotonic()
+        self.head: http.Response | None = None
+        """Of the answer, until it is sent."""
+        self.answered = self.closed = False
+        self.h1 = h11.Connection(h11.CLIENT, max_incomplete_event_size=LONGEST_HEAD)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether another request may come: this one is answered, and all is accounted for."""
+        over = self.answered and not self.closed and self.h1.states[h11.CLIENT] is h11.DONE
+        return over and self.layer.between_requests
+
+
+class Http2Layer(layer.Layer):
+    def __init__(self, context: Context, shell: ProxyContext, make: Callable[[Context], ReplayLayer]) -> None:
+        """Serve a client that speaks HTTP/2; `make` puts a replay layer before a stream's client."""
+        super().__init__(context)
+        self._shell, self._make = shell, make
+        self._server = StrictHttp2Server(context.fork())
+        self._streams: dict[int, Stream] = {}
+        self._free: dict[bool, list[Stream]] = {True: [], False: []}
+        self._waiting: dict[commands.Command, Stream] = {}
+        """By what was asked for: who waits for it."""
+        self._looks: dict[commands.Command, int] = {}
+        """By what was asked for: the stream to look at then."""
+        self._upstream: dict[Connection, Stream] = {}
+
+    # --- events ----------------------------------------------------------------------------------------------------
+
+    def _handle_event(self, event: events.Event) -> Commands:
+        if isinstance(event, events.CommandCompleted):
+            if (number := self._looks.pop(event.command, None)) is not None:
+                yield from self._look_at(number)
+            elif (stream := self._waiting.pop(event.command, None)) is not None:
+                yield from self._pass_in(stream, event)
+        elif isinstance(event, events.ConnectionEvent) and event.connection is not self.context.client:
+            if (stream := self._upstream.get(event.connection)) is not None:
+                yield from self._pass_in(stream, event)
+        else:
+            yield from self._serve(event)
+            if isinstance(event, events.ConnectionClosed):
+                for stream in [*self._streams.values(), *self._free[True], *self._free[False]]:
+                    yield from self._drop(stream)
+
+    def _serve(self, event: events.Event) -> Commands:
+        """Let mitmproxy read and write frames."""
+        for command in self._server.handle_event(event):
+            if isinstance(command, ReceiveHttp):
+                try:
+                    yield from self._receive(command.event)
+                except h11.LocalProtocolError as why:  # no HTTP/1 can say this request
+                    log.info("a request over HTTP/2 is refused: %s", why)
+                    yield from self._reset(command.event.stream_id)
+            else:
+                yield command
+
+    def _receive(self, event: HttpEvent) -> Commands:
+        """Hand a piece of a request on to the layer behind its stream."""
+        if isinstance(event, RequestHeaders):
+            yield from self._open(event)
+            return
+        if (stream := self._streams.get(event.stream_id)) is None:
+            return
+        if isinstance(event, RequestProtocolError):
+            yield from self._drop(stream)
+        elif isinstance(event, RequestData):
+            yield from self._receive_body(stream, event.data)
+        elif isinstance(event, RequestEndOfMessage):
+            yield from self._receive_end(stream)
+
+    # --- requests --------------------------------------------------------------------------------------------------
+
+    def _open(self, event: RequestHeaders) -> Commands:
+        request, rpc = event.request, grpc.is_grpc(event.request.headers.get("content-type", ""))
+        free = self._free[rpc]
+        stream = free.pop() if free else Stream(self.context, self._make, rpc=rpc)
+        stream.begin(event.stream_id)
+        self._streams[event.stream_id] = stream
+        if (user := self._shell.users.get(self.context.client.id)) is not None:
+            self._shell.users[stream.client.id] = user
+        if rpc and not event.end_stream:
+            stream.request = request
+            yield from self._look_later(stream)
+        else:
+            yield from self._send_in(stream, stream.h1.send(head_of(request, whole=event.end_stream)))
+
+    def _receive_body(self, stream: Stream, data: bytes) -> Commands:
+        if stream.request is None:
+            yield from self._send_in(stream, stream.h1.send(h11.Data(data=data)))
+            return
+        stream.held += data
+        if grpc.count_messages(stream.held) > 1:
+            yield from self._refuse(stream)
+        elif len(stream.held) > self._shell.engine.config.max_request:  # the layer says so, or lets it through
+            yield from self._hand_on(stream, head_of(stream.request, whole=False))
+
+    def _receive_end(self, stream: Stream) -> Commands:
+        if stream.request is not None:
+            yield from self._hand_on(stream, head_of(stream.request, whole=False, length=len(stream.held)))
+        yield from self._send_in(stream, stream.h1.send(h11.EndOfMessage()))
+
+    def _hand_on(self, stream: Stream, head: h11.Request) -> Commands:
+        """Let the layer have what was held of a gRPC request."""
+        stream.request = None
+        data = bytes(stream.held)
+        stream.held.clear()
+        yield from self._send_in(stream, (stream.h1.send(head) or b"") + (stream.h1.send(h11.Data(data=data)) or b""))
+
+    def _look_later(self, stream: Stream) -> Commands:
+        look = commands.RequestWakeup(LOOK)
+        self._looks[look] = stream.number
+        yield look
+
+    def _look_at(self, number: int) -> Commands:
+        """Refuse a gRPC request that has a message and no end, or that nothing more comes of."""
+        stream = self._streams.get(number)
+        if stream is None or stream.request is None:
+            return
+        if grpc.count_messages(stream.held) or time.monotonic() - stream.since > self._shell.body_patience:
+            yield from self._refuse(stream)
+        else:
+            yield from self._look_later(stream)
+
+    def _refuse(self, stream: Stream) -> Commands:
+        """Say that gRPC with a stream of requests is not spoken."""
+        request, stream.request = stream.request, None
+        if request is None:
+            return
+        error = NotSpoken(
+            "llmproxy: a gRPC call whose client sends more than one message, or none to the end of its call,"
+            " is not served; nothing was sent upstream.",
+            hint="Unary calls and answers that are streams are served: docs/interception.md, What is not spoken.",
+        )
+        status = NotSpoken.status
+        self._shell.on_call(self._shell.engine.sum_up_refusal(request.method, request.path, status, error))
+        fields = [(name.encode(), value.encode()) for name, value in grpc.refusal(status, error.code, str(error))]
+        yield from self._write(ResponseHeaders(stream.number, answer_of(200, fields), end_stream=True))
+        yield from self._reset(stream.number, ErrorCodes.NO_ERROR)
+
+    # --- answers ---------------------------------------------------------------------------------------------------
+
+    def _send_in(self, stream: Stream, data: bytes | None) -> Commands:
+        if data and not stream.gone:
+            yield from self._pass_in(stream, events.DataReceived(stream.client, data))
+
+    def _pass_in(self, stream: Stream, event: events.Event) -> Commands:
+        """Let the layer behind a stream work; what it has for its client goes out as frames."""
+        for command in stream.layer.handle_event(event):
+            if command.blocking or isinstance(command, commands.RequestWakeup):
+                self._waiting[command] = stream
+            if isinstance(command, commands.OpenConnection):
+                self._upstream[command.connection] = stream
+                self._shell.streams[command.connection.id] = stream.client.id
+            if not isinstance(command, commands.ConnectionCommand) or command.connection is not stream.client:
+                yield command
+            elif isinstance(command, commands.SendData):
+                yield from self._answer(stream, command.data)
+            elif isinstance(command, commands.CloseConnection):
+                yield from self._answer(stream, b"")
+        if isinstance(event, events.ConnectionClosed) and event.connection is not stream.client:
+            self._forget(event.connection)
+        if stream.gone or not stream.number:
+            return
+        if stream.is_free:
+            del self._streams[stream.number]
+            stream.number = 0
+            self._free[stream.rpc].append(stream)
+        elif stream.closed:  # answered in the middle of its body, or cut
+            code = ErrorCodes.NO_ERROR if stream.answered else ErrorCodes.INTERNAL_ERROR
+            yield from self._reset(stream.number, code)
+
+    def _answer(self, stream: Stream, data: bytes) -> Commands:
+        """Send what the layer says to its client; nothing is the end of its connection."""
+        if stream.gone or stream.closed:
+            return
+        stream.closed = not data
+        if stream.answered:
+            return
+        stream.h1.receive_data(data)
+        try:
+            while (event := stream.h1.next_event()) is not h11.NEED_DATA:
+                yield from self._send_out(stream, event)
+                if isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
+                    break
+        except h11.RemoteProtocolError as why:  # an answer that was cut ends so
+            log.debug("an answer ends before its end: %s", why)
+            stream.closed = True
+
+    def _send_out(self, stream: Stream, event: object) -> Commands:
+        number = stream.number
+        if isinstance(event, h11.Response):
+            kept = [field for field in event.headers if field[0] not in ONE_CONNECTION]
+            stream.head = answer_of(event.status_code, kept)
+            if not any(name == b"grpc-status" for name, _ in kept):  # else its head is its end
+                yield from self._send_head(stream)
+        elif isinstance(event, h11.Data) and event.data:
+            yield from self._send_head(stream)
+            yield from self._write(ResponseData(number, bytes(event.data)))
+        elif isinstance(event, h11.EndOfMessage):
+            yield from self._send_head(stream, last=not event.headers)
+            if event.headers:
+                yield from self._write(ResponseTrailers(number, http.Headers(list(event.headers))))
+            stream.answered = True
+            yield from self._write(ResponseEndOfMessage(number))
+
+    def _send_head(self, stream: Stream, *, last: bool = False) -> Commands:
+        head, stream.head = stream.head, None
+        if head is not None:
+            yield from self._write(ResponseHeaders(stream.number, head, end_stream=last))
+
+    def _write(self, event: HttpEvent) -> Commands:
+        yield from self._server.handle_event(event)
+
+    # --- ends ------------------------------------------------------------------------------------------------------
+
+    def _reset(self, number: int, code: ErrorCodes = ErrorCodes.INTERNAL_ERROR) -> Commands:
+        """End a stream at once, if it has not ended."""
+        if not self._server.is_closed(number):
+            self._server.h2_conn.reset_stream(number, code)
+            yield commands.SendData(self.context.client, self._server.h2_conn.data_to_send())
+        if (stream := self._streams.get(number)) is not None:
+            yield from self._drop(stream)
+
+    def _drop(self, stream: Stream) -> Commands:
+        """Let the layer behind a stream hear that its client has gone, and end what it has upstream."""
+        if stream.gone:
+            return
+        stream.gone, stream.client.state = True, ConnectionState.CLOSED
+        self._streams.pop(stream.number, None)
+        if stream in self._free[stream.rpc]:
+            self._free[stream.rpc].remove(stream)
+        yield from self._pass_in(stream, events.ConnectionClosed(stream.client))
+        for connection in [each for each, owner in self._upstream.items() if owner is stream]:
+            yield commands.CloseConnection(connection)
+            self._forget(connection)
+        yield StreamEndedHook(stream.client)
+
+    def _forget(self, connection: Connection) -> None:
+        self._upstream.pop(connection, None)
+        self._shell.streams.pop(connection.id, None)
+
+
+def head_of(request: http.Request, *, whole: bool, length: int | None = None) -> h11.Request:
+    """Return the head of a request as HTTP/1 says it; `whole`: it has no body.
+
+    `length` is its body's, where that is known. Raises h11.LocalProtocolError: HTTP/1 cannot say it.
+    """
+    fields = [(name, value) for name, value in request.headers.fields if name not in (b"cookie", b"host")]
+    if cookies := request.headers.get_all("cookie"):
+        fields.append((b"cookie", "; ".join(cookies).encode("utf-8", "surrogateescape")))
+    host = request.data.authority or request.headers.get("host", "").encode("utf-8", "surrogateescape")
+    if length is not None and "content-length" not in request.headers:
+        fields.append((b"content-length", b"%d" % length))
+    elif not whole and "content-length" not in request.headers:
+        fields.append((b"transfer-encoding", b"chunked"))
+    return h11.Request(method=request.data.method, target=request.data.path, headers=[(b"host", host), *fields])
+
+
+def answer_of(status: int, fields: Iterable[tuple[bytes, bytes]]) -> http.Response:
+    """Return the head of an answer as mitmproxy writes it in HTTP/2."""
+    return http.Response(b"HTTP/2.0", status, b"", http.Headers(list(fields)), None, None, time.time(), None)

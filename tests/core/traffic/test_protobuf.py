@@ -1,0 +1,68 @@
+"""Messages of protobuf are shown by their descriptor, or by the texts in them; nothing raises but for a wrong file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from google.protobuf import descriptor_pb2
+from hypothesis import given, strategies as st
+
+from llmproxy.core.traffic.protobuf import Descriptors, find_texts, format_messages
+from llmproxy.errors import SettingsError
+
+
+def descriptor_set(package: str, service: str, method: str, field: str) -> descriptor_pb2.FileDescriptorSet:
+    """Describe a service whose one method takes and gives a message with one text."""
+    held = descriptor_pb2.FileDescriptorSet()
+    file = held.file.add(name="a.proto", package=package, syntax="proto3")
+    message = file.message_type.add(name="Said")
+    kind = descriptor_pb2.FieldDescriptorProto
+    message.field.add(name=field, number=1, type=kind.TYPE_STRING, label=kind.LABEL_OPTIONAL)
+    name = f".{package}.Said"
+    file.service.add(name=service).method.add(name=method, input_type=name, output_type=name)
+    return held
+
+
+@pytest.mark.parametrize(
+    ("data", "texts"),
+    [
+        (b"", []),
+        (b"\x0a\x02hi", [("1", "hi")]),
+        (b"\x0a\x04\x12\x02hi\x10\x05", [("1.2", "hi")]),
+        (b"\x0a\x22\x0a\x20" + b"x" * 32, [("1.1", "x" * 32)]),  # its length is a character
+        (b"\x0d\0\0\0\0\x11\0\0\0\0\0\0\0\0\x1a\x03\xff\xfe\xfd", []),
+        (b"just text", [("", "just text")]),
+        (b"\xff\xff", []),
+        (b"\x0a\x7f", []),
+        (b"\x0a\x04\xc3\xa9\n\n", [("1", "\xe9\n\n")]),
+    ],
+)
+def test_the_texts_of_a_message_are_found(data: bytes, texts: list[tuple[str, str]]) -> None:
+    """With the numbers of the fields that lead to them."""
+    assert find_texts(data) == texts
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_raise(data: bytes) -> None:
+    """Whatever a body is."""
+    list(format_messages(data, "/a/b", None, answer=True))
+    find_texts(data)
+
+
+def test_a_descriptor_that_does_not_fit_is_an_error_in_words(tmp_path: Path) -> None:
+    """No file, no descriptors, another method, another message: each says what it is."""
+    path = tmp_path / "a.desc"
+    path.write_bytes(descriptor_set("a", "Chat", "Say", "text").SerializeToString())
+    known = Descriptors(path)
+    assert known.format("/a.Chat/Say", b"\x0a\x02hi", answer=True) == '{\n  "text": "hi"\n}'
+    wrong = {("/a.Chat/Ask", b""): "does not know a.Chat/Ask", ("/b/c", b""): "It knows: a.Chat"}
+    wrong |= {("/a.Chat/Say", b"\xff"): "no a.Said", ("/a.Chat/Say", b"\x20\x01"): "no field of a.Said"}
+    for (target, data), why in wrong.items():
+        with pytest.raises(SettingsError) as said:
+            known.format(target, data, answer=False)
+        assert why in str(said.value)
+    path.write_text("no such thing")
+    for each in (path, tmp_path / "none"):
+        with pytest.raises(SettingsError, match="holds no descriptors"):
+            Descriptors(each)

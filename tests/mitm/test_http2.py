@@ -1,0 +1,152 @@
+"""HTTP/2 at the port and under interception, with a real client: recorded and replayed as over HTTP/1, and the other way round."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import h2.events as h2_events
+import httpx
+import pytest
+
+from llmproxy.core.traffic.interaction import Ending
+from tests.mitm.rig import Rig, recorded
+from tests.mitm.wire import body_of, chat
+from tests.provider import Answer, Piece, Provider, Reply, Script, Step
+from tests.support.http2_frames import client as h2_client, hostile
+
+STREAM = Answer(
+    200, (("content-type", "text/event-stream"),), tuple(Piece(b"data: %d\n\n" % n, 0.002) for n in range(9))
+)
+HELLO = Script((Step(Reply("hello"), times=None),))
+
+
+@contextmanager
+def client(rig: Rig) -> Iterator[httpx.Client]:
+    """Speak HTTP/2 without asking first."""
+    with httpx.Client(http1=False, http2=True, base_url=rig.url, timeout=60, trust_env=False) as made:
+        yield made
+
+
+def ask(c: httpx.Client, text: str, **more: object) -> httpx.Response:
+    """Ask over HTTP/2."""
+    got = c.post("/v1/chat/completions", content=body_of(text, **more), headers={"content-type": "application/json"})
+    assert got.http_version == "HTTP/2"
+    return got
+
+
+@pytest.mark.parametrize("speed", [0, 1])
+def test_what_is_recorded_over_one_version_replays_over_the_other(tmp_path: Path, speed: float) -> None:
+    """The same key, the same bytes, streams too, at any speed."""
+    script = Script((Step(Reply("one")), Step(STREAM), Step(Reply("two"))))
+    store = tmp_path / "x.db"
+    with Provider(script) as p, Rig("record", store, {"openai": p.url}) as rig, client(rig) as c, rig.client() as wire:
+        first, stream = ask(c, "1").content, ask(c, "2", stream=True).content
+        second = wire.ask(chat("3")).body
+    assert stream == b"".join(piece.data for piece in STREAM.pieces)
+    with Rig("replay", store, speed=speed) as rig, client(rig) as c, rig.client() as wire:
+        assert (wire.ask(chat("1")).body, wire.ask(chat("2", stream=True)).body) == (first, stream)
+        got = [ask(c, "1"), ask(c, "2", stream=True), ask(c, "3")]
+        assert [each.content for each in got] == [first, stream, second]
+        assert {each.headers["x-llmproxy-cache"] for each in got} == {"hit"}
+        missed = ask(c, "4")
+        assert (missed.status_code, missed.headers["x-llmproxy-cache"]) == (404, "miss")
+        assert "no recorded response" in missed.text
+        assert c.get("/_llmproxy/sessions").json()["sessions"][0]["name"] == "default"
+
+
+async def ask_all(rig: Rig, texts: list[str]) -> list[httpx.Response]:
+    """Ask everything at once over one connection."""
+    one = httpx.Limits(max_connections=1)
+    async with httpx.AsyncClient(http1=False, http2=True, limits=one, timeout=60, trust_env=False) as c:
+        url = f"{rig.url}/v1/chat/completions"
+        return await asyncio.gather(*(c.post(url, content=body_of(text)) for text in texts))
+
+
+def test_a_hundred_streams_share_one_connection(tmp_path: Path) -> None:
+    """Each is recorded, each replays, and the upstream's connections are used again."""
+    store, texts = tmp_path / "x.db", [f"q{n}" for n in range(100)]
+    with Provider(HELLO) as p, Rig("record", store, {"openai": p.url}) as rig:
+        assert {each.status_code for each in asyncio.run(ask_all(rig, texts))} == {200}
+        with client(rig) as c:
+            ask(c, "one")
+            connections = p.connections
+            ask(c, "two")
+        assert (len(p.requests), p.connections) == (102, connections)
+    with Rig("replay", store) as rig:
+        assert {each.headers["x-llmproxy-cache"] for each in asyncio.run(ask_all(rig, texts))} == {"hit"}
+        rig.wait_idle()
+
+
+def test_a_stream_that_is_reset_ends_upstream_and_the_others_go_on(tmp_path: Path) -> None:
+    """What came of its answer is kept as left; nothing of it stays open."""
+    slow = Answer(200, STREAM.headers, (Piece(b"data: 1\n\n"), *(Piece(b"data: 2\n\n", 0.05) for _ in range(600))))
+    store = tmp_path / "x.db"
+    with Provider(Script((Step(slow), Step(Reply("hello"))))) as p, Rig("record", store, {"openai": p.url}) as rig:
+        h2, sock = h2_client(), socket.create_connection(("127.0.0.1", rig.port))
+        with sock:
+            fields = [
+                (":method", "POST"),
+                (":scheme", "http"),
+                (":authority", "127.0.0.1"),
+                (":path", "/v1/chat/completions"),
+            ]
+            h2.send_headers(1, [*fields, ("content-type", "application/json")])
+            h2.send_data(1, body_of("hi", stream=True), end_stream=True)
+            sock.sendall(h2.data_to_send())
+            while not any(isinstance(each, h2_events.DataReceived) for each in h2.receive_data(sock.recv(9999))):
+                pass
+            h2.reset_stream(1, 8)
+            h2.send_headers(3, [*fields, ("content-type", "application/json")])
+            h2.send_data(3, body_of("other"), end_stream=True)
+            sock.sendall(h2.data_to_send())
+            while not any(isinstance(each, h2_events.StreamEnded) for each in h2.receive_data(sock.recv(9999))):
+                pass
+            rig.wait_idle(20)
+    assert [each.response.ending for each in recorded(store)] == [Ending.LEFT, Ending.COMPLETE]
+
+
+def test_an_intercepted_client_gets_the_version_that_it_offers(tmp_path: Path) -> None:
+    """HTTP/2 by ALPN, though the provider speaks HTTP/1 alone; and HTTP/1 where nothing else is offered."""
+    store = tmp_path / "x.db"
+    with Provider(HELLO, tls=True) as p, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(p.ca_pem))
+        with Rig("auto", store, {"openai": p.url}, forward=True) as rig:
+            for http2, version in ((True, "HTTP/2"), (False, "HTTP/1.1")):
+                with httpx.Client(
+                    http2=http2,
+                    verify=ssl.create_default_context(cafile=rig.shell.ca),
+                    proxy=rig.url,
+                    timeout=60,
+                    trust_env=False,
+                ) as c:
+                    got = c.post(f"{p.url}/v1/chat/completions", content=body_of("hi"))
+                    assert (got.http_version, got.status_code) == (version, 200)
+        assert len(p.requests) == 2
+
+
+def test_hostile_frames_reach_nobody_and_hold_nothing_up(tmp_path: Path) -> None:
+    """A hundred hostile clients, in a mode that would forward: none hangs, nothing goes upstream, others are served."""
+    with Provider(Script(())) as p, Rig("replay", tmp_path / "x.db", {"openai": p.url}) as rig:
+
+        def attack(seed: int) -> None:
+            where = ("127.0.0.1", rig.port)
+            with suppress(ConnectionError), socket.create_connection(where, timeout=20) as sock:
+                sock.sendall(hostile(seed))  # it may be closed while we send
+                sock.shutdown(socket.SHUT_WR)
+                while sock.recv(1 << 16):
+                    pass
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(attack, range(100)))
+        with client(rig) as c:
+            assert ask(c, "hi").status_code == 404
+        rig.wait_idle(20)
+        assert p.connections == 0
+        assert threading.active_count() < 50
