@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import typer
 
@@ -46,6 +47,12 @@ def show(
     raw: bool = typer.Option(False, "--raw", help="Write the exact bytes of the answer's body, nothing else."),
     request: bool = typer.Option(False, "--request", help="With --raw: those of the request's body."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    descriptor: Path | None = typer.Option(
+        None,
+        "--descriptor",
+        metavar="FILE",
+        help="Read gRPC by this file (protoc --descriptor_set_out).",
+    ),
 ) -> None:
     """Show an interaction (the conversation, the answer, tool calls, tokens, timing), or a whole cassette as a
     conversation.
@@ -53,13 +60,14 @@ def show(
     if cassette or not is_number(what):
         show_cassette(what, store, single="--raw" if raw else "--request" if request else "", as_json=as_json)
         return
-    _show(what, store, raw=raw, request=request, as_json=as_json)
+    _show(what, store, raw=raw, request=request, as_json=as_json, descriptor=descriptor)
 
 
-def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: bool) -> None:
+def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: bool, descriptor: Path | None) -> None:
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.keys.scrub import Rules
+    from llmproxy.core.traffic.interaction import is_grpc
 
     with open_given(store) as database:
         other = also_called(database, typed, "show")
@@ -98,10 +106,31 @@ def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: 
     ]:
         head, value = text[:_HEAD], printable(text[_HEAD:])
         print_line(head + f"\n{' ' * _HEAD}".join(wrap_text(value, room(), _HEAD)))
-    if request:
+    if is_grpc(found.response.headers):
+        _print_grpc(found, descriptor)
+    elif request:
         print_line("\n" + body_text(found.request.body))
     else:
         _print_talk(found, asked, answer)
+
+
+def _print_grpc(found: Interaction, descriptor: Path | None) -> None:
+    """Print the messages of a call, and what it ended with."""
+    from llmproxy.core.traffic.grpc import Descriptors, format_messages
+    from llmproxy.core.traffic.interaction import TRAILER
+
+    read, ending = Descriptors(descriptor) if descriptor else None, found.response.ending.value
+    for title, body, answer in (
+        ("--- request", found.request.body, False),
+        ("=== answer" + ("" if ending == "complete" else f" ({ending})"), found.response.body, True),
+    ):
+        print_line(f"\n{title}")
+        for text in format_messages(body, found.request.target, read, answer=answer):
+            print_line(paragraphs(text))
+    print_line("\n=== end")
+    for name, value in found.response.headers:
+        if value and name.startswith((TRAILER, "grpc-status", "grpc-message")):
+            print_line(line(f"{name.removeprefix(TRAILER)}: {unquote(value)}"))
 
 
 def _print_talk(found: Interaction, asked: Sequence[Message], answer: Message | None) -> None:

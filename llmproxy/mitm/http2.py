@@ -42,6 +42,7 @@ from mitmproxy.proxy.layers.http._events import (
 from mitmproxy.proxy.layers.http._http2 import Http2Server
 
 from llmproxy.core.traffic import grpc
+from llmproxy.core.traffic.interaction import is_grpc
 from llmproxy.errors import RefusedError
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.proxy_context import ProxyContext
@@ -179,7 +180,7 @@ class Http2Layer(layer.Layer):
     # --- requests --------------------------------------------------------------------------------------------------
 
     def _open(self, event: RequestHeaders) -> Commands:
-        request, rpc = event.request, grpc.is_grpc(event.request.headers.get("content-type", ""))
+        request, rpc = event.request, is_grpc((("content-type", event.request.headers.get("content-type", "")),))
         free = self._free[rpc]
         stream = free.pop() if free else Stream(self.context, self._make, rpc=rpc)
         stream.begin(event.stream_id)

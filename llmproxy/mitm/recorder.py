@@ -30,8 +30,7 @@ from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic import response_bytes
 from llmproxy.core.traffic.frames import SWITCHING
-from llmproxy.core.traffic.grpc import is_grpc
-from llmproxy.core.traffic.interaction import Headers, header
+from llmproxy.core.traffic.interaction import Headers, header, is_grpc
 from llmproxy.errors import LLMProxyError, UpstreamError, unsign_text
 from llmproxy.mitm.intercept import is_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext
@@ -188,7 +187,7 @@ class Recorder(SocketHooks):
             self._address(flow.request, exchange)
             if takes_trailers:
                 flow.request.headers["te"] = "trailers"
-            if is_rpc(exchange.request.headers):
+            if is_grpc(exchange.request.headers):
                 flow.request.headers["grpc-accept-encoding"] = "identity"  # its messages would hide from redaction
             flow.request.stream = True
             exchange.progress.released = self._shell.engine.clock()
@@ -232,7 +231,7 @@ class Recorder(SocketHooks):
             exchange = self._shell.released.get(stream or data.client.id)
             if exchange is not None and exchange.decision in (Decision.RECORD, Decision.PASS):
                 allowed = data.server.address == place(exchange.route.upstream)[1]
-                offer_protocols(data, is_rpc=is_rpc(exchange.request.headers), is_stream=stream is not None)
+                offer_protocols(data, is_rpc=is_grpc(exchange.request.headers), is_stream=stream is not None)
             allowed = allowed or is_tunnel(self._shell, data)
         finally:
             if not allowed:
@@ -367,11 +366,6 @@ class Recorder(SocketHooks):
         msg = f"llmproxy: {exchange.route.provider.name} at {exchange.route.upstream} {what}: {plain_cause(cause)}"
         hint = f"Nothing was recorded. Another address: --upstream {exchange.route.provider.name}=URL"
         return UpstreamError(self._shell.engine.redactor.text(msg), hint=hint)
-
-
-def is_rpc(headers: Headers) -> bool:
-    """Return whether a request is a call of gRPC."""
-    return is_grpc(header(headers, "content-type") or "")
 
 
 def offer_protocols(data: ServerConnectionHookData, *, is_rpc: bool, is_stream: bool) -> None:

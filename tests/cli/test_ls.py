@@ -14,6 +14,7 @@ from llmproxy.amounts import when
 from llmproxy.cli import main
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
+from tests.core.traffic.test_grpc import descriptor_set
 from tests.support.chats import EVIL, NOW, ODD, chat, fill, run
 from tests.trace.observing.chats import asks, call, result, said, user
 from tests.trace.observing.test_servers import Tools
@@ -88,6 +89,25 @@ def test_who_asked_and_which_model_answered_is_shown(tmp_path: Path, capsys: pyt
     assert "\nclient      Claude Code 2.1.197\nanswered by gpt-4o-2024-08-06 fp_7\n" in out
     told = json.loads(run(capsys, path, "show", "1", "--json")[1])
     assert (told["client"], told["answered_by"]) == ("Claude Code 2.1.197", "gpt-4o-2024-08-06 fp_7")
+
+
+def test_show_reads_messages_of_grpc(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sizes, texts and the end; by a descriptor, JSON; one that does not fit is an error in words."""
+    one, path = chat(), tmp_path / "llmproxy.db"
+    body = b"\0\0\0\0\x04\x0a\x02hi"
+    headers = (("content-type", "application/grpc"), ("trailer:grpc-status", "15"), ("trailer:grpc-message", "100%25"))
+    request = dataclasses.replace(one.request, target="/a.Chat/Say", body=body)
+    response = dataclasses.replace(one.response, headers=headers, chunks=(Chunk(1, body + body[:6]),))
+    fill(path, dataclasses.replace(one, request=request, response=response))
+    out = run(capsys, path, "show", "1")[1]
+    assert "message 1, 4 bytes\n  1           hi\n" in out
+    assert out.endswith("6 bytes of a message that was cut\n\n=== end\ngrpc-status: 15\ngrpc-message: 100%\n")
+    described = tmp_path / "a.desc"
+    described.write_bytes(descriptor_set("a", "Chat", "Say", "text").SerializeToString())
+    assert '"text": "hi"' in run(capsys, path, "show", "1", "--descriptor", str(described))[1]
+    described.write_bytes(descriptor_set("a", "Other", "Say", "text").SerializeToString())
+    code, said = run(capsys, path, "show", "1", "--descriptor", str(described))
+    assert (code, "does not know a.Chat/Say" in said, "It knows: a.Other" in said) == (2, True, True)
 
 
 def test_show_shows_tool_calls(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

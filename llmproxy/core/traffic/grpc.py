@@ -1,20 +1,26 @@
-"""gRPC over HTTP/2: messages in a body, and how an error of ours is said in it.
+"""gRPC over HTTP/2: messages in a body, how an error of ours is said in it, and how people read it.
 
     body      messages, each behind a flag (is it compressed?) and its length in four bytes
     status    in trailers: `grpc-status`, `grpc-message`; in the head where the answer has nothing else
 
-Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md, and statuscodes.md beside it.
+A message is protobuf's: people read it by its descriptor where there is one, else the texts in it. Without a descriptor
+it says numbers of fields, and lengths: a text and a message inside look alike. What can be printed is taken for a text,
+unless it begins as a message does and is one to its end. Sources:
+https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md, statuscodes.md beside it, and
+https://protobuf.dev/programming-guides/encoding/
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from llmproxy.core.traffic.interaction import Headers
+from llmproxy.core.traffic.interaction import GRPC, Headers
+from llmproxy.errors import SettingsError
 from llmproxy.protocol import CACHE_HEADER
 
-MEDIA = "application/grpc"
 PREFIX = 5
 """Bytes before a message."""
 LONGEST = 6000
@@ -23,11 +29,9 @@ FAILED_PRECONDITION, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 9, 12, 13, 14
 _PLAIN = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 _STATUS = {501: UNIMPLEMENTED, 502: UNAVAILABLE, 503: UNAVAILABLE, 500: INTERNAL}
 """By our HTTP status; all else is a request that will fail until something is changed, and no client repeats it."""
-
-
-def is_grpc(content_type: str) -> bool:
-    """Return whether a body of this type holds messages of gRPC; gRPC-Web is HTTP as any other."""
-    return content_type == MEDIA or content_type.startswith((f"{MEDIA}+", f"{MEDIA};"))
+_SIZES = {1: 8, 5: 4}
+"""By kind of a field: bytes of its value."""
+_NESTED = 20
 
 
 def split_messages(body: bytes | bytearray) -> Iterator[tuple[bool, bytes]]:
@@ -53,4 +57,118 @@ def refusal(status: int, code: str, text: str, *, miss: bool = False) -> Headers
         text = f"{text[: len(text) * 3 // 4]} ..."
     ours = (("x-llmproxy-error", code), *(((CACHE_HEADER, "miss"),) if miss else ()))
     number = str(_STATUS.get(status, FAILED_PRECONDITION))
-    return (("content-type", MEDIA), ("grpc-status", number), ("grpc-message", said), *ours)
+    return (("content-type", GRPC), ("grpc-status", number), ("grpc-message", said), *ours)
+
+
+class Descriptors:
+    """What `protoc --include_imports --descriptor_set_out=FILE` wrote of services."""
+
+    def __init__(self, path: Path) -> None:
+        """Read a file. Raises SettingsError: it holds no descriptors, or protobuf is not installed."""
+        try:
+            from google.protobuf import descriptor_pb2, descriptor_pool
+        except ImportError as error:
+            raise SettingsError("--descriptor needs protobuf.", hint="uv pip install protobuf") from error
+        self._path, self._pool = path, descriptor_pool.DescriptorPool()
+        try:
+            held = descriptor_pb2.FileDescriptorSet.FromString(path.read_bytes())
+            for each in held.file:
+                self._pool.AddSerializedFile(each.SerializeToString())
+        except Exception as error:  # of its two implementations, each has its own
+            why = (error.strerror if isinstance(error, OSError) else None) or error
+            hint = "Write one: protoc --include_imports --descriptor_set_out=FILE SERVICE.proto"
+            raise SettingsError(f"--descriptor {path} holds no descriptors: {why}.", hint=hint) from error
+        self._known = [f"{each.package}.{one.name}".lstrip(".") for each in held.file for one in each.service]
+
+    def format(self, target: str, data: bytes, *, answer: bool) -> str:
+        """Return a message of a call as JSON.
+
+        Raises SettingsError: the file does not know the call, or the message is none of its type.
+        """
+        from google.protobuf import json_format, message_factory
+
+        service, _, name = target.strip("/").rpartition("/")
+        try:
+            method: Any = self._pool.FindServiceByName(service).methods_by_name[name]
+        except KeyError as error:
+            msg = f"--descriptor {self._path} does not know {service}/{name}."
+            raise SettingsError(msg, hint=f"It knows: {', '.join(self._known) or 'no service'}") from error
+        kind = method.output_type if answer else method.input_type
+        try:
+            made = message_factory.GetMessageClass(kind).FromString(data)
+        except Exception as error:  # as above
+            raise SettingsError(f"--descriptor {self._path}: a message is no {kind.full_name}: {error}.") from error
+        if data and not made.ListFields():
+            raise SettingsError(f"--descriptor {self._path}: a message has no field of {kind.full_name}.")
+        return str(json_format.MessageToJson(made, preserving_proto_field_name=True))
+
+
+def format_messages(body: bytes, target: str, descriptors: Descriptors | None, *, answer: bool) -> Iterator[str]:
+    """Yield the messages of a gRPC body, for people: as JSON, or their sizes and texts. Raises SettingsError."""
+    whole = 0
+    for number, (compressed, data) in enumerate(split_messages(body), 1):
+        whole += PREFIX + len(data)
+        yield f"message {number}, {len(data):,} bytes{', compressed' if compressed else ''}"
+        if compressed:
+            continue
+        if descriptors is not None:
+            yield descriptors.format(target, data, answer=answer)
+        else:
+            yield from (f"  {place:<10}  {text}" for place, text in find_texts(data))
+    if whole < len(body):
+        yield f"{len(body) - whole:,} bytes of a message that was cut"
+
+
+def find_texts(data: bytes) -> list[tuple[str, str]]:
+    """Return (numbers of the fields, text) of what can be printed in a message; of what is none, the whole."""
+    found = _read(data, 0)
+    if found is None:
+        return [("", text)] if (text := _text(data)) else []
+    return [(".".join(map(str, place)), text) for place, text in found]
+
+
+def _read(data: bytes, depth: int) -> list[tuple[tuple[int, ...], str]] | None:
+    """Return the texts of a message; None if it is none."""
+    found, at = list[tuple[tuple[int, ...], str]](), 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        number, kind = tag >> 3, tag & 7
+        if not number or at > len(data) or kind not in (0, 1, 2, 5):
+            return None
+        length, at = (_SIZES[kind], at) if kind in _SIZES else _varint(data, at)
+        if kind == 0:
+            continue
+        inner = data[at : at + length]
+        at += length
+        if at > len(data):
+            return None
+        if kind == 2:
+            text = _text(inner)
+            below = _read(inner, depth + 1) if depth < _NESTED and (not text or text[0] < " ") else None
+            if below:
+                found += [((number, *place), each) for place, each in below]
+            elif text:
+                found.append(((number,), text))
+    return found if at == len(data) else None
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the number at a place, and where it ends: behind the end of what is cut."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            break
+        value |= (data[at] & 0x7F) << shift
+        at += 1
+        if data[at - 1] < 0x80:
+            return value, at
+    return 0, len(data) + 1
+
+
+def _text(data: bytes) -> str:
+    """Return bytes as a text; empty if they cannot be printed."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return ""
+    return text if all(each.isprintable() or each in "\n\r\t" for each in text) else ""

@@ -42,6 +42,15 @@ so every store and file of cassettes can carry them.
 """
 
 
+GRPC = "application/grpc"
+
+
+def is_grpc(headers: Headers) -> bool:
+    """Return whether a body holds messages of gRPC; gRPC-Web is HTTP as any other."""
+    kind = header(headers, "content-type") or ""
+    return kind == GRPC or kind.startswith((f"{GRPC}+", f"{GRPC};"))
+
+
 def with_trailers(headers: Headers, trailers: Headers) -> Headers:
     """Return an answer's header fields with its trailers."""
     return (*headers, *((TRAILER + name, value) for name, value in trailers)) if trailers else headers

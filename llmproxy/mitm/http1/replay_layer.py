@@ -31,8 +31,7 @@ from llmproxy.core.control.answering import ControlRequest, error_answer
 from llmproxy.core.control.table import ControlledProxy
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.frames import SWITCHING
-from llmproxy.core.traffic.grpc import is_grpc
-from llmproxy.core.traffic.interaction import header
+from llmproxy.core.traffic.interaction import is_grpc
 from llmproxy.errors import LLMProxyError, MissError, RecordingError, RefusedError
 from llmproxy.mitm.framing import BodyTooSlow, Head, HeadTooSlow, rewrite_request
 from llmproxy.mitm.http1.forwarding import Forwarding
@@ -507,7 +506,7 @@ class ReplayLayer(layer.Layer):
         method = incoming.head.method if incoming.head else "POST"
         if exchange is not None and exchange.channel is Channel.MCP and exchange.request.body is not None:
             status, data = shell.refusal_of_mcp(error, exchange, close=close, method=method)
-        elif incoming.head and is_grpc(header(incoming.head.headers, "content-type") or ""):
+        elif incoming.head and is_grpc(incoming.head.headers):
             status, data = shell.refusal_of_grpc(error)
         else:
             family, operation = (exchange.family, exchange.operation) if exchange else (incoming.family, "")
