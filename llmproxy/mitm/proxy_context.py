@@ -244,10 +244,13 @@ class ProxyContext:
         method: str = "POST",
         operation: str = "",
         grants: Headers = (),
+        asked: Headers = (),
     ) -> tuple[int, bytes]:
-        """Write an error as its provider would say it: (status, whole response); `grants` let a page read it."""
+        """Write an error as its provider would say it: (status, whole response); `grants` let a page read it, `asked`
+        are the request's fields.
+        """
         plain = isinstance(error, MissError) and error.status == MissError.status
-        status = self.engine.config.miss_status or status_of_miss(family, operation) if plain else error.status
+        status = self.engine.config.miss_status or status_of_miss(family, operation, asked) if plain else error.status
         if status == 204:
             return status, head_bytes(204, "No Content", (("connection", "close"),) if close else ())
         headers, body = envelope(family, status, error.code, self.engine.redactor.text(str(error)))

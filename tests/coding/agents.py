@@ -47,8 +47,14 @@ class Agent:
     """Where its package comes from, if not from npm's registry: a folder."""
     shares: str = ""
     """The row whose packages it runs, if not its own."""
-    files: Mapping[str, str] = field(default_factory=dict)
-    """What lies in its home before it runs, by path."""
+    before: str = ""
+    """What a shell does before the command, with the same variables."""
+    python: str = ""
+    """Of which Python its package is, if it is one of PyPI: what `uv venv --python` takes."""
+    submits: str = ""
+    """The command by which it ends, if it does not end with words; ``{said}`` is what it says."""
+    most: int = 20
+    """Tool calls that its dialogue can have: 0 for one that only talks."""
 
 
 AGENTS = (
@@ -78,6 +84,13 @@ AGENTS = (
         aside=({"method": "GET", "path": "*/models"},),
     ),
 )
+
+
+def _write(file: str, text: str) -> str:
+    """Write a file of the home; ``$NAME`` in its text is a variable's value."""
+    quoted = text.replace('"', '\\"')
+    return f'mkdir -p "$(dirname ~/{file})" && echo "{quoted}" > ~/{file}'
+
 
 _COPILOT = Agent(
     "copilot",
@@ -110,7 +123,7 @@ MORE = (
         "command",
         {"GEMINI_API_KEY": "test"},
         {"description": "look"},
-        files={".gemini/settings.json": '{"security": {"auth": {"selectedType": "gemini-api-key"}}}'},
+        before=_write(".gemini/settings.json", '{"security":{"auth":{"selectedType":"gemini-api-key"}}}'),
     ),
     Agent(
         "qwen",
@@ -121,6 +134,50 @@ MORE = (
         {"OPENAI_MODEL": "gpt-4o"},
         {"description": "look", "is_background": False},
         aside=({"contains": "managed memory extraction subagent", "say": "ok"},),
+    ),
+    Agent(
+        "opencode",
+        "opencode-ai",
+        ("opencode", "run", "--auto", "-m", "openai/gpt-4o", ASK),
+        "bash",
+        "command",
+        {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"},
+        {"description": "look"},
+        "postinstall.mjs",
+        ({"contains": "You are a title generator", "say": "Notes"},),
+    ),
+    Agent(
+        "pi",
+        "@mariozechner/pi-coding-agent",
+        ("pi", "--provider", "openai", "--model", "gpt-4o", "-p", ASK),
+        "bash",
+        "command",
+        {"PI_OFFLINE": "1"},
+        before=_write(".pi/agent/models.json", '{"providers":{"openai":{"baseUrl":"$OPENAI_BASE_URL"}}}'),
+    ),
+    Agent(
+        "mini-swe-agent",
+        "mini-swe-agent",
+        ("mini", "-t", ASK, "-y", "--exit-immediately", "-m", "openai/gpt-4o"),
+        "bash",
+        "command",
+        {"MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors", "LITELLM_LOCAL_MODEL_COST_MAP": "true"},
+        stream=False,
+        python=">=3.12",
+        submits="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo '{said}'",
+    ),
+    Agent(
+        "aider",
+        "aider-chat",
+        (
+            *("aider", "--message", ASK, "--yes-always", "--no-check-update", "--analytics-disable"),
+            *("--no-show-model-warnings", "--no-gitignore", "--model", "openai/gpt-4o"),
+        ),
+        "",
+        "",
+        {"LITELLM_LOCAL_MODEL_COST_MAP": "true"},
+        python=">=3.10,<3.13",
+        most=0,
     ),
 )
 """Those that `scripts/lab/compatibility` alone runs, in their newest versions."""

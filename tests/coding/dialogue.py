@@ -58,7 +58,11 @@ def script(agent: Agent, cwd: str, turns: int) -> Script:
         call = {"name": agent.tool, "arguments": {agent.argument: text, **agent.arguments}}
         steps.append({"results": number, "stream": agent.stream, "call": [call], "takes": _taken(text)})
     said = f"The notes say: {NOTE}." + (" It is in {uuid}.txt." if turns > 2 else "")
-    steps.append({"results": turns, "stream": agent.stream, "say": said, "takes": _taken(said)})
+    last: dict[str, Any] = {"say": said}
+    if agent.submits:
+        text = agent.submits.replace("{said}", said)
+        last = {"call": [{"name": agent.tool, "arguments": {agent.argument: text, **agent.arguments}}]}
+    steps.append({"results": turns, "stream": agent.stream, "takes": _taken(said), **last})
     return load({"ordered": False, "steps": steps})
 
 

@@ -10,6 +10,10 @@ but the one that a row names (Claude Code's puts the program of this platform in
 from __future__ import annotations
 
 import json
+import os
+import platform
+import re
+import shutil
 import subprocess
 import sys
 from functools import cache
@@ -26,7 +30,13 @@ _QUIET = ("--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "error")
 def environment_of(agent: Agent, here: Path = HERE) -> Environment:
     """Return where an agent's packages lie, and how they come there."""
     folder = here / (agent.shares or agent.name)
-    install = ("npm", "ci", *_QUIET, "--prefix", str(folder))
+    if agent.python:
+        place, wanted = folder / ".venv", folder / "requirements.txt"
+        create: tuple[str, ...] = ("uv", "venv", "--quiet", "--allow-existing", "--python", agent.python, str(place))
+        install: tuple[str, ...] = ("uv", "pip", "install", "--quiet", "--python", str(place), "-r", str(wanted))
+        return Environment(agent.name, place, wanted, "uv", (create, install))
+    # A lock made today may lack what is for other systems; `ci` takes committed ones only.
+    install = ("npm", "ci" if here == HERE else "install", *_QUIET, "--prefix", str(folder))
     after = ("node", str(folder / "node_modules" / agent.package / agent.installer)) if agent.installer else ()
     commands = (install, after) if after else (install,)
     return Environment(agent.name, folder / "node_modules", folder / "package-lock.json", "npm", commands)
@@ -43,6 +53,9 @@ def _lock(agent: Agent, found: Environment) -> str:
     """Make the lock of a new agent: its newest version today, and no host."""
     folder = found.lock.parent
     folder.mkdir(parents=True, exist_ok=True)
+    if agent.python:
+        found.lock.write_text(agent.source or agent.package)
+        return ""
     (folder / "package.json").write_text(json.dumps({"name": f"llmproxy-coding-{agent.name}", "private": True}))
     wanted = ["--package-lock-only", "--save-exact", "--omit-lockfile-registry-resolved"]
     command = ["npm", "install", *_QUIET, *wanted, "--prefix", str(folder), agent.source or agent.package]
@@ -55,7 +68,32 @@ def _lock(agent: Agent, found: Environment) -> str:
 
 def programs_of(agent: Agent, here: Path = HERE) -> Path:
     """Return the folder of an agent's programs, for PATH."""
-    return environment_of(agent, here).place / ".bin"
+    return environment_of(agent, here).place / ("bin" if agent.python else ".bin")
+
+
+NODE = 22
+"""What the newest agents need."""
+
+
+def add_node(here: Path) -> None:
+    """Put a Node that the newest agents take on PATH, where this machine's is older and npm has one for it."""
+    program = shutil.which("node")
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout if program else ""
+    if (match := re.match(r"v(\d+)", said)) and int(match[1]) >= NODE:
+        return
+    name = f"node-{platform.system().lower()}-{'arm64' if platform.machine() in ('arm64', 'aarch64') else 'x64'}"
+    here.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["npm", "install", *_QUIET, "--prefix", str(here / "node"), f"{name}@24"], check=True)
+    os.environ["PATH"] = f"{here / 'node' / 'node_modules' / name / 'bin'}{os.pathsep}{os.environ['PATH']}"
+
+
+def version_of(agent: Agent, here: Path) -> str:
+    """Return which version of an agent was installed."""
+    place = environment_of(agent, here).place
+    if not agent.python:
+        return str(json.loads((place / agent.package / "package.json").read_text("utf-8"))["version"])
+    named = f"{agent.package.replace('-', '_')}-*.dist-info"
+    return next(place.glob(f"lib/python*/site-packages/{named}")).name.split("-")[1].removesuffix(".dist")
 
 
 if __name__ == "__main__":

@@ -159,7 +159,7 @@ class Lab:
 
     def record(self, where: Where) -> Ran:
         """Record the dialogue there."""
-        self._prepare(where, "record")
+        where.prepare("record")
         with Provider(script(self.agent, str(where.cwd), self.turns), check=False) as up:
             ran = self.run(where, up.url, "run", "--mode", "record")
             ran.upstream = len(up.requests)
@@ -170,7 +170,7 @@ class Lab:
 
     def learn(self, where: Where, *accept: str) -> Ran:
         """Let the recording be tried there."""
-        self._prepare(where, "learn")
+        where.prepare("learn")
         return self.run(where, DEAD, "learn", self.agent.name, *accept, cut_off=self.cut_off)
 
     def learn_all(self, where: Where) -> list[str]:
@@ -187,15 +187,8 @@ class Lab:
 
     def replay(self, where: Where, *options: str) -> Ran:
         """Replay it there, with nobody to ask."""
-        self._prepare(where, "replay")
+        where.prepare("replay")
         return self.run(where, DEAD, "run", *options, cut_off=self.cut_off)
-
-    def _prepare(self, where: Where, name: str) -> None:
-        """Make the place, and what the agent finds in its home."""
-        where.prepare(name)
-        for path, text in self.agent.files.items():
-            (where.home / path).parent.mkdir(parents=True, exist_ok=True)
-            (where.home / path).write_text(text)
 
     def run(self, where: Where, upstream: str, *words: str, cut_off: bool = False) -> Ran:
         """Run the agent under a command of llmproxy."""
@@ -215,7 +208,7 @@ class Lab:
         options = ["--store", str(self.store)]
         options += ["--cassette", self.agent.name] if words[0] == "run" else []
         options += [word for name in ("openai", "anthropic", "gemini") for word in ("--upstream", f"{name}={upstream}")]
-        asked = _shell(self.agent.command)
+        asked = " && ".join(filter(None, [self.agent.before, _shell(self.agent.command)]))
         command = [*words, *options, "--", "sh", "-c", asked]
         if cut_off and can_cut_off():
             command = [*AWAY, *python_itself("llmproxy"), *command]

@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from llmproxy.core.traffic.interaction import header
+
 if TYPE_CHECKING:
     from llmproxy.core.dialects.messages import Draft, Message
     from llmproxy.core.providers.table import Family
@@ -183,7 +185,7 @@ ROWS = (
     # Codex: 404 and 422 are asked six times in 8 s, 501 thirty times in 29 s
     Row("responses", operations=("responses",), miss_status=400),
     Row("responses", others=("realtime", "threads", "threads.runs")),
-    # Claude Code: 404 makes it ask again without a stream, and say that the model may not exist
+    # other clients than Claude Code (`_CLIENTS`): 404 says that the model may not exist, 501 is asked again
     Row("anthropic", ("anthropic",), ("messages", "complete"), miss_status=400, models="claude"),
     Row("gemini", ("gemini",), ("generateContent",), models="gemini"),
     Row("bedrock", ("bedrock",), ("converse", "invoke")),
@@ -191,6 +193,34 @@ ROWS = (
     Row("cohere", ("cohere",), ("v1.chat", "v1.generate", "v2.chat")),
 )  # fmt: skip
 """Every dialect. What nobody knows is taken for the first one's, which most others speak."""
+
+
+class ClientRow(NamedTuple):
+    """A client that takes another status of a miss better than the rest of its dialect."""
+
+    header: str
+    """A header field that it sends."""
+    begins: str
+    """How its value begins."""
+    family: Family
+    status: int
+    degrades: bool = False
+    """Whether it drops options and asks on when it is refused."""
+
+    def is_of(self, headers: Headers) -> bool:
+        """Return whether these are its fields."""
+        value = header(headers, self.header)
+        return value is not None and value.startswith(self.begins)
+
+
+_CLIENTS = (
+    # 2.1.332 asks six times at 400 and 422 (with fewer betas, then other tools), and says at 404 that the model may not
+    # exist; at 501 once, whole, as 2.1.197 does
+    ClientRow("user-agent", "claude-cli/", "anthropic", 501, degrades=True),
+    # GitHub Copilot CLI 1.0.102: once at any status; at 404 it says that the model was not found, and nothing of ours
+    ClientRow("x-interaction-type", "", "openai", 400),
+)
+"""Measured with `scripts/lab/miss-status`; the first that fits counts."""
 
 CHAT = frozenset(name for row in ROWS for name in row.operations)
 """Operations in which somebody says something and a model answers."""
@@ -226,9 +256,17 @@ def dialect_of(family: Family) -> Dialect:
     return _load(_BY_FAMILY[family].module)
 
 
-def status_of_miss(family: Family, operation: str = "") -> int:
-    """Return the status of a miss that the clients of this dialect take best."""
+def status_of_miss(family: Family, operation: str = "", headers: Headers = ()) -> int:
+    """Return the status of a miss that the client who sent these fields takes best, else the clients of its dialect."""
+    for each in _CLIENTS:
+        if each.family == family and each.is_of(headers):
+            return each.status
     return (_BY_OPERATION.get(operation) or _BY_FAMILY[family]).miss_status
+
+
+def find_degrading(headers: Headers) -> str | None:
+    """Return by which value of a field a client is told that drops options and asks on; None for any other."""
+    return next((each.begins for each in _CLIENTS if each.degrades and each.is_of(headers)), None)
 
 
 def speaker_of(model: str) -> Speaker:

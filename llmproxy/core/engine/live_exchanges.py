@@ -283,7 +283,7 @@ def refusal_of(exchange: Exchange, text: str, miss_status: int | None) -> Respon
     if exchange.channel is Channel.MCP:
         status, headers, body = refuse(exchange.operation, exchange.request.data, text)
     else:
-        status = miss_status or status_of_miss(exchange.family, exchange.operation)
+        status = miss_status or status_of_miss(exchange.family, exchange.operation, exchange.request.headers)
         headers, body = envelope(exchange.family, status, MissError.code, text)
     return Response(status, "", headers, (Chunk(0, body),) if body else ())
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from llmproxy.core.dialects.conversation import last_user_text
+from llmproxy.core.dialects.table import find_degrading
 from llmproxy.core.engine.decide import at_the_head, count, describe_failure, judge, playable
 from llmproxy.core.engine.identity import Keying, check_upstream
 from llmproxy.core.engine.state import TEXT, State
@@ -28,6 +29,7 @@ from llmproxy.core.providers.table import client_of
 from llmproxy.core.sessions.exchange import Config, Exchange, Harmless, Progress, ReceivedRequest, RequestPlace
 from llmproxy.core.sessions.interceptor import ClientEnds, Lookup, MissReason, Playback
 from llmproxy.core.sessions.journal import AnsweredQuestion
+from llmproxy.core.sessions.session import MissedCall, Question
 from llmproxy.core.store.queries import canonical_of, count as count_recordings, count_of, find_other_places
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.store import Store
@@ -109,9 +111,21 @@ def _candidates(exchange: Exchange, config: Config, store: Store, wording: Wordi
 
 
 class RepeatedMiss(MissError):
-    """A request that is no second miss: Claude Code asks so when its first question failed."""
+    """A request that is no second miss: Claude Code asks on without a stream, with fewer betas or with other tools when
+    its first question failed. It is told what that one differed in.
+    """
 
-    note = "asked again without a stream: the miss before"
+    note = "asked again by its client: the miss before"
+
+
+def find_question(exchange: Exchange, wanted: Canonical, typed: str) -> Question | None:
+    """Return what all attempts at one question have in common, for a client that drops options and asks on."""
+    client = find_degrading(exchange.request.headers)
+    if client is None:
+        return None
+    turns = wanted.tree.get("messages") if isinstance(wanted.tree, dict) else None
+    answers = [turn for turn in turns if turn.get("role") == "assistant"] if isinstance(turns, list) else []
+    return client, exchange.party, exchange.identity.model, typed, len(answers)
 
 
 class Misses:
@@ -123,10 +137,13 @@ class Misses:
         wanted = self._keying.canonical(exchange, exchange.request.data)
         miss = self.explain_refusal(exchange, why, recordings, wanted)
         exchange.kept.asked = self._state.redactor.text(miss.context.last_user[:TEXT])
-        if exchange.session.misses_again(wanted):
+        question = find_question(exchange, wanted, miss.context.last_user)
+        this = MissedCall(wanted, question, exchange.progress.arrived)
+        first = exchange.session.find_first_attempt(this)
+        if first is not None and isinstance(first.error, MissError):
             exchange.note = RepeatedMiss.note
-            error: MissError = RepeatedMiss(self._state.redactor.text(miss.text))
-            error.nearest = miss.nearest.id if miss.nearest else None
+            error: MissError = RepeatedMiss(first.error.message)
+            error.nearest = first.error.nearest
             return error
         places = miss.nearest.places if miss.nearest else ()
         self._state.journal.miss(miss.to_dict(), at=exchange.progress.started_at, places=places, steps=miss.steps)
@@ -135,6 +152,7 @@ class Misses:
             text = each.on_miss_told(exchange, miss, text)
         error = MissError(self._state.redactor.text(text))
         error.nearest = miss.nearest.id if miss.nearest else None
+        this.error = error
         return error
 
     def explain_refusal(self, exchange: Exchange, why: MissReason, recordings: int, wanted: Canonical) -> ExplainedMiss:

@@ -134,6 +134,35 @@ class SessionSettings:
     """Where this session's providers are, if not where the proxy's are."""
 
 
+Question = tuple[object, ...]
+"""What a client asks that drops options and asks on: the same in each of its attempts, and in no other question."""
+_ATTEMPT_SECONDS = 60.0
+"""From one attempt to the next at most."""
+
+
+@dataclass(slots=True)
+class MissedCall:
+    """A miss, by which the client's next attempts at it are told from further questions."""
+
+    wanted: Canonical
+    question: Question | None
+    """None for a client that asks the same again or not at all."""
+    at: float
+    """Of its last attempt, in seconds of the proxy's clock."""
+    error: LLMProxyError | None = None
+    """What its client was told."""
+
+    def repeats(self, first: MissedCall) -> bool:
+        """Return whether this is `first` asked again, without a stream or with less; word for word it is a new one."""
+        mine, theirs = self.wanted, first.wanted
+        if key_of(mine) == key_of(theirs):
+            return False
+        if self.question is not None:
+            return self.at - first.at < _ATTEMPT_SECONDS
+        plain = [key_of(replace(each, stream=True, headers=())) for each in (mine, theirs)]
+        return theirs.stream and not mine.stream and plain[0] == plain[1]
+
+
 @dataclass(slots=True)
 class ReplayPosition:
     """Where a session stands in its cassette."""
@@ -149,8 +178,8 @@ class ReplayPosition:
     """The last request."""
     stateless: Walker | None = None
     """The last request, by the key that it has without any state (`keys.changes`)."""
-    missed: Key | None = None
-    """Of the last miss that was to be streamed."""
+    missed: dict[Question | None, MissedCall] = field(default_factory=dict)
+    """The last miss of each question of a client that asks on with less; of all others the last one."""
 
     def restart(self) -> None:
         """Stand at the start again; who asked last is still known."""
@@ -214,12 +243,16 @@ class Session:
         """Return its interceptor of a feature, if it has that."""
         return next((each for each in self.interceptors if isinstance(each, kind)), None)
 
-    def misses_again(self, wanted: Canonical) -> bool:
-        """Note a missed request, and tell whether it is the one missed before, asked without a stream."""
-        key = key_of(replace(wanted, stream=True, headers=()))
-        again = not wanted.stream and self.position.missed == key
-        self.position.missed = key if wanted.stream else None
-        return again
+    def find_first_attempt(self, missed: MissedCall) -> MissedCall | None:
+        """Note a missed request, and return the one of which it is no more than the next attempt."""
+        first = self.position.missed.get(missed.question)
+        if first is None or not missed.repeats(first):
+            self.position.missed[missed.question] = missed
+            return None
+        if missed.question is None:
+            del self.position.missed[None]
+        first.at = missed.at
+        return first
 
     def arrive(self, walker: Walker, recordings: int) -> int:
         """Count one arrival and return its number, from 1; `recordings` is how many the key has."""

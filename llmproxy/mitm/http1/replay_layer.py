@@ -510,8 +510,9 @@ class ReplayLayer(layer.Layer):
             status, data = shell.refusal_of_grpc(error)
         else:
             family, operation = (exchange.family, exchange.operation) if exchange else (incoming.family, "")
+            asked = exchange.request.headers if exchange else ()
             status, data = shell.refusal(
-                error, family, close=close, method=method, operation=operation, grants=incoming.grants
+                error, family, close=close, method=method, operation=operation, grants=incoming.grants, asked=asked
             )
         shell.released.pop(self.context.client.id, None)
         if exchange is not None:

@@ -76,6 +76,21 @@ def test_each_dialect_has_the_status_that_its_clients_take_best(family: Family, 
     assert status_of_miss(family, operation) == status
 
 
+@pytest.mark.parametrize(
+    ("family", "field", "status"),
+    [
+        ("anthropic", ("user-agent", "claude-cli/2.1.332 (external)"), 501),
+        ("openai", ("user-agent", "claude-cli/2.1.332 (external)"), 404),
+        ("openai", ("x-interaction-type", "conversation-user"), 400),
+        ("anthropic", ("x-interaction-type", "conversation-user"), 400),
+        ("anthropic", ("user-agent", "Anthropic/JS 0.94.0"), 400),
+    ],
+)
+def test_a_client_that_takes_another_status_better_gets_it(family: Family, field: tuple[str, str], status: int) -> None:
+    """Claude Code asks once at 501, Copilot CLI hides a 404."""
+    assert status_of_miss(family, "", (field,)) == status
+
+
 def test_text_says_who_speaks() -> None:
     """A text that does not start with our name gets it; one that does is left alone."""
     assert json.loads(envelope("ollama", 500, CODE, "disk full")[1]) == {"error": "llmproxy: disk full"}

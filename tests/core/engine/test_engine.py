@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +37,14 @@ class Clock:
 
 
 @contextmanager
-def engine(store: Path, mode: Mode = Mode.RECORD, *, holder: str = "llmproxy", **config: Any) -> Iterator[Engine]:  # noqa: ANN401 - as Config takes them
+def engine(
+    store: Path,
+    mode: Mode = Mode.RECORD,
+    *,
+    holder: str = "llmproxy",
+    clock: Callable[[], float] | None = None,
+    **config: Any,  # noqa: ANN401 - as Config takes them
+) -> Iterator[Engine]:
     """Run an engine; closed as a proxy that ends closes it."""
     journal = Journal.open(Path(f"{store}.state.db"), lambda: NOW)
     made = Engine(
@@ -45,7 +52,7 @@ def engine(store: Path, mode: Mode = Mode.RECORD, *, holder: str = "llmproxy", *
         redactor=Redactor(),
         journal=journal,
         now=lambda: NOW,
-        clock=Clock(),
+        clock=clock or Clock(),
         holder=holder,
     )
     try:
@@ -135,8 +142,42 @@ def test_what_is_asked_again_without_a_stream_is_one_miss(tmp_path: Path) -> Non
             True,
             True,
         ]
-        assert "asked again without a stream" in made.outcome(again, 404).note
+        assert "asked again by its client" in made.outcome(again, 404).note
         assert len(made.journal.misses()) == 4
+
+
+CLAUDE = ("user-agent", "claude-cli/2.1.332 (external, sdk-cli)")
+LESS: Mapping[str, Any] = {"tools": [{"type": "function", "function": {"name": "other"}}], "stream": True}
+
+
+@pytest.mark.parametrize(
+    ("client", "changed", "later", "counted"),
+    [
+        (CLAUDE, LESS, 1.0, False),
+        (CLAUDE, {"stream": False}, 1.0, False),
+        (CLAUDE, {**LESS, "text": "hello"}, 1.0, True),
+        (CLAUDE, {**LESS, "model": "gpt-5"}, 1.0, True),
+        (CLAUDE, {"stream": True}, 1.0, True),
+        (CLAUDE, LESS, 3600.0, True),
+        (("user-agent", "OpenAI/Python 3.57.0"), LESS, 1.0, True),
+    ],
+)
+def test_a_question_that_is_asked_on_with_less_is_one_miss(
+    client: tuple[str, str], changed: Mapping[str, Any], later: float, *, counted: bool, tmp_path: Path
+) -> None:
+    """Claude Code drops betas and swaps tools: every attempt is told what the first one differed in. Another question is another miss."""
+    store, now = tmp_path / "x.db", [0.0]
+    with engine(store) as made:
+        answered(made, ask(made))
+    with engine(store, Mode.REPLAY, clock=lambda: now[0]) as made:
+        first = ask(made, "hi there", headers=(client,), stream=True)
+        now[0] += later
+        asked: dict[str, Any] = {"text": "hi there", **changed}
+        again = ask(made, headers=(client,), **asked)
+        assert [made.outcome(each, 501).miss for each in (first, again)] == [True, counted]
+        assert isinstance(first.error, MissError)
+        assert isinstance(again.error, MissError)
+        assert counted or again.error.message == first.error.message
 
 
 def test_identical_requests_in_flight_are_two(tmp_path: Path) -> None:
