@@ -30,11 +30,7 @@ _TOLD = (
 
 
 class Call(NamedTuple):
-    """One call through a proxy that has ended. A tuple costs a quarter of a frozen dataclass, and one is made each
-    time.
-
-    What differs between calls that are alike stands last (`alike`).
-    """
+    """One ended call: a tuple costs a quarter of a frozen dataclass. What differs between `alike` ones stands last."""
 
     decision: Decision
     method: str = ""
@@ -368,10 +364,7 @@ def find_doubts(totals: Totals, unused: int | None, *, used: bool, fail_on_miss:
 
 
 def find_forbidden(totals: Totals, *, carried: bool, stale: bool) -> tuple[str, Exit] | None:
-    """Return the option that forbids what a run came to, and its exit code; None if nothing does.
-
-    `carried`, `stale`: whether --fail-on-carried and --fail-on-stale were given.
-    """
+    """Return the option that forbids what a run came to, with its exit code, or None; `carried`, `stale`: given."""
     if carried and totals.carried:
         return "--fail-on-carried", Exit.CARRIED
     return ("--fail-on-stale", Exit.STALE) if stale and totals.stale else None

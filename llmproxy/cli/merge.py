@@ -76,10 +76,7 @@ class Inputs:
 
 
 def sort_inputs(given: Sequence[Path]) -> Inputs:
-    """Return what the given files are, and those in the given folders.
-
-    Raises SettingsError: a file is nothing that can be merged, or is not there; MachineError: it cannot be read.
-    """
+    """Return what given files, and those in given folders, are. Raises SettingsError, MachineError: unreadable."""
     found = Inputs()
     try:
         _sort_all(given, found)

@@ -52,11 +52,7 @@ def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announc
 
 
 def _start_elsewhere() -> int:
-    """Give the words that were typed to the llmproxy that can run the proxy, as `run` finds it; this environment is a
-    light one.
-
-    Raises MachineError: there is none, and what to install.
-    """
+    """Give the typed words to an llmproxy that can run the proxy, as `run` finds it. Raises MachineError: none."""
     from llmproxy.client.process import COMMAND_VARIABLE, find_command
 
     found = find_command(os.environ)

@@ -143,10 +143,7 @@ def from_session(
 
 
 def _copy_recording(store: Path, name: str, sample: int, cassette: str, folder: Path) -> Path:
-    """Write what is recorded under `name` as the cassette of a test, and return its file.
-
-    Raises CassetteError: the store cannot be read; MachineError: the file cannot be written.
-    """
+    """Write a recording as a test's cassette, and return its file. Raises CassetteError, MachineError."""
     with closing(open_store(store, writable=False, now=time.time)) as opened:
         found = [replace(each, sample=1) for each in opened.interactions(name, sample)]
         recorded = release_all(found, notes_of(opened, name))

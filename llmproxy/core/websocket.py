@@ -14,12 +14,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 from llmproxy.advice import suggest_command
 from llmproxy.core.keys.normalize import MadeBy, Walk
 from llmproxy.core.keys.rules import NOTHING, RESPONSES, Do, Rule, Shape
 from llmproxy.core.keys.scrub import Rules, apply, compile_rules
+from llmproxy.core.misses.context import MissContext
+from llmproxy.core.providers.table import Family
 from llmproxy.core.secrets.kinds import SHORTEST
 from llmproxy.core.sessions.exchange import Recording
 from llmproxy.core.traffic.differences import Difference, count, differences, short
@@ -27,11 +28,6 @@ from llmproxy.core.traffic.frames import CONTENT_TYPE, CUT, SWITCHING, Frame, ch
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, without
 from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse, parse_json
 from llmproxy.errors import printable
-
-if TYPE_CHECKING:
-    from llmproxy.core.misses.context import MissContext
-    from llmproxy.core.providers.table import Family
-
 
 Due = tuple[int, Frame]
 """Microseconds after what it follows, and the message."""

@@ -41,10 +41,7 @@ NOT_OURS = frozenset({"host", "port", "quiet", "verbose", "client_cert"})
 
 
 def upstreams_of(modes: Sequence[str]) -> dict[str, tuple[str, Source]]:
-    """Return where mitmproxy's own mode says that everything goes: name -> (URL, who said it); nothing in regular mode.
-
-    Raises SettingsError: modes in which we could not tell, or would not heed, where a client's request is meant to go.
-    """
+    """Return where mitmproxy's mode sends everything: name -> (URL, who said it). Raises SettingsError: unclear."""
     specs = [mode_specs.ProxyMode.parse(each) for each in modes]
     if all(isinstance(spec, mode_specs.RegularMode) for spec in specs):
         return {}

@@ -72,10 +72,7 @@ def confdir() -> Path:
 
 
 def prepare(folder: Path, now: datetime | None = None) -> Authority:
-    """See that a folder holds a working authority, with safe permissions.
-
-    Raises MachineError: the folder or a file cannot be used, or the key's file is damaged.
-    """
+    """Check that a folder holds a working authority, with safe permissions. Raises MachineError: unusable, damaged."""
     notes: list[str] = []
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -104,10 +101,7 @@ def prepare(folder: Path, now: datetime | None = None) -> Authority:
 
 
 def prepare_anyhow(folder: Path) -> Authority:
-    """As `prepare`, for a proxy that is reached by base URL.
-
-    Where that fails, an authority for this run alone, and a note why.
-    """
+    """Prepare a proxy reached by base URL; where that fails, an authority for this run alone, and a note why."""
     try:
         return prepare(folder)
     except MachineError as error:

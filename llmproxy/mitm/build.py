@@ -102,10 +102,7 @@ class Built:
 def config_of(
     settings: Settings, redirected: frozenset[str] = frozenset(), again: StartCommand | None = None
 ) -> Config:
-    """Return what the engine must know of the settings.
-
-    `redirected` names the providers whose upstream the user named.
-    """
+    """Return what the engine must know of the settings; `redirected` names providers with a user's upstream."""
     return Config(
         mode=settings.mode, cassette=settings.cassette, speed=settings.speed, exhausted=settings.exhausted,
         bind=settings.bind, order_wait=settings.order_wait, update=settings.update,
@@ -196,10 +193,7 @@ def guard_of(settings: Settings, host: str) -> Guard:
 
 
 def check_store(config: Config) -> None:
-    """See that the store can be used, or made, before anything is written beside it.
-
-    Raises CassetteError: it is damaged, foreign or of a newer version; MachineError: its folder cannot be made.
-    """
+    """Check that the store can be used or made, before anything is written. Raises CassetteError, MachineError."""
     if config.live is not None and config.mode not in OFFLINE:
         raise SettingsError(
             f"--live {','.join(sorted(config.live.channels))} is for mode replay; this is mode {config.mode}.",
@@ -241,10 +235,7 @@ def _make(folder: Path) -> None:
 
 
 def from_files(config: Config) -> list[str]:
-    """Bring the cassettes' files into the store, where such are kept; returns what to say about it.
-
-    Raises CassetteError: a file is damaged, or its cassette is being recorded; nothing was written then.
-    """
+    """Bring the cassettes' files into the store; returns what to say. Raises CassetteError: nothing was written."""
     if config.cassette_dir is None:
         return []
     if not config.cassette_dir.exists():

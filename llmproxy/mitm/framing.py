@@ -120,10 +120,7 @@ class RequestReader:
         return self._over
 
     def head(self) -> Head | None:
-        """Return the next request's head, or None until all of it is here.
-
-        Raises FramingError: it is no HTTP/1 request, or two readers could disagree about its end.
-        """
+        """Return the next request's head, or None until it is here. Raises FramingError: no HTTP/1, or ambiguous."""
         buffer = self._buffer
         while buffer[:2] == b"\r\n":  # RFC 9112 2.2: ignore empty lines before a request
             del buffer[:2]
@@ -223,18 +220,12 @@ def rewrite_request(head: Head, body: bytes) -> bytes:
 
 
 def parse_head(raw: bytes) -> Head:
-    """Parse a request's head, blank line included; strict about everything that decides where the request ends.
-
-    A client sends nearly the same head every time, so short ones are remembered.
-    """
+    """Parse a request's head, blank line included, strict about its end; short ones, sent again, are remembered."""
     return _remembered(raw) if len(raw) <= SHORT_HEAD else _parse(raw)
 
 
 def _describe(line: bytes) -> str:
-    """Return a line for an error, which is logged.
-
-    Never what it says, since in a broken head a key can stand anywhere.
-    """
+    """Return a line for an error, without what it says: in a broken head a key can stand anywhere."""
     word = _WORD.match(line)
     begins = f" that begins with {word[1].decode()!r}" if word else ""
     return f"a line of {len(line)} bytes{begins}"

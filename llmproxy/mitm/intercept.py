@@ -57,10 +57,7 @@ class Credentials(NamedTuple):
 
 
 def proxy_credentials(headers: Headers) -> Credentials:
-    """Read the proxy-authorization header.
-
-    Raises RefusedError: nobody can read it; to guess a session would mix two.
-    """
+    """Read the proxy-authorization header. Raises RefusedError: a guess would mix two sessions."""
     scheme, _, value = (header(headers, "proxy-authorization") or "").partition(" ")
     if scheme.lower() != "basic":
         return Credentials(None, "")
@@ -97,11 +94,7 @@ def is_us(client: connection.Client, host: str, port: int) -> bool:
 def find_destination(
     shell: ProxyContext, client: connection.Client, named: tuple[str, str, int], headers: Headers
 ) -> tuple[str, str, int] | None:
-    """Return (scheme, host, port) that a request in absolute form is for; None if it names ourselves.
-
-    Raises RefusedError: the client is on another machine, and may not go there through us; NotForwarded: the host is
-    out of scope, and we do not forward.
-    """
+    """Return a proxied request's (scheme, host, port), or None: ourselves. Raises RefusedError, NotForwarded."""
     scheme, host, port = named
     if is_us(client, host, port):
         return None

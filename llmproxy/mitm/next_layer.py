@@ -48,10 +48,7 @@ class FailingHandshake(layer.Layer):
 
 
 class ConnectLayer(layer.Layer):
-    """Reads the head of a CONNECT before mitmproxy does, which would answer a bad one with a page.
-
-    And hold one without an end.
-    """
+    """Reads a CONNECT's head before mitmproxy, which answers a bad one with a page and waits for its end."""
 
     def __init__(self, context: Context, patience: float, choose: Callable[[bytes], layer.Layer]) -> None:
         """Hold nothing yet, for `patience` seconds; `choose` says who serves what turns out to be no CONNECT."""
@@ -123,10 +120,7 @@ def may_connect(data: bytes) -> bool:
 
 
 def has_connect(data: bytes) -> bool:
-    """Return whether the whole head of a CONNECT has come.
-
-    Raises FramingError: it is none, or names no host and port.
-    """
+    """Return whether a CONNECT's whole head has come. Raises FramingError: it is none, or has no host and port."""
     reader = RequestReader()
     reader.feed(data)
     if (head := reader.head()) is None:

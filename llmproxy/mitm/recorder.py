@@ -89,10 +89,7 @@ class TrailingServer(Http1Server):
 
 
 def unite_lengths(data: bytes) -> bytes:
-    """Return an answer's head, and what follows, with one content-length where it says the same one several times.
-
-    RFC 9112 6.3 lets a recipient take them for one; those that differ are left, and refused.
-    """
+    """Return a head with one content-length for equal ones (RFC 9112 6.3); different ones are refused."""
     end = data.find(b"\r\n\r\n")
     first, *fields = data[: max(end, 0)].split(b"\r\n")
     lengths = [each for each in fields if each.lower().startswith(b"content-length:")]
@@ -154,10 +151,7 @@ class Recorder(SocketHooks):
         return exchange
 
     def _fail_closed(self, flow: http.HTTPFlow, why: Exception) -> None:
-        """Fail closed: no connection for this one any more.
-
-        The layer says why, or `client_disconnected` notes the end.
-        """
+        """Allow no connection for this flow any more; the layer says why, or `client_disconnected` notes the end."""
         if not isinstance(
             why, LLMProxyError
         ):  # what we say ourselves is told to the client, and in the line of the request
@@ -173,10 +167,7 @@ class Recorder(SocketHooks):
     # --- on the way out --------------------------------------------------------------------------------------------
 
     def requestheaders(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
-        """Send the request to its upstream, in time.
-
-        With a streamed body `request` would fire after that was dialled.
-        """
+        """Send the request to its upstream, before a streamed body: `request` would fire after that was dialled."""
         try:
             exchange = self._shell.released.get(flow.client_conn.id)
             if exchange is None:
@@ -221,10 +212,7 @@ class Recorder(SocketHooks):
         request.headers = http.Headers(forward_fields(request.headers.fields, host, socket=socket))
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
-        """Allow a connection only for what was released, and only to where it belongs.
-
-        Written to be unable to raise.
-        """
+        """Allow a connection only for what was released, to where it belongs. Written to be unable to raise."""
         allowed = False
         try:
             stream = self._shell.streams.get(data.server.id)
@@ -380,10 +368,7 @@ def offer_protocols(data: ServerConnectionHookData, *, is_rpc: bool, is_stream: 
 
 
 def plain_cause(cause: str) -> str:
-    """Return why a connection failed without what only a programmer reads.
-
-    Asyncio's ``[Errno 111] Connect call failed ('::1', 1)``.
-    """
+    """Return why a connection failed without ``[Errno 111] Connect call failed ('::1', 1)`` around it."""
     found = _ERRNO.search(cause)
     if found is None:
         return cause
@@ -391,10 +376,7 @@ def plain_cause(cause: str) -> str:
 
 
 def forward_fields(fields: Fields, host: bytes, *, socket: bool) -> Fields:
-    """Return a request's header fields as they go to `host`, names and order kept.
-
-    `socket`: it asks for a WebSocket.
-    """
+    """Return header fields as they go to `host`, in order. `socket`: it asks for a WebSocket."""
     ours = {b"host": host}
     if not any(name.lower() == b"authorization" and value.startswith(b"AWS4-") for name, value in fields):
         ours[b"accept-encoding"] = b"identity"  # SigV4 may have signed it
@@ -411,10 +393,7 @@ def forward_fields(fields: Fields, host: bytes, *, socket: bool) -> Fields:
 
 
 def redirect_answer(headers: Headers, exchange: Exchange) -> tuple[Headers, Fields]:
-    """Return an answer's fields as they are kept, and those that the client gets in place of its own.
-
-    A redirect leads back to us.
-    """
+    """Return an answer's fields as kept, and as the client gets them: a redirect leads back to us."""
     location = header(headers, "location")
     if location is None:
         return headers, ()

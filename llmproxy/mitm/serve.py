@@ -154,10 +154,7 @@ def _list_endings() -> list[signal.Signals]:
 
 
 async def wind_up(end: Callable[[], Awaitable[None]], built: Built, report: Reporter, totals: Totals) -> int | None:
-    """End what is open and store what is left; only then say what it all came to.
-
-    Returns how many recordings were not used, None if that is not known.
-    """
+    """End what is open, store what is left, then say the sum; returns how many recordings were unused, or None."""
     await end()
     unused, notes = built.shell.engine.questions.count_unused(), built.shell.engine.features.notes()
     await built.close()  # what is still being stored counts too
@@ -191,10 +188,7 @@ def on_signals(
 
 
 def exit_code(settings: Settings, totals: Totals, unused: int | None, *, losses: int) -> tuple[Exit, tuple[str, ...]]:
-    """Return the exit code that this comes to, and why, where a proof was asked for.
-
-    `unused` recordings nobody asked for (None: not known); `losses` are answers that could not be recorded.
-    """
+    """Return the exit code, and why, where a proof was asked for; `unused` (None: not known), `losses` unrecorded."""
     used = totals.calls > totals.refused or not settings.strict  # a proxy of its own may serve nobody
     doubts = find_doubts(totals, unused, used=used, fail_on_miss=settings.fail_on_miss, strict=settings.strict)
     code = Exit.ENVIRONMENT if losses else Exit.MISS if doubts else Exit.OK
@@ -213,10 +207,7 @@ def reached_at(host: str) -> str:
 
 
 def claim_port(host: str, port: int) -> None:
-    """See that we may listen there, before anything is opened.
-
-    Raises MachineError: the port is taken, or the address is not this machine's.
-    """
+    """Check that we may listen there, before anything is opened. Raises MachineError: taken, or not ours."""
     if not port:
         return
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -241,10 +232,7 @@ async def _heartbeat(shell: ProxyContext) -> None:
 
 
 def check_client_cert(path: Path) -> None:
-    """See that what upstreams are to be shown can be shown, before the first of them asks.
-
-    Raises MachineError: a file is not there, or holds no certificate with its key.
-    """
+    """Check what upstreams are to be shown. Raises MachineError: no file, no certificate with its key."""
     files = sorted(path.glob("*.pem")) if path.is_dir() else [path]
     hint = "Give one PEM file with certificate (and its chain) and key without a password, or a folder of HOST.pem."
     if not files:

@@ -39,10 +39,7 @@ def _read_limit() -> int:
 
 
 def widen_backlog(server: Proxyserver) -> None:
-    """Let many connect at once.
-
-    Asyncio lets a hundred wait, and of a thousand agents that start together some would be reset.
-    """
+    """Let many connect at once: asyncio lets a hundred wait, and resets some of a thousand agents."""
     for instance in server.servers:
         for each in getattr(instance, "_servers", ()):
             for listener in getattr(each, "sockets", ()):
@@ -162,10 +159,7 @@ _HEAD, _ASKED, _FOUND = map(struct.Struct, ("=IHHII", "=BBBBI", "=56xIIII"))
 
 
 def has_gone(peer: Any, here: Any) -> bool:  # noqa: ANN401 - addresses, as the system gives them: (host, port, ...)
-    """Return whether nobody holds the other end of a connection from `peer` to `here`.
-
-    False also where that cannot be known.
-    """
+    """Return whether nobody holds the other end of `peer`'s connection to `here`; False if that is not known."""
     found = _find_other_end(peer, here)
     return found is not None and not found[1]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import re
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from mitmproxy import http
 from wsproto.events import BytesMessage, Event, TextMessage
@@ -22,10 +21,7 @@ from llmproxy.core.traffic.interaction import Request, header
 from llmproxy.core.websocket import FrameRecording
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.mitm.framing import Head
-
-if TYPE_CHECKING:
-    from llmproxy.mitm.proxy_context import ProxyContext
-
+from llmproxy.mitm.proxy_context import ProxyContext
 
 PIECE = 1 << 20
 """Bytes of one frame that we send; longer messages are fragmented, for clients with a limit on frames."""
@@ -46,10 +42,7 @@ class UpgradeMissed(MissError):
 
 
 def check_upgrade(head: Head) -> None:
-    """Refuse what looks like a WebSocket's upgrade and is none.
-
-    Raises RefusedError: it cannot be served as one, nor be handed on.
-    """
+    """Refuse what looks like a WebSocket's upgrade and is none. Raises RefusedError."""
     version, key = header(head.headers, "sec-websocket-version"), header(head.headers, "sec-websocket-key")
     if head.method != "GET" or head.http10 or head.length != 0 or version != "13" or not key:
         msg = f"llmproxy: this is no upgrade to a WebSocket (RFC 6455 section 4.1): {head.method}, version {version}."
@@ -64,9 +57,7 @@ def subprotocol_key(head: Head) -> str | None:
 
 
 def redact_message(engine: Engine, exchange: Exchange, data: str | bytes) -> str | bytes:
-    """Take the secrets out of a message of the client's, as out of a request's body: its own credential, whatever its
-    form, stands for any caller's.
-    """
+    """Redact a client's message as a request's body: its own credential stands for any caller's."""
     plain, route = data.encode() if isinstance(data, str) else data, exchange.route
     request = Request("POST", route.target, exchange.request.headers, plain)
     body = engine.redactor.request(request, route.provider.credentials).body
@@ -99,10 +90,7 @@ def is_upgrade(request: http.Request) -> bool:
 
 
 def prepare_upgrade(request: http.Request) -> None:
-    """Offer upstream only what mitmproxy can take apart.
-
-    Permessage-deflate, and not with zlib's impossible window of 8 bits.
-    """
+    """Offer upstream only what mitmproxy can take apart: permessage-deflate, without zlib's window of 8 bits."""
     offers = request.headers.pop("sec-websocket-extensions", "").split(",")
     kept = [
         offer.strip()

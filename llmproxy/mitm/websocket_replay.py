@@ -208,18 +208,12 @@ class Socket:
             yield from self._send_due()
 
     def _take(self) -> None:
-        """Note the recording as played.
-
-        Not before the client has said something: until then another socket may need it.
-        """
+        """Note the recording as played, once the client has said something: until then another socket may need it."""
         if self._exchange.slot is not None:
             self._exchange.session.served.add(self._exchange.slot.id)
 
     def _take_other_recording(self, first: str | bytes) -> bool:
-        """Take another recording of this upgrade that begins with this message and was not played.
-
-        Sockets come in any order.
-        """
+        """Take another recording that begins with this message, not played: sockets come in any order."""
         engine, exchange = self._engine, self._exchange
         session, store = exchange.session, engine.store
         if store is None or exchange.slot is None:

@@ -142,11 +142,7 @@ def distributes(config: pytest.Config) -> bool:
 
 
 def report_handlers(config: pytest.Config, store: Callable[[], Path | None]) -> list[Handler]:
-    """Return who writes the reports of scenarios that were asked for, which stand on `store`; workers of xdist write
-    none.
-
-    Raises pytest.UsageError: one of them cannot be meant, or cannot be written.
-    """
+    """Return who writes the scenario reports on `store`; none in xdist's workers. Raises pytest.UsageError."""
     asked = config.getoption(REPORT, default=[])
     if not asked or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):
         return []
@@ -157,10 +153,7 @@ def report_handlers(config: pytest.Config, store: Callable[[], Path | None]) -> 
 
 
 def baseline_of(config: pytest.Config) -> Path | None:
-    """Return the report to compare with; None where none was asked for, and in workers of xdist, whose rows travel.
-
-    Raises pytest.UsageError: it is none.
-    """
+    """Return the report to compare with; None without, and in xdist's workers. Raises pytest.UsageError."""
     given = config.getoption(BASELINE, default=None)
     if not given or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):
         return None

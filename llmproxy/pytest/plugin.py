@@ -86,10 +86,7 @@ _PEEK = 200_000
 
 
 def suite_uses(places: Iterable[Path], root: Path, files: Sequence[str], norecurse: Sequence[str]) -> bool:
-    """Return whether a test file or conftest below one of the places uses the fixture or the marker.
-
-    `files` and `norecurse` are pytest's patterns ``python_files`` and ``norecursedirs``.
-    """
+    """Return whether a test file or conftest below `places` uses fixture or marker; `files`, `norecurse`: pytest's."""
     return any(mentions(path) for path in suite_files(places, root, files, norecurse))
 
 
@@ -528,10 +525,7 @@ def _read_asked(item: pytest.Item) -> PluginOptions:
 
 
 def _faults_of(item: pytest.Item) -> Mapping[str, Any] | None:
-    """Return the injected faults that the markers of the nearest place ask for, test, class or module.
-
-    Raises ValueError.
-    """
+    """Return injected faults of the nearest place's markers: test, class or module. Raises ValueError."""
     placed = [(marker, node) for node, marker in item.iter_markers_with_node(FAULTS)]
     if not placed:
         return None

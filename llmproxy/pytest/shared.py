@@ -73,11 +73,7 @@ LIVE_MEMBERS = ("live", "unknown_tool", "read_only")
 
 
 def live_of(marker: Mapping[str, Any], option: str, *, ci: bool) -> Mapping[str, Any] | None:
-    """Return which channels of a test are live, as a session takes it: the command line's, else the marker's; None for
-    the proxy's.
-
-    In CI a marker cannot make a test go live, as with modes. Raises ValueError.
-    """
+    """Return a test's live channels, of options, else of the marker (not in CI), or None. Raises ValueError."""
     live = option or ("" if ci else marker.get("live") or "")
     if not live:
         return None
@@ -266,11 +262,7 @@ class Shared:
         return describe_unfiled(*self._files, {walk.cassette: lambda: [call.interaction for call in walk.calls()]})
 
     def finish(self, walk: SharedSession, *, complete: bool = True, interrupted: bool = False) -> Report:
-        """Close a test's session, which unbinds it, and return what it came to; not `complete`: it did not pass;
-        `interrupted`: it was not even run to its end.
-
-        Raises MachineError.
-        """
+        """Close a test's session; returns its report. Not `complete`: failed; `interrupted`: cut off."""
         if walk.closed is None:
             walk.closed = self._ready().close(walk.name, complete=complete, interrupted=interrupted)
             if isinstance(self._proxy, AskedProxy):

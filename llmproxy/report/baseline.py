@@ -25,11 +25,7 @@ _WORST = ("passed", "skipped", "flaky", "failed", "agent_error", "environment_er
 def read_baseline(
     path: Path, scenarios: Collection[str] | None = None, flag: str = "--baseline"
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the rows of a JSON report by scenario; `scenarios` are those that are selected, None where nobody knows
-    yet.
-
-    Raises SettingsError: it is no such report, or it has none of these scenarios.
-    """
+    """Return a JSON report's rows by scenario, of those selected, if known. Raises SettingsError: none of these."""
     try:
         rows = {row["scenario"]: check_row(row) for row in json.loads(read_text(path))["summary"]}
     except OSError as error:

@@ -21,11 +21,7 @@ FORMAT = 1
 
 
 class JsonLines:
-    """Writes each event as a line, at once: a run that is killed leaves everything up to there.
-
-    As long as it writes it holds a lock on the file, so that whoever follows knows a test that runs from one that was
-    killed.
-    """
+    """Writes each event as a line, at once, under a lock on the file that tells followers that a test runs."""
 
     def __init__(self, path: Path) -> None:
         """Write to `path`, which is made anew. Raises OSError; BlockingIOError where another test writes it."""

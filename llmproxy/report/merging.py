@@ -81,11 +81,7 @@ def kind_of(path: Path) -> str:
 
 
 def read_part(path: Path, kind: str) -> PartReport:
-    """Return what a part of a test told.
-
-    Raises SettingsError: it is no such report, one of another version, or that of a whole test; OSError: it cannot be
-    read.
-    """
+    """Return what a part told. Raises SettingsError: no report, another version, or a whole test's; OSError."""
     run_tree = RunTree()
     try:
         for tree in _list_lines(path) if kind == "jsonl" else _list_events(json.loads(read_bytes(path))):

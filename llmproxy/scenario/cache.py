@@ -76,10 +76,7 @@ def encode(value: object) -> str:
 
 
 def decode(text: str) -> Any:  # noqa: ANN401 - whatever is cached
-    """Return the value of a text.
-
-    Raises ValueError: it is no JSON; Unfit: it names a class that is not here or has changed, or is none of `encode`'s.
-    """
+    """Return the value of a text. Raises ValueError: no JSON; Unfit: not from `encode`, or its class has changed."""
     tree = json.loads(text)
     try:
         return _read_tree(tree)
@@ -302,10 +299,7 @@ class Function:
     state: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse names that the function does not have: a name with a mistake in it would silently do nothing.
-
-        Raises TypeError: it is no function; ValueError: `ignore` or `state` name what there is not.
-        """
+        """Refuse unknown names, which would silently do nothing. Raises TypeError: no function; ValueError."""
         if not inspect.isroutine(self.function):
             raise TypeError(f"scenario.cache decorates functions and methods, not {self.function!r}")
         parameters = self._signature.parameters

@@ -197,11 +197,7 @@ class ScenarioConfig(BaseModel):
 
 
 def refuse_unsupported(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keywords that are not of `UNSUPPORTED`; one of it that is None, False, 0 or empty asks for nothing and
-    is dropped.
-
-    Raises SettingsError: one of it asks for something.
-    """
+    """Return keywords without `UNSUPPORTED` ones that ask for nothing. Raises SettingsError: one asks."""
     for name, value in given.items():
         if name in UNSUPPORTED and value:
             raise SettingsError(f"{where}({name}=...) {UNSUPPORTED[name]}", hint=f"Leave {name} out.")

@@ -433,10 +433,7 @@ def parties(judges: int) -> tuple[str, ...]:
 def combine_votes(
     ids: Sequence[str], votes: Sequence[Mapping[str, Finding]], rule: Vote
 ) -> tuple[dict[str, Finding], dict[str, tuple[str, ...]]]:
-    """Return what the votes come to for each criterion, and the status that each judge gave it.
-
-    Evidence and reason are those of the first judge who voted as it was decided.
-    """
+    """Return each criterion's outcome, with the first such judge's evidence, and the status each judge gave."""
     found: dict[str, Finding] = {}
     cast: dict[str, tuple[str, ...]] = {}
     silent = Finding(CriterionOutcome.INCONCLUSIVE)

@@ -157,11 +157,7 @@ class RunSession:
             await asyncio.to_thread(self.control.declare, self.name, run_variables)
 
     async def meet(self, faults: Mapping[str, Any] | None, *, again: bool = False) -> Mapping[str, Any]:
-        """Meet these injected faults from the next request on, the proxy's if None; returns what became of those
-        before.
-
-        `again`: these were met before, and go on where they stood.
-        """
+        """Meet these faults from now on, the proxy's if None; returns the old ones' report. `again`: go on."""
         before = await asyncio.to_thread(self.control.faults, self.name)
         await asyncio.to_thread(self.control.faults, self.name, {**(faults or {"faults": None}), "again": again})
         return before

@@ -50,10 +50,7 @@ class MadeSuite:
 
 
 def suite_of(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any] | None = None) -> MadeSuite:
-    """Make a suite of what is recorded in a store under `name`.
-
-    Raises SuiteError: no user speaks in it; CassetteNotFound, CassetteCorrupt: it cannot be read.
-    """
+    """Make a suite of what is recorded under `name`. Raises SuiteError: no user speaks; CassetteError."""
     turns, notes = turns_of(spans_of(store, cassette=name, sample=sample))
     if not turns:
         raise SuiteError(

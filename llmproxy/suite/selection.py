@@ -18,19 +18,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from llmproxy.amounts import dollars
 from llmproxy.did_you_mean import did_you_mean, suggest
 from llmproxy.errors import LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import OFFLINE, Mode
 from llmproxy.scenario.values.run import cassette_of
+from llmproxy.suite.project import Options
+from llmproxy.suite.reading.load import SuiteCase
+from llmproxy.suite.schema.steps import StepBase
 from llmproxy.trace.reading.recording import spans_of
-
-if TYPE_CHECKING:
-    from llmproxy.suite.project import Options
-    from llmproxy.suite.reading.load import SuiteCase
-    from llmproxy.suite.schema.steps import StepBase
 
 
 def cassette_name(suite: str, case: str) -> str:

@@ -258,10 +258,7 @@ def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResul
 
 
 def tool_order(run: Subject, expected_order: Sequence[str], strict: bool = False) -> AssertionResult:  # noqa: FBT001, FBT002 - Evalcraft's parameters
-    """These tools were called in this order, others between them allowed; `strict`: exactly these.
-
-    Raises ValueError if `expected_order` is empty and not `strict`: that would always hold.
-    """
+    """These tools were called in this order, others between allowed; `strict`: exactly. Raises ValueError: none."""
     cassette = cassette_of(run)
     sequence, expected = cassette.get_tool_sequence(), list(expected_order)
     if not strict and not expected:

@@ -22,22 +22,18 @@ import json
 import platform
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import llmproxy
+from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
 from llmproxy.files import read_text, replacing
 from llmproxy.protocol import AGENT
 from llmproxy.trace.model import Provenance, Span, SpanKind, TraceNotJSON, fingerprint_of, number, shape
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from llmproxy.core.traffic.interaction import Interaction
 
 
 def read[T](path: Path, make: Callable[[Any], T]) -> T:
@@ -228,11 +224,7 @@ class Cassette:
 
     @classmethod
     def from_store(cls, path: str | Path, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Cassette:
-        """Turn what is recorded under (cassette, sample) into a trace; `party` None takes everybody's exchanges.
-
-        Raises CassetteNotFound: no such store, or nothing recorded there; CassetteCorrupt, CassetteNewer, CassetteBusy:
-        the store cannot be read.
-        """
+        """Turn a recording into a trace; `party` None takes everybody's. Raises CassetteNotFound, CassetteError."""
         from llmproxy.trace.reading.recording import spans_of
 
         return _of_spans(TraceHead(cassette, sample), spans_of(path, cassette=cassette, sample=sample, party=party))

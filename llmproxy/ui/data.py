@@ -50,11 +50,7 @@ class NoSuchQuestion(RefusedError):
 
 
 def answer(store: Reading, question: str, query: Query) -> Json:
-    """Answer a question of the page.
-
-    Raises BadQuestion, NoSuchQuestion: it makes no sense; CassetteError: the store cannot be read, or has no such
-    interaction.
-    """
+    """Answer a question of the page. Raises BadQuestion, NoSuchQuestion, CassetteError."""
     if question not in QUESTIONS:
         raise NoSuchQuestion(f"llmproxy: the page has no question {question[:60]!r}.", hint=", ".join(QUESTIONS))
     return QUESTIONS[question](store, query)

@@ -37,11 +37,7 @@ _ONE = 2
 
 
 def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: int | None = None) -> dict[str, Any]:
-    """Return cassettes of a store as the data of a page.
-
-    Of more than `most` bytes what comes last is left out, and calls of which one alone would fill it; each cassette
-    tells how many.
-    """
+    """Return cassettes as a page's data; above `most` bytes the last, and huge calls, are left out and counted."""
     maker = _FileMaker(most=most)
     children, sums = children_of(store), rows.in_all(store)
     cassettes = []

@@ -131,11 +131,7 @@ def _recognise_format(source: Source) -> Format:
 
 
 def cassette_of(what: str, database: Store | None, rules: Rules, upstreams: Mapping[str, str]) -> list[Interaction]:
-    """Return a cassette that is named like a file, or like one in the store, if there is one (``name`` or
-    ``name~sample``).
-
-    Raises CassetteNotFound: there is neither; CassetteError: the file cannot be read.
-    """
+    """Return a cassette named like a file or one in the store. Raises CassetteNotFound: neither; CassetteError."""
     if Path(what).is_file():
         recorded = read_pieces([ImportedPiece(Path(what), None)])
         adopted = adopt(recorded, "diff", rules=rules, redactor=Redactor(), upstreams=upstreams)

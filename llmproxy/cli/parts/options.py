@@ -27,10 +27,7 @@ _FLAGS, _OPTIONS, _ALL = "llmproxy.flags", "llmproxy.options", "llmproxy.help_al
 
 
 class SettingsCommand(TyperCommand):
-    """A command with a flag for each option of `Settings` and of `RunOptions` that has a help text for it.
-
-    Its function gets them with :func:`flags_of` and :func:`options_of`.
-    """
+    """A command with the flags of `Settings` and `RunOptions` that have help; see `flags_of`, `options_of`."""
 
     with_settings = True
 

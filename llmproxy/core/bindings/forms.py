@@ -109,10 +109,7 @@ def is_slug_below(text: str, start: int, end: int) -> bool:
 
 
 def is_base(text: str, start: int, end: int) -> bool:
-    """Return whether a folder's own name stands where only that folder is meant: ``../project``, ``…/project``.
-
-    Behind any other folder it is another one: ``lib/test`` is not ours because we work in one that is called ``test``.
-    """
+    """Return whether a folder's name stands where only it is meant, ``../project``, behind no other folder."""
     return _ABOVE.search(text, max(0, start - 5), start) is not None and path_ends(text, end)
 
 
@@ -320,9 +317,7 @@ _STATE_FOLDERS = (".gemini/tmp", ".gemini/history")
 
 
 def _folder_name_forms(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[Form]:
-    """Yield the working folder's own name in hidden folders below home; in answers only where an agent is known to
-    keep its files.
-    """
+    """Yield the working folder's name in hidden folders below home; in answers for known agents only."""
     recorded, present = (posixpath.basename(_trim_path(each.value)) for each in (pair.recorded, pair.present))
     if pair.name != "cwd" or not (recorded and present):
         return

@@ -284,11 +284,7 @@ def _forms_of(thing: str) -> tuple[str, ...]:
 
 
 def find_shorts(shorts: Iterable[ShortValue], tool: str, path: str, member: str, value: object) -> list[ShortValue]:
-    """Return the short values that may stand at a leaf of a tool's JSON; `path` is from ``$`` on, `member` its nearest
-    name.
-
-    More than one where things of one number are named alike: ``id`` of a tool for users and tasks.
-    """
+    """Return the short values possible at a leaf of tools' JSON (`path` from ``$``); several where names are alike."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         return []
     text = value if isinstance(value, str) else str(value)

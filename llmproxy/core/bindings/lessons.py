@@ -405,11 +405,7 @@ _ANY_ROW = "{:row} "
 
 
 def generalize(lessons: Sequence[Lesson], often: int = _OFTEN) -> tuple[Lesson, ...]:
-    """Return lessons with one volatile field for any arguments where the same text stood before a value behind `often`
-    commands.
-
-    The times of several files of one listing are one volatile field.
-    """
+    """Return lessons with any arguments for texts behind `often` commands, and one field for a listing's times."""
     groups: dict[tuple[str, str, str, str], list[Lesson]] = {}
     for lesson in _merge_rows(lessons):
         field = lesson.slot

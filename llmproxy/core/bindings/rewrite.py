@@ -529,11 +529,7 @@ class Rewriter:
             raise _Refused(Mismatch(Why.QUOTING, place, recorded, change.new, change.name))
 
     def _refuse_left(self, text: str, changes: Iterable[RewrittenPart], place: str) -> None:
-        """Refuse a text in which a recorded identity is left.
-
-        Only what stays of the recorded text can leave one: in what this run's values say, four digits are somebody's
-        only by chance.
-        """
+        """Refuse recorded identities in recorded text; in this run's values four digits are one's only by chance."""
         if not self._changed:
             return
         stays = apply_changes(text, [each._replace(new=_GAP) for each in changes])

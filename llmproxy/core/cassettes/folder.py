@@ -124,11 +124,7 @@ class CassetteDir:
         return inside or ".".join(path.relative_to(self.path).with_suffix("").parts)
 
     def _list_files(self) -> dict[str, _Stamp]:
-        """Return the YAML files in the folder and below, in order; hidden ones (ours while they are written) are left
-        out.
-
-        Asked once for each new cassette, in folders of thousands: so as texts, and by `scandir`.
-        """
+        """Return the YAML files in and below the folder, in order, but hidden ones; `scandir`: there are thousands."""
         found: list[tuple[str, _Stamp]] = []
         folders = [str(self.path)]
         try:
@@ -323,10 +319,7 @@ def _digest(data: bytes) -> bytes:
 
 
 def without_row_numbers(interactions: Iterable[Interaction]) -> list[Interaction]:
-    """Leave out what only the store knows: row numbers, and how occurrences were counted over older recordings.
-
-    That an answer was left again stays: the place before it, and before what follows it, is free.
-    """
+    """Leave out what only the store knows: row numbers and counts. That an answer was left again stays."""
     turns, again, plain = Counter[tuple[int, str, Key]](), set[tuple[int, str, Key]](), list[Interaction]()
     for each in interactions:
         place, response = (each.sample, each.party, each.key), each.response

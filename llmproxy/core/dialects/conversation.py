@@ -16,11 +16,12 @@ exactly once: what nobody understands is a segment of its own.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import StrEnum
 from itertools import islice, zip_longest
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from llmproxy.core.dialects.messages import (
     NAMESPACE,
@@ -39,15 +40,10 @@ from llmproxy.core.dialects.messages import (
 )
 from llmproxy.core.dialects.streams import events_once
 from llmproxy.core.dialects.table import Layout, codec_of, dialect_of, find_codec
+from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.differences import ABSENT, common_prefix, member, raw
-from llmproxy.core.traffic.interaction import header
+from llmproxy.core.traffic.interaction import Interaction, header
 from llmproxy.core.traffic.json_bytes import parse_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from llmproxy.core.providers.table import Family
-    from llmproxy.core.traffic.interaction import Interaction
 
 LOOKED_AT = 1000
 """Entries, from the end, among which the user's last words are looked for: 5 MB may hold millions of them."""
@@ -422,10 +418,7 @@ class _Reader:
 
 
 def compare(operation: str, old: object, new: object, limit: int) -> list[Place]:
-    """Return where two requests of one operation differ, at most `limit`: what people edit first comes first.
-
-    Tools are compared by their names, wherever they stand; messages as `core.traffic.differences` aligns them.
-    """
+    """Return where two requests of an operation differ, what people edit first; tools by name, messages aligned."""
     codec, sides = find_codec(operation), []
     with suppress(_TooMany):
         sides = [list_segments(operation, each, _MOST) for each in (old, new)]

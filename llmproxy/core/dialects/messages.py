@@ -398,10 +398,7 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
 
 
 def add_tool_calls(draft: Draft, calls: object, *, offset: bool = False, choice: object = None) -> None:
-    """Add a `tool_calls` array, whole or in pieces, with arguments as text or (Ollama) as an object.
-
-    `offset`: none of them goes on with an earlier one. `choice`: they are of another choice than the first.
-    """
+    """Add a `tool_calls` array, whole or in pieces; `offset`: all are new; `choice`: not of the first choice."""
     into = draft.calls if choice is None else draft.beside
     for position, value in enumerate(as_list(calls)):
         call = as_dict(value)
@@ -465,11 +462,7 @@ _OPENINGS = ("This is the Gemini CLI.", "This is the Qwen Code", "# AGENTS.md in
 
 
 def find_blocks(text: str) -> list[tuple[int, int]]:
-    """Return the parts of a user's message that the agent wrote: ``<system-reminder>`` and its like, each on lines of
-    its own.
-
-    Only tags of two words count, ``<environment_context>``: people type ``<b>``.
-    """
+    """Return what an agent wrote into a user's message: blocks in tags of two words, ``<system-reminder>``."""
     if text.startswith(_OPENINGS):
         return [(0, len(text))]
     if "</" not in text:

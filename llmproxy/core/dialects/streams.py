@@ -24,19 +24,16 @@ import re
 import struct
 import threading
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from llmproxy.core.dialects.table import stream_codec
+from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.frames import CONTENT_TYPE, server_events
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.late import late
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from llmproxy.core.providers.table import Family
 
 # -- what is too long to be parsed at once ---------------------------------------------------------------------------
 

@@ -11,24 +11,20 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.core.dialects.streams import events_once
 from llmproxy.core.dialects.table import codec_of, dialect_of
-from llmproxy.core.providers.table import PROVIDERS
+from llmproxy.core.providers.table import PROVIDERS, Family
 from llmproxy.core.traffic.frames import CONTENT_TYPE, server_events
 from llmproxy.core.traffic.interaction import Headers, Response, Usage, header
 from llmproxy.files import DATA
 from llmproxy.late import late
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from llmproxy.core.providers.table import Family
 
 _Raw = dict[str, Any]
 _NO_OUTPUT = frozenset({"embeddings", "rerank", "v1.embed", "v2.embed", "api.embed", "api.embeddings", "embedContent",

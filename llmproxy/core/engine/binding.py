@@ -487,10 +487,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     def _exact(
         self, call: Exchange, store: Store, slot: KeyedRecording, canonical: Callable[[], Canonical]
     ) -> BoundAnswer | Mismatch | None:
-        """Return what an exact hit's answer must be in this run; None where it is the recorded one, byte for byte.
-
-        It is another only where it names a recorded folder, or what a tool made, that the request does not hold.
-        """
+        """Return an exact hit's answer if it names a recorded folder, or tool's value, the request lacks; else None."""
         bound = self.bound
         if slot.id in bound.untouched or slot.status == SWITCHING:
             return None  # a WebSocket's frames are held against what its client sends

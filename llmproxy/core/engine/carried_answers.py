@@ -280,10 +280,7 @@ def list_recordings(
 def find_merged(
     store: Store, cassette: str, accepted: Sequence[AcceptedChange], rules: Rules, upstreams: Mapping[str, str]
 ) -> Iterator[tuple[int, int]]:
-    """Yield recordings of a cassette with different answers whose requests are one under accepted changes.
-
-    Where that is so nobody can say which answer stands: such changes are refused by `accept` and told by `verify`.
-    """
+    """Yield recordings with different answers to one request under accepted changes, which are refused then."""
     for info in store.cassettes(cassette) if accepted else ():
         place = (cassette, info.sample)
         for party in dict.fromkeys(each.party for each in store.list_keys(*place)):

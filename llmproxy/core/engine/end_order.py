@@ -154,10 +154,7 @@ class EndOrder:
         return tuple(tuple(each.id for each in group) for group in self.calls if len(group) > 1)
 
     def on_begin(self, recording: int, now: float) -> bool:
-        """Note that a recording is asked for; return whether it has its place in the order.
-
-        It has none if it overlapped nothing and nothing is under way, or is played once more.
-        """
+        """Note a recording's begin; returns whether it has a place in the order: not without overlap, nor repeated."""
         group, progress = self._by_id.get(recording, (None, None))
         if group is None or progress is None or progress.asked_at is not None:
             return False

@@ -99,11 +99,7 @@ class FastPath:
         self._kept = 0
 
     def answer(self, place: RequestPlace, client: ClientHttp, body: bytes) -> Hit | None:
-        """Return the recorded answer to a whole request, counted.
-
-        None, and nothing counted, if the long way must say what it is. Raises LLMProxyError if the store is damaged;
-        nothing is counted then.
-        """
+        """Return the recorded answer, counted; None, uncounted, if the long way must answer. Raises LLMProxyError."""
         state = self._state
         store, sessions = state.stores.opened, state.sessions
         arrived, learned, session = state.clock(), state.redactor.epoch, sessions.find_open(place.name)

@@ -67,11 +67,7 @@ class _LearnedRun(NamedTuple):
 
 
 def find_varying(store: Store, cassette: str, rules: Rules, upstreams: Mapping[str, str]) -> tuple[Lesson, ...]:
-    """Return what varies between the runs that were recorded into a cassette, beyond the volatile fields that it has.
-
-    A recording is held against the older ones that ask the same in other words; only where exactly one of them would
-    fit it teaches.
-    """
+    """Return what varies between a cassette's runs beyond its fields: a recording against the one older that fits."""
     lessons: list[Lesson] = []
     known = (*volatile_fields_of(store, cassette), *list_shipped())
     left = MOST_COMPARED

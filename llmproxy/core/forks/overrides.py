@@ -111,11 +111,7 @@ class Overrides:
         return bool(self.tools or self.answers)
 
     def find(self, tool: str, nth: int, arguments: str | None = None) -> ToolOverride | None:
-        """Return the override of a tool's n-th call: one for just this call, else one for its arguments, else one for
-        all.
-
-        Of two the last given. `arguments` are JSON, None where nobody has seen the call. Raises UnknownArguments.
-        """
+        """Return the override of a tool's n-th call, else of its arguments, else of all. Raises UnknownArguments."""
         mine = [each for each in reversed(self.tools) if each.tool == tool and each.fits(nth, arguments)]
         return min(mine, key=lambda each: (each.nth is None, each.when is None), default=None)
 

@@ -12,19 +12,17 @@ import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.core.forks.overrides import Overrides, read
 from llmproxy.core.store import rows
 from llmproxy.core.store.file import statements
 from llmproxy.core.store.file.connect import translate
+from llmproxy.core.store.reading import Reading
 from llmproxy.core.store.rows import from_sql, to_sql
+from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError, unsign_text
-
-if TYPE_CHECKING:
-    from llmproxy.core.store.reading import Reading
-    from llmproxy.core.store.store import Store
 
 _FIELDS = "cassette, sample, parent, parent_sample, step, shared, why, path, overrides, created_at"
 _COPIED = ", ".join(name for name in rows.COLUMNS if name not in ("cassette", "sample", "started_at"))
@@ -178,11 +176,7 @@ def _forks(store: Reading, rest: str, values: tuple[object, ...]) -> Iterator[Fo
 def reserve(
     store: Store, parent: str, wanted: str | None, holder: str, taken: Collection[str] = (), *, kind: str = "fork"
 ) -> str:
-    """Return the name of a new child, and take its lease: `wanted`, or the first free ``PARENT@KIND-N``; never one of
-    `taken`.
-
-    Raises CassetteExists: `wanted` is there already; CassetteBusy: somebody records it just now.
-    """
+    """Lease a child: `wanted`, or the first free ``PARENT@KIND-N`` not `taken`. Raises CassetteExists, CassetteBusy."""
     if wanted is not None:
         if wanted in taken or store.has(wanted, 1):
             gone = suggest_command(f"prune --cassette {quote_word(wanted)}", store.path)

@@ -15,19 +15,16 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from llmproxy.core.keys.fields import ID_QUERY, ignored_member, judge, signed_members
 from llmproxy.core.keys.normalize import Walk, shape_of
 from llmproxy.core.keys.rules import SHAPES, SYSTEM_BLOCKS, Do, Rule, Shape
 from llmproxy.core.keys.scrub import Rules, apply, compile_rules
+from llmproxy.core.providers.routing import Route
 from llmproxy.core.traffic.interaction import Headers, Request, header
 from llmproxy.core.traffic.json_bytes import NotLossless, parse
-
-if TYPE_CHECKING:
-    from llmproxy.core.keys.rules import Rule, Shape
-    from llmproxy.core.providers.routing import Route
 
 WHAT: dict[Do, str] = {
     Do.IGNORE: "does not count",

@@ -18,15 +18,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from llmproxy.core.providers.routing import changes_something
+from llmproxy.core.keys.normalize import MadeBy
+from llmproxy.core.providers.routing import Route, changes_something
 from llmproxy.core.providers.table import METHOD_BEHIND_ID, SAFE
-
-if TYPE_CHECKING:
-    from llmproxy.core.keys.normalize import MadeBy
-    from llmproxy.core.providers.routing import Route
-    from llmproxy.core.traffic.interaction import Key
+from llmproxy.core.traffic.interaction import Key
 
 STATE_HEADER = "x-llmproxy-state"
 _DIGITS = 16
@@ -127,10 +124,7 @@ def find_change(route: Route, method: str, key: Key, refs: tuple[str, ...], tree
 
 
 def named_things(route: Route, method: str, refs: Iterable[str], change: StateChange | None) -> list[str]:
-    """Return the things whose state a request's answer may depend on, in the order in which it names them.
-
-    One that adds to what has no order depends on nothing that was added before: such requests are sent side by side.
-    """
+    """Return the things whose state an answer may depend on, in order; adding to an unordered one needs none."""
     named = list(dict.fromkeys(refs))
     if change is not None:
         return (

@@ -12,19 +12,15 @@ row. Source: WIRE.md 2.2, the headers of 790 real exchanges, and the references 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-from llmproxy.core.providers.table import SIGNED_QUERY
+from llmproxy.core.providers.table import SIGNED_QUERY, Provider
 from llmproxy.core.secrets.kinds import FINGERPRINTED, SECRET_HEADER
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.late import late
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from llmproxy.core.providers.table import Provider
 
 # -- header fields that count ------------------------------------------------------------------------------------------
 
@@ -432,11 +428,7 @@ _STAYS = frozenset("/?#%")
 
 
 def exact_path(target: str, *, slashes: bool) -> str:
-    """Return a path in its one spelling where decoding it would say less than it does, else "".
-
-    ``/x/a%2Fb`` is not ``/x/a/b`` (where `slashes` are not part of a model's name), and two paths that are not UTF-8
-    are not one.
-    """
+    """Return a path's one spelling where decoding says less, else "": ``/x/a%2Fb`` is not ``/x/a/b``."""
     if "%" not in target or "%" not in (path := target.partition("?")[0]):
         return ""
     try:

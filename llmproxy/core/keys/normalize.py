@@ -173,11 +173,7 @@ def read_body(body: bytes, content_type: str, *, named: bool | None) -> tuple[st
 
 
 def _multipart(body: bytes, content_type: str, *, named: bool | None) -> list[object] | None:
-    """Return the parts as [field, text or sha256 of the file, file extension], and more where it counts.
-
-    Last, where a part's head says more, what it says: servers refuse a right file of a wrong type, and that answer is
-    not the right one's.
-    """
+    """Return parts as [field, text or sha256, extension], and what a part's head says more: servers heed types."""
     parts = multipart(body, content_type)
     if parts is None:
         return None

@@ -14,18 +14,15 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from llmproxy.advice import suggest_command
+from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.context import MissContext
 from llmproxy.core.misses.nearest import AS_RECORDED, COUNTED, Nearest, Wording, nearest
-from llmproxy.core.providers.table import channel_of
+from llmproxy.core.providers.table import Client, channel_of
 from llmproxy.core.traffic.differences import short
 from llmproxy.protocol import AGENT, Channel
-
-if TYPE_CHECKING:
-    from llmproxy.core.keys.normalize import Canonical
-    from llmproxy.core.providers.table import Client
 
 _SENT_TO: Mapping[Channel, str] = {Channel.LLM: "provider", Channel.MCP: "server", Channel.HTTP: "service"}
 _NUMBER = re.compile(r"\d+")

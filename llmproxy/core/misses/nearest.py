@@ -9,16 +9,20 @@ comes first, whatever looks volatile after it.
 
 from __future__ import annotations
 
+import copy
+import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from llmproxy.core.dialects.conversation import Place, compare
 from llmproxy.core.keys.changes import STATE_HEADER
+from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.keys.scrub import PACKS, Rules, TextScrub, apply, compile_rules, substitute
 from llmproxy.core.traffic.differences import (
     ABSENT,
     Difference,
@@ -26,27 +30,12 @@ from llmproxy.core.traffic.differences import (
     common_prefix,
     common_suffix,
     count,
+    is_one,
     looks,
     raw,
     volatile,
 )
-
-if TYPE_CHECKING:
-    from llmproxy.core.keys.normalize import Canonical
-
-
-import copy
-import json
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
-
-from llmproxy.core.keys.scrub import PACKS, Rules, TextScrub, apply, compile_rules, substitute
-from llmproxy.core.traffic.differences import is_one
 from llmproxy.errors import SettingsError
-
-if TYPE_CHECKING:
-    from llmproxy.core.keys.normalize import Canonical
-
 
 _BUDGET = 32 << 20
 """Bytes of canonical bodies that are looked at."""
@@ -246,11 +235,7 @@ def _same_operation(wanted: Canonical, candidate: Canonical) -> bool:
 
 
 def _count_common(wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: Wording) -> dict[int, int]:
-    """Return how many messages from the start say the same, by candidate.
-
-    All are asked for their first message, then for their second: so what is left unlooked at is so for all of them, and
-    a message that many share is looked at once.
-    """
+    """Return by candidate how many first messages say the same: message by message, each looked at once."""
     common = dict.fromkeys((id_ for id_, _ in candidates), 0)
     varying = Counter[int]()
     alive, looked_at = list(candidates), 0

@@ -225,11 +225,7 @@ _MARGIN = 1 << 18
 
 
 def search_windows(size: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield how a text is searched that is too large to be searched at once: (start, first, last, end).
-
-    What is found in `start:end` counts in `first:last`. Nothing that is a secret, nor what tells that it is one, is
-    as long as the margins.
-    """
+    """Yield how a large text is searched, (start, first, last, end): finds count in `first:last` only."""
     if size <= _WHOLE:
         yield 0, 0, size, size
         return

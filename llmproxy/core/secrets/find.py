@@ -19,9 +19,10 @@ import re
 import threading
 from binascii import b2a_base64
 from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 from llmproxy.core.secrets.entropy import drop_brackets, has_dozen, is_drawn, is_random, is_set
@@ -46,9 +47,6 @@ from llmproxy.core.secrets.kinds import (
     least_of_name,
 )
 from llmproxy.late import late
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 
 class Span(NamedTuple):
@@ -416,11 +414,7 @@ def _encode_core(data: bytes, lead: int) -> str:
 
 
 class KnownSecrets:
-    """An index of credentials. Added to by one thread, read by several.
-
-    What is added is put into the index when a text is searched next: where tokens come by the thousand and all they
-    ask is known, none is.
-    """
+    """An index of credentials, added to by one thread, read by several; indexed at the next search."""
 
     def __init__(self) -> None:
         self._all: OrderedDict[str, None] = OrderedDict()

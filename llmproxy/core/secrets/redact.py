@@ -22,11 +22,12 @@ import base64
 import json
 import re
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from threading import get_ident
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
 from llmproxy.core.secrets.encodings import (
@@ -80,9 +81,6 @@ from llmproxy.core.traffic.encoding import boundary_of
 from llmproxy.core.traffic.interaction import TRAILER, Cut, Headers, Interaction, Request, Response, header
 from llmproxy.late import late
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 _PLAIN_HEADERS = 1024
 """Header values without a secret that are remembered; a client sends the same ones each time."""
 _LONGEST_HEADER = 256
@@ -126,11 +124,7 @@ _ONLY = late(r"(?i)(?:bearer |basic |token )?REDACTED(?:-\d+)?")
 
 
 def find_placeholder(headers: Headers, target: str, body: bytes = b"") -> str | None:
-    """Return where a request carries a placeholder of ours as its credential: a field, a member of query, form or JSON.
-
-    It comes from a recorded answer, or from a file of a cassette: to a provider it says nothing but that it was
-    recorded.
-    """
+    """Return where a request has our placeholder for its credential, from a recorded answer or a file."""
     for name, value in headers:  # whatever its name: in a field nothing is quoted
         if _is_placeholder(value):
             return name

@@ -217,11 +217,7 @@ class Journal:
             pass
 
     def _write_next(self) -> bool:
-        """Wait for an entry, let others gather, write them together; false when it was told to stop.
-
-        A function of its own, so that nothing of a batch is held while the thread waits for the next one, perhaps for
-        hours.
-        """
+        """Write a batch of entries; False when told to stop. Apart, so that the wait for the next one holds nothing."""
         first = self._queue.get()
         self._stop.wait(BEHIND_SECONDS)
         batch = [] if first is None else [first]

@@ -175,10 +175,7 @@ def decode_single(conn: sqlite3.Connection, sha256: bytes, stored: Stored) -> by
 
 
 class Contents:
-    """A bounded memory of contents by row, so that the turns of one conversation are not read from the start each time.
-
-    A row's content never changes (only its encoding may), and row ids are never given twice.
-    """
+    """A bounded memory of contents by row, which never change, for the turns of one conversation."""
 
     def __init__(self, limit: int = 4 << 20) -> None:
         """Hold at most `limit` bytes."""

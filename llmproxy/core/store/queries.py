@@ -188,9 +188,7 @@ def put_accepted(store: Store, cassette: str, changes: Sequence[AcceptedChange])
 
 
 def max_age_of(store: Reading, cassette: str, given: float | None) -> float | None:
-    """Return above how many seconds a recording of a cassette is stale: by its own file or as was `given`, whichever is
-    less; None: never. Raises CassetteCorrupt.
-    """
+    """Return above how many seconds a recording is stale, by file or as `given`; or None. Raises CassetteCorrupt."""
     own = [seconds_of(note.age) for note in notes_of(store, cassette) if isinstance(note, MaxAge)]
     return min(filter(None, [*own, given]), default=None)
 

@@ -153,11 +153,7 @@ def find_left_once(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
 
 
 def failures_behind(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
-    """Return the recordings of a key whose place a good answer of a later session takes: the failures behind the last
-    good one.
-
-    What stands before a good answer was overcome by it: a retry, which is replayed as one.
-    """
+    """Return failures behind a key's last good answer: what stands before one was overcome by retrying."""
     last = max((at for at, each in enumerate(slots) if each.good), default=-1)
     return slots[last + 1 :]
 

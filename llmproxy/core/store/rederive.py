@@ -43,11 +43,7 @@ class Rekeyed:
 
 
 def derive(store: Store, cassette: str, sample: int, rules: Rules, upstreams: Mapping[str, str]) -> Derived | None:
-    """Return what was recorded in a cassette under other rules its keys of today, once for each opened store; None if
-    there is nothing such.
-
-    What no route can say keeps its key. Raises CassetteError.
-    """
+    """Derive a cassette's keys under today's rules, once for each opened store; or None. Raises CassetteError."""
     place = (cassette, sample)
     if place not in store.derived:
         store.derived[place] = None

@@ -166,11 +166,7 @@ class Store(Reading, Writing):
 def choose_occurrence(
     given: Addition, live: Sequence[KeyedRecording], before: int | None
 ) -> tuple[frozenset[int], int]:
-    """Return which live recordings an interaction supersedes, and which occurrence it is; a taken one gives
-    the next after the last.
-
-    `before`: id of the first one that is stored together with it.
-    """
+    """Return what an interaction supersedes, and its occurrence; `before`: the first id of its batch."""
     gone = frozenset(each.id for each in live) if given.supersede else _find_healed(given, live, before)
     gone |= set() if given.instead is None else {given.instead}  # of another key too: the question of another run
     taken, nth = [each.occurrence for each in live if each.id not in gone], given.interaction.occurrence

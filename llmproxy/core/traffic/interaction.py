@@ -174,10 +174,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one call, in one arithmetic for all providers. What is unknown is None, never 0.
-
-    ``input`` counts every prompt token, cached ones included; ``output`` every generated one, reasoning included.
-    """
+    """Tokens of a call. Unknown is None, never 0; ``input`` has cached tokens, ``output`` reasoning."""
 
     input: int | None = None
     output: int | None = None

@@ -94,10 +94,7 @@ class Child:
         return None
 
     def line(self, timeout: float) -> bytes:
-        """Wait for the next line that is not empty.
-
-        Raises TimeoutError: none came in time; Ended: none will; TooLong: it is longer than any answer.
-        """
+        """Wait for the next line that is not empty. Raises TimeoutError, Ended, TooLong: longer than any answer."""
         try:
             found = self._lines.get(timeout=timeout)
         except queue.Empty:

@@ -133,10 +133,7 @@ class HttpAdapter(AgentAdapter):
         self._client, self._reached, self.more_headers = None, set(), dict(self.more_headers)
 
     async def send(self, method: str, body: object, values: Mapping[str, Any]) -> HttpReply:
-        """Make one request, once.
-
-        Raises AgentUnreachable: nobody was there; AgentError: somebody was, and did not answer as an agent should.
-        """
+        """Make one request, once. Raises AgentUnreachable: nobody was there; AgentError: no answer of an agent."""
         import httpx
 
         thread = str(values.get("thread_id"))

@@ -62,11 +62,7 @@ class JudgeSetup:
         sample: int = 1,
         about: str = "",
     ) -> RunEnded:
-        """Return what the judge (an adapter, or what makes one) says; `about` tells equal looks apart in the
-        recordings.
-
-        Raises SettingsError: what was asked for cannot be meant.
-        """
+        """Return a judge's answer; `about` tells equal looks apart in recordings. Raises SettingsError: no sense."""
         name = " ".join(filter(None, (self.name, transcript.id, about)))
         options = RunOptions(
             proxy=self.proxy,

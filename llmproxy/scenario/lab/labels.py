@@ -218,9 +218,7 @@ def known_ids(path: Path) -> frozenset[str]:
 
 
 def put_label(path: Path, report: Path, run: str, criterion: str, label: str) -> None:
-    """Write one label of one run of a report into a file of labels, beside those that the run has there. Raises
-    SettingsError: there is no such run, criterion or label, or the file is another one.
-    """
+    """Add a label of a run of a report to a file of labels. Raises SettingsError: no such run, criterion, label."""
     if label not in KEYS.values():
         raise SettingsError(f"{label!r} is no label.", hint="passed, failed or inconclusive")
     labelling = next((each for each in runs_of(report, run)), None) if run else None

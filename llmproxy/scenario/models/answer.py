@@ -80,10 +80,7 @@ def read_litellm(found: Any) -> Answer:  # noqa: ANN401 (litellm has no types)
 
 
 def read_openai(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
-    """Return what the answer of a server says that speaks OpenAI's chat completions.
-
-    Raises CallFailed: it is an error, or not an answer; ModelError: there is no choice in it.
-    """
+    """Return what an answer in OpenAI's chat completions says. Raises CallFailed; ModelError: there is no choice."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):

@@ -58,11 +58,7 @@ def choose_model(
     max_tokens: int | None,
     more: Mapping[str, Any] | None = None,
 ) -> ModelConfig | None:
-    """Return the model of a simulator or judge: its own, else the default model; None if there is neither.
-
-    A key of the default model goes only to the provider that it is for. `more` are further keywords of ModelConfig, or
-    of litellm.
-    """
+    """Return a simulator's or judge's model, else the default's, or None; its key goes to its provider only."""
     default = (ScenarioConfig.default_config or ScenarioConfig()).default_model
     default = ModelConfig(model=default) if isinstance(default, str) and default else default or None
     own = ModelConfig(model=model) if isinstance(model, str) else model

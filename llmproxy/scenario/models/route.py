@@ -52,9 +52,7 @@ _UNSAFE = re.compile(r"[^a-z0-9._-]+")
 def route(
     model: str | ModelConfig, proxy: str, session: RunSession | None = None, *, party: str = "user"
 ) -> dict[str, Any]:
-    """Return the keywords with which litellm sends a model's calls through the proxy, in a session and for a party.
-    Raises SettingsError: calls of this model cannot be led anywhere; the text says what to write.
-    """
+    """Return keywords by which litellm calls a model through the proxy. Raises SettingsError: it cannot be led."""
     config = address_model(model if isinstance(model, ModelConfig) else ModelConfig(model=model), proxy)
     provider = provider_of(config.model)
     base = proxy.rstrip("/")
@@ -90,9 +88,7 @@ def provider_of(model: str) -> str:
 
 
 def upstreams_of_models(models: Iterable[ModelConfig], proxy: str = "") -> dict[str, str]:
-    """Return where the session of a run forwards calls of models with an address of their own, by name of the upstream.
-    Raises SettingsError: two of them would need different places under one name.
-    """
+    """Return upstreams of models with addresses of their own. Raises SettingsError: two under one name."""
     found: dict[str, str] = {}
     for config in (address_model(model, proxy) for model in models):
         if not config.api_base:
@@ -145,10 +141,7 @@ def _ask_litellm(model: str) -> tuple[Any, ...]:
 
 
 def address_model(model: ModelConfig, proxy: str = "") -> ModelConfig:
-    """Return a model with the address of its client as `api_base`.
-
-    One that has an address of its own, or a client of OpenAI or of this proxy, stays as it is.
-    """
+    """Return a model with its client's address as `api_base`, unless it has one, or OpenAI's client, or ours."""
     base = _base_url(model.extra.get("client"))
     if model.api_base or not base or base == BASE or (proxy and is_ours(base, proxy)):
         return model

@@ -107,10 +107,7 @@ def is_openai(name: str) -> bool:
 def build_request(
     keywords: Mapping[str, Any], env: Mapping[str, str], litellm: object = None, *, served: bool, proxied: bool = False
 ) -> ChatRequest | None:
-    """Return the request that litellm would send for these keywords; None where it has something to do.
-
-    `litellm` is the module, if the program has imported it.
-    """
+    """Return the request that litellm would send, None if it has something to do; `litellm` if imported."""
     told = {name: value for name, value in keywords.items() if value is not None}
     name = _find_name(told.get("model"), served=served)
     messages = [_strip_message(each) for each in told.get("messages", ())]

@@ -32,20 +32,13 @@ _DEFINED = 0.9
 
 
 def pass_at_k(passed: int, runs: int, k: int) -> float | None:
-    """Return the estimate that at least one of `k` runs passes, 1 - C(n-c,k)/C(n,k); None for k above the runs there
-    are.
-
-    Source: Chen et al. 2021 (HumanEval), unbiased for k <= n.
-    """
+    """Return the estimate of one in `k` passing, 1 - C(n-c,k)/C(n,k), or None. Source: Chen et al. 2021 (HumanEval)."""
     check_passes(passed, runs, k)
     return None if k > runs else 1 - comb(runs - passed, k) / comb(runs, k)
 
 
 def pass_hat_k(passed: int, runs: int, k: int) -> float | None:
-    """Return the estimate that all of `k` runs pass, C(c,k)/C(n,k); None for k above the runs there are.
-
-    Source: Yao et al. 2024 (tau-bench).
-    """
+    """Return the estimate of `k` of `k` passing, C(c,k)/C(n,k), or None. Source: Yao et al. 2024 (tau-bench)."""
     check_passes(passed, runs, k)
     return None if k > runs else comb(passed, k) / comb(runs, k)
 

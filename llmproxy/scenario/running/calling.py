@@ -236,11 +236,7 @@ class Caller:
         return nullcontext(0.0) if session is None else session.turn(agent)
 
     async def _read_new_uses(self, agent: AgentAdapter, error: Exception | None = None) -> Sequence[ToolUse]:
-        """Look at what the session saw since the last look.
-
-        Raises MissError: a request was never recorded; UpstreamError: the agent raised, and could not reach its
-        provider.
-        """
+        """Look at what the session saw since the last look. Raises MissError; UpstreamError: agent and provider."""
         traffic = self.traffic
         before, calls = traffic.seen, () if agent.raises_misses else await traffic.read_new_calls(error)
         if isinstance(error, MissError):  # that the session does not tell by itself

@@ -31,11 +31,7 @@ _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "functio
 
 
 def messages_from(source: str | Path | Sequence[Message], *, tools: bool = False) -> list[Message]:
-    """Return the messages that a source means; `tools` keeps the tool calls of a recording.
-
-    Raises SettingsError: the source is nothing of the kind, or says nothing; CassetteError: the recording is not there,
-    or cannot be read.
-    """
+    """Return the messages of a source; `tools` keeps calls. Raises SettingsError: nothing said; CassetteError."""
     if isinstance(source, str) and SEPARATOR in source:
         path, _, name = source.rpartition(SEPARATOR)
         cassette, sample = _split_name(name)

@@ -191,9 +191,7 @@ def _read(value: object) -> Finding | None:
 
 
 def refuse_contradiction(who: str, result: ScenarioResult) -> None:
-    """Refuse a result of the user's own that passes though a criterion of it did not: who is right is not known. Raises
-    ValueError: it does, or `success` is no bool.
-    """
+    """Refuse a passing result with a failed criterion: who is right? Raises ValueError."""
     if type(result.success) is not bool:
         raise ValueError(f"{who} returned a result with success={result.success!r}; it is True or False.")
     found = [each.text for each in result.criteria if each.status != CriterionOutcome.PASSED]

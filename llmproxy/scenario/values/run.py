@@ -148,11 +148,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def shorten_traceback[E: BaseException](error: E) -> E:
-    """Return an error whose traceback begins with the first frame that is its author's: not those of the engine, loops
-    and threads.
-
-    Of one that comes from us there is no such frame: its text explains it.
-    """
+    """Return an error with a traceback from its author's first frame on; ours have none: the text explains."""
     frame = error.__traceback__
     while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith(_ENGINE):
         frame = frame.tb_next

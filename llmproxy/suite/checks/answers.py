@@ -7,24 +7,22 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from llmproxy.client.environment import in_ci
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.files import read_text
 from llmproxy.report.events import Assertion, Status
+from llmproxy.scenario.session import RunSession
 from llmproxy.suite.matchers.compare import strip_fence
 from llmproxy.suite.matchers.plain_values import show
 from llmproxy.suite.matchers.table import check, check_input
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.session import RunSession
-    from llmproxy.suite.matchers.variables import VariableScope
-    from llmproxy.suite.project import Options
-    from llmproxy.suite.reading.load import SuiteCase
-    from llmproxy.suite.schema.response import Response
-    from llmproxy.suite.schema.steps import StepBase, Talk
-    from llmproxy.trace.observing.wire import Observed, Wire
+from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.project import Options
+from llmproxy.suite.reading.load import SuiteCase
+from llmproxy.suite.schema.response import Response
+from llmproxy.suite.schema.steps import StepBase, Talk
+from llmproxy.trace.observing.wire import Observed, Wire
 
 FORMAT = 1
 

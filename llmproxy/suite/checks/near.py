@@ -13,15 +13,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from llmproxy.report.events import Assertion, Status
+from llmproxy.suite.schema.response import ToolExpect
+from llmproxy.trace.observing.seen import Seen
+from llmproxy.trace.observing.wire import Observed
 from llmproxy.trace.reading.exchange import declared_arguments
-
-if TYPE_CHECKING:
-    from llmproxy.suite.schema.response import ToolExpect
-    from llmproxy.trace.observing.seen import Seen
-    from llmproxy.trace.observing.wire import Observed
 
 _PREFIX = re.compile(r"__|[./:]")
 """Between a server and its tool: ``mcp__github__search``, ``github.search``, ``github/search``."""

@@ -9,21 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.near import find_near
 from llmproxy.suite.matchers.core import MatchOutcome
 from llmproxy.suite.matchers.plain_values import dig, plain, show
 from llmproxy.suite.matchers.table import check, check_input, check_number, evaluate
-from llmproxy.suite.matchers.variables import StepError
-from llmproxy.trace.observing.tools import find_differences
+from llmproxy.suite.matchers.variables import StepError, VariableScope
+from llmproxy.suite.schema.response import ToolExpect
+from llmproxy.trace.observing.tools import ServedTools, ToolUse, find_differences
 from llmproxy.trace.observing.wire import Observed
-
-if TYPE_CHECKING:
-    from llmproxy.suite.matchers.variables import VariableScope
-    from llmproxy.suite.schema.response import ToolExpect
-    from llmproxy.trace.observing.tools import ServedTools, ToolUse
 
 _LISTED = 12
 """Calls that a message lists."""

@@ -9,28 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.core.dialects.messages import as_dict
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.answers import check_tools_snapshot
+from llmproxy.suite.checks.answers import CheckedStep, check_tools_snapshot
 from llmproxy.suite.checks.near import check_names
 from llmproxy.suite.checks.tools import all_hold, build_unseen, check_order, check_served, check_tools, check_total
 from llmproxy.suite.matchers.core import MatchOutcome
 from llmproxy.suite.matchers.plain_values import Unknown, show
 from llmproxy.suite.matchers.table import check, check_number, evaluate
+from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.schema.response import MessageProcessing, Processor, Usage
+from llmproxy.suite.schema.steps import Talk
 from llmproxy.trace.observing.processing import EVIDENCE, Processing, ProcessingFinding, processing
+from llmproxy.trace.observing.seen import Seen
+from llmproxy.trace.observing.tokens import Tokens
 from llmproxy.trace.observing.tools import RecordedAt
-from llmproxy.trace.observing.wire import estimate_usage
-
-if TYPE_CHECKING:
-    from llmproxy.suite.checks.answers import CheckedStep
-    from llmproxy.suite.matchers.variables import VariableScope
-    from llmproxy.suite.schema.response import MessageProcessing, Processor, Usage
-    from llmproxy.suite.schema.steps import Talk
-    from llmproxy.trace.observing.seen import Seen
-    from llmproxy.trace.observing.tokens import Tokens
-    from llmproxy.trace.observing.wire import Observed
+from llmproxy.trace.observing.wire import Observed, estimate_usage
 
 
 def check_usage(

@@ -173,9 +173,7 @@ def compile_pattern(pattern: str, flags: str = "") -> Any:  # noqa: ANN401 (rege
 
 
 def search(pattern: str, text: str, flags: str = "", seconds: float = SECONDS) -> bool:
-    """Return whether a pattern is found anywhere in a text, as they are written or with letters and accents composed.
-    Raises StepError: it does not compile, or did not come to an end in time.
-    """
+    """Return whether a pattern is found in a text, written or composed. Raises StepError: not compiled, or no end."""
     forms = dict.fromkeys(((pattern, text), (compose_accents(pattern), compose_accents(text))))
     try:
         return any(compile_pattern(one, flags).search(other, timeout=seconds) is not None for one, other in forms)

@@ -17,43 +17,35 @@ import signal
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.core.forks.mocks import read_mocks
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
+from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.running.calling import Caller
+from llmproxy.scenario.running.event_emitter import EventEmitter
 from llmproxy.scenario.running.run_lifecycle import SessionRequest
-from llmproxy.scenario.session import in_thread
+from llmproxy.scenario.session import RunSession, in_thread
 from llmproxy.scenario.values.run import describe_error, describe_exit
 from llmproxy.suite.checks.entities.cleanup import Cleaner, hook_of
 from llmproxy.suite.checks.entities.rows import RunRows, agent_environment, select, user_of
 from llmproxy.suite.checks.entities.verify import Entities
-from llmproxy.suite.reading.load import USER
+from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.conversations import Conversations
-from llmproxy.suite.run.run_context import entities_of
+from llmproxy.suite.run.rejudge import RecordedRuns
+from llmproxy.suite.run.run_context import RunContext, entities_of
 from llmproxy.suite.run.step_context import StepContext, asked_faults
+from llmproxy.suite.schema.suite import Hook, Teardown
+from llmproxy.suite.stores import StoreAdapter
 from llmproxy.suite.stores.config import load_attribute
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.agent_adapter import AgentAdapter
-    from llmproxy.scenario.running.calling import Caller
-    from llmproxy.scenario.running.event_emitter import EventEmitter
-    from llmproxy.scenario.session import RunSession
-    from llmproxy.suite.matchers.variables import VariableScope
-    from llmproxy.suite.reading.load import SuiteCase
-    from llmproxy.suite.run.rejudge import RecordedRuns
-    from llmproxy.suite.run.run_context import RunContext
-    from llmproxy.suite.schema.suite import Hook, Teardown
-    from llmproxy.suite.stores import StoreAdapter
 
 _TAIL = 1000
 """Characters of its output that an error shows."""
 
 
 async def run_hook(hook: Hook | Teardown, folder: Path, env: Mapping[str, str], name: str) -> None:
-    """Run a hook in the suite's folder; `env` is added to the environment, `name` says which one it is in errors.
-
-    Raises SuiteError: it cannot be found; MachineError: it failed, or took too long.
-    """
+    """Run a hook in the suite's folder, with `env`; `name` is for errors. Raises SuiteError, MachineError."""
     limit = hook.timeout / 1000
     try:
         async with asyncio.timeout(limit):
@@ -122,11 +114,7 @@ async def _command(command: str | tuple[str, ...], folder: Path, env: Mapping[st
 
 
 def asked_mocks(case: SuiteCase, scope: VariableScope, *, proxy: bool) -> Mapping[str, Any] | None:
-    """Return what `mock:` asks for as a session takes it.
-
-    Raises SuiteError: there is no proxy that could swap anything; StepError: a reference has no value; OverrideError:
-    what a reference stands for is no result of a tool.
-    """
+    """Return `mock:` as a session takes it. Raises SuiteError: no proxy; StepError, OverrideError: a reference."""
     mock = case.scenario.mock
     if mock is None:
         return None

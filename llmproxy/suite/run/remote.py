@@ -87,11 +87,7 @@ def pack_suites(
     variables: Sequence[str],
     env: Mapping[str, str],
 ) -> SuiteParcel:
-    """Gather what the runs of these cases need.
-
-    Raises SuiteError: a file lies outside of this folder, or is not there; SettingsError: a variable that was named is
-    not set.
-    """
+    """Gather what these cases need. Raises SuiteError: a file is outside, or gone; SettingsError: unset variable."""
     root = Path.cwd()
     suites = load(paths).files
     agents = agent_files(

@@ -8,24 +8,21 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.errors import SuiteError
+from llmproxy.report.events import Event, Handler
 from llmproxy.report.handlers import notify
+from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.suite.checks.answers import Snapshots
 from llmproxy.suite.project import Options
+from llmproxy.suite.reading.load import SuiteCase
+from llmproxy.suite.run.rejudge import RecordedRuns
 from llmproxy.suite.schema.steps import SetupStep, Talk, VerifyStep, WaitStep
+from llmproxy.suite.schema.suite import Scenario, Suite
 from llmproxy.suite.schema.values import WaitFor
-from llmproxy.suite.stores import Policy, policy_from, store_from
-
-if TYPE_CHECKING:
-    from llmproxy.report.events import Event, Handler
-    from llmproxy.scenario.agent_adapter import AgentAdapter
-    from llmproxy.suite.reading.load import SuiteCase
-    from llmproxy.suite.run.rejudge import RecordedRuns
-    from llmproxy.suite.schema.suite import Scenario, Suite
-    from llmproxy.suite.stores import StoreAdapter
-    from llmproxy.yaml_reader import YamlPlace
+from llmproxy.suite.stores import Policy, StoreAdapter, policy_from, store_from
+from llmproxy.yaml_reader import YamlPlace
 
 
 @contextmanager

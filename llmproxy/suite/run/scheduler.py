@@ -15,20 +15,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import OFFLINE
-from llmproxy.suite.reading.load import USER
+from llmproxy.report.events import Event
+from llmproxy.suite.reading.load import USER, SuiteCase
+from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.schema.steps import Talk, VerifyStep, WaitStep
 from llmproxy.suite.schema.values import WaitFor
+from llmproxy.suite.stores import Policy, StoreAdapter
 from llmproxy.suite.stores.protocol import Restorable
-
-if TYPE_CHECKING:
-    from llmproxy.report.events import Event
-    from llmproxy.suite.reading.load import SuiteCase
-    from llmproxy.suite.run.run_context import RunContext
-    from llmproxy.suite.stores import Policy, StoreAdapter
 
 _WHOLE = ("truncate", "copy", "hook", "http")
 """Ways to reset a store that take everybody's rows away."""

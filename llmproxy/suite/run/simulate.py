@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status, Verdict
@@ -19,28 +19,22 @@ from llmproxy.scenario.judge_agent import JudgeAgent
 from llmproxy.scenario.models.errors import ModelUnset
 from llmproxy.scenario.models.models import choose_model
 from llmproxy.scenario.models.route import upstreams_of_models
+from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentRole, CriterionResult
 from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, persona_of
 from llmproxy.scenario.values.messages import Farewell, text_of
 from llmproxy.suite.matchers.plain_values import show
+from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.conversations import SuiteConversation
 from llmproxy.suite.run.rejudge import unjudgeable
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.session import RunSession
-    from llmproxy.suite.reading.load import SuiteCase
-    from llmproxy.suite.run.step_context import StepContext
-    from llmproxy.suite.schema.response import Judging
-    from llmproxy.suite.schema.steps import SimulateStep, Simulation
-    from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.suite.run.step_context import StepContext
+from llmproxy.suite.schema.response import Judging
+from llmproxy.suite.schema.steps import SimulateStep, Simulation
+from llmproxy.trace.observing.tools import ToolUse
 
 
 def upstreams_for(case: SuiteCase) -> dict[str, str]:
-    """Return where the session of a run must forward the calls of its simulated users and judges, for models with an
-    `api_base`.
-
-    A model that nobody named is the step's to report. Raises SettingsError for two that cannot go together.
-    """
+    """Return upstreams of a run's simulated users and judges with an `api_base`. Raises SettingsError: two clash."""
     from llmproxy.suite.schema.steps import JudgeStep, SimulateStep, Talk
 
     asked: list[tuple[str, str | None]] = []

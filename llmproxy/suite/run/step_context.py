@@ -9,30 +9,27 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from llmproxy.calls import Call
 from llmproxy.client.reports import find_unused_faults
 from llmproxy.errors import MissError, SuiteError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Assertion, Event, Message, Status
-from llmproxy.scenario.agent_adapter import AdapterAttributes
+from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
+from llmproxy.scenario.running.calling import AdapterAnswer, Caller, Traffic
+from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.messages import text_of
+from llmproxy.suite.checks.answers import Snapshots
+from llmproxy.suite.checks.entities.verify import Entities
+from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.project import Options
+from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.conversations import Conversations, Player, SuiteCalling, SuiteConversation
+from llmproxy.suite.run.rejudge import RecordedAgent
 from llmproxy.suite.selection import explain_miss
-
-if TYPE_CHECKING:
-    from llmproxy.calls import Call
-    from llmproxy.scenario.agent_adapter import AgentAdapter
-    from llmproxy.scenario.running.calling import AdapterAnswer, Caller, Traffic
-    from llmproxy.scenario.session import RunSession
-    from llmproxy.suite.checks.answers import Snapshots
-    from llmproxy.suite.checks.entities.verify import Entities
-    from llmproxy.suite.matchers.variables import VariableScope
-    from llmproxy.suite.project import Options
-    from llmproxy.suite.reading.load import SuiteCase
-    from llmproxy.suite.run.rejudge import RecordedAgent
-    from llmproxy.trace.observing.wire import Observed, Wire
+from llmproxy.trace.observing.wire import Observed, Wire
 
 STEP_TIMEOUT = 120_000.0
 """Milliseconds for one answer of an agent, unless the suite says otherwise."""

@@ -11,17 +11,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.errors import Exit, LLMProxyError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Status
 from llmproxy.report.rows import wilson
 from llmproxy.scenario.repeats.statistics import pass_hat_k
-
-if TYPE_CHECKING:
-    from llmproxy.suite.reading.load import SuiteCase
-    from llmproxy.suite.run.case_runner import CaseResult
+from llmproxy.suite.reading.load import SuiteCase
+from llmproxy.suite.run.case_runner import CaseResult
 
 _COUNTED = (Status.PASSED, Status.FAILED, Status.AGENT_ERROR)
 _ORDER = (Exit.USAGE, Exit.ENVIRONMENT, Exit.MISS, Exit.FAILED, Exit.NOTHING)

@@ -135,11 +135,7 @@ class Policy:
 
 
 def store_from(mapping: Mapping[str, Any], folder: Path, environment: Mapping[str, str] | None = None) -> StoreAdapter:
-    """Make the store that `store:` describes. Paths are relative to `folder`, the suite's.
-
-    Raises SuiteError: something in it is not understood, or cannot be meant; MachineError: a library that it needs is
-    not installed.
-    """
+    """Make the store that `store:` describes, below `folder`. Raises SuiteError; MachineError: a library is missing."""
     given, kind = _check_members(mapping, environment)
     policy = policy_from(mapping, environment)
     entities = _mapping(given, "entities")

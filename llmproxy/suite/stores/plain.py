@@ -68,10 +68,7 @@ def _by_type(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - whatever a driver
 
 
 def from_plain(value: Any, kind: Kind, *, zone: bool = True) -> Any:  # noqa: ANN401 - what YAML gives
-    """Return what a driver takes for a JSON value; ValueError with a sentence if the column cannot hold it.
-
-    `zone`: whether a date with time keeps its time zone; columns without one get UTC's wall clock.
-    """
+    """Return what a driver takes for JSON; `zone`: dates with time keep theirs, else UTC. Raises ValueError."""
     if value is None:
         return None
     if kind is Kind.BYTES and isinstance(value, str):

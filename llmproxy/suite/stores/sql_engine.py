@@ -33,11 +33,7 @@ CONNECT_SECONDS = 10
 
 
 def url_for(text: str, folder: Path) -> URL:
-    """Parse a database URL and choose its driver.
-
-    Raises SuiteError: it is no URL, or names a database that nobody else can see; MachineError: SQLAlchemy or the
-    driver is not installed.
-    """
+    """Parse a database URL and choose its driver. Raises SuiteError: none, or private; MachineError: no library."""
     try:
         from sqlalchemy.engine import make_url
         from sqlalchemy.exc import ArgumentError

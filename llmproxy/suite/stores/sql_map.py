@@ -92,10 +92,7 @@ def _user(given: Mapping[str, Any], at: str, default: str | None) -> str | None:
 def map_entity(
     inspector: Inspector, name: str, declared: TableMap | None, user: str | None, names: list[str]
 ) -> MappedEntity:
-    """Look the entity up in the database; `names` are the entities that the suite declares.
-
-    Raises UnknownEntity: there is no such table; UnknownColumn: the suite names a column that the table does not have.
-    """
+    """Look an entity up in the database; `names` are declared ones. Raises UnknownEntity, UnknownColumn."""
     plan = declared or TableMap(name, user=user)
     tables = [*inspector.get_table_names(plan.schema), *inspector.get_view_names(plan.schema)]
     if plan.table not in tables:

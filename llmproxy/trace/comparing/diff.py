@@ -20,15 +20,12 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from llmproxy.errors import printable
+from llmproxy.trace.cassette import Cassette
 from llmproxy.trace.model import Span, SpanKind
 from llmproxy.trace.observing.tools import is_same_json
-
-if TYPE_CHECKING:
-    from llmproxy.trace.cassette import Cassette
-
 
 CONTRACT, INFO = "contract", "info"
 MISSING: Any = object()

@@ -35,9 +35,7 @@ class HistoryLink:
 def link_request(
     seen: Seen, all_seen: Sequence[Seen], *, continues: bool, spoken: Sequence[str] = ()
 ) -> HistoryLink | str | None:
-    """Find the request that this one goes on from, and compare; None: it is the first of its thread; a text: why it
-    cannot be told. `spoken` is what users said in the run.
-    """
+    """Find the request that this goes on from; None: its thread's first; a text: why not. `spoken`: users' texts."""
     exchange = seen.exchange
     if exchange is None:
         return None

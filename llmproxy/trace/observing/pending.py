@@ -11,12 +11,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from llmproxy.core.dialects.messages import Message, ToolCall
-    from llmproxy.trace.observing.tools import ToolUse
-    from llmproxy.trace.reading.conversations import RecordedConversation
+from llmproxy.core.dialects.messages import Message, ToolCall
+from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.reading.conversations import RecordedConversation
 
 type _Mark = tuple[str | None, str | None, str, str]
 

@@ -11,17 +11,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from llmproxy.calls import Call
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.traffic.interaction import header
 from llmproxy.trace.observing.tools import ToolUse, place_of
-
-if TYPE_CHECKING:
-    from llmproxy.calls import Call
-    from llmproxy.trace.reading.conversations import RecordedConversation
-    from llmproxy.trace.reading.exchange import OpenedExchange
-
+from llmproxy.trace.reading.conversations import RecordedConversation
+from llmproxy.trace.reading.exchange import OpenedExchange
 
 _CALLERS = ("realtime", "threads", "threads.runs", "responses/", "interactions", "predictions", "async-invoke",
             "rawPredict", "messages/batches", "batches", "agents/")  # fmt: skip

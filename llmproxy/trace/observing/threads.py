@@ -255,10 +255,7 @@ def _is_reworded(item: HistoryItem, sent: HistoryItem, written: Sequence[str]) -
 
 
 def _compare_parts(expected: Sequence[HistoryItem], sent: HistoryItem) -> tuple[int, int] | None:
-    """Tell of how many messages an answer is made, and how many parts of them are gone; None if it is no such answer.
-
-    Answers between which the calls and results were left out stand side by side, and read as one.
-    """
+    """Tell how many messages an answer has, which side by side read as one, and how many are gone; or None."""
     text, calls, results = "", list[str](), 0
     for length, item in enumerate(expected, 1):
         if item.role == "tool" and length > 1:

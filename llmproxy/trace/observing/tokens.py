@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.traffic.interaction import Chunk, Usage
-
-if TYPE_CHECKING:
-    from llmproxy.trace.observing.seen import Seen
+from llmproxy.trace.observing.seen import Seen
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from llmproxy.calls import Call
 from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.mcp import messages_of, read_call
 from llmproxy.core.traffic.interaction import Interaction, header
 from llmproxy.protocol import Decision
 from llmproxy.trace.reading.exchange import result_value
 from llmproxy.trace.reading.mcp import tool_endings
-
-if TYPE_CHECKING:
-    from llmproxy.calls import Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,11 +251,7 @@ def find_differences(asked: Sequence[ToolUse], served: ServedTools) -> list[str]
 
 
 def find_misread(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
-    """Say where a model read something else than its server returned: the agent cut it, changed it, or put something in
-    its place.
-
-    What an agent adds, how it escapes and breaks lines, and content that is no text, are no difference.
-    """
+    """Say where a model read something else than its server returned; additions, escapes, breaks do not count."""
     left = [each for each in served.tools if each.output is not None]
     unsure: list[ToolUse] = []
     for use in asked:

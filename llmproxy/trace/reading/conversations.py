@@ -24,12 +24,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.core.dialects.messages import Message
-
-if TYPE_CHECKING:
-    from llmproxy.trace.reading.exchange import OpenedExchange
+from llmproxy.trace.reading.exchange import OpenedExchange
 
 Digest = bytes
 _DIGITS = re.compile(r"\d+")

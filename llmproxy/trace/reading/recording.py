@@ -47,11 +47,7 @@ def all_kept() -> Iterator[None]:
 
 
 def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Iterator[Span]:
-    """Yield the spans of a recording one by one, in their order; memory does not grow with it.
-
-    Raises CassetteNotFound: no such store, or nothing recorded there; CassetteCorrupt, CassetteNewer, CassetteBusy: the
-    store cannot be read.
-    """
+    """Yield a recording's spans, one by one. Raises CassetteNotFound, CassetteCorrupt, CassetteNewer, CassetteBusy."""
     # The clock is for writing; what is open for reading never asks it.
     with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - never asked, as above
         if not store.has(cassette, sample):

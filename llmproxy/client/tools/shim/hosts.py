@@ -89,10 +89,7 @@ class ProxyHost:
         self._connection().close()
 
     def _connection(self) -> HTTPConnection:
-        """Return the connection, to be opened anew by `http.client` where it was closed.
-
-        The proxy closes it after hours of silence: of the call that is to come nobody has heard yet.
-        """
+        """Return the connection; http.client opens it anew, as the proxy closes it after hours without a call."""
         from http.client import HTTPConnection
 
         connection = self._http = self._http or HTTPConnection(*self._place, timeout=TIMEOUT)

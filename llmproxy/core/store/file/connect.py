@@ -215,10 +215,7 @@ def open_reader(path: Path) -> StoreReader:
 
 
 def open_writer(path: Path) -> Connection:
-    """Open the store for writing, made or brought up to date, in write-ahead mode.
-
-    Raises StoreReadOnly, CassetteCorrupt, CassetteNewer, CassetteBusy.
-    """
+    """Open the store for writing, made or upgraded, in write-ahead mode. Raises CassetteError of each kind."""
     state = check_file(path)
     check_writable(path)
     with sqlite_file.translate_errors(path, WORDS, writing=True):

@@ -121,11 +121,7 @@ def prepare(local: sqlite3.Connection, store: str) -> None:
 def update_copies(
     local: sqlite3.Connection, conn: Conn, name: str | None, known: Mapping[bytes, Body] | None = None
 ) -> bool:
-    """Bring the copy of a cassette up to date, of all for None; tells whether something was taken out of it.
-
-    `known` are bodies that need not be sent, since they came from here. Raises psycopg.Error, sqlite3.Error,
-    CassetteCorrupt.
-    """
+    """Update a cassette's copy, or all; returns whether something went. `known` bodies came from here."""
     while True:
         done = _update_copy(local, conn, name, known or {})
         if done is not None:

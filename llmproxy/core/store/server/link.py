@@ -103,10 +103,7 @@ class Link:
 
 @contextmanager
 def together(conn: Conn) -> Iterator[None]:
-    """Do a transaction whose statements are sent together: only where an answer is fetched is one waited for.
-
-    It is committed when the block was left without an error; an error of any statement comes out at the latest then.
-    """
+    """Do a transaction of statements sent together, committed at the end; errors come out then at the latest."""
     import psycopg
 
     try:

@@ -61,11 +61,7 @@ class Cleaner:
         """What stays in the store of what appeared during the run, one sentence an entity; known after `finish`."""
 
     def begin(self, entities: Sequence[str]) -> None:
-        """Before setup: reset the store if it is to be, and remember what there is of the entities that the scenario
-        names.
-
-        Raises StoreError, SuiteError: the store cannot be used; the scenario must not run.
-        """
+        """Reset the store if asked, remember what there is of the named entities. Raises StoreError, SuiteError."""
         if self._policy.reset == "copy" and isinstance(self._store, Restorable):
             self._store.mark()
         elif self._policy.reset in {"truncate", "http", "hook"}:

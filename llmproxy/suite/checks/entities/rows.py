@@ -112,10 +112,7 @@ def known_columns(store: StoreAdapter, info: EntityInfo, names: Iterable[str], w
 def select(
     store: StoreAdapter, info: EntityInfo, filters: Mapping[str, object], scope: VariableScope, user: str | None
 ) -> list[Row]:
-    """Return the rows that the filters mean, of this user unless the filters say whose.
-
-    Raises StoreError: there are too many, or a filter cannot be judged; StepError: a filter names what has no value.
-    """
+    """Return the rows that filters mean, of this user unless they say whose. Raises StoreError, StepError."""
     info.check(filters, "filters")
     exact = {
         name: value for name, matcher in filters.items() if (value := _exact(info, name, matcher, scope)) is not None
