@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 from llmproxy.core.dialects.answer_bodies import BodyPart, Edit, edit_chunks, list_parts
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM
 from llmproxy.core.traffic.interaction import Headers, Response, header, without
+from llmproxy.core.traffic.json_bytes import parse_json
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _decoder = json.JSONDecoder()
@@ -65,11 +66,7 @@ def answers(response: Response, asked: bytes) -> bool:
 
 def parse_message(body: bytes) -> dict[str, Any]:
     """Return the message in a body; empty for what is no object."""
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    return value if isinstance(value := parse_json(body), dict) else {}
 
 
 def _token(message: dict[str, Any]) -> object:

@@ -18,6 +18,7 @@ from threading import Lock
 from typing import Any
 from zlib import crc32
 
+from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 from llmproxy.report.events import Completed, Selected
@@ -136,10 +137,7 @@ def document_of(path: Path, known: str = "") -> dict[str, Any]:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"the report {path} cannot be read: {error}.") from error
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
+    found = parse_json(text)
     if not (isinstance(found, dict) and isinstance(found.get("scenarios"), list) and "exit_code" in found):
         raise SettingsError(f"{path} is no JSON report of tests.", hint=_HINT)
     if found.get("format", FORMAT) != FORMAT:

@@ -43,7 +43,7 @@ from llmproxy.scenario.models.models import RefusedChoice, complete
 from llmproxy.scenario.prompts import prompt
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import Message
-from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding
+from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding, object_schema
 
 # -- looking things up in a long conversation
 
@@ -90,8 +90,8 @@ class Lookup:
         }
         pattern = {"type": "string", "description": "Words as they stand there; a|b finds either. Case does not count."}
         return [
-            _tool(EXPAND, "Show messages as a whole.", _object({"indices": indices})),
-            _tool(GREP, "Search all messages.", _object({"pattern": pattern})),
+            _tool(EXPAND, "Show messages as a whole.", object_schema({"indices": indices})),
+            _tool(GREP, "Search all messages.", object_schema({"pattern": pattern})),
         ]
 
     def answer(self, name: str, arguments: str) -> str:
@@ -263,10 +263,10 @@ class Question:
         more = self.look.tools() if self.look is not None and self.steps else []
         if self.forced:
             return [*more, finish]
-        return [*more, _tool(CONTINUE, "Let the conversation go on.", _object({})), finish]
+        return [*more, _tool(CONTINUE, "Let the conversation go on.", object_schema({})), finish]
 
     def _verdict(self) -> dict[str, Any]:
-        return _object(
+        return object_schema(
             {
                 "criteria": self.criteria.schema(),
                 "reasoning": {"type": "string", "description": "Why, in a few sentences."},
@@ -301,7 +301,7 @@ class Question:
             return {}
         if way is _AskingWay.SCHEMA:
             decision = {"type": "string", "enum": [FINISH] if self.forced else [CONTINUE, FINISH]}
-            schema = _object({"decision": decision, **self._verdict()["properties"]})
+            schema = object_schema({"decision": decision, **self._verdict()["properties"]})
             return {
                 "response_format": {
                     "type": "json_schema",
@@ -365,10 +365,6 @@ class Question:
 def _tool(name: str, description: str, parameters: dict[str, Any]) -> dict[str, Any]:
     function = {"name": name, "description": description, "strict": True, "parameters": parameters}
     return {"type": "function", "function": function}
-
-
-def _object(members: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
 
 
 def _parse_arguments(arguments: str) -> object:

@@ -31,6 +31,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.scenario.agent_adapter import AgentAdapter, description_of, session_of
 from llmproxy.scenario.config import ModelConfig, refuse_slips
 from llmproxy.scenario.models.errors import ModelError
@@ -223,10 +224,7 @@ class GoatStrategy(RedTeamStrategy):
 
     def parse_attacker_output(self, raw: str) -> Attack:
         """Read the JSON; what is none is said as it is, and noted."""
-        try:
-            found = json.loads(strip_fence(raw))
-        except (ValueError, RecursionError):
-            found = None
+        found = parse_json(strip_fence(raw))
         reply = str(found.get("reply") or "").strip() if isinstance(found, dict) else ""
         if not isinstance(found, dict) or not reply:
             return Attack(raw, parse_failed=True)

@@ -18,7 +18,6 @@ A name that there is not is an error, never a description of one word.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +26,7 @@ from typing import Any, ClassVar
 
 import yaml
 
+from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.did_you_mean import nearest
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
@@ -291,9 +291,6 @@ def reverse_roles(messages: Sequence[Message]) -> list[Message]:
 
 def _last_words(arguments: str) -> tuple[str, bool | None]:
     """Return what the user says at the end, and whether the goal is reached, None if nothing says so."""
-    try:
-        given = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        given = None
+    given = parse_json(arguments or "{}")
     said, reached = (given.get("message"), given.get("goal_reached")) if isinstance(given, dict) else ("", None)
     return said.strip() if isinstance(said, str) else "", reached if isinstance(reached, bool) else None

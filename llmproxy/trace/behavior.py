@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any, Protocol
 
+from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.trace.model import Span, SpanKind
 
 CLIENT_ERROR = 400
@@ -118,7 +119,7 @@ def normal(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - JSON
     if depth > _DEPTH:
         return "<deep>"
     if isinstance(value, str):
-        if value[:1] in ("{", "[") and (tree := _json(value)) is not None:
+        if value[:1] in ("{", "[") and isinstance(tree := parse_json(value), dict | list):
             return normal(tree, depth + 1)
         for name, pattern in _VOLATILE:
             value = pattern.sub(f"<{name}>", value)
@@ -137,11 +138,3 @@ def normal(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - JSON
 def _is_message(value: dict[str, Any]) -> bool:
     """Return whether an object is a message, or a tool call within one: its id names nothing but itself."""
     return isinstance(value.get("role"), str) or ("name" in value and "arguments" in value)
-
-
-def _json(text: str) -> object:
-    try:
-        tree = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return tree if isinstance(tree, dict | list) else None

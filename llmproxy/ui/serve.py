@@ -9,13 +9,13 @@ us. A store is opened for each question, for reading, and closed again.
 from __future__ import annotations
 
 import hmac
-import json
 import sys
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
 
+from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.core.traffic.origin_guard import Guard, SeenHead
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import TOKEN_HEADER, UI_PREFIX
@@ -83,10 +83,7 @@ def respond(
 
 
 def _put_answer(put: Put, body: bytes) -> PageAnswer:
-    try:
-        said = json.loads(body)
-    except (ValueError, RecursionError):
-        said = None
+    said = parse_json(body)
     if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):
         told = "llmproxy: what the page sent is no JSON object of texts."
         return json_answer(400, {"error": {"code": "llmproxy_question", "message": told, "hint": ""}})

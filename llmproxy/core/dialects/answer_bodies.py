@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from llmproxy.core.dialects.streams import framing, iter_frames
 from llmproxy.core.traffic.interaction import Chunk
+from llmproxy.core.traffic.json_bytes import parse_json
 
 _DATA = re.compile(rb"^data:[ ]?(?P<data>[^\r\n]*)", re.MULTILINE)
 _WORD = struct.Struct(">I")
@@ -56,10 +57,7 @@ def list_parts(content_type: str, body: bytes) -> list[BodyPart]:
 
 def _json_part(body: bytes, start: int, end: int) -> BodyPart | None:
     data = body[start:end]
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
+    value = parse_json(data)
     if not isinstance(value, (dict, list)):
         return None
     return BodyPart(start, end, value, lambda new: write_json(new, like=data))

@@ -113,6 +113,14 @@ def parse_json(data: str | bytes) -> Any:  # noqa: ANN401 - JSON
         return None
 
 
+def layout_json(text: str) -> str:
+    """Return JSON in one layout, its members sorted; what is no JSON as it is."""
+    try:
+        return json.dumps(json.loads(text or "{}"), sort_keys=True)
+    except (ValueError, RecursionError):
+        return text
+
+
 def read_json(text: str) -> object | None:
     if text[:1] not in ("{", "[") and text.lstrip()[:1] not in ("{", "["):
         return None

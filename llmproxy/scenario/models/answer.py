@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from llmproxy.core.dialects.table import ERROR_HEADER
+from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.scenario.models.errors import CallFailed, ModelError
 from llmproxy.scenario.values.replies import html_title
 
@@ -81,10 +82,7 @@ def read_litellm(found: Any) -> Answer:  # noqa: ANN401 (litellm has no types)
 
 def read_openai(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
     """Return what an answer in OpenAI's chat completions says. Raises CallFailed; ModelError: there is no choice."""
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        value = None
+    value = parse_json(body)
     found = value.get("error") if isinstance(value, dict) else value[0] if isinstance(value, list) and value else None
     error = found.get("error", found) if isinstance(found, dict) else found
     said = _format_error(error)

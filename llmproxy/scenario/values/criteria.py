@@ -74,7 +74,7 @@ class Criteria:
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of the findings by id; strings and objects only, which every provider takes."""
-        return _object({id_: {"description": _hint(text), **_finding()} for id_, text in self})
+        return object_schema({id_: {"description": _hint(text), **_finding()} for id_, text in self})
 
     def read(self, given: object) -> tuple[dict[str, Finding], list[str]]:
         """Return the findings of an answer by id, and what is wrong with it.
@@ -157,7 +157,7 @@ def _fold_text(text: str) -> str:
 
 
 def _finding() -> dict[str, Any]:
-    return _object(
+    return object_schema(
         {
             "evidence": {
                 "type": "string",
@@ -169,7 +169,7 @@ def _finding() -> dict[str, Any]:
     )
 
 
-def _object(members: dict[str, Any]) -> dict[str, Any]:
+def object_schema(members: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
 
 

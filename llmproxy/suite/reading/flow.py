@@ -212,15 +212,15 @@ def captures(scenario: Mapping[str, Any]) -> dict[str, YamlPlace | None]:
 
 
 def _capturing(scenario: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    yield from _list_mappings(scenario.get("setup"))
-    for step in _list_mappings(scenario.get("steps")):
-        yield from _list_mappings(step.get("setup"))
-        yield from _list_mappings(step.get("created"))
+    yield from list_maps(scenario.get("setup"))
+    for step in list_maps(scenario.get("steps")):
+        yield from list_maps(step.get("setup"))
+        yield from list_maps(step.get("created"))
         if isinstance(step.get("verify"), Mapping):
             yield step["verify"]
 
 
-def _list_mappings(value: object) -> list[Mapping[str, Any]]:
+def list_maps(value: object) -> list[Mapping[str, Any]]:
     return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
 
 
@@ -239,10 +239,10 @@ class Flow:
             scenario.get("mock"), place_of(scenario, "mock"), sure=True
         )  # it counts before anything is captured
         self.names.check_expected(scenario.get("usage"), place_of(scenario, "usage"))
-        for item in _list_mappings(scenario.get("setup")):
+        for item in list_maps(scenario.get("setup")):
             self.item(item)
         labels: dict[str, YamlPlace | None] = {}
-        for step in _list_mappings(scenario.get("steps")):
+        for step in list_maps(scenario.get("steps")):
             label, at = step.get("label"), place_of(step, "label")
             if isinstance(label, str) and label in labels:
                 self.problems.add(
@@ -251,7 +251,7 @@ class Flow:
             elif isinstance(label, str):
                 labels[label] = at
             self.step(step, scenario.get("observe"))
-        for item in _list_mappings(scenario.get("teardown")):
+        for item in list_maps(scenario.get("teardown")):
             self.names.text(item.get("id"), place_of(item, "id"), sure=True)
             self.names.fields(item.get("filters"))
 
@@ -264,7 +264,7 @@ class Flow:
         if kind in _TALKS:
             self.talk(step, kind, observe)
         elif kind == "setup":
-            for item in _list_mappings(step["setup"]):
+            for item in list_maps(step["setup"]):
                 self.item(item)
         elif kind in {"verify", "wait"} and isinstance(step[kind], Mapping):
             look = step[kind]
@@ -307,7 +307,7 @@ class Flow:
         for key in ("tools", "serverTools", "totalToolCalls", "usage", "messageProcessing"):
             self.names.check_expected(step.get(key), place_of(step, key))
         self.response(step.get("response"))
-        rows = _list_mappings(step.get("created"))
+        rows = list_maps(step.get("created"))
         for created in rows:
             self.names.fields(created.get("fields"))
             self.names.text(created.get("count"), place_of(created, "count"))

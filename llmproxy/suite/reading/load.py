@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -19,7 +20,7 @@ from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.table import COMPARISONS, search
 from llmproxy.suite.matchers.variables import StepError, VariableScope, bare_name
 from llmproxy.suite.reading.data import distinct, names_of_sets, unused_axes, with_cells, with_rows, without_id
-from llmproxy.suite.reading.flow import Flow, captures
+from llmproxy.suite.reading.flow import Flow, captures, list_maps
 from llmproxy.suite.reading.parts import find_files, found_in, include_parts, show_path, with_defaults
 from llmproxy.suite.schema.response import ToolExpect
 from llmproxy.suite.schema.steps import ABOUT_WIRE
@@ -32,7 +33,7 @@ _NOT_TOOLS = frozenset({*ToolExpect.known_keys(), *COMPARISONS})
 
 
 def doubtful(scenario: Map, doubts: Problems) -> None:
-    steps = _list_maps(scenario.get("steps"))
+    steps = list_maps(scenario.get("steps"))
     if steps and not any(_asserts(step) for step in steps) and "usage" not in scenario:
         doubts.add(
             place_of(scenario, "steps", key=True), "nothing is asserted: the scenario passes whatever the agent answers"
@@ -47,7 +48,7 @@ def doubtful(scenario: Map, doubts: Problems) -> None:
             if name in _NOT_TOOLS:
                 at = place_of(step["tools"], name, key=True)
                 doubts.add(at, f"`{name}` is taken for the name of a tool here", "`totalToolCalls` counts all calls")
-        for created in _list_maps(step.get("created")):
+        for created in list_maps(step.get("created")):
             if "as" in created and created.get("count", 1) != 1:
                 doubts.add(place_of(created, "as"), "`as` names one row, and `count` may be another number")
     for node, place in _nodes(scenario, scenario.place):
@@ -58,11 +59,7 @@ def doubtful(scenario: Map, doubts: Problems) -> None:
         doubts.add(place_of(scenario, "parametrize", key=True), "the sets of `parametrize` do not have the same names")
 
 
-def _list_maps(value: object) -> list[Map]:
-    return [each for each in value if isinstance(each, Map)] if isinstance(value, list) else []
-
-
-def _asserts(step: Map) -> bool:
+def _asserts(step: Mapping[str, Any]) -> bool:
     talks = "chat" in step or "simulate" in step
     if not talks:
         return any(key in step for key in ("verify", "judge")) or (
@@ -74,8 +71,8 @@ def _asserts(step: Map) -> bool:
 
 def _find_captured(scenario: Map) -> Iterator[tuple[str, YamlPlace | None]]:
     """Yield the names that items after `setup` capture; names of a setup are often there for readers."""
-    for step in _list_maps(scenario.get("steps")):
-        for item in [*_list_maps(step.get("created")), *_list_maps([step.get("verify")])]:
+    for step in list_maps(scenario.get("steps")):
+        for item in [*list_maps(step.get("created")), *list_maps([step.get("verify")])]:
             if isinstance(item.get("as"), str):
                 yield item["as"], place_of(item, "as")
 

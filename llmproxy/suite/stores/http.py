@@ -29,6 +29,7 @@ from llmproxy.suite.stores.protocol import (
     StoreError,
     StoreLost,
     StoreRefused,
+    fold_name,
     sort_rows,
     unknown_entity,
 )
@@ -108,7 +109,7 @@ def more_rows(value: Any, headers: Mapping[str, str], status: int, here: int, so
 
 
 def _find_paging_signs(value: Any, here: int, so_far: int, pages: int) -> Iterator[str]:  # noqa: ANN401 - JSON
-    members = [(path, _fold_name(name), found) for path, name, found in _members(value)]
+    members = [(path, fold_name(name), found) for path, name, found in _members(value)]
     over = any((name in _MORE and found is False) or (name in _OVER and found is True) for _, name, found in members)
     for path, folded, found in members:
         more = (folded in _MORE and found is True) or (folded in _OVER and found is False and bool(here))
@@ -141,12 +142,8 @@ def _members(value: Any) -> Iterator[tuple[str, str, Any]]:  # noqa: ANN401 - JS
         return
     for name, found in value.items():
         yield f"$.{name}", str(name), found
-        if isinstance(found, Mapping) and _fold_name(str(name)) in map(_fold_name, _HOLDERS):
+        if isinstance(found, Mapping) and fold_name(str(name)) in map(fold_name, _HOLDERS):
             yield from ((f"$.{name}{path[1:]}", inner, each) for path, inner, each in _members(found))
-
-
-def _fold_name(name: str) -> str:
-    return name.replace("_", "").replace("-", "").casefold()
 
 
 NOT_FOUND = (404, 410)

@@ -170,7 +170,7 @@ def unknown_entity(name: str, known: Iterable[str], hint: str = "") -> UnknownEn
 def unknown_column(info: EntityInfo, name: str, where: str) -> UnknownColumn:
     names = list(info.columns)
     hint = ""
-    alike = [each for each in names if _fold_name(each) == _fold_name(name) and each != name]
+    alike = [each for each in names if fold_name(each) == fold_name(name) and each != name]
     if alike:
         hint = f"Write {alike[0]!r}, or map the name: store.entities.{info.name}.columns: {{{name}: {alike[0]}}}"
     return UnknownColumn(
@@ -179,11 +179,11 @@ def unknown_column(info: EntityInfo, name: str, where: str) -> UnknownColumn:
 
 
 def _suggest(name: str, names: Sequence[str]) -> str:
-    folded = {_fold_name(each): each for each in names}
-    return f"; did you mean {folded[_fold_name(name)]!r}?" if _fold_name(name) in folded else did_you_mean(name, names)
+    folded = {fold_name(each): each for each in names}
+    return f"; did you mean {folded[fold_name(name)]!r}?" if fold_name(name) in folded else did_you_mean(name, names)
 
 
-def _fold_name(name: str) -> str:
+def fold_name(name: str) -> str:
     """Make dueDate, due_date and DUE_DATE the same."""
     return name.replace("_", "").replace("-", "").casefold()
 

@@ -8,12 +8,12 @@ may be played twice.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 
 from llmproxy.core.dialects.messages import Message, ToolCall
+from llmproxy.core.traffic.json_bytes import layout_json
 from llmproxy.trace.observing.tools import ToolUse
 from llmproxy.trace.reading.conversations import RecordedConversation
 
@@ -94,24 +94,17 @@ class _Call(NamedTuple):
     @property
     def mark(self) -> _Mark:
         """What is the same in the same call of another answer to the same request."""
-        return self.asked, self.tool.id, self.tool.name, _layout(self.tool.raw)
+        return self.asked, self.tool.id, self.tool.name, layout_json(self.tool.raw)
 
 
 def _is_same_call(tool: ToolUse, asked: ToolCall) -> bool:
     if tool.name != asked.name or (tool.id and asked.id and tool.id != asked.id):
         return False
-    return tool.raw == asked.arguments or _layout(tool.raw) == _layout(asked.arguments)
+    return tool.raw == asked.arguments or layout_json(tool.raw) == layout_json(asked.arguments)
 
 
 def _all_same(tools: Sequence[ToolUse], asked: Sequence[ToolCall]) -> bool:
     return len(tools) == len(asked) and all(_is_same_call(*pair) for pair in zip(tools, asked, strict=True))
-
-
-def _layout(text: str) -> str:
-    try:
-        return json.dumps(json.loads(text or "{}"), sort_keys=True)
-    except (ValueError, RecursionError):
-        return text
 
 
 class NewResult(NamedTuple):

@@ -10,13 +10,13 @@ answers in pieces are one. A message that was merely written anew (a clock, retr
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
 from llmproxy.core.dialects.messages import Message
+from llmproxy.core.traffic.json_bytes import layout_json
 
 ALIKE = 0.9
 """Two texts of at least this similarity are one text that was edited."""
@@ -94,7 +94,7 @@ def items_of(messages: Sequence[Message]) -> list[HistoryItem]:
     for message in messages:
         if message.role == "system":
             continue
-        calls = tuple(f"{call.name} {_layout(call.arguments)}" for call in message.tool_calls)
+        calls = tuple(f"{call.name} {layout_json(call.arguments)}" for call in message.tool_calls)
         item = HistoryItem(
             message.role,
             message.text,
@@ -117,13 +117,6 @@ def items_of(messages: Sequence[Message]) -> list[HistoryItem]:
 
 def _strip_spaces(text: str) -> str:
     return "".join(text.split())
-
-
-def _layout(text: str) -> str:
-    try:
-        return json.dumps(json.loads(text or "{}"), sort_keys=True)
-    except (ValueError, RecursionError):
-        return text
 
 
 def count_common(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> int:

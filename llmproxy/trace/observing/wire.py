@@ -44,6 +44,7 @@ from llmproxy.calls import Call
 from llmproxy.core.dialects.messages import Message, as_dict, as_list, as_str
 from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.trace.observing.pending import Waiting, find_new_results
 from llmproxy.trace.observing.seen import Seen
@@ -173,10 +174,7 @@ def _is_error_result(text: str) -> bool:
     """Return whether a result is a failure: an object with an error, or a text that begins as frameworks' do."""
     stripped = text.lstrip()
     if stripped[:1] == "{":
-        try:
-            value = json.loads(stripped)
-        except (ValueError, RecursionError):
-            return False
+        value = parse_json(stripped)
         return isinstance(value, dict) and _holds_error(value)
     return _FAILED.match(stripped) is not None
 

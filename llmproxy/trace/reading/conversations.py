@@ -18,7 +18,6 @@ Memory is a digest or two for each exchange, never what was said.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from hashlib import blake2b
 from typing import Any
 
 from llmproxy.core.dialects.messages import Message
+from llmproxy.core.traffic.json_bytes import layout_json
 from llmproxy.trace.reading.exchange import OpenedExchange
 
 Digest = bytes
@@ -237,12 +237,7 @@ def _constant(text: str) -> str:
     return _DIGITS.sub("0", "".join(text.split()))
 
 
-@lru_cache(maxsize=1024)
-def _remembered_layout(text: str) -> str:
-    try:
-        return json.dumps(json.loads(text or "{}"), sort_keys=True)
-    except (ValueError, RecursionError):
-        return text
+_remembered_layout = lru_cache(maxsize=1024)(layout_json)
 
 
 def _layout(text: str) -> str:

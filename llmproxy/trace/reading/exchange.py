@@ -131,7 +131,7 @@ class History:
                 self._recent.popitem(last=False)
         system = words(tree["system"]) if tree.get("system") else ""
         messages = [Message("system", system)] if system else []
-        messages += [message for found in read for message in found if _has_content(message)]
+        messages += [message for found in read for message in found if has_content(message)]
         return messages
 
     def _read(self, entries: list[Any]) -> list[list[Message]]:
@@ -185,7 +185,7 @@ def _to_dict(message: Message) -> dict[str, Any]:
     return plain
 
 
-def _has_content(message: Message) -> bool:
+def has_content(message: Message) -> bool:
     return bool(message.text or message.tool_calls or message.reasoning or message.tool_call_id)
 
 

@@ -22,7 +22,7 @@ from llmproxy.core.store.rows import recorded_at
 from llmproxy.core.traffic.differences import ABSENT, common_prefix, common_suffix
 from llmproxy.core.traffic.frames import is_frames, transcript
 from llmproxy.core.traffic.interaction import Interaction, Response, header
-from llmproxy.trace.reading.exchange import OpenedExchange, parameters
+from llmproxy.trace.reading.exchange import OpenedExchange, has_content, parameters
 from llmproxy.ui.recordings.reading import PlacedExchange, ShownResult
 
 CHUNKS = 2000
@@ -110,7 +110,7 @@ def _find_media(tree: dict[str, Any], messages: Sequence[Message]) -> dict[int, 
     body = as_dict(tree.get("request")) or tree
     entries: list[Any] = next((body[name] for name in _CONVERSATIONS if isinstance(body.get(name), list)), [])
     found: dict[int, list[Medium]] = {}
-    made = [sum(map(_has_content, entry_messages(entry))) for entry in entries]
+    made = [sum(map(has_content, entry_messages(entry))) for entry in entries]
     at = len(messages) - sum(made)
     if at < 0:  # a shape whose parts cannot be told apart
         return {}
@@ -119,10 +119,6 @@ def _find_media(tree: dict[str, Any], messages: Sequence[Message]) -> dict[int, 
         if count and (here := media(entry)):
             found[at - 1] = here
     return found
-
-
-def _has_content(message: Message) -> bool:
-    return bool(message.text or message.tool_calls or message.reasoning or message.tool_call_id)
 
 
 def _answer(exchange: OpenedExchange) -> dict[str, Any] | None:
