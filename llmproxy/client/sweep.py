@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from llmproxy.amounts import format_count, seconds
 from llmproxy.calls import Call
 from llmproxy.core.faults import KINDS, BadFaults, FaultKind, FaultRule, FaultTarget as Asked
-from llmproxy.core.faults.choosing import call_of, covers, is_chosen
+from llmproxy.core.faults.injection import call_of, covers, is_chosen
 from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.did_you_mean import did_you_mean

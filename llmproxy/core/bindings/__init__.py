@@ -30,11 +30,10 @@ Pure: no I/O, no clock, nothing of the engine.
 
 from llmproxy.core.bindings.candidates import bound_key
 from llmproxy.core.bindings.expecting import ExpectedMessages
-from llmproxy.core.bindings.fits import expect, fit_request
+from llmproxy.core.bindings.fits import expect, fit_request, rename_request
 from llmproxy.core.bindings.identities import Conflict, Identities, Identity
 from llmproxy.core.bindings.lessons import find_captured
 from llmproxy.core.bindings.places import find_volatile_fields
-from llmproxy.core.bindings.renaming import rename_request
 from llmproxy.core.bindings.results import Fit, Mismatch, Why
 from llmproxy.core.bindings.rewrite import rebind_answer, rewrite_answer
 from llmproxy.core.bindings.run_variables import (

@@ -41,12 +41,11 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from llmproxy.core.bindings.comparison import TextDivergence, align
-from llmproxy.core.bindings.fits import Comparing, fit_request
+from llmproxy.core.bindings.fits import Comparing, fit_request, rename_request
 from llmproxy.core.bindings.identities import Identities, Identity, IdentityTokens, ShortValue, find_shorts
 from llmproxy.core.bindings.kinds import LONGEST_BEFORE, Value, find_value, is_joined, kind_of
 from llmproxy.core.bindings.listings import LISTED, LISTING, USER
 from llmproxy.core.bindings.places import LeafPlace, PlaceReader, Zone, iterate, json_volatile_field
-from llmproxy.core.bindings.renaming import rename_request
 from llmproxy.core.bindings.results import Fit, Mismatch, Why, first_difference
 from llmproxy.core.bindings.run_variables import Nature, RunVariable
 from llmproxy.core.bindings.table import Bindings

@@ -30,8 +30,8 @@ from llmproxy.core.bindings import (
     rewrite_answer,
 )
 from llmproxy.core.bindings.candidates import read_typed
+from llmproxy.core.bindings.fits import Renamer
 from llmproxy.core.bindings.lessons import find_lessons, restate
-from llmproxy.core.bindings.renaming import Renamer
 from llmproxy.core.bindings.results import ON_TRIAL
 from llmproxy.core.bindings.session import Bound, BoundAnswer, LearningTrial
 from llmproxy.core.bindings.volatile_fields import list_shipped

@@ -19,8 +19,16 @@ from llmproxy.calls import Call
 from llmproxy.core.engine.decide import judge, playable
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.identity import check_upstream
-from llmproxy.core.faults.choosing import call_of, chosen_by, covers, is_chosen, tools_of, transport_of
-from llmproxy.core.faults.injection import Faulting, InjectedFault
+from llmproxy.core.faults.injection import (
+    Faulting,
+    InjectedFault,
+    call_of,
+    chosen_by,
+    covers,
+    is_chosen,
+    tools_of,
+    transport_of,
+)
 from llmproxy.core.faults.pieces import MICROSECONDS, time_pieces, with_pieces
 from llmproxy.core.faults.reading import PRESETS
 from llmproxy.core.faults.values import FaultRule, Faults, FaultTarget, Needs

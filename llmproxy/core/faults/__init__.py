@@ -3,7 +3,7 @@
     load_faults("rate-limited", folder) -> Faults      from a preset, a file, `http-429`, `reset@3`; `read_faults` from
                                                        plain values
     faults_for_session(value, folder)                  the same for one session, test or scenario
-    Faulting(faults).inject(call)       -> InjectedFault   one session's faults: chosen (`choosing`, pure), done to the
+    Faulting(faults).inject(call)       -> InjectedFault   one session's faults: chosen, done to the
                                                        answer, counted
     KINDS, PRESETS                                     what there is
 

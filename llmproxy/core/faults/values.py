@@ -150,7 +150,7 @@ class FaultRule:
 
 
 TEXTS = ("provider", "model", "operation", "party", "channel", "transport", "tool")
-"""What a rule can say of a call in words; what counts where it does not stands in `choosing`."""
+"""What a rule can say of a call in words; what counts where it does not stands in `injection`."""
 NUMBERS = ("call", "recording")
 """And in numbers: which call of the session, from 1 in the order of arrival; which recording."""
 

@@ -23,7 +23,7 @@ from llmproxy.core.mcp import messages_of, read_call
 from llmproxy.core.traffic.interaction import Interaction, header
 from llmproxy.protocol import Decision
 from llmproxy.trace.reading.exchange import result_value
-from llmproxy.trace.reading.mcp import tool_endings
+from llmproxy.trace.reading.spans import tool_endings
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,7 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.trace.observing.pending import Waiting, find_new_results
-from llmproxy.trace.observing.seen import Seen
-from llmproxy.trace.observing.tokens import Tokens, usage_of
+from llmproxy.trace.observing.seen import Seen, Tokens, usage_of
 from llmproxy.trace.observing.tools import (
     ServedTools,
     ToolCallExchange,

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from llmproxy.core.bindings import Bindings, rename_request
-from llmproxy.core.bindings.renaming import Renamer
+from llmproxy.core.bindings.fits import Renamer
 from llmproxy.core.misses.nearest import conversation
 from tests.support.renamings import REQUESTS, SLOTS, make_run, make_world
 

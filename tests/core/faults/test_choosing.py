@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.faults import Faulting, read_faults
-from llmproxy.core.faults.choosing import choose, draw
+from llmproxy.core.faults.injection import choose, draw
 from tests.core.faults.cases import call
 
 
@@ -86,7 +86,7 @@ def test_the_order_of_arrival_does_not_matter_to_chance() -> None:
 
 def test_another_process_draws_the_same() -> None:
     """Nothing of this process is in it: no hash of strings, no random state, no clock."""
-    code = "from tests.core.faults.cases import call\nfrom llmproxy.core.faults.choosing import draw\nprint(draw(7, call(), 3, 1))"
+    code = "from tests.core.faults.cases import call\nfrom llmproxy.core.faults.injection import draw\nprint(draw(7, call(), 3, 1))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert float(done.stdout) == draw(7, call(), 3, 1)
 

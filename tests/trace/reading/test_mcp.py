@@ -10,8 +10,7 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace import Cassette
 from llmproxy.trace.export import otlp
 from llmproxy.trace.model import Span, SpanKind
-from llmproxy.trace.reading.mcp import span_of_mcp
-from llmproxy.trace.reading.spans import build
+from llmproxy.trace.reading.spans import build, span_of_mcp
 from tests.trace.observing.chats import asks, call, result, said, user
 from tests.trace.observing.test_servers import Tools
 
