@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.amounts import dollars, duration, format_count
-from llmproxy.core.changes.trial import TrialCall
-from llmproxy.core.changes.values import Change, Why
+from llmproxy.core.changes.values import Change, TrialCall, Why
 from llmproxy.core.sessions.trials import Trial, read_trials
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import accepted_of

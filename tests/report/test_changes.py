@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.changes.trial import TrialCall
-from llmproxy.core.changes.values import Change, Origin, Refusal, Source, Why, digest_of, list_hunks
+from llmproxy.core.changes.values import Change, Origin, Refusal, Source, TrialCall, Why, digest_of, list_hunks
 from llmproxy.core.sessions.trials import Trial
 from llmproxy.report.changes import Changes, summarize
 

@@ -3,7 +3,7 @@
     recorded, present request -> `compare.compare`: the `Change`s, or the `Refusal` with its reason
     a request that missed     -> `places.Places.find`: the one recording at its place, or why there is none
     a change that is accepted -> `accepted.AcceptedChange`: in the store by cassette, in its file as `changes:`
-    a call of a trial         -> `trial.TrialCall`: what it came to, what it would cost to record anew
+    a call of a trial         -> `values.TrialCall`: what it came to, what it would cost to record anew
 
 The question is never carried. Everything else is carried only under changes that somebody accepted (or in a session on
 trial, which accepts all that may be offered), and is said each time: `Call.carried` holds the names of the changes, the

@@ -24,8 +24,7 @@ from llmproxy.core.changes.accepted import AcceptedChange
 from llmproxy.core.changes.compare import compare
 from llmproxy.core.changes.places import Places, Recorded, Standing
 from llmproxy.core.changes.reading import ReadRequest, list_call_ids
-from llmproxy.core.changes.trial import TrialCall
-from llmproxy.core.changes.values import Change, Refusal, Why
+from llmproxy.core.changes.values import Change, Refusal, TrialCall, Why
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.table import CHAT

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from llmproxy.core.changes.trial import TrialCall
+from llmproxy.core.changes.values import TrialCall
 from llmproxy.core.sessions.journal import SUFFIX, open_state, query_state
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.rows import from_sql, to_sql

@@ -7,8 +7,7 @@ from datetime import date
 import pytest
 
 from llmproxy.core.changes.accepted import AcceptedChange, BadChange, Condition, accept, unite
-from llmproxy.core.changes.trial import TrialCall
-from llmproxy.core.changes.values import Change, Refusal, Why, digest_of, list_hunks
+from llmproxy.core.changes.values import Change, Refusal, TrialCall, Why, digest_of, list_hunks
 from llmproxy.core.providers.table import Client, client_of
 
 DAY = date(2026, 11, 26)

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.changes.accepted import AcceptedChange, Condition, accept
-from llmproxy.core.changes.trial import TrialCall
-from llmproxy.core.changes.values import Why
+from llmproxy.core.changes.values import TrialCall, Why
 from llmproxy.core.engine.carried_answers import find_merged
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import open_store
