@@ -77,8 +77,8 @@ def matching[T](
 
 
 def optional[T](convert: Callable[[object], T]) -> Callable[[object], T | None]:
-    """Return a converter that leaves None as it is."""
-    return lambda value: None if value is None else convert(value)
+    """Return a converter that leaves None as it is; an empty text is none."""
+    return lambda value: None if value in (None, "") else convert(value)
 
 
 def list_of[T](convert: Callable[[str], T]) -> Callable[[object], tuple[T, ...]]:

@@ -83,7 +83,7 @@ def drift(
     limit = loaded.settings.max_cost
     with open_given(store) as database:
         plan = _draw(database, loaded, cassettes, calls, runs, limit)
-    old = _read_earlier(kept)
+    old = _read_earlier(kept, plan)
     sizes = [(len(old.get(_question(each.recorded), ())) or 1, runs) for each in plan.chosen]
     if not as_json:
         for text in plan.describe(sizes, limit):
@@ -315,7 +315,13 @@ def _ask_all(plan: _Plan, spending: _Spending, kept: Path, night: str, *, quiet:
 
     env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
     upstreams = sorted({each.upstream for each in plan.chosen if each.upstream})
-    options = ["--mode=record", f"--store={kept}", f"--cassette={night}", *(f"--upstream={each}" for each in upstreams)]
+    options = [
+        "--mode=record",
+        f"--store={kept}",
+        f"--cassette={night}",
+        "--max-cost=",
+        *(f"--upstream={each}" for each in upstreams),
+    ]
     # The first answers of all calls come before the second ones: a budget that ends early has seen every call.
     work = [each for _ in range(plan.runs) for each in plan.chosen]
     with attach(options, env, started_by="llmproxy drift") as proxy, ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -358,7 +364,10 @@ def _question(each: Interaction) -> tuple[str, str, bytes]:
     return each.provider, each.request.target, sha256(each.request.body).digest()
 
 
-def _read_nights(kept: Path, begins: str) -> dict[tuple[str, str, bytes], list[Contract]]:
+def _read_nights(
+    kept: Path, begins: str, since: Mapping[tuple[str, str, bytes], float] | None = None
+) -> dict[tuple[str, str, bytes], list[Contract]]:
+    """Return the answers of nights by their questions, those that are older than `since` left out."""
     from llmproxy.trace.comparing.drift import read_contract
 
     found: dict[tuple[str, str, bytes], list[Contract]] = defaultdict(list)
@@ -366,12 +375,18 @@ def _read_nights(kept: Path, begins: str) -> dict[tuple[str, str, bytes], list[C
         with open_given(kept) as database:
             for name in {each.name for each in database.cassettes() if each.name.startswith(begins)}:
                 for each in database.interactions(name):
-                    found[_question(each)].append(read_contract(each))
+                    if since is None or each.started_at >= since.get(_question(each), 0):
+                        found[_question(each)].append(read_contract(each))
     return found
 
 
-def _read_earlier(kept: Path) -> dict[tuple[str, str, bytes], list[Contract]]:
-    every = _read_nights(kept, _BEFORE)
+def _read_earlier(kept: Path, plan: _Plan) -> dict[tuple[str, str, bytes], list[Contract]]:
+    """Return the earlier answers; what was recorded anew since then is what counts from then on."""
+    from llmproxy.core.store.rows import recorded_at
+
+    asked = (each.recorded for each in plan.chosen)
+    since = {_question(each): recorded_at(each.started_at, each.response.headers) for each in asked}
+    every = _read_nights(kept, _BEFORE, since)
     return {name: [each for each in found if each.usable] for name, found in every.items()}
 
 
@@ -499,7 +514,8 @@ def _report(verdicts: Sequence[_Verdict], spending: _Spending, code: Exit, kept:
     yield f"{said}; {spending.asked} answers, {spending.format()}."
     if code is Exit.DRIFTED:
         if again := _list_drifted(verdicts):
-            yield f"To record these anew: {suggest_command(f'rerecord {" ".join(map(str, again))}', store)}"
+            anew = f"{suggest_command(f'rerecord {" ".join(map(str, again))}', store)} -- COMMAND"
+            yield f"To record these anew, and what follows from them: {anew}"
         yield f"To take the new answers as usual: {suggest_command('drift --accept', store)}"
     elif code is Exit.UNTOLD:
         yield f"More calls or runs tell more: --calls, --runs. What came is in {kept}."

@@ -1,7 +1,7 @@
 """``llmproxy rerecord ID...``: recorded questions asked again of their providers, with the environment's credentials.
 
-``llmproxy rerecord --changed -- COMMAND``: the command in replay, and what has changed asked anew
-(`engine.replacement`).
+``llmproxy rerecord ID... -- COMMAND``: the command in replay, these asked anew, and what follows from their answers;
+``llmproxy rerecord --changed -- COMMAND``: what has changed is (`engine.replacement`).
 
 A proxy of our own records the answer into a store of its own; only a whole good one takes the old one's place. So a
 wrong key or a bad day costs nothing that was recorded, and the question's key and place in its conversation stay.
@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from email.utils import formatdate
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.error import HTTPError, URLError
@@ -30,7 +31,7 @@ from llmproxy.cli.changes import execute_on_recordings
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, record_first
 from llmproxy.cli.parts.printing import line, print_line
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
-from llmproxy.cli.parts.store_arguments import number_of, open_given
+from llmproxy.cli.parts.store_arguments import is_number, number_of, open_given
 from llmproxy.client.process import attach
 from llmproxy.core.dialects.usage import MARGIN, cost_at_most, cost_of
 from llmproxy.core.providers.table import PROVIDERS, KeyVariable
@@ -41,7 +42,7 @@ from llmproxy.core.traffic.frames import is_frames
 from llmproxy.core.traffic.interaction import Headers, Interaction, header
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import CassetteBusy, Exit, MachineError, SettingsError
-from llmproxy.protocol import UPDATE_VARIABLE, Update
+from llmproxy.protocol import CHOSEN_RECORDING, UPDATE_VARIABLE, Update
 
 if TYPE_CHECKING:
     from llmproxy.settings import Loaded
@@ -58,7 +59,9 @@ def register(app: typer.Typer) -> None:
 def rerecord(
     ctx: typer.Context,
     words: list[str] = typer.Argument(
-        ..., metavar="ID... | -- COMMAND", help="Interactions, by `llmproxy ls`; with --changed what to run."
+        ...,
+        metavar="ID... [-- COMMAND]",
+        help="Interactions, by `llmproxy ls`; what to run, so that what follows from new answers is asked as well.",
     ),
     changed: bool = typer.Option(
         False, "--changed", help="Run a command on its recording, and ask only what has changed since."
@@ -68,24 +71,22 @@ def rerecord(
     """Ask recorded questions again, with the environment's credentials, and keep the new answers instead; or all that
     has changed since a command was recorded.
     """
+    numbers = list(takewhile(is_number, words))
+    command = tuple(words[len(numbers) :])
+    if changed and numbers:
+        raise SettingsError("either interactions or --changed.")
     if changed:
         raise typer.Exit(_ask_changed(flags_of(ctx), options_of(ctx), tuple(words), change))
     if change:
         raise SettingsError("--change goes with --changed.")
     flags = flags_of(ctx)
     loaded, store = gather(flags), Path(str(flags["store"])) if flags.get("store") else None
-    questions = [_prepare(number_of(word, "rerecord"), store, loaded) for word in dict.fromkeys(words)]
-    limit, spent, good = loaded.settings.max_cost, Decimal(0), True
-    for each in questions:
-        if limit is not None and (each.most is None or spent + each.most > limit):
-            most = "nobody knows what it costs" if each.most is None else f"it may cost {dollars(each.most)}"
-            print_line(
-                f"#{each.recorded.id} is not asked: {most}, and {dollars(limit - spent)} of --max-cost are left."
-            )
-            raise typer.Exit(int(Exit.FAILED))
-        cost = _ask_again(each, store)
-        good, spent = good and cost is not None, spent + (cost or 0)
-    if not good:
+    found = [_load(number_of(word, "rerecord"), store) for word in dict.fromkeys(numbers or words)]
+    if command:
+        names = [f"{CHOSEN_RECORDING}{each.id}" for each in found]
+        raise typer.Exit(_ask_changed(flags, options_of(ctx), command, names))
+    questions = [_prepare(each, loaded) for each in found]
+    if not _ask_all(questions, store, loaded.settings.max_cost):
         raise typer.Exit(int(Exit.FAILED))
 
 
@@ -106,8 +107,8 @@ class _Question(NamedTuple):
     """US dollars that an answer costs at the most; None where nothing limits it."""
 
 
-def _prepare(id_: int, store: Path | None, loaded: Loaded) -> _Question:
-    """Return a question as it will be sent. Raises CassetteBusy, CassetteNotFound, SettingsError."""
+def _load(id_: int, store: Path | None) -> Interaction:
+    """Return a live recording. Raises CassetteBusy, CassetteNotFound, SettingsError."""
     with open_given(store) as database:
         found = database.load(id_)
         live = {row.id for row in database.summaries(found.cassette)}
@@ -118,6 +119,11 @@ def _prepare(id_: int, store: Path | None, loaded: Loaded) -> _Question:
     if id_ not in live:
         hint = f"The numbers of today: {suggest_command('ls', database.path)}"
         raise SettingsError(f"interaction {id_} was replaced by a newer one.", hint=hint)
+    return found
+
+
+def _prepare(found: Interaction, loaded: Loaded) -> _Question:
+    """Return a question as it will be sent. Raises SettingsError."""
     headers = live_headers(found, os.environ, record_first(loaded, found.cassette))
     target = live_upstream(found, dict(loaded.settings.upstream))
     return _Question(found, headers, target, most_of(found))
@@ -131,13 +137,32 @@ def most_of(recorded: Interaction) -> Decimal | None:
     return cost_at_most(recorded.provider, recorded.model, int(tokens * MARGIN) + 1, body)
 
 
-def _ask_again(question: _Question, store: Path | None) -> Decimal | None:
-    """Ask, and put a good answer in the recording's place; returns what was spent, None if the recording stays."""
-    found, headers, target, most = question
-    typer.echo(f"asking {found.model or found.operation} at {target or found.upstream} again ...", err=True)
-    made = _ask(found, headers, target)
-    if made.response.status >= 400 or made.response.ending.value != "complete":
-        answer = made.response
+def _ask_all(questions: Sequence[_Question], store: Path | None, limit: Decimal | None) -> bool:
+    """Ask one after the other by a proxy of our own; return whether all were asked, and answered well."""
+    env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
+    upstreams = sorted({f"--upstream={each.upstream}" for each in questions if each.upstream})
+    spent, good = Decimal(0), True
+    with tempfile.TemporaryDirectory(prefix="llmproxy-rerecord-") as folder:
+        path = Path(folder) / "new.db"
+        options = ["--mode=record", f"--store={path}", "--cassette=new", "--max-cost=", *upstreams]
+        with attach(options, env, log=Path(folder) / "proxy.log", started_by="llmproxy rerecord") as proxy:
+            for each in questions:
+                if limit is not None and (each.most is None or spent + each.most > limit):
+                    most = "nobody knows what it costs" if each.most is None else f"it may cost {dollars(each.most)}"
+                    left = f"{dollars(limit - spent)} of --max-cost are left"
+                    print_line(f"#{each.recorded.id} is not asked: {most}, and {left}.")
+                    return False
+                named = each.recorded.model or each.recorded.operation
+                typer.echo(f"asking {named} at {each.upstream or each.recorded.upstream} again ...", err=True)
+                cost = _keep(each, _ask(each, proxy.url, path), store)
+                good, spent = good and cost is not None, spent + (cost or 0)
+    return good
+
+
+def _keep(question: _Question, made: Interaction, store: Path | None) -> Decimal | None:
+    """Put a good answer in the recording's place; returns what was spent, None if the recording stays."""
+    found, answer = question.recorded, made.response
+    if answer.status >= 400 or answer.ending.value != "complete":
         said = f"{answer.status} {line(answer.reason)} ({answer.ending.value})"
         print_line(f"The answer was {said}; the recording stays as it is.")
         print_line(line(answer.body[:600].decode("utf-8", "replace")))
@@ -152,7 +177,7 @@ def _ask_again(question: _Question, store: Path | None) -> Decimal | None:
             f"{suggest_command(f'diff {found.id} {new}', database.path)}"
         )
     cost = cost_of(made.provider, made.model, made.usage)
-    return (most or Decimal(0)) if cost is None else cost
+    return (question.most or Decimal(0)) if cost is None else cost
 
 
 def live_headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers:
@@ -200,35 +225,33 @@ def live_upstream(found: Interaction, configured: Mapping[str, str]) -> str:
     )
 
 
-def _ask(found: Interaction, headers: Headers, upstream: str) -> Interaction:
-    """Return the question with the answer of now, recorded by a proxy of our own. Raises MachineError."""
-    env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
-    with tempfile.TemporaryDirectory(prefix="llmproxy-rerecord-") as folder:
-        path = Path(folder) / "new.db"
-        options = [
-            "--mode=record",
-            f"--store={path}",
-            "--cassette=new",
-            *([f"--upstream={upstream}"] if upstream else []),
-        ]
-        with attach(options, env, log=Path(folder) / "proxy.log", started_by="llmproxy rerecord") as proxy:
-            url = f"{proxy.url}/{quote(found.provider)}{found.request.target}"
-            body = found.request.body or None
-            request = Request(url, body, dict(headers), method=found.request.method)  # noqa: S310 - ours
-            try:
-                with build_opener(ProxyHandler({})).open(request, timeout=_PATIENCE) as answer:
-                    answer.read()
-            except HTTPError as error:
-                error.read()
-            except (URLError, OSError) as error:
-                raise MachineError(f"the answer did not arrive: {error}") from error
-        with open_given(path) as database:
-            rows = database.summaries("new")
-            if len(rows) != 1:
-                raise MachineError(
-                    f"{found.provider} could not be asked: nothing was recorded.", hint="Is it reachable from here?"
-                )
-            return database.load(rows[0].id)
+def _ask(question: _Question, proxy: str, path: Path) -> Interaction:
+    """Return the question with the answer of now, which a proxy stored at `path`. Raises MachineError."""
+    found = question.recorded
+    url = f"{proxy}/{quote(found.provider)}{found.request.target}"
+    request = Request(url, found.request.body or None, dict(question.headers), method=found.request.method)  # noqa: S310 - ours
+    last = _newest(path)
+    try:
+        with build_opener(ProxyHandler({})).open(request, timeout=_PATIENCE) as answer:
+            answer.read()
+    except HTTPError as error:
+        error.read()
+    except (URLError, OSError) as error:
+        raise MachineError(f"the answer did not arrive: {error}") from error
+    if (made := _newest(path)) == last:
+        raise MachineError(
+            f"{found.provider} could not be asked: nothing was recorded.", hint="Is it reachable from here?"
+        )
+    with open_given(path) as database:
+        return database.load(made)
+
+
+def _newest(path: Path) -> int:
+    """Return the number of the recording that was made last; 0 for none."""
+    if not path.exists():
+        return 0
+    with open_given(path) as database:
+        return database.last_id("new") or 0
 
 
 def _put(database: Store, old: Interaction, new: Interaction) -> int:

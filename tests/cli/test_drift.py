@@ -14,7 +14,7 @@ import pytest
 from llmproxy.core.traffic.interaction import Interaction, Key, Usage
 from llmproxy.errors import Exit
 from tests.provider import Provider, Step, step
-from tests.support.chats import NOW, chat, fill
+from tests.support.chats import chat, fill
 from tests.support.forked import program
 from tests.support.process import clean_env
 
@@ -42,7 +42,7 @@ def recorded(number: int, *, model: str = "gpt-4o", **request: object) -> Intera
         made.response, chunks=(dataclasses.replace(made.response.chunks[0], data=json.dumps(body()).encode()),)
     )
     sent = dataclasses.replace(made.request, body=json.dumps(asked | request).encode())
-    return dataclasses.replace(made, request=sent, response=response, model=model, started_at=NOW + number,
+    return dataclasses.replace(made, request=sent, response=response, model=model, started_at=1_790_000_000.0 + number,
                                key=Key(f"v2:{number:064x}"), usage=Usage(11, 2))  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -81,6 +82,37 @@ def test_several_are_asked_within_a_limit(store: Path) -> None:
             done = rerecord(store, *numbers, numbers[0], "--max-cost", limit, upstream=provider.url, key="k")
             assert (done.returncode, len(provider.requests)) == (code, asked), done.stdout + done.stderr
         assert ("is not asked: it may cost $0.1639, and" in done.stdout) is bool(code)
+
+
+AGENT = """
+import json, os, urllib.request
+messages = []
+for text in ("one", "two"):
+    messages.append({"role": "user", "content": text})
+    body = json.dumps({"model": "gpt-4o", "max_tokens": 50, "messages": messages}).encode()
+    asked = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, {"content-type": "application/json"})
+    messages.append(json.load(urllib.request.urlopen(asked))["choices"][0]["message"])
+"""
+
+
+def test_what_follows_from_a_new_answer_is_asked_by_the_command(tmp_path: Path) -> None:
+    """Where the answer is the same one, nothing else is asked; a number that is none, or with --changed, is refused."""
+    store, command = tmp_path / "x.db", ["--", sys.executable, "-c", AGENT]
+    steps = [step(user="one", say="A"), step(user="two", say="B")]
+    with Provider(steps) as provider:
+        env = clean_env({"OPENAI_BASE_URL": f"{provider.url}/v1", "OPENAI_API_KEY": "k"})
+        words = [*program("llmproxy"), "run", "--mode=record", f"--store={store}", *command]
+        assert subprocess.run(words, env=env, capture_output=True, timeout=90, check=False).returncode == 0
+    for answers, numbers in ((["C", "D"], ["3", "4"]), (["C"], ["5", "4"])):
+        script = [step(user=text, say=say) for text, say in zip(("one", "two"), answers, strict=False)]
+        with Provider(script) as provider:
+            first = str(live(store)[0].id)
+            done = rerecord(store, first, "--max-cost", "0.01", *command, upstream=provider.url, key="k")
+            assert (done.returncode, len(provider.requests)) == (0, len(answers)), done.stdout + done.stderr
+        assert sorted(str(each.id) for each in live(store)) == sorted(numbers)
+    done = rerecord(store, "1", *command, key="k")
+    assert (done.returncode, "was replaced by a newer one" in done.stderr) == (2, True)
+    assert rerecord(store, "--changed", "5", *command, key="k").returncode == 2
 
 
 def test_a_recording_that_was_asked_again_is_young(tmp_path: Path) -> None:

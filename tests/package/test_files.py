@@ -66,22 +66,21 @@ def test_what_is_to_be_copied_is_what_its_reader_takes(tmp_path: Path) -> None:
         path.write_text(text)
         files.setdefault(kind, []).append(path)
     assert "".join(schema(name, *files[kind]) for kind, name in schemas.items()) == ""
-    assert schema("github-actions", ROOT / ".github/actions/llmproxy/action.yml") == ""
+    actions = {path.parent.name: path for path in ROOT.glob(".github/actions/*/action.yml")}
+    assert schema("github-actions", *actions.values()) == ""
     linter = Path(__file__).with_name("lint.mjs")
     assert call("node", linter, ENVIRONMENTS["node"].place / "x.js", *files["github"]) == ""
     named = set(re.findall(r"- id: (\S+)", files["pre-commit"][0].read_text()))
     assert named == set(re.findall(r"- id: (\S+)", (ROOT / ".pre-commit-hooks.yaml").read_text()))
-    inputs = set(yaml.safe_load((ROOT / ".github/actions/llmproxy/action.yml").read_text())["inputs"])
+    inputs = {name: yaml.safe_load(path.read_text())["inputs"] for name, path in actions.items()}
     used = [yaml.safe_load(path.read_text())["jobs"] for path in files["github"]]
-    given = [
-        step.get("with", {})
-        for jobs in used
-        for job in jobs.values()
-        for step in job["steps"]
-        if "actions/llmproxy" in step.get("uses", "")
-    ]
-    assert given
-    assert set(given[0]) <= inputs
+    steps = [step for jobs in used for job in jobs.values() for step in job["steps"]]
+    ours = [(found[1], step["with"]) for step in steps if (found := re.search(r"/actions/(\w+)@", step.get("uses", "")))
+            and "/.github/" in step["uses"]]  # fmt: skip
+    assert {name for name, _ in ours} == set(inputs)
+    for name, given in ours:
+        required = {each for each, row in inputs[name].items() if row.get("required")}
+        assert required <= set(given) <= set(inputs[name])
 
 
 def test_the_linter_finds_what_is_wrong(tmp_path: Path) -> None:

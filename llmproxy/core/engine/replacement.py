@@ -16,7 +16,7 @@ replaces what was recorded there, and what followed from that.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, override
+from typing import Any, NamedTuple, override
 
 from llmproxy.calls import Call
 from llmproxy.core.changes.values import Change, Why
@@ -36,7 +36,7 @@ from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import UNFINISHED, Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import RefusedError
-from llmproxy.protocol import OFFLINE, Decision, Mode, Update
+from llmproxy.protocol import CHOSEN_RECORDING, OFFLINE, Decision, Mode, Update
 
 STAGED = "@new"
 """How the name of the cassette ends that holds what is to replace recordings of another one."""
@@ -115,11 +115,18 @@ class ReplacementInterceptor(Interceptor[Exchange]):
         return {"replacement": {"cassette": self.staged[0], "why_not": why}} | replaced
 
 
-def _count_prompt(body: bytes, recorded: Interaction | None, looked: Found) -> int:
+class _AskedAnew(NamedTuple):
+    before: Message | None
+    """What was recorded at the call's place."""
+
+
+def _count_prompt(body: bytes, recorded: Interaction | None, looked: Found | None) -> int:
     """Return how many tokens a prompt has at most: recorded ones, and one for each new byte (or each, if unknown)."""
     tokens = None if recorded is None else recorded.usage.input
     if recorded is None or tokens is None:
         return len(body)
+    if looked is None:
+        return int(tokens * MARGIN) + 1
     if looked.refusal is not None:  # what else changed, nobody looked at
         return tokens + len(body)
     new = sum(len(text.encode()) for each in looked.changes for hunk in each.hunks for text in hunk.after)
@@ -127,11 +134,15 @@ def _count_prompt(body: bytes, recorded: Interaction | None, looked: Found) -> i
 
 
 class ChangedInterceptor(ReplacementInterceptor):
-    """Of a replay: asks what has changed, and what follows from answers that are others now. All else is replayed."""
+    """Of a replay: asks what has changed or was chosen, and what follows from answers that are others now. All else is
+    replayed.
+    """
 
     def __init__(self, parts: EngineParts, session: Session, ours: dict[Place, set[int]], spending: Spending) -> None:
         super().__init__(parts, session, ours)
         self._spending, self._keying = spending, parts.keying
+        names = parts.state.config.change
+        self._chosen = {int(name.removeprefix(CHOSEN_RECORDING)) for name in names if name.startswith(CHOSEN_RECORDING)}
         self._asked: set[Key] = set()
         self._gone: set[int] = set()
         self._lost: list[Message] = []
@@ -147,20 +158,23 @@ class ChangedInterceptor(ReplacementInterceptor):
 
     @override
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
-        looked = call.state.get(Found)
-        if looked is None or call.key is None or not self._asks(call, looked):
+        looked, store = call.state.get(Found), self._state.stores.current
+        again = next((each for each in found.recordings if each.id in self._chosen), None)
+        if call.key is None or not (again or (looked is not None and self._asks(call, looked))):
             return found
-        store, standing = self._state.stores.current, looked.standing
-        recorded = store.load(standing.recorded.id) if standing is not None and store else None
+        standing = None if looked is None else looked.standing
+        at = standing.recorded if again is None and standing is not None else again
+        recorded = store.load(at.id) if at is not None and store else None
         body = self._keying.request(call, call.request.body or b"").body
         if why := self._spending.find_objection(call, body, _count_prompt(body, recorded, looked)):
             self._stopped = True
             call.refuse(RefusedError(f"llmproxy: nothing more is asked: {why}.", hint=_HINT))
             return found
-        if standing is not None and store is not None:
-            slots = store.slots(*self.place, call.party, standing.recorded.key)
+        if recorded is not None and store is not None:
+            slots = store.slots(*self.place, call.party, found.key if again is not None else recorded.key)
             self._gone.update(slot.id for slot in slots)
         self._asked.add(call.key)
+        call.state.put(_AskedAnew(None if recorded is None else answer_of(recorded)))
         call.nth = call.session.arrive(call.walker, 1)
         call.session.record(call.walker)
         call.decision = Decision.RECORD
@@ -187,13 +201,12 @@ class ChangedInterceptor(ReplacementInterceptor):
         return any(_is_same(answer, message) for answer in self._new for message in said)
 
     def on_stored(self, call: Exchange, made: Interaction) -> None:
-        looked, answer = call.state.get(Found), answer_of(made)
-        if looked is None or answer is None:
+        asked, answer = call.state.get(_AskedAnew), answer_of(made)
+        if asked is None or answer is None:
             return
         self._new.append(answer)
-        before = None if looked.standing is None else looked.standing.recorded.answer
-        if before is not None and _read_meaning(before) != _read_meaning(answer):
-            self._lost.append(before)
+        if asked.before is not None and _read_meaning(asked.before) != _read_meaning(answer):
+            self._lost.append(asked.before)
 
     @override
     def on_end(self, call: Exchange, record: Call) -> Call:

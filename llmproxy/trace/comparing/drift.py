@@ -108,7 +108,7 @@ def read_contract(interaction: Interaction) -> Contract:
     kinds = (bool(text), bool(said and said.reasoning), bool(said and said.tool_calls))
     return Contract(
         status=response.status,
-        refusal=f"{response.status} {opened.error or response.reason}".strip() if refused else "",
+        refusal=opened.error or f"HTTP {response.status}: {response.reason}" if refused else "",
         framing=framing(kind, response.body) + ("" if whole else f", {response.ending.value}"),
         members=frozenset(each for event in events_of(kind, response.body) for each in _members(event)),
         legible=any(kinds) and not (said and said.unknown),
