@@ -68,6 +68,8 @@ class Call(NamedTuple):
     """Of a carried answer: the names of the changes under which it was given, though its request has changed."""
     stale: bool = False
     """Whether it is a hit that is older than `--max-age`."""
+    stub: str = ""
+    """Of an auxiliary call that no recording answered: the name of its row (`core.providers.stubs`)."""
     asked: str = ""
     """Beginning of the last prompt, redacted; of a hit as it was recorded. Empty where it is not known."""
     answered: str = ""
@@ -125,6 +127,7 @@ class Call(NamedTuple):
             "note": self.note,
             **({"carried": list(self.carried)} if self.carried else {}),
             **({"stale": True} if self.stale else {}),
+            **({"stub": self.stub} if self.stub else {}),
             "channel": self.channel.value,
             "recording": self.recording,
         }
@@ -135,7 +138,7 @@ class Call(NamedTuple):
         given: dict[str, Any] = {name: value.get(name) for name in _TOLD}
         given |= {name: float(given[name] or 0) for name in ("at", "ms")}
         given |= {name: int(given[name] or 0) for name in ("seq", "status")}
-        given |= {name: str(value.get(name) or "") for name in ("party", "note", "provider", "operation")}
+        given |= {name: str(value.get(name) or "") for name in ("party", "note", "provider", "operation", "stub")}
         said, channel = str(value.get("decision") or ""), str(value.get("channel") or "")
         given["decision"] = Decision(said) if said in Decision else cast("Decision", said)
         given["channel"] = Channel(channel) if channel in Channel else Channel.LLM
@@ -194,8 +197,10 @@ class Use:
 
 _COUNTS = (
     "hits", "misses", "bound", "recorded", "passed", "refused", "failed", "served_failures", "dealt", "injected",
-    "live_calls", "carried", "stale",
+    "live_calls", "carried", "stale", "stubs",
 )  # fmt: skip
+_RARE = ("served_failures", "dealt", "injected", "carried", "stale", "stubs")
+_NAMES = ("bound_names", "carried_names", "stub_names")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -215,6 +220,9 @@ class Totals:
     """The changes under which they were."""
     stale: int = 0
     """Hits that are older than `--max-age`."""
+    stubs: int = 0
+    """Auxiliary calls, such as sign-ins, that were answered without a recording: neither hits nor misses."""
+    stub_names: tuple[str, ...] = ()
     recorded: int = 0
     passed: int = 0
     refused: int = 0
@@ -241,6 +249,10 @@ class Totals:
     def add(self, call: Call, miss_text: str = "") -> None:
         """Count a call; `miss_text` is what the client of a miss was told."""
         self.failed += call.lost
+        if call.stub:
+            self.stubs += 1
+            self.stub_names = _unite(self.stub_names, (call.stub,))
+            return
         if call.decision is Decision.REFUSE:
             self.misses += call.miss
             self.refused += not call.miss
@@ -274,6 +286,7 @@ class Totals:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.bound_names = _unite(self.bound_names, other.bound_names)
         self.carried_names = _unite(self.carried_names, other.carried_names)
+        self.stub_names = _unite(self.stub_names, other.stub_names)
         self.saved.merge(other.saved)
         self.spent.merge(other.spent)
         for party, use in other.parties.items():
@@ -303,12 +316,13 @@ class Totals:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, as the control API gives them."""
         counts = {name: getattr(self, name) for name in _COUNTS}
-        rare = {name: counts.pop(name) for name in ("served_failures", "dealt", "injected", "carried", "stale")}
+        rare = {name: counts.pop(name) for name in _RARE}
         return {
             **counts,
             "bound_names": list(self.bound_names),
             **{name: count for name, count in rare.items() if count},
             **({"carried_names": list(self.carried_names)} if self.carried else {}),
+            **({"stub_names": list(self.stub_names)} if self.stubs else {}),
             "tokens": {"input": self.tokens_in, "output": self.tokens_out},
             "cost_not_spent": self.saved.to_json()["cost"],
             "cost_spent": self.spent.to_json()["cost"],
@@ -322,7 +336,7 @@ class Totals:
         """Return the fields that the JSON form gives, by name; what it does not say is none."""
         return {
             **{name: int(value.get(name) or 0) for name in _COUNTS},
-            **{names: tuple(map(str, value.get(names) or ())) for names in ("bound_names", "carried_names")},
+            **{names: tuple(map(str, value.get(names) or ())) for names in _NAMES},
             "saved": Use.of(value["saved"]) if "saved" in value else Use(cost=_read_money(value.get("cost_not_spent"))),
             "spent": Use(cost=_read_money(value.get("cost_spent"))),
             "parties": {name: Use.of(each) for name, each in (value.get("parties") or {}).items()},
@@ -341,6 +355,11 @@ def describe_hits(totals: Totals, shown: Callable[[str], str] = str) -> str:
     stale = f"{totals.stale:,} older than its max age" if totals.stale else ""
     how = "; ".join(filter(None, [bound, carried, stale]))
     return format_count(totals.hits, "hit") + (f" ({how})" if how else "")
+
+
+def describe_stubs(totals: Totals) -> str:
+    """Return ``2 without a recording (google-oauth, models)``; empty where there is none."""
+    return f"{totals.stubs:,} without a recording ({', '.join(totals.stub_names)})" if totals.stubs else ""
 
 
 def find_doubts(totals: Totals, unused: int | None, *, used: bool, fail_on_miss: bool, strict: bool) -> tuple[str, ...]:

@@ -424,6 +424,14 @@ class Settings:
         of_session=True,
         of_live=True,
     )
+    stub: Mapping[str, str] = _option(
+        values.read_stubs,
+        "HOST/PATH=KIND",
+        default={},
+        description="Sign-in of your own that replay answers without a recording: token is answered as a token "
+        "endpoint, empty by nothing; * stands for any characters.",
+        repeat=True,
+    )
     rate: Mapping[str, str] = _option(
         values.read_rates,
         "[NAME=]N/s|min|h",
@@ -676,7 +684,7 @@ def _validate_one(name: str, given: _Given, below: Any, env: Mapping[str, str]) 
         value = FORMS[name].read(given.value)
     except ValueError as error:
         raise SettingsError(f"{name}: {error}", hint=hint) from error
-    return {**(below or {}), **value} if name in ("upstream", "rate") else value
+    return {**(below or {}), **value} if name in ("upstream", "rate", "stub") else value
 
 
 def _check_name(name: str, spelt: str, source: str, spellings: Iterable[str]) -> str:

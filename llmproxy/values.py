@@ -247,6 +247,10 @@ def host_matches(patterns: Iterable[str], host: str) -> bool:
 # --- tables ---------------------------------------------------------------------------------------
 
 
+STUB_KINDS = ("token", "empty")
+"""What a stub of the user's own answers: as a token endpoint, or nothing at all."""
+
+
 def _upstream_name(name: object) -> str:
     key = str(name).strip().lower()
     if not re.fullmatch(_PROVIDER, key) or key in _RESERVED:
@@ -306,6 +310,26 @@ def parse_rate(rate: str) -> tuple[int, float]:
     return int(calls), _SECONDS[unit]
 
 
+def _stub_place(name: object) -> str:
+    host, slash, path = str(name).strip().partition("/")
+    if not re.fullmatch(r"[\w*.-]+", host) or not slash:
+        raise ValueError(f"{name!r} is not HOST/PATH, as in auth.example.com/oauth/token")
+    return f"{host.lower()}/{path}"
+
+
+def _stub_kind(value: object) -> str:
+    if value not in STUB_KINDS:
+        raise ValueError(f"{value!r} is no kind of stub: {' or '.join(STUB_KINDS)}")
+    return str(value)
+
+
+def _part_stub(word: str) -> tuple[str, str]:
+    place, _, kind = word.rpartition("=")
+    return place, kind
+
+
+read_stubs = table_of(_stub_place, _stub_kind, _part_stub)
+"""Host and path -> kind of answer; typed as ``HOST/PATH=KIND``."""
 read_upstreams = table_of(_upstream_name, _url, _part_upstream)
 """Name -> base URL; typed as ``NAME=URL``."""
 read_rates = table_of(_rate_name, _rate, _part_rate)

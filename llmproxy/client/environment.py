@@ -28,6 +28,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import session_url
+from llmproxy.core.providers.stubs import SIGN_IN_HOSTS, SIGN_IN_URLS
 from llmproxy.core.providers.table import BEARER_TOKEN, PROVIDERS
 from llmproxy.errors import MachineError
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PLACEHOLDER_KEY, PROXIES, RUN_VARIABLE
@@ -154,6 +155,9 @@ def plan(
     urls |= _copilot_url(url, session_url(url, session), env, notes, replay=replay) if urls else {}
     others = {URL_VARIABLE: url.rstrip("/"), **({RUN_VARIABLE: session} if session else {}), **quiet}
     others |= {} if env.get(HASH_SEED) else {HASH_SEED: "0"}
+    if replay and base_urls:
+        others |= {name: session_url(url, session) + path for name, path in SIGN_IN_URLS.items()}
+        others |= dict.fromkeys(SIGN_IN_HOSTS, urlsplit(url).netloc.rpartition("@")[2])
     if urls and env.get(AWS_IGNORES, "").lower() == "true":
         others[AWS_IGNORES] = "false"
     if interception:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from llmproxy.amounts import dollars, format_count
-from llmproxy.calls import Call, Totals, describe_hits
+from llmproxy.calls import Call, Totals, describe_hits, describe_stubs
 from llmproxy.errors import unsign_text
 from llmproxy.late import late
 from llmproxy.protocol import AGENT, OFFLINE
@@ -221,6 +221,7 @@ def one_line(report: Report) -> str:
     }
     counts += [f"{number} {word}" for word, number in more.items() if number]
     counts += [format_count(report.injected, "injected fault")] if report.injected else []
+    counts += filter(None, [describe_stubs(report)])
     money = []
     if report.saved.cost is not None:
         money.append(f"{dollars(report.saved.cost)} not spent")

@@ -115,7 +115,7 @@ def config_of(
         allow_live=settings.allow_live, allow_host=settings.allow_host, record_host=settings.record_host,
         live=live_of(settings),
         faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
-        match_credential=settings.match_credential,
+        match_credential=settings.match_credential, stubs=settings.stub,
     )  # fmt: skip
 
 

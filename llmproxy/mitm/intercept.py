@@ -159,7 +159,9 @@ class Intercept:
             return NEEDS_TOKEN
         if user is not None:
             self._shell.users[client.id] = user
-        if is_us(client, host, port) or self._shell.engine.in_scope(host, port):
+        engine = self._shell.engine
+        stubbed = local and engine.is_stubbed(host, offline=engine.mode_of(user) in OFFLINE)
+        if is_us(client, host, port) or engine.in_scope(host, port) or stubbed:
             self._inject(client, host, port, user)
             return ""
         if not local:

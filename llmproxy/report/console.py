@@ -18,7 +18,7 @@ from typing import Protocol, TextIO
 
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import dollars, format_count
-from llmproxy.calls import Call, Totals, Use, describe_hits
+from llmproxy.calls import Call, Totals, Use, describe_hits, describe_stubs
 from llmproxy.core.providers.table import example_base_urls
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
 from llmproxy.report.live_line import escape, heads, line, paint, steps
@@ -180,6 +180,7 @@ def summary_lines(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
     optional = {"passed": totals.passed, "refused": totals.refused, "unused": unused}
     counts += [f"{number} {word}" for word, number in optional.items() if number]
     counts += [format_count(totals.injected, "injected fault")] if totals.injected else []
+    counts += filter(None, [describe_stubs(totals)])
     lines = ["; ".join(filter(None, [", ".join(counts), _not_spent(totals.saved)]))]
     if totals.misses:
         lines.append(f"`{suggest_command('why', store)}` says what each miss asked for and which recording is nearest.")

@@ -77,7 +77,7 @@ def _cells(char: str) -> int:
 
 
 _COLOURS = {
-    "REPLAY": "32", "REPLAY~": "32", "CARRIED": "33", "RECORD": "36", "PASS": "33", "REFUSE": "31",
+    "REPLAY": "32", "REPLAY~": "32", "CARRIED": "33", "STUB": "36", "RECORD": "36", "PASS": "33", "REFUSE": "31",
     "MISS": "1;31", "FAULT": "35", "note": "33", "dim": "2",
 }  # fmt: skip
 """ANSI attributes of a word."""
@@ -162,6 +162,7 @@ def _around_duration(
     replayed = call.decision is Decision.REPLAY
     word = "MISS" if call.miss and call.decision is Decision.REFUSE else call.decision.value
     word = "CARRIED" if call.carried and replayed else "REPLAY~" if call.bound and replayed else word
+    word = "STUB" if call.stub else word
     cells = {
         "time": "",
         "what": word,

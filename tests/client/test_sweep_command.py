@@ -116,7 +116,7 @@ OFFERED = [
     [
         (("-c", "pass"), 3, "undisturbed, the command asked the proxy nothing"),
         (("{AGENT}", "--weak", "nonsense"), 3, "undisturbed, the command asked the proxy nothing"),
-        (("-c", "import os, urllib.request as u; u.urlopen(os.environ['OPENAI_BASE_URL'] + '/models')"), 4,
+        (("-c", "import os, urllib.request as u; u.urlopen(os.environ['OPENAI_BASE_URL'] + '/models/x')"), 4,
          "asks what is not recorded"),
     ],
 )  # fmt: skip

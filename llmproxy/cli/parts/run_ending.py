@@ -9,7 +9,7 @@ import os
 import shlex
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -169,7 +169,9 @@ class RunEnding:
         fewer = [] if code else self._recorded_fewer(self.report)
         write_whole_lines(*fewer)
         if not used and not fewer:
-            refused = bool(self.report.refused or self.refused)
+            refused = ["what was refused"] * bool(self.report.refused or self.refused) + ["stubs"] * bool(
+                self.report.stubs
+            )
             recorded = 0 if refused else len(self.report.unused or ())
             write_whole_lines(
                 *(asked_nothing(recorded, self.report.cassette, code, os.environ) if recorded else ()),
@@ -341,9 +343,9 @@ def _list_caches(env: Mapping[str, str]) -> list[str]:
 
 
 def never_used(
-    plan: EnvironmentPlan, url: str, command: tuple[str, ...] = (), *, refused: bool = False, code: int = 0
+    plan: EnvironmentPlan, url: str, command: tuple[str, ...] = (), *, refused: Sequence[str] = (), code: int = 0
 ) -> list[str]:
-    """Return what to say when no request arrived, or only such as were `refused`, and the command ended with `code`."""
+    """Return what to say when no request arrived, or only `refused` ones, and the command ended with `code`."""
     from llmproxy.client.known_clients import PROJECTS, advise, find_clients, is_configured
 
     files = {name: Path(name).read_text("utf-8", "replace") for name in PROJECTS if Path(name).is_file()}
@@ -353,9 +355,8 @@ def never_used(
     names = [*plan.base_urls, *(name for name in PROXIES if name in plan.others)]
     given = " ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
     if refused:
-        return [
-            "llmproxy: THE COMMAND NEVER USED THE PROXY but for what was refused; nothing was replayed or recorded."
-        ]
+        alone = " and ".join(refused).replace("stubs", "sign-ins and the like")
+        return [f"llmproxy: THE COMMAND NEVER USED THE PROXY but for {alone}; nothing was replayed or recorded."]
     return [
         f"llmproxy: THE COMMAND NEVER USED THE PROXY: no request arrived at {url}; nothing was replayed or recorded.",
         *([f"  It ended with {code}: what it says above may be the reason, a missing key for one."] * bool(code)),

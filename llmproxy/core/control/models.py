@@ -164,6 +164,10 @@ class Report(TypedDict):
     """The changes under which they were."""
     stale: NotRequired[int]
     """Hits that are older than `--max-age`; absent as above."""
+    stubs: NotRequired[int]
+    """Auxiliary calls that were answered without a recording, neither hits nor misses; absent as above."""
+    stub_names: NotRequired[list[str]]
+    """Their kinds."""
     trial: NotRequired[list[dict[str, Any]]]
     """Of a session on trial: what became of each call that had no recording of its own."""
     replacement: NotRequired[Replacement]
@@ -350,6 +354,8 @@ class Call(TypedDict):
     """Names of the changes under which the answer was given although its request has changed; absent for most."""
     stale: NotRequired[bool]
     """True of a hit that is older than `--max-age`; absent else."""
+    stub: NotRequired[str]
+    """Kind of an auxiliary call that was answered without a recording; absent else."""
     key: str | None
     occurrence: int | None
     provider: str

@@ -24,6 +24,8 @@ from llmproxy.protocol import Channel, Decision, Exhausted, ModePolicy, Plays
 def at_the_head(place: RequestPlace, session: Session) -> Decision | None:
     """Return what becomes of a request whose body need not be looked at first; None for one that must be looked up."""
     policy = session.policy
+    if any(each.always for each in place.stubs) and not (place.route.not_llm and policy.on_miss is not Decision.REFUSE):
+        return None
     if not policy.reaches_network:
         return None if place.in_scope else Decision.PASS
     if not place.in_scope or place.route.not_llm:

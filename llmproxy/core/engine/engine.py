@@ -26,6 +26,7 @@ from llmproxy.core.engine.identity import Dispatcher, Keying
 from llmproxy.core.engine.interceptors import FEATURES
 from llmproxy.core.engine.stages import Answering, Misses, Stages
 from llmproxy.core.engine.state import State, Stores
+from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.secrets.redact import Redactor, find_placeholder
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
@@ -92,6 +93,7 @@ class Engine:
 
         # What the shell asks, in the order of a request's way; each is the method of the part that answers it.
         self.in_scope, self.family_of, self.mode_of = dispatcher.in_scope, dispatcher.family_of, dispatcher.mode_of
+        self.is_stubbed = dispatcher.is_stubbed
         self.place, self.holds = dispatcher.place, dispatcher.holds
         self.is_long, self.prepare = keying.is_long, keying.prepare
         self.begin, self.identify = stages.begin, stages.identify
@@ -207,7 +209,8 @@ class Questions:
         unused = store.list_unused(session.cassette, session.sample, session.served) if store else None
         if unused is None:
             return None
-        return [row for row in unused if all(each.plays(row.channel) for each in session.interceptors)]
+        played = (row for row in unused if all(each.plays(row.channel) for each in session.interceptors))
+        return [row for row in played if row.operation not in OPTIONAL]
 
     def list_rows(self, name: str | None, limit: int) -> list[RowSummary]:
         """Return the last live interactions, of one session's cassette where that is named."""

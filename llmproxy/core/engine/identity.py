@@ -29,8 +29,9 @@ from llmproxy.core.keys.fields import (
 )
 from llmproxy.core.keys.normalize import Canonical, KnownRequest, Memory, Origin, canonicalize, key_of, named_model
 from llmproxy.core.providers.hosts import check_signature, port_of, provider_of_host
-from llmproxy.core.providers.routing import DEFAULT, Route, changes_something, route, route_host, split_session
-from llmproxy.core.providers.table import Family, channel_of, host_in_path, service
+from llmproxy.core.providers.routing import DEFAULT, REST, Route, changes_something, route, route_host, split_session
+from llmproxy.core.providers.stubs import OPERATIONS, WELL_KNOWN, Stub, find_stub_host, find_stubs, has_stubs, make_rows
+from llmproxy.core.providers.table import HTTP_PREFIX, Family, channel_of, host_in_path, service
 from llmproxy.core.secrets.encodings import Fingerprints
 from llmproxy.core.secrets.redact import Redactor, find_placeholder
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
@@ -59,6 +60,7 @@ class Dispatcher:
     def __init__(self, config: Config, redactor: Redactor, sessions: Sessions) -> None:
         self._config, self._redactor, self._sessions = config, redactor, sessions
         self._secret: bytes | None = None
+        self._stubs = make_rows(config.stubs)
 
     def place(
         self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
@@ -72,7 +74,7 @@ class Dispatcher:
         own = self._upstreams_of(name)
         where, in_scope = self._route(method, target, headers, host, {**self._config.upstreams, **own}, mode)
         self._redactor.learn(headers, where.target, where.provider.credentials)
-        kept = self._keep_headers(headers, where)
+        kept, stubs = self._keep_headers(headers, where), self._find_stubs(where, method, headers)
         return RequestPlace(
             party=speaker if said is None else check_party(said), name=name, speaker=speaker, route=where,
             in_scope=in_scope, method=method, headers=kept,
@@ -81,6 +83,7 @@ class Dispatcher:
             learned=self._redactor.epoch.count, upstreams=own,
             channel=channel_of(where.provider.name, where.operation), attempt=attempt_of(kept),
             prefix=prefix_of(target, where.target) if host is None else "", changes=changes_something(where, method),
+            stubs=stubs,
         )  # fmt: skip
 
     def holds(self, place: RequestPlace) -> bool:
@@ -108,6 +111,17 @@ class Dispatcher:
         if host_matches(self._config.record_host, host):
             return True
         return provider_of_host(host, port) is not None
+
+    def _find_stubs(self, where: Route, method: str, headers: Headers) -> tuple[Stub, ...]:
+        """Return the rows of auxiliary calls that a head fits; of most calls it is known at once that there is none."""
+        may_be = where.not_llm or where.operation in OPERATIONS or method == "HEAD" or WELL_KNOWN in where.target
+        if not (may_be or self._config.stubs or where.provider.name.startswith(HTTP_PREFIX)):
+            return ()
+        return find_stubs(self._stubs, where, method, headers)
+
+    def is_stubbed(self, host: str, *, offline: bool) -> bool:
+        """Return whether calls to a host that is out of scope may be auxiliary ones, which are looked into."""
+        return not host_matches(self._config.allow_host, host) and has_stubs(self._stubs, host, offline=offline)
 
     def mode_of(self, name: str | None) -> Mode:
         """Return the mode of what arrives under a session's name, or under none; opens nothing. Raises RefusedError."""
@@ -137,8 +151,14 @@ class Dispatcher:
         """Return where a request belongs, and whether that is ours to record: others are let through, if at all."""
         recorded = self._config.record_host
         if host is None:
-            if recorded and (there := host_in_path(split_session(target)[1], recorded)) is not None:
+            rest = split_session(target)[1]
+            if recorded and (there := host_in_path(rest, recorded)) is not None:
                 return route(method, f"/{there.provider}{there.rest}", headers, {there.provider: there.url}), True
+            named = DEFAULT in upstreams or REST in upstreams  # what says nothing goes there
+            if (there := find_stub_host(self._stubs, method, rest, headers, named=named)) is not None:
+                stubbed = route(method, f"/{there.provider}{there.rest}", headers, {there.provider: there.url})
+                if self._find_stubs(stubbed, method, headers):
+                    return stubbed, False
             return route(method, target, headers, upstreams), True
         scheme, name, port = host
         if (found := route_host(*host, method, target, headers, upstreams)) is not None:
@@ -146,20 +166,24 @@ class Dispatcher:
             if led and f"{scheme}://{name}" in found.upstream:
                 found = route(method, f"/{found.provider.name}{found.target}", headers, upstreams)
             return found, True
-        if host_matches(recorded, name):
+        if host_matches(recorded, name) or self.is_stubbed(name, offline=True):
             provider, url = service(scheme, name, port)
-            if (found := route_host(*host, method, target, headers, {provider: url})) is not None:
-                return found, True
+            found, ours = route_host(*host, method, target, headers, {provider: url}), host_matches(recorded, name)
+            if found is not None and (ours or self._find_stubs(found, method, headers)):
+                return found, ours
         if mode not in OFFLINE or host_matches(self._config.allow_host, name):
             stranger = route_host(*host, method, target, headers, {name: f"{scheme}://{name}:{port}"})
             if stranger is not None:
                 return stranger, False
-        msg = f"llmproxy: {name} is not in the provider table, and in replay nothing leaves the machine."
-        hint = (
-            f"Record it too with --record-host {name}, let it through with --allow-host {name}, "
-            f"or name it with --upstream NAME={scheme}://{name}"
-        )
-        raise RefusedError(msg, hint=hint)
+        raise build_host_refusal(f"{scheme}://{name}")
+
+
+def build_host_refusal(url: str) -> RefusedError:
+    """Return what refuses a request to a host of which nothing is recorded."""
+    name = urlsplit(url).hostname or ""
+    msg = f"llmproxy: {name} is not in the provider table, and in replay nothing leaves the machine."
+    hint = f"Record it too with --record-host {name}, let it through with --allow-host {name}, "
+    return RefusedError(msg, hint=f"{hint}or name it with --upstream NAME={url}")
 
 
 _PLACEHOLDER_HINT = (

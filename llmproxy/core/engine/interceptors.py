@@ -18,9 +18,11 @@ from llmproxy.core.engine.live_exchanges import LiveFeature
 from llmproxy.core.engine.mcp_playback import PlaybackFeature
 from llmproxy.core.engine.replacement import ChangedFeature, ReplacementFeature
 from llmproxy.core.engine.stale_answers import StaleFeature
+from llmproxy.core.engine.stub_answers import StubFeature
 
 FEATURES: tuple[type[Feature], ...] = (
-    LiveFeature,  # first: what goes live looks for no recording; what is served is kept as the client got it
+    StubFeature,  # before all others: an auxiliary call is none of theirs
+    LiveFeature,  # first of them: what goes live looks for no recording; what is served is kept as the client got it
     BindingFeature,  # finds the hits of another run, and turns one that cannot be told into a miss
     CarryFeature,  # asks only where neither the key nor what is bound found a recording
     ChangedFeature,  # asks what the one before found changed

@@ -26,7 +26,7 @@ from llmproxy.core.misses.context import MissContext, MissPlace
 from llmproxy.core.misses.explain import ExplainedMiss, explain
 from llmproxy.core.misses.nearest import AS_RECORDED, Wording
 from llmproxy.core.providers.table import client_of
-from llmproxy.core.sessions.exchange import Config, Exchange, Harmless, Progress, ReceivedRequest, RequestPlace
+from llmproxy.core.sessions.exchange import Config, Exchange, Progress, ReceivedRequest, RequestPlace
 from llmproxy.core.sessions.interceptor import ClientEnds, Lookup, MissReason, Playback
 from llmproxy.core.sessions.journal import AnsweredQuestion
 from llmproxy.core.sessions.session import MissedCall, Question
@@ -249,8 +249,6 @@ class Stages:
             exchange.note = exchange.note or describe_failure(verdict.recording)
             if found.key == exchange.key:
                 self._account(exchange, verdict.recording)
-        elif verdict.reason is not None and exchange.route.not_llm:
-            exchange.error = Harmless("llmproxy: telemetry; taken, and sent to nobody")
         elif (why := verdict.reason) is not None:
             if not any(each.on_miss(exchange, why, len(slots)) for each in exchange.interceptors):
                 exchange.error = self._misses.miss(exchange, why, len(slots))
@@ -302,6 +300,7 @@ class Answering:
         if (slot := exchange.slot) is None:
             if exchange.answer.made is None:
                 raise ValueError("plan() is for exchanges decided REPLAY")
+            extra = (*extra, *exchange.answer.told)
             return plan(exchange.answer.made, client, speed=0, now=self._state.now(), extra=extra)
         speed, now = exchange.session.settings.speed, self._state.now()
         extra = (*extra, *exchange.answer.told)

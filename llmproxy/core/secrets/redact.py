@@ -80,6 +80,7 @@ from llmproxy.core.secrets.kinds import (
 from llmproxy.core.traffic.encoding import boundary_of
 from llmproxy.core.traffic.interaction import TRAILER, Cut, Headers, Interaction, Request, Response, header
 from llmproxy.late import late
+from llmproxy.protocol import DUMMY
 
 _PLAIN_HEADERS = 1024
 """Header values without a secret that are remembered; a client sends the same ones each time."""
@@ -113,6 +114,11 @@ def is_marked(request: Request) -> bool:
     return _MARKS.search(request.body) is not None or PLACEHOLDER.strip("[]") in request.target
 
 
+def may_hold_placeholder(data: bytes | bytearray) -> bool:
+    """Return whether a part of a request seems to hold one: then the whole is looked at before more is sent."""
+    return DUMMY.encode() in data or _MARKS.search(data) is not None
+
+
 _STANDS_IN = late(
     r"\[REDACTED[\w:-]*\]|REDACTED(?:-\d+)?(?:[:x][\w-]*)?\*+|REDACTEDx[0-9a-f]{12}|REDx[0-9A-Za-z]{3,9}\*+|REDACTE\*"
 )
@@ -128,17 +134,19 @@ def find_placeholder(headers: Headers, target: str, body: bytes = b"") -> str | 
     for name, value in headers:  # whatever its name: in a field nothing is quoted
         if _is_placeholder(value):
             return name
-    if b"RED" not in body:
+    if b"RED" not in body and DUMMY.encode() not in body:
         body = b""
     with suppress(ValueError, RecursionError):
         tree = json.loads(body)
         said = {name: value for name, value in tree.items() if name not in _SAID} if isinstance(tree, dict) else {}
         for name in _find_carried(said):
             return name
-    form = body.decode("latin-1") if b"{" not in body[:1] and len(body) < _LONGEST_FORM else ""
+    short = len(body) < _LONGEST_FORM or DUMMY.encode() in body
+    form = body.decode("latin-1") if b"{" not in body[:1] and short else ""
     for pair in (*target.partition("?")[2].split("&"), *(form.strip().split("&") if "=" in form else ())):
         name, _, value = pair.partition("=")
-        if _is_placeholder(unquote_plus(value)) and is_credential_member(unquote_plus(name), "REDACTED"):
+        credential = DUMMY in value or is_credential_member(unquote_plus(name), "REDACTED")
+        if credential and _is_placeholder(unquote_plus(value)):
             return unquote_plus(name)
     return None
 
@@ -151,7 +159,7 @@ def _find_carried(tree: object) -> Iterator[str]:
     for name, value in members:
         if not isinstance(value, str):
             yield from _find_carried(value)
-        elif is_credential_name(str(name)) and _is_placeholder(value):
+        elif DUMMY in value or (is_credential_name(str(name)) and _is_placeholder(value)):
             yield str(name)
 
 
@@ -162,7 +170,7 @@ def _is_placeholder(value: str) -> bool:
             value = base64.b64decode(coded, validate=True).decode("latin-1") if scheme.lower() == "basic" else value
         except ValueError:
             return False
-    return _STANDS_IN.search(value) is not None or _ONLY.fullmatch(value.strip()) is not None
+    return DUMMY in value or _STANDS_IN.search(value) is not None or _ONLY.fullmatch(value.strip()) is not None
 
 
 class Redactor:

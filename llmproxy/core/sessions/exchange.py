@@ -18,6 +18,7 @@ from llmproxy.core.keys.normalize import KnownRequest
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.live_channels import LiveChannels
 from llmproxy.core.providers.routing import Route
+from llmproxy.core.providers.stubs import Stub
 from llmproxy.core.providers.table import Family, channel_of
 from llmproxy.core.sessions.interceptor import Interceptor, Slots
 from llmproxy.core.sessions.session import Session
@@ -97,6 +98,8 @@ class Config:
     """Sessions that say nothing else are on trial: what misses gets the answer that stands at its place."""
     record_host: tuple[str, ...] = ()
     """Hosts of other services that are recorded and replayed too."""
+    stubs: Mapping[str, str] = field(default_factory=dict)
+    """The user's own: kind of answer by host and path."""
     allow_host: tuple[str, ...] = ()
     """Hosts outside the provider table that forwarded traffic may reach even in replay."""
 
@@ -140,6 +143,8 @@ class RequestPlace(NamedTuple):
     """What stood in the client's target before the provider's own path."""
     changes: bool = False
     """Whether it makes or changes something of what the provider's server keeps."""
+    stubs: tuple[Stub, ...] = ()
+    """Rows of auxiliary calls that the head fits."""
 
 
 @dataclass(slots=True)
@@ -293,7 +298,7 @@ class Exchange:
     @property
     def interceptors(self) -> tuple[Interceptor[Exchange], ...]:
         """Those of its session that are asked of its channel, in the declared order."""
-        return self.session.along(self.channel)
+        return self.session.along(self.channel, auxiliary=bool(self.place.stubs))
 
     def refuse(self, error: LLMProxyError) -> None:
         """Decide that it is refused, and why."""

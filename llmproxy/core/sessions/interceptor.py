@@ -143,6 +143,8 @@ class Interceptor[C]:
     """By which others know it, who exclude it."""
     channel: ClassVar[Channel | None] = None
     """Of the calls that it is asked of; None: of all."""
+    auxiliary: ClassVar[bool] = False
+    """Whether it is asked of auxiliary calls alone (`providers.stubs`)."""
     sees_whole: bool = False
     """Whether a call must be here whole before anything of it goes upstream."""
     rewrites: bool = False

@@ -215,7 +215,7 @@ class Session:
     """What it was asked and what became of it, over all restarts."""
     interceptors: tuple[Interceptor[Any], ...] = ()
     """Of the features that it has, in the declared order."""
-    _along: dict[Channel, tuple[object, tuple[Interceptor[Any], ...]]] = field(default_factory=dict)
+    _along: dict[tuple[Channel, bool], tuple[object, tuple[Interceptor[Any], ...]]] = field(default_factory=dict)
 
     @property
     def policy(self) -> ModePolicy:
@@ -223,11 +223,13 @@ class Session:
         policy = self.settings.mode.policy
         return policy.complete if self.complete and policy.complete is not None else policy
 
-    def along(self, channel: Channel) -> tuple[Interceptor[Any], ...]:
-        which, known = self._along.get(channel, (None, ()))
+    def along(self, channel: Channel, *, auxiliary: bool = False) -> tuple[Interceptor[Any], ...]:
+        """Return the interceptors that are asked of a channel's calls, or of the `auxiliary` ones among them."""
+        which, known = self._along.get((channel, auxiliary), (None, ()))
         if which is not self.interceptors:
-            known = tuple(each for each in self.interceptors if each.channel in {None, channel})
-            self._along[channel] = self.interceptors, known
+            asked = (each for each in self.interceptors if auxiliary or not each.auxiliary)
+            known = tuple(each for each in asked if each.channel in {None, channel})
+            self._along[channel, auxiliary] = self.interceptors, known
         return known
 
     def is_plain(self, channel: Channel) -> bool:

@@ -17,6 +17,7 @@ from llmproxy.core.changes.accepted import AcceptedChange
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import Route, route
+from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.store.file.connect import translate
 from llmproxy.core.store.reading import Place, Reading, StoredRequest
@@ -68,7 +69,8 @@ def count_unused(
     """Count live recordings of a cassette and sample with ids not in `served`, but for those of channels `without`."""
     sql = "SELECT id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL"
     sql += "".join(f" AND NOT ({OF_CHANNEL[each]})" for each in sorted(without))
-    return sum(id_ not in served for (id_,) in _query_all(store, sql, [to_sql(cassette), sample]))
+    sql += f" AND operation NOT IN ({', '.join('?' * len(OPTIONAL))})"
+    return sum(id_ not in served for (id_,) in _query_all(store, sql, [to_sql(cassette), sample, *OPTIONAL]))
 
 
 def _query_all(store: Store, sql: str, values: list[str | int | bytes]) -> list[Row]:

@@ -17,6 +17,7 @@ from mitmproxy.proxy import commands, events, layers
 from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.http._events import ResponseEndOfMessage
 
+from llmproxy.core.secrets.redact import may_hold_placeholder
 from llmproxy.core.traffic.differences import short
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.websocket import FrameRecording
@@ -24,6 +25,8 @@ from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.mitm.http1.incoming import Answerer, ClientState, Commands, LayerState
 from llmproxy.protocol import Decision
 
+LONGEST_MARK = 64
+"""Bytes of a placeholder that two pieces of a body may share."""
 _TAGS = re.compile(rb"<[^>]*>")
 
 
@@ -49,6 +52,8 @@ class Forwarding:
         self.uploading = False
         """Its body passes as it arrives."""
         self._overflow = False
+        self._kept = bytearray()
+        """What came of a body since it seemed to hold a placeholder: it waits until the whole was looked at."""
         self.withheld = False
         """What comes from upstream is not for the client: an injected fault is done to it first."""
 
@@ -99,11 +104,16 @@ class Forwarding:
         here, incoming = self._here, self._here.incoming
         most = here.shell.engine.config.max_request
         raw, decoded, over = here.reader.body()
+        if raw and not self._overflow and (self._kept or may_hold_placeholder(incoming.body[-LONGEST_MARK:] + decoded)):
+            self._kept += raw
+            raw = b""
         if (exchange := incoming.exchange) is not None:
             if len(incoming.body) + len(decoded) <= most:
                 incoming.body += decoded
             elif not self._overflow:
                 self._overflow = True
+                if self._kept:
+                    raise NotPassedOn(f"llmproxy: a body over {most} bytes seems to hold a placeholder of a recording.")
                 exchange.decision = Decision.PASS
                 exchange.note = f"body over {most} bytes: not recorded"
             if over:
@@ -115,6 +125,8 @@ class Forwarding:
                         raise decided.error
         if not over:
             yield from here.limit_for(here.shell.body_patience)
+        if over and self._kept:
+            raw, self._kept = bytes(self._kept) + raw, bytearray()
         if raw and self._here.is_forwarding:
             yield from self.on_event(events.DataReceived(here.client, raw))
         elif over:

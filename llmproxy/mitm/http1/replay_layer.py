@@ -29,6 +29,7 @@ from mitmproxy.proxy.layers.http import HTTPMode
 from llmproxy.core.control import answering as control
 from llmproxy.core.control.answering import ControlRequest, error_answer
 from llmproxy.core.control.table import ControlledProxy
+from llmproxy.core.secrets.redact import may_hold_placeholder
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import is_grpc
@@ -435,7 +436,8 @@ class ReplayLayer(layer.Layer):
         """More than can be matched: `auto` lets it through unrecorded and says so, everything else refuses."""
         incoming, limit = self._here.incoming, self._shell.engine.config.max_request
         head, exchange = incoming.head, incoming.exchange
-        if head is None or exchange is None or not self._shell.engine.may_pass(exchange):
+        doubtful = may_hold_placeholder(incoming.body)
+        if head is None or exchange is None or doubtful or not self._shell.engine.may_pass(exchange):
             msg = f"llmproxy: the request's body is over {limit} bytes, so it cannot be matched against recordings."
             yield from self.refuse(TooLarge(msg, hint="Raise the limit with --max-request."), close=True)
             return

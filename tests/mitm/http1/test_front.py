@@ -100,7 +100,7 @@ def test_requests_of_one_connection_are_answered_in_their_order(tape: Path) -> N
             chat("two", stream=True),
             chat("never"),
             chat("one"),
-            request(b"", "/v1/models", "GET"),
+            request(b"", "/v1/models/x", "GET"),
             chat("one"),
         ]
         c.send(b"".join(kinds * 5))

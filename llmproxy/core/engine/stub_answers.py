@@ -1,0 +1,122 @@
+"""Auxiliary calls, such as sign-ins: answered by a stub where nothing may leave the machine, else let through.
+
+Which calls these are, and what is said to them: `core.providers.stubs`. They get no key, count neither as hit nor as
+miss, and where they are let through nothing of them is stored. One that is recorded as everything is, a list of models,
+is asked for here only when its cassette lacks it: then a recording of the same question in another cassette answers it
+(the first test asked, and its program remembered), else a stub.
+"""
+
+from __future__ import annotations
+
+from typing import override
+
+from llmproxy.calls import Call
+from llmproxy.core.engine.decide import is_perfect
+from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.engine.identity import build_host_refusal, check_upstream
+from llmproxy.core.providers.stubs import METADATA, NOWHERE, Asked, Stub, parse_members
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.interceptor import Interceptor, MissReason
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.store.queries import find_other_places
+from llmproxy.core.traffic.interaction import header
+from llmproxy.errors import RefusedError
+from llmproxy.protocol import Decision
+
+_OTHERS = 20
+"""Places of a key that are looked at."""
+
+
+class StubInterceptor(Interceptor[Exchange]):
+    auxiliary = True
+
+    def __init__(self, parts: EngineParts, session: Session) -> None:
+        self._state, self._session = parts.state, session
+
+    def _answers(self, stub: Stub | None) -> bool:
+        """Return whether a call is not sent; where a channel is live, or a fork may be, sign-ins are."""
+        offline = self._session.policy.on_miss is Decision.REFUSE
+        return offline and (self._session.leased is None or (stub is not None and not stub.signs_in))
+
+    @override
+    def before_key(self, call: Exchange, body: bytes) -> bytes:
+        rows = [row for row in call.place.stubs if row.always]
+        asked = self._read(call, body) if rows else None
+        stub = next((row for row in rows if asked is not None and row.fits(asked)), None)
+        if stub is None and call.place.in_scope:
+            return body
+        where = call.route.upstream
+        preconnects = where.endswith(NOWHERE) and call.method == "HEAD"
+        if stub is not None and asked is not None and (preconnects or self._answers(stub)):
+            self._put(call, stub, asked)
+        elif where.endswith(NOWHERE) or self._answers(stub):
+            call.refuse(build_host_refusal(where))
+        elif where.endswith(METADATA) and header(call.request.headers, "host") not in METADATA:
+            msg = "llmproxy: this machine's metadata is not for who asks by base URL; nothing was sent."
+            call.refuse(RefusedError(msg, hint="In replay it is answered by a dummy; to record: --intercept."))
+        else:
+            call.decision = Decision.PASS
+            call.note = "" if stub is None else f"{stub.name}: not recorded"
+            check_upstream(call)
+        return body
+
+    @override
+    def on_miss(self, call: Exchange, why: MissReason, recordings: int) -> bool:
+        rows = [row for row in call.place.stubs if not row.always]
+        asked = self._read(call, call.request.data) if rows and why is MissReason.NEVER else None
+        stub = next((row for row in rows if asked is not None and row.fits(asked)), None)
+        if stub is None or asked is None or not self._answers(stub):
+            return False
+        return self._lend(call, stub) or self._put(call, stub, asked)
+
+    def _lend(self, call: Exchange, stub: Stub) -> bool:
+        """Answer by a recording of another cassette, if one has the very same question."""
+        store, key = self._state.stores.current, call.key
+        if store is None or key is None or call.method != "GET":
+            return False
+        for cassette, sample, party in find_other_places(store, key, _OTHERS):
+            slots = store.slots(cassette, sample, party, key)
+            if (slot := next(filter(is_perfect, slots), None)) is not None:
+                call.decision, call.slot = Decision.REPLAY, slot
+                call.note = f"this cassette lacks it; recorded in {cassette}, which asked first"
+                call.state.put(stub)
+                return True
+        return False
+
+    def _put(self, call: Exchange, stub: Stub, asked: Asked) -> bool:
+        made = stub.answer(asked)
+        if made is None:
+            return False
+        call.decision, call.answer.made, call.note = Decision.REPLAY, made, f"{stub.name}: {stub.why}"
+        call.answer.told = tuple(each for each in made.headers if each[0] == "location")  # back to the client itself
+        call.state.put(stub)
+        return True
+
+    def _read(self, call: Exchange, body: bytes) -> Asked:
+        where, place, headers = call.route, call.place, call.request.headers
+        host = header(headers, "host") or ""
+        by_base_url = bool(place.prefix) or not where.upstream.endswith(f"//{host}")
+        origin = f"http://{host}{place.prefix}" if by_base_url else where.upstream
+        store, session, models = self._state.stores.current, self._session, tuple[str, ...]()
+        if store is not None and where.operation == "models" and where.known:
+            rows = store.summaries(session.cassette, session.sample)
+            names = (row.model for row in rows if row.provider == where.provider.name and row.operation != "models")
+            models = tuple(dict.fromkeys(name for name in names if name))
+        said = parse_members(where.target, headers, body)
+        path = where.target.partition("?")[0]
+        return Asked(path, said, origin, self._state.now(), where.model, models)
+
+    @override
+    def on_end(self, call: Exchange, record: Call) -> Call:
+        stub = call.state.get(Stub)
+        return record if stub is None else record._replace(stub=stub.name)
+
+
+class StubFeature(Feature):
+    """Auxiliary calls are answered without a recording."""
+
+    kind = StubInterceptor
+
+    @override
+    def plug(self, session: Session, asked: object) -> StubInterceptor:
+        return StubInterceptor(self.parts, session)

@@ -1,0 +1,374 @@
+"""Auxiliary calls: what clients ask besides their questions, and what a session without a network answers to it.
+
+Which of these a client makes depends on its machine and on its cache, so no recording can hold them all, and a recorded
+token is a placeholder that expired long ago. A row says how such a call is told, and what a stub answers:
+
+    always      in replay whatever is recorded; where the mode forwards it goes where it goes, and is not stored
+    else        recorded and replayed as everything, and a stub only where no recording of it is there
+
+A stub never steers what an agent does: it is a dummy, an acknowledgement, or a refusal in words. No row: which account
+is signed in, a region, flags of features, and a title, a model's answer which other programs ask for in the same words.
+
+A dummy is unmistakable (`DUMMY` stands in it), and is refused as a credential wherever a request would leave the
+machine (`secrets.redact.find_placeholder`). It lives for a day: longer than a run, and short enough for the caches of
+command line tools. Sources: the services' API references, and what google-auth 2.63, azure-identity 1.27, msal 1.39,
+boto3 1.44, mcp 1.30 and Claude Code 2.1.332 send.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase, translate
+from types import MappingProxyType
+from typing import NamedTuple
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from llmproxy.core.providers.routing import Route
+from llmproxy.core.providers.table import NamedHost, host_in_path, service
+from llmproxy.core.traffic.interaction import Chunk, Headers, Response, header
+from llmproxy.protocol import DUMMY
+
+LIFETIME = 86_400
+"""Seconds that a dummy lives."""
+NAME = "llmproxy-dummy"
+"""What stands for a name: of a role, an account, a project, a client."""
+WELL_KNOWN = "/.well-known/"
+_OURS = f"{WELL_KNOWN}llmproxy/"
+"""Below it stand the endpoints that the stub of a server's metadata names."""
+NOWHERE = "stubs.invalid"
+"""The host of calls by base URL that name no server."""
+METADATA = ("169.254.169.254", "metadata.google.internal")
+"""Where a machine in a cloud asks who it is."""
+_JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+
+
+class Asked(NamedTuple):
+    """An auxiliary call, as far as its answer depends on it."""
+
+    path: str
+    said: Mapping[str, str]
+    """Members of its query and of its form or JSON."""
+    origin: str
+    """What its client takes for the server, ``https://login.microsoftonline.com``; with the prefix by base URL."""
+    now: float
+    """Unix seconds."""
+    model: str | None = None
+    """That the path names."""
+    models: tuple[str, ...] = ()
+    """Those of which the session's cassette has answers."""
+
+    @property
+    def audience(self) -> str:
+        return self.said.get("audience") or self.said.get("client_id") or NAME
+
+
+class Stub(NamedTuple):
+    name: str
+    answer: Callable[[Asked], Response | None]
+    """None: this one cannot be answered."""
+    why: str
+    """Why it can be answered without a recording."""
+    methods: str
+    path: str = ""
+    """Expression that the whole path fits; none: any."""
+    hosts: str = ""
+    """Patterns; none: any host."""
+    operation: str = ""
+    """Of a provider's table, where it is one of those."""
+    says: Mapping[str, str] = MappingProxyType({})
+    """Members of query, form or JSON, with expressions that their values fit."""
+    client: str = ""
+    """How the user-agent begins, where only one program's calls are meant."""
+    always: bool = True
+
+    @property
+    def signs_in(self) -> bool:
+        """Who goes live needs the real one. Its host is decrypted where the mode forwards, too: no dummy goes there."""
+        return self.why == _KEY
+
+    def is_at(self, host: str) -> bool:
+        return any(fnmatchcase(host, each) for each in self.hosts.split())
+
+    def fits(self, asked: Asked) -> bool:
+        """Return whether the body, too, is that of such a call."""
+        return all(re.fullmatch(pattern, asked.said.get(name, "")) for name, pattern in self.says.items())
+
+
+def answer(status: int, text: str = "", kind: str = "", *more: tuple[str, str]) -> Response:
+    headers = (("content-type", kind), ("cache-control", "no-store"), *more) if text else more
+    return Response(status, "", headers, (Chunk(0, text.encode()),) if text else ())
+
+
+def answer_json(value: object, status: int = 200, *more: tuple[str, str]) -> Response:
+    return answer(status, json.dumps(value, separators=(",", ":")), "application/json", *more)
+
+
+def token(kind: str = "access") -> str:
+    return f"{DUMMY}-{kind}-token-of-a-replay-by-llmproxy-which-nobody-accepts"
+
+
+def make_jwt(asked: Asked) -> str:
+    """Return an unsigned JWT; clients read when it ends."""
+    claims: dict[str, object] = {"iss": NAME, "sub": NAME, "aud": asked.audience}
+    claims |= {"email": f"{NAME}@llmproxy.invalid", "iat": int(asked.now), "exp": int(asked.now) + LIFETIME}
+    parts = (json.dumps(each).encode() for each in ({"alg": "none", "typ": "JWT"}, claims))
+    return ".".join((*(base64.urlsafe_b64encode(each).decode().rstrip("=") for each in parts), f"{DUMMY}000"))
+
+
+def _answer_token(asked: Asked) -> Response:
+    """Answer as a token endpoint (RFC 6749, 5.1, RFC 8693), in the words of all that are known at once."""
+    ends, made = int(asked.now) + LIFETIME, dict.fromkeys(("access_token", "accessToken"), token())
+    made |= dict.fromkeys(("token", "value"), make_jwt(asked)) | {"token_type": "Bearer", "expires_on": str(ends)}
+    made |= {"expireTime": _format_end(asked), "issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}
+    made |= {name: asked.said[name] for name in ("scope", "resource") if asked.said.get(name)}
+    if asked.said.get("grant_type") in ("authorization_code", "refresh_token", _JWT_GRANT):
+        made["id_token"] = make_jwt(asked)
+    flavor = ("metadata-flavor", "Google")
+    return answer_json({**made, "expires_in": LIFETIME, "ext_expires_in": LIFETIME}, 200, flavor)
+
+
+def _format_end(asked: Asked) -> str:
+    return datetime.fromtimestamp(asked.now + LIFETIME, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _answer_google_metadata(asked: Asked) -> Response:
+    """Answer as Google's metadata server: with a text, but for tokens and the account as a whole."""
+    last, flavor = asked.path.rstrip("/").rpartition("/")[2], ("metadata-flavor", "Google")
+    if last == "token":
+        return _answer_token(asked)
+    if asked.said.get("recursive"):
+        scopes = ["https://www.googleapis.com/auth/cloud-platform"]
+        made = {"aliases": ["default"], "email": f"{NAME}@llmproxy.invalid", "scopes": scopes}
+        return answer_json(made, 200, flavor)
+    texts = {"identity": make_jwt(asked), "universe-domain": "googleapis.com", "": "computeMetadata/"}
+    return answer(200, texts.get(last, NAME), "application/text", flavor)
+
+
+def _aws_keys(asked: Asked) -> dict[str, str]:
+    made = {"AccessKeyId": f"ASIA{DUMMY}000", "SecretAccessKey": token("secret")}
+    return {**made, "SessionToken": token("session"), "Expiration": _format_end(asked)}
+
+
+def _answer_aws_sts(asked: Asked) -> Response:
+    action, told = asked.said["Action"], "".join(f"<{name}>{text}</{name}>" for name, text in _aws_keys(asked).items())
+    user = f"<Arn>arn:aws:sts::000000000000:assumed-role/{NAME}/{NAME}</Arn>"
+    user = f"<AssumedRoleUser><AssumedRoleId>{NAME}:{NAME}</AssumedRoleId>{user}</AssumedRoleUser>"
+    made = f"<{action}Result><Credentials>{told}</Credentials>{user * action.startswith('A')}</{action}Result>"
+    made += f"<ResponseMetadata><RequestId>{NAME}</RequestId></ResponseMetadata>"
+    space = 'xmlns="https://sts.amazonaws.com/doc/2011-06-15/"'
+    return answer(200, f"<{action}Response {space}>{made}</{action}Response>", "text/xml")
+
+
+def _answer_aws_metadata(asked: Asked) -> Response:
+    """Answer as the instance's metadata, or as the server of a container's credentials."""
+    if asked.path == "/latest/api/token":
+        return answer(200, token("metadata"), "text/plain", ("x-aws-ec2-metadata-token-ttl-seconds", "21600"))
+    if asked.path.endswith("/security-credentials/"):
+        return answer(200, NAME, "text/plain")
+    keys = _aws_keys(asked)
+    return answer_json({"Code": "Success", "Type": "AWS-HMAC", **keys, "Token": keys["SessionToken"]})
+
+
+def _answer_entra_discovery(asked: Asked) -> Response:
+    """Say where a tenant's endpoints are: at the authority that was asked, or is asked about."""
+    base, tenant = asked.origin.replace("http:", "https:"), asked.path.split("/")[1]  # msal speaks to nothing else
+    if not asked.path.endswith("/discovery/instance"):
+        at = f"{base}/{tenant}"
+        ways = {"token": "token", "authorization": "authorize", "device_authorization": "devicecode"}
+        ends = {f"{name}_endpoint": f"{at}/oauth2/v2.0/{last}" for name, last in ways.items()}
+        return answer_json({**ends, "issuer": f"{at}/v2.0"})
+    about = urlsplit(asked.said.get("authorization_endpoint", f"{base}/{tenant}/"))
+    at = f"https://{about.netloc}/{about.path.split('/')[1]}/v2.0/.well-known/openid-configuration"
+    names = {"preferred_network": about.netloc, "preferred_cache": about.netloc, "aliases": [about.netloc]}
+    return answer_json({"tenant_discovery_endpoint": at, "metadata": [names]})
+
+
+def _answer_metadata(asked: Asked) -> Response:
+    """Say of a server of tools that it is its own authorization server (RFC 9728, RFC 8414), at paths of ours."""
+    kind, _, below = asked.path.removeprefix(WELL_KNOWN).partition("/")
+    at = f"{asked.origin}/{below}".rstrip("/")
+    if kind == "oauth-protected-resource":
+        return answer_json({"resource": at, "authorization_servers": [asked.origin]})
+    ends = {f"{name}_endpoint": f"{asked.origin}{_OURS}{name}" for name in ("authorization", "token", "registration")}
+    grants = ["authorization_code", "refresh_token", "client_credentials", _JWT_GRANT]
+    methods = ["none", "client_secret_basic", "client_secret_post", "private_key_jwt"]
+    more = {"grant_types_supported": grants, "token_endpoint_auth_methods_supported": methods}
+    more |= {"response_types_supported": ["code"], "code_challenge_methods_supported": ["S256"]}
+    return answer_json({"issuer": at, **ends, **more})
+
+
+def _answer_registration(asked: Asked) -> Response:
+    """Register a client (RFC 7591) as it describes itself."""
+    said = {name: value if value[:1] not in "[{" else json.loads(value) for name, value in asked.said.items()}
+    ours = {"client_id": NAME, "client_secret": token("client"), "client_secret_expires_at": 0}
+    return answer_json({**said, **ours}, 201)
+
+
+def _answer_authorization(asked: Asked) -> Response | None:
+    """Send whoever follows the link back at once, to this machine, with a code and the state that came."""
+    back, code = asked.said.get("redirect_uri", ""), {"code": token("code"), "state": asked.said.get("state", "")}
+    if urlsplit(back).hostname not in ("127.0.0.1", "localhost", "::1"):
+        return None
+    return answer(302, "", "", ("location", f"{back}{'&' if '?' in back else '?'}{urlencode(code)}"))
+
+
+def _answer_quota(asked: Asked) -> Response:
+    made = {"id": NAME, "type": "message", "role": "assistant", "model": asked.said["model"], "content": []}
+    return answer_json({**made, "stop_reason": "max_tokens", "usage": {"input_tokens": 0, "output_tokens": 0}})
+
+
+def _answer_models(asked: Asked) -> Response | None:
+    """List the models of which answers are recorded, in the words of every dialect: any other one would miss."""
+    when = {"created": 0, "created_at": "1970-01-01T00:00:00Z", "owned_by": NAME}
+    made = {
+        each: {"id": each, "name": f"models/{each}", "object": "model", "type": "model", "display_name": each, **when}
+        for each in asked.models
+    }
+    if asked.model is not None:
+        return answer_json(made[asked.model]) if asked.model in made else None
+    listed = [*made.values()]
+    return answer_json({"object": "list", "data": listed, "models": listed, "has_more": False}) if made else None
+
+
+def _answer_nothing(_asked: Asked) -> Response:
+    return answer(204)
+
+
+_NO_REGISTRY = {"error": "llmproxy: in replay nobody asks the registry: nothing newer is known or installed"}
+_UNCOUNTED = {"type": "error", "error": {"type": "not_found_error", "message": "llmproxy: this was never counted"}}
+_KEY = "it opens a door that no replay has, and who came in counts in no key"
+_ENTRA = "login.microsoftonline.com login.microsoftonline.us login.partner.microsoftonline.cn login.microsoft.com"
+_RUNNERS = "pipelines.actions.githubusercontent.com run-actions-*.actions.githubusercontent.com"
+_STS = "sts.amazonaws.com sts.*.amazonaws.com sts.*.amazonaws.com.cn"
+_ROLES = r"AssumeRole(WithWebIdentity|WithSAML)?|GetSessionToken"
+_LATEST = r"/latest/(api/token|meta-data/iam/security-credentials(-extended)?/[^/]*)"
+_COMPUTE = r"/|/computeMetadata/v1/(instance/service-accounts/.*|project/project-id|universe/universe-domain)?"
+_DISCOVERY = r"/\.well-known/(oauth-protected-resource|oauth-authorization-server)(/.*)?"
+_INSTANCE = r"/common/discovery/instance|/[^/]+/(v2\.0/)?\.well-known/openid-configuration"
+_EVENTS = (
+    r"(/v1|/api)?/(rgstr|log_event|log|batch|capture|e|i/v0/e|track|identify|bulk|diagnostic|traces|metrics|logs)/?"
+    r"|/api/\d+/(envelope|store)/|/api/v2/logs"
+)
+_SENDING = (
+    "statsig.*.com api.statsig.com *.ingest.sentry.io *.ingest.us.sentry.io *.ingest.de.sentry.io "
+    "events.launchdarkly.com app.posthog.com us.i.posthog.com eu.i.posthog.com api.segment.io "
+    "telemetry.crewai.com play.googleapis.com http-intake.logs.*.datadoghq.com"
+)
+STUBS: tuple[Stub, ...] = (
+    Stub("google-oauth", _answer_token, _KEY, "POST", "/token", "oauth2.googleapis.com"),
+    Stub("google-sts", _answer_token, _KEY, "POST", "/v1/(oauth)?token", "sts.googleapis.com"),
+    Stub("google-iam", _answer_token, _KEY, "POST", ".+:generate\\w+Token", "iamcredentials.googleapis.com"),
+    Stub("google-metadata", _answer_google_metadata, _KEY, "GET", _COMPUTE, " ".join(METADATA)),
+    Stub("entra", _answer_token, _KEY, "POST", r"/[^/]+/oauth2/(v2\.0/)?token", _ENTRA),
+    Stub("entra-discovery", _answer_entra_discovery, _KEY, "GET", _INSTANCE, _ENTRA),
+    Stub("azure-metadata", _answer_token, _KEY, "GET", "/metadata/identity/oauth2/token", METADATA[0]),
+    Stub("aws-sts", _answer_aws_sts, _KEY, "POST GET", "/", _STS, says={"Action": _ROLES}),
+    Stub("aws-metadata", _answer_aws_metadata, _KEY, "PUT GET", _LATEST, METADATA[0]),
+    Stub("aws-container", _answer_aws_metadata, _KEY, "GET", "/v[12]/credentials(/.*)?", "169.254.170.*"),
+    Stub("ci-oidc", _answer_token, _KEY, "GET", ".*/idtoken(/.*)?", _RUNNERS),
+    Stub("oauth-discovery", _answer_metadata, _KEY, "GET", _DISCOVERY),
+    Stub("oauth-registration", _answer_registration, _KEY, "POST", f"{_OURS}registration"),
+    Stub("oauth-authorization", _answer_authorization, _KEY, "GET", f"{_OURS}authorization"),
+    Stub("oauth-token", _answer_token, _KEY, "POST", f"{_OURS}token"),
+    Stub("preconnect", _answer_nothing, "it opens a connection, and its answer is not read", "HEAD", "/|/api/hello"),
+    Stub("telemetry", _answer_nothing, "its sender only hears that it arrived", "POST", _EVENTS, _SENDING),
+    Stub(
+        "registry", lambda _: answer_json(_NO_REGISTRY, 403),
+        "it is refused in words, since what is newer or installed would steer", "GET HEAD", "",
+        "registry.npmjs.org pypi.org files.pythonhosted.org",
+    ),
+    Stub(
+        "models", _answer_models, "it lists the models of which answers are recorded; any other one would miss",
+        "GET", operation="models", always=False,
+    ),
+    Stub(
+        "quota", _answer_quota, "Claude Code reads nothing of it but header fields about a subscription", "POST",
+        operation="messages", says={"messages": r'\[{"role": "user", "content": "quota"}\]', "max_tokens": "1"},
+        client="claude-cli/", always=False,
+    ),
+    Stub(
+        "count_tokens", lambda _: answer_json(_UNCOUNTED, 404), "it is refused in words, and Claude Code estimates",
+        "POST", operation="count_tokens", client="claude-cli/", always=False,
+    ),
+)  # fmt: skip
+"""Of several that fit the first one counts."""
+TELEMETRY = next(row for row in STUBS if row.name == "telemetry")
+OPERATIONS = frozenset(row.operation for row in STUBS if row.operation)
+"""Of providers' tables, of which some calls are auxiliary."""
+OPTIONAL = ("count_tokens", "models")
+"""Those of which a recording that nobody asks for is not unused: whether they come is the client's cache's affair."""
+SIGN_IN_URLS: Mapping[str, str] = {
+    "AWS_ENDPOINT_URL_STS": "/sts.amazonaws.com",
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"/{METADATA[0]}",
+    "AZURE_POD_IDENTITY_AUTHORITY_HOST": f"/{METADATA[0]}",
+}
+"""Variables that hold the base URL of a sign-in, and what follows the proxy's address there."""
+SIGN_IN_HOSTS = ("GCE_METADATA_HOST", "GCE_METADATA_IP")
+"""Variables that hold host and port of Google's metadata server."""
+
+
+def make_rows(own: Mapping[str, str]) -> tuple[Stub, ...]:
+    """Return the user's own rows (`values.read_stubs`), and ours."""
+    answers = {"token": _answer_token, "empty": _answer_nothing}
+    places = ((*place.partition("/"), kind) for place, kind in own.items())
+    made = (
+        Stub(host, answers[kind], _KEY, "GET POST PUT", translate(f"/{path}"), host) for host, _, path, kind in places
+    )
+    return (*made, *STUBS)
+
+
+def has_stubs(rows: Sequence[Stub], host: str, *, offline: bool) -> bool:
+    """Return whether some calls to a host are stubbed: where nothing is `offline`, only sign-ins matter."""
+    return any(row.is_at(host) for row in rows if offline or row.signs_in)
+
+
+def find_stubs(rows: Sequence[Stub], where: Route, method: str, headers: Headers) -> tuple[Stub, ...]:
+    """Return the rows that a request's head fits."""
+    if where.not_llm:
+        return (TELEMETRY,)
+    host, path = urlsplit(where.upstream).hostname or "", where.target.partition("?")[0]
+    agent = header(headers, "user-agent") or ""
+    return tuple(
+        row
+        for row in rows
+        if method in row.methods.split()
+        and (row.operation == where.operation if where.known else not row.operation)
+        and (not row.hosts or row.is_at(host))
+        and (not row.path or re.fullmatch(row.path, path))
+        and agent.startswith(row.client)
+    )
+
+
+def find_stub_host(
+    rows: Sequence[Stub], method: str, target: str, headers: Headers, *, named: bool
+) -> NamedHost | None:
+    """Return the host of an auxiliary call that is asked by base URL: it stands first, or the path says enough.
+
+    `named`: paths that name no server have an upstream of their own.
+    """
+    path, host = target.partition("?")[0], ""
+    if path.startswith("/computeMetadata/") or (path == "/" and header(headers, "metadata-flavor")):
+        host = METADATA[1]
+    elif not named and (path.startswith(WELL_KNOWN) or (path == "/" and method == "HEAD")):
+        host = NOWHERE
+    if host:
+        return NamedHost(*service("http", host, None), target)
+    there = host_in_path(target, ("*",))
+    return there if there is not None and has_stubs(rows, urlsplit(there.url).hostname or "", offline=True) else None
+
+
+def parse_members(target: str, headers: Headers, body: bytes) -> dict[str, str]:
+    """Return the members of a query and of a form or a JSON object, as texts."""
+    said = dict(parse_qsl(target.partition("?")[2], keep_blank_values=True))
+    if body[:1] == b"{":
+        try:
+            tree = json.loads(body)
+        except (ValueError, RecursionError):
+            return said
+        return said | {name: each if isinstance(each, str) else json.dumps(each) for name, each in tree.items()}
+    form = "form" in (header(headers, "content-type") or "")
+    return said | (dict(parse_qsl(body.decode("latin-1"), keep_blank_values=True)) if form else {})
