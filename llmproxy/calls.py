@@ -125,7 +125,7 @@ class Call(NamedTuple):
             **{name: getattr(self, name) for name in _TOLD},
             "decision": self.decision.value,
             "note": self.note,
-            **({"carried": list(self.carried)} if self.carried else {}),
+            **{name: list(names) for name in ("bound", "carried") if (names := getattr(self, name))},
             **({"stale": True} if self.stale else {}),
             **({"stub": self.stub} if self.stub else {}),
             "channel": self.channel.value,
@@ -142,7 +142,7 @@ class Call(NamedTuple):
         said, channel = str(value.get("decision") or ""), str(value.get("channel") or "")
         given["decision"] = Decision(said) if said in Decision else cast("Decision", said)
         given["channel"] = Channel(channel) if channel in Channel else Channel.LLM
-        given["carried"] = tuple(str(name) for name in value.get("carried") or ())
+        given |= {told: tuple(str(name) for name in value.get(told) or ()) for told in ("bound", "carried")}
         return cls(
             **given
             | {"miss": bool(given["miss"]), "stale": bool(value.get("stale")), "recording": value.get("recording")}

@@ -262,6 +262,8 @@ class ReplayEnding:
         if report.misses:
             write_whole_lines(*(f"{text}" for text in report.miss_texts[:1]))
             return Exit.MISS
+        if report.refused and not report.recorded:
+            return Exit.USAGE if unmatched else code
         if said["fork"] is not None or any(each["used"] for each in (*said["tools"], *said["answers"])):
             write_whole_lines(*self.describe_changes())
         return Exit.USAGE if unmatched else code
@@ -286,8 +288,12 @@ class ReplayEnding:
         typed = tuple(each for each in self.loaded.list_typed(environment=False) if each[0] != "allow_live")
         again = StartCommand(self.start, f" -- {shlex.join(self.command)}", typed)
         compared = suggest_command(f"diff {shlex.quote(said['parent'])} {shlex.quote(fork['cassette'])}", store)
+        begun = f"forked from {said['parent']} at request {fork['step']}: {fork['why']}{path}"
+        if report.refused and not report.recorded:
+            rm = suggest_command(f"rm {shlex.quote(fork['cassette'])}", store)
+            return [begun, f"its request got no answer (see above), so this fork cannot be replayed; remove it: {rm}"]
         return [
-            f"forked from {said['parent']} at request {fork['step']}: {fork['why']}{path}",
+            begun,
             f"recorded {report.recorded} new; replay it: {again.command('', fork['cassette'], store=store)}",
             f"compare: {compared}",
         ]

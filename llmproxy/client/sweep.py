@@ -140,6 +140,13 @@ LONGEST = 120
 _NUMBERS = re.compile(r"[0-9]+")
 
 
+def rename_bound(calls: Sequence[Call], bound: set[int | None]) -> list[Call]:
+    """Give bound hits the key of their recording: their own is another in each run. `bound` keeps which were bound."""
+    bound |= {call.interaction for call in calls if call.bound}
+    named = {call.key: f"#{call.interaction}" for call in calls if call.interaction in bound}
+    return [call._replace(key=named.get(call.key, call.key)) for call in calls]
+
+
 def find(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> SweepFinding:
     """Compare with `baseline`, one undisturbed run or more: where those differ from each other counts for nothing."""
     mine = [call for call in went.calls if call.party == AGENT]

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from llmproxy.amounts import format_count, seconds
 from llmproxy.client.control import ControlError
 from llmproxy.client.process import Attached, attach, exit_code
-from llmproxy.client.sweep import SweepFinding, SweepRun, Trial, find, last_words, trials_of
+from llmproxy.client.sweep import SweepFinding, SweepRun, Trial, find, last_words, rename_bound, trials_of
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, MachineError
 
@@ -73,6 +73,8 @@ class Sweep:
         self._patience = swept.patience or 10 * PATIENCE
         self._children: set[subprocess.Popen[bytes]] = set()
         self._guard, self._ended = threading.Lock(), False
+        self._bound: set[int | None] = set()
+        """Recordings that were bound in some run."""
         self.findings: list[SweepFinding] = []
         self.baseline: list[SweepRun] = []
 
@@ -165,7 +167,7 @@ class Sweep:
             since = time.monotonic()
             code, out, err, hung = self._child(opened)
             seconds = time.monotonic() - since
-            calls = control.calls(opened.name)
+            calls = rename_bound(control.calls(opened.name), self._bound)
         finally:
             with suppress(ControlError):
                 control.close(opened.name)

@@ -17,6 +17,7 @@ from llmproxy.client.sweep import (
     find,
     last_words,
     lines_of,
+    rename_bound,
     summary_of,
     trials_of,
 )
@@ -185,6 +186,16 @@ FINDINGS = [
     SweepFinding(trial("http-429", 5), SweepOutcome.RECOVERED, "2 retries, +0.2 s", weak=False),
     SweepFinding(trial("length", 2), SweepOutcome.QUIET, "says 'a', not 'b'", weak=True),
 ]
+
+
+def test_a_bound_hit_is_the_same_call_in_each_run() -> None:
+    """Its request has this run's words, and so another key; a fault and a retry of it have that key, too."""
+    bound: set[int | None] = set()
+    first = rename_bound([call(1, "a", interaction=1), call(2, "b", interaction=2, bound=("at",))], bound)
+    again = [call(1, "a", interaction=1), injected(2, "c"), call(3, "c", interaction=2, bound=("at",))]
+    assert [each.key for each in first] == ["a", "#2"]
+    assert [each.key for each in rename_bound(again, bound)] == ["a", "#2", "#2"]
+    assert [each.key for each in rename_bound([call(1, "b", interaction=2)], bound)] == ["#2"]
 
 
 def test_alike_findings_share_a_row() -> None:

@@ -350,6 +350,8 @@ class Call(TypedDict):
     miss: bool
     """Refused because it was never recorded; `note` is the text that the client got."""
     note: str
+    bound: NotRequired[list[str]]
+    """Names of the run variables and volatile fields whose values differ from the recording's; absent for most."""
     carried: NotRequired[list[str]]
     """Names of the changes under which the answer was given although its request has changed; absent for most."""
     stale: NotRequired[bool]
