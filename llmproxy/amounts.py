@@ -7,8 +7,12 @@ and every table.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
+
+SHOWN = 4
+"""Names that stand in a line."""
 
 
 def number(value: int | None) -> str:
@@ -18,6 +22,13 @@ def number(value: int | None) -> str:
 
 def format_count(many: int, one: str, plural: str = "") -> str:
     return f"{many:,} {one if many == 1 else plural or one + 's'}"
+
+
+def name_some(names: Iterable[str], between: str = ", ") -> str:
+    """Return the first names, and how many more there are."""
+    all_ = [*names]
+    more = f" and {len(all_) - SHOWN} more" if len(all_) > SHOWN else ""
+    return f"{between.join(all_[:SHOWN])}{more}"
 
 
 def in_and_out(read: int | None, written: int | None) -> str:

@@ -16,7 +16,7 @@ from decimal import Decimal, InvalidOperation
 from itertools import islice
 from typing import Any, NamedTuple, Self, cast
 
-from llmproxy.amounts import format_count
+from llmproxy.amounts import format_count, name_some
 from llmproxy.errors import Exit, UpstreamError
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Channel, Decision
 
@@ -351,7 +351,7 @@ def _unite(names: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
 def describe_hits(totals: Totals, shown: Callable[[str], str] = str) -> str:
     """Return ``38 hits (2 bound: date; 3 carried under system-3f2a)``; `shown` makes names fit for where they go."""
     bound = f"{totals.bound:,} bound: {shown(', '.join(sorted(totals.bound_names)))}" if totals.bound else ""
-    carried = f"{totals.carried:,} carried under {shown(', '.join(totals.carried_names))}" if totals.carried else ""
+    carried = f"{totals.carried:,} carried under {shown(name_some(totals.carried_names))}" if totals.carried else ""
     stale = f"{totals.stale:,} older than its max age" if totals.stale else ""
     how = "; ".join(filter(None, [bound, carried, stale]))
     return format_count(totals.hits, "hit") + (f" ({how})" if how else "")
@@ -378,7 +378,7 @@ def find_doubts(totals: Totals, unused: int | None, *, used: bool, fail_on_miss:
         bound = format_count(totals.bound, "hit was", "hits were")
         doubts.append(f"{bound} bound, not exact" if totals.bound else "")
         carried = format_count(totals.carried, "hit was", "hits were")
-        doubts.append(f"{carried} carried under {', '.join(totals.carried_names)}" if totals.carried else "")
+        doubts.append(f"{carried} carried under {name_some(totals.carried_names)}" if totals.carried else "")
     return tuple(filter(None, doubts))
 
 

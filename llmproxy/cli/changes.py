@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, record_first
+from llmproxy.cli.parts.options import LAST_REPORT, OnRecordings, flags_of, gather, options_of, record_first
 from llmproxy.cli.parts.printing import line, print_line
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.store_arguments import open_given
@@ -30,8 +30,16 @@ if TYPE_CHECKING:
     from llmproxy.settings import Loaded
 
 
+class _Changes(OnRecordings):
+    """Takes options behind `list` and `drop`, which are not of a command to run."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer has a click of its own
+        ctx.allow_interspersed_args = args[:1] in (["list"], ["drop"])
+        return super().parse_args(ctx, args)
+
+
 def register(app: typer.Typer) -> None:
-    app.command("changes", cls=OnRecordings, context_settings={"allow_interspersed_args": False})(changes)
+    app.command("changes", cls=_Changes, context_settings={"allow_interspersed_args": False})(changes)
 
 
 def changes(
@@ -48,6 +56,8 @@ def changes(
     """
     flags = {**flags_of(ctx), "mode": "replay"}
     loaded = gather(flags)
+    if words[0] in ("list", "drop"):
+        _load_files(loaded)
     if words == ["list"]:
         _list(loaded)
     elif words[0] == "drop" and len(words) > 1:
@@ -57,12 +67,15 @@ def changes(
 
 
 def _try(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> int:
+    from llmproxy.core.sessions.trials import forget_served
     from llmproxy.report.changes import read_changes
 
     since, file, store = time.time(), asked.options.json, loaded.settings.store
     typer.echo("llmproxy: changes: offline, on the recorded answers; the command's own tools run", err=True)
     plain = replace(asked, options=replace(asked.options, json=None))
     code = execute_on_recordings(plain, loaded, {UPDATE_VARIABLE: Update.TRIAL.value})
+    if code not in (Exit.OK, Exit.MISS):
+        forget_served(store, since)
     folder, found = loaded.settings.cassette_dir, read_changes(store, since)
     return print_changes(store, found, code, folder=folder, json_file=file, markdown=markdown)
 
@@ -79,6 +92,18 @@ def execute_on_recordings(asked: RunArguments, loaded: Loaded, more: Mapping[str
         msg = f"There is no store {settings.store}, so nothing can have changed."
         raise CassetteNotFound(msg, hint=f"Record first: {record_first(loaded)}")
     return execute(asked, {**os.environ, **more})
+
+
+def count_tests(since: float) -> dict[str, int]:
+    """Return how the runs of the last report ended; their sessions do not know what was asserted afterwards."""
+    from llmproxy.report.json_report import read_entries
+
+    counts = dict.fromkeys(("as_before", "carried", "failed"), 0)
+    written = LAST_REPORT.exists() and LAST_REPORT.stat().st_mtime >= since
+    for *_, ended in read_entries(LAST_REPORT) if written else ():
+        passed = ended is not None and ended["status"] == "passed"
+        counts["failed" if ended is None or not passed else "carried" if ended["carried"] else "as_before"] += 1
+    return counts
 
 
 def print_changes(
@@ -140,6 +165,19 @@ def write_accepted(loaded: Loaded, made: Mapping[str, Sequence[AcceptedChange]])
             if settings.cassette_dir is not None:
                 files = CassetteDir(settings.cassette_dir, now=time.time)
                 files.save(store, cassette, remember=store.remember_file)
+
+
+def _load_files(loaded: Loaded) -> None:
+    """Bring into the store what cassettes' files say: of a fresh clone it knows nothing."""
+    from llmproxy.cli.import_export import rules_of
+    from llmproxy.core.cassettes.folder import CassetteDir
+    from llmproxy.core.store.file.store import open_store
+
+    folder = loaded.settings.cassette_dir
+    if folder is not None and folder.is_dir():
+        with open_store(loaded.settings.store, writable=True, now=time.time) as store:
+            files = CassetteDir(folder, now=time.time)
+            files.load_into(store, rules=rules_of(loaded), upstreams=dict(loaded.settings.upstream), wait=time.sleep)
 
 
 def _list(loaded: Loaded) -> None:

@@ -172,10 +172,9 @@ def _keep(question: _Question, made: Interaction, store: Path | None) -> Decimal
     same = describe(made)[:2] == describe(found)[:2]
     print_line(f"#{found.id} is replaced by #{new}, whose answer is {'the same' if same else 'another one'}.")
     if not same:
-        print_line(
-            f"What was asked after it knew the old answer: if your agent goes on otherwise, that is a miss. "
-            f"{suggest_command(f'diff {found.id} {new}', database.path)}"
-        )
+        follows = suggest_command(f"rerecord {new} -- COMMAND", database.path)
+        print_line(f"What is different: {suggest_command(f'diff {found.id} {new}', database.path)}")
+        print_line(f"Turns after it hold the old answer, and miss if your agent says the new one. With them: {follows}")
     cost = cost_of(made.provider, made.model, made.usage)
     return (question.most or Decimal(0)) if cost is None else cost
 

@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.advice import suggest_command
-from llmproxy.amounts import format_count
+from llmproxy.amounts import format_count, name_some
 from llmproxy.cli.changes import accepted_by_cassette, check_folder, write_accepted
 from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import line, print_line
 from llmproxy.cli.parts.store_arguments import STORE
 from llmproxy.core.changes.accepted import AcceptedChange, Condition, accept as accept_changes, slug, unite
 from llmproxy.core.changes.values import Source
-from llmproxy.core.sessions.trials import read_trials
 from llmproxy.errors import SettingsError, printable
-from llmproxy.report.changes import ChangeGroup, name_some, read_changes
+from llmproxy.report.changes import ChangeGroup, read_changes
 
 if TYPE_CHECKING:
     from llmproxy.settings import Loaded
@@ -101,7 +100,7 @@ def _load(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded, list[C
     pending = [
         group
         for group in read_changes(loaded.settings.store).groups
-        if any(not group.pairs <= done.get(name, {}).get(group.name, frozenset()) for name in group.cassettes)
+        if any(not seen <= done.get(name, {}).get(group.name, frozenset()) for name, seen in group.cassettes.items())
     ]
     if not pending:
         typed = suggest_command("changes -- COMMAND", loaded.settings.store)
@@ -111,7 +110,7 @@ def _load(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded, list[C
 
 
 def _where(group: ChangeGroup) -> str:
-    return f"{format_count(group.calls, 'call')} in {line(name_some(group.cassettes))}"
+    return f"{format_count(group.calls, 'call')} in {line(name_some(group.cassettes, ' '))}"
 
 
 def _ask(group: ChangeGroup) -> str:
@@ -148,15 +147,15 @@ def _count_kinds(groups: Iterable[ChangeGroup]) -> list[str]:
 
 def _accept(loaded: Loaded, chosen: Sequence[ChangeGroup], until: date | None, when: Condition | None) -> None:
     """Write accepted changes into the cassettes that trials saw them in."""
-    names, today = {group.name for group in chosen}, date.today()  # noqa: DTZ011 - the day of who accepts
+    today = date.today()  # noqa: DTZ011 - the day of who accepts
     before, made = accepted_by_cassette(loaded), dict[str, Sequence["AcceptedChange"]]()
-    for trial in read_trials(loaded.settings.store):
-        seen = [change for call in trial.seen if call.refusal is None for change in call.changes]
-        if taken := accept_changes((each for each in seen if each.name in names), today, until=until, when=when):
-            known = made.get(trial.cassette, before.get(trial.cassette, ()))
-            made[trial.cassette] = unite(known, taken)
+    for group in chosen:
+        for cassette, seen in group.cassettes.items():
+            (taken,) = accept_changes([group.change], today, until=until, when=when)
+            known = made.get(cassette, before.get(cassette, ()))
+            made[cassette] = unite(known, [taken._replace(exactly=frozenset(seen))])
     write_accepted(loaded, made)
-    print_line(f"accepted: {', '.join(group.name for group in chosen)}, in {line(name_some(made))}")
+    print_line(f"accepted: {name_some(group.name for group in chosen)}, in {line(name_some(made, ' '))}")
     print_line("Answers are carried from now on, and every run says so; --strict refuses them.")
 
 

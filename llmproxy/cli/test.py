@@ -157,14 +157,15 @@ def run_tests(
 
 def _try_changes(asked: TestOptions) -> int:
     """Run the suites on trial, and say what has changed."""
-    from llmproxy.cli.changes import print_changes
+    from llmproxy.cli.changes import count_tests, print_changes
     from llmproxy.report.changes import read_changes
 
     since, flags = time.time(), {**asked.flags, "mode": "replay"}
     code = replace(asked, flags=flags).execute({**os.environ, UPDATE_VARIABLE: Update.TRIAL.value})
     loaded = gather(flags)
     store, folder = store_of(loaded), loaded.settings.cassette_dir or (CASSETTES if CASSETTES.is_dir() else None)
-    return print_changes(store, read_changes(store, since), code, folder=folder)
+    found = read_changes(store, since)
+    return print_changes(store, replace(found, counts={**found.counts, **count_tests(since)}), code, folder=folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from llmproxy.advice import quote_word, suggest_command
-from llmproxy.amounts import dollars, duration, format_count
-from llmproxy.core.changes.values import Change, TrialCall, Why
+from llmproxy.amounts import dollars, duration, format_count, name_some
+from llmproxy.core.changes.accepted import build_gone, digest_call
+from llmproxy.core.changes.values import Change, Origin, Source, TrialCall, Why, shorten
+from llmproxy.core.dialects.table import CHAT
+from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.sessions.trials import Trial, read_trials
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import accepted_of
+from llmproxy.core.store.queries import accepted_of, list_gone
+from llmproxy.core.store.rows import RowSummary
 from llmproxy.settings import shown_path
 from llmproxy.store_server import is_there
 
@@ -28,8 +32,6 @@ FOLLOWS = 0.08
 """Share of what follows a changed call that was asked otherwise, where real suites were recorded anew."""
 SOON = 14
 """Days before its end from which on an accepted change is named with it."""
-SHOWN = 4
-"""Cassettes that are named in a line."""
 
 
 @dataclass(slots=True)
@@ -40,9 +42,8 @@ class ChangeGroup:
     text: str
     told: Change | None = None
     calls: int = 0
-    cassettes: dict[str, None] = field(default_factory=dict)
-    pairs: set[tuple[str, str]] = field(default_factory=set)
-    """The whole segments that were seen with it."""
+    cassettes: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
+    """With the whole segments that were seen with it there."""
 
     @property
     def change(self) -> Change:
@@ -112,21 +113,26 @@ class Changes:
         if not self.any:
             carried = f"; {counts['accepted']} carried under accepted changes" if counts["accepted"] else ""
             yield f"no change in {told}, {cassettes}{carried}"
+            yield from self._tests()
             return
         where = f"{counts['changed']} of {told}, {counts['changed_cassettes']} of {cassettes}"
         yield f"{format_count(len(self.groups), 'change')} in {where}"
         rows = [*self.groups, *self.refused]
         width = max(len(each.name) for each in rows)
         for each in rows:
-            calls, where = format_count(each.calls, "call"), name_some(each.cassettes)
+            calls, where = format_count(each.calls, "call"), name_some(each.cassettes, " ")
             yield f"  {each.name:<{width}}  {each.text}   {calls}  {where}"
-        if any(counts[name] for name in ("as_before", "carried", "failed")):
-            passed = f"{format_count(counts['as_before'], 'test passes', 'tests pass')} as before"
-            yield f"on the recorded answers: {passed}, {counts['carried']} pass carried, {counts['failed']} fail"
+        yield from self._tests()
         if self.groups:
             yield "(carried answers show that the program still reads them; they say nothing of what the change does)"
         if self.bill is not None:
             yield str(self.bill)
+
+    def _tests(self) -> Iterator[str]:
+        counts = self.counts
+        if any(counts[name] for name in ("as_before", "carried", "failed")):
+            passed = f"{format_count(counts['as_before'], 'test passes', 'tests pass')} as before"
+            yield f"on the recorded answers: {passed}, {counts['carried']} pass carried, {counts['failed']} fail"
 
     def steps(self, store: Path, folder: Path | None = None) -> list[str]:
         """Return what to type next; `folder` holds the cassettes' files, where no settings say it."""
@@ -145,7 +151,7 @@ class Changes:
         if self.any:
             yield from ("", "| change | what | calls | cassettes |", "|---|---|---|---|")
             for each in (*self.groups, *self.refused):
-                cells = (f"`{each.name}`", each.text, str(each.calls), name_some(each.cassettes))
+                cells = (f"`{each.name}`", each.text, str(each.calls), name_some(each.cassettes, " "))
                 yield f"| {' | '.join(cell.replace('|', _BAR) for cell in cells)} |"
             yield from ("", *(line for line in rest if not line.startswith("  ")))
 
@@ -157,17 +163,18 @@ _ROWS = {"changes": "groups", "refused": "refused"}
 def read_changes(store: Path, since: float = 0.0) -> Changes:
     """Return what trials of a store saw that ended since then (Unix time)."""
     trials = read_trials(store, since)
-    rows: dict[tuple[str, int], dict[int, float | None]] = {}
-    if any(trial.seen for trial in trials):
+    rows: dict[tuple[str, int], dict[int, RowSummary]] = {}
+    if trials and is_there(store):
         with open_store(store, writable=False, now=time.time) as database:
             for trial in trials:
-                found = database.summaries(*trial.place) if trial.seen else []
-                rows[trial.place] = {row.id: row.cost_usd for row in sorted(found, key=lambda row: row.started_at)}
+                gone = list_gone(database, trial.cassette)
+                found = sorted(database.summaries(*trial.place), key=lambda row: row.started_at)
+                rows[trial.place] = {row.id: row for row in found if digest_call(row.key) not in gone}
     return summarize(trials, lambda trial: rows.get(trial.place, {}))
 
 
-Recordings = Callable[[Trial], Mapping[int, float | None]]
-"""Returns the recordings of a trial's cassette in their order, with their costs: US dollars, None if unknown."""
+Recordings = Callable[[Trial], Mapping[int, RowSummary]]
+"""Returns the recordings of a trial's cassette in their order, but for calls that may be gone."""
 
 
 def describe_accepted(store: Path, names: Sequence[str], today: date) -> list[str]:
@@ -179,13 +186,13 @@ def describe_accepted(store: Path, names: Sequence[str], today: date) -> list[st
         found = dict.fromkeys(
             each._replace(exactly=frozenset()) for name in cassettes for each in accepted_of(database, name)
         )
-    lines = []
+    told: dict[str, list[str]] = {}
     for each in found:
         if each.name in names:
             ends = each.until is not None and (each.until - today).days <= SOON
             until = f"; it ends on {each.until}, and is a miss then" if ends else ""
-            lines.append(f"{each.name}: accepted {each.accepted}{until}")
-    return list(dict.fromkeys(lines))
+            told.setdefault(f"accepted {each.accepted}{until}", []).append(each.name)
+    return [f"{name_some(dict.fromkeys(some))}: {when}" for when, some in told.items()]
 
 
 def summarize(trials: Iterable[Trial], recordings: Recordings) -> Changes:
@@ -204,14 +211,18 @@ def summarize(trials: Iterable[Trial], recordings: Recordings) -> Changes:
                 rows = [refused.setdefault(f"{call.refusal.why} {text}", ChangeGroup(call.refusal.why, text))]
             for row in rows:
                 row.calls += 1
-                row.cassettes[trial.cassette] = None
+                row.cassettes.setdefault(trial.cassette, set())
             for each in seen:
-                groups[each.name].pairs.add(each.pair)
+                groups[each.name].cassettes[trial.cassette].add(each.pair)
         ended = "failed" if trial.passed is False else "carried" if trial.seen else "as_before"
         found = (trial.calls, len(changed), len(trial.seen) - len(open_), 1, bool(changed))
         for name, number in zip(_COUNTS, found, strict=False):
             counts[name] += number
         counts[ended] += trial.passed is not None
+        for change in _find_gone(trial, recordings):
+            group = groups.setdefault(change.name, ChangeGroup(change.name, str(change), change))
+            group.calls += 1
+            group.cassettes.setdefault(trial.cassette, set()).add(change.pair)
         bills.append(_make_bill(changed, recordings(trial) if changed else {}))
     ordered = sorted(groups.values(), key=lambda each: (each.origin, each.name.partition("-")[0], -each.calls))
     costs, after = [cost for bill in bills for cost in bill.costs], [cost for bill in bills for cost in bill.after]
@@ -224,14 +235,23 @@ _MISSING = frozenset({Why.NO_PLACE, Why.NOT_LOOKED_AT})
 _COUNTS = ("calls", "changed", "accepted", "cassettes", "changed_cassettes", "as_before", "carried", "failed")
 
 
-def _make_bill(changed: Sequence[TrialCall], rows: Mapping[int, float | None]) -> Bill:
+def _find_gone(trial: Trial, recordings: Recordings) -> Iterator[Change]:
+    """Yield the recorded calls that are no longer made, where a trial went the recorded way to its end."""
+    if trial.served is None or trial.passed is False or any(call.refusal for call in trial.seen):
+        return
+    clients = {each.origin for call in trial.seen for each in call.changes if each.origin.source is Source.CLIENT}
+    played = trial.served.union(call.recording for call in trial.seen if call.recording)
+    for row in recordings(trial).values():
+        if row.id not in played and row.operation not in OPTIONAL:
+            asks = row.operation in CHAT
+            own = (each for each in clients if not asks or row.client.startswith(f"{each.name} "))
+            said = f'"{shorten(row.last_user_text)}"' if row.last_user_text else ""
+            what = " ".join(filter(None, (row.operation if asks else f"{row.method} {row.target}", row.model, said)))
+            yield build_gone(what, row.key, next(own, Origin(Source.PROMPT)))
+
+
+def _make_bill(changed: Sequence[TrialCall], rows: Mapping[int, RowSummary]) -> Bill:
     seen, ids = {call.recording for call in changed}, list(rows)
     first = min((n for n, each in enumerate(ids) if each in seen), default=len(ids))
-    after = [rows[each] for each in ids[first:] if each not in seen]
+    after = [rows[each].cost_usd for each in ids[first:] if each not in seen]
     return Bill([call.cost for call in changed], after, sum(call.ms or 0.0 for call in changed) / 1000)
-
-
-def name_some(cassettes: Iterable[str]) -> str:
-    """Return the first names, and how many more there are."""
-    first, more = [*cassettes][:SHOWN], [*cassettes][SHOWN:]
-    return " ".join(first) + (f" and {len(more)} more" if more else "")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from llmproxy.amounts import dollars, format_count
+from llmproxy.amounts import dollars, format_count, name_some
 from llmproxy.errors import Exit
 from llmproxy.report.events import Assertion, Finished, Message
 from llmproxy.report.run_tree import Run
@@ -95,7 +95,7 @@ def conversation(run: Run) -> str:
 def describe_replay(finished: Finished) -> str:
     """Say that a run was replayed, how many of its answers were bound, to what, and how many dealt as they came."""
     bound = f"{finished.bound:,} bound: {', '.join(finished.bound_names)}" if finished.bound else ""
-    carried = f"{finished.carried:,} carried under {', '.join(finished.carried_names)}" if finished.carried else ""
+    carried = f"{finished.carried:,} carried under {name_some(finished.carried_names)}" if finished.carried else ""
     stale = f"{finished.stale:,} older than its max age" if finished.stale else ""
     dealt = f"{finished.dealt:,} of equal requests, dealt as they came" if finished.dealt else ""
     return ", ".join(filter(None, ("replayed" if finished.replayed else "", bound, carried, stale, dealt)))

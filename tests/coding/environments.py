@@ -66,6 +66,21 @@ def _lock(agent: Agent, found: Environment) -> str:
     return f"no lock could be made for {agent.name}: {done.stderr.strip()[-500:]}" if done.returncode else ""
 
 
+def install_version(agent: Agent, version: str, kept: Path) -> Path:
+    """Return the folder `kept/NAME-VERSION` of a version's packages, for `programs_of`; from npm unless it is there."""
+    packages = kept / f"{agent.name}-{version}"
+    home = packages / agent.name
+    if not (home / "node_modules").exists():
+        home.mkdir(parents=True)
+        (home / "package.json").write_text('{"name": "x", "private": true}')
+        subprocess.run(
+            ("npm", "install", *_QUIET, f"{agent.package}@{version}"), cwd=home, check=True, stdout=subprocess.DEVNULL
+        )
+        if agent.installer:
+            subprocess.run(("node", home / "node_modules" / agent.package / agent.installer), check=True)
+    return packages
+
+
 def programs_of(agent: Agent, here: Path = HERE) -> Path:
     """Return the folder of an agent's programs, for PATH."""
     return environment_of(agent, here).place / ("bin" if agent.python else ".bin")

@@ -6,6 +6,8 @@ import pytest
 
 from llmproxy.core.changes.values import Change, Origin, Refusal, Source, TrialCall, Why, digest_of, list_hunks
 from llmproxy.core.sessions.trials import Trial
+from llmproxy.core.store.rows import RowSummary
+from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.report.changes import Changes, summarize
 
 
@@ -30,8 +32,30 @@ def trial(name: str, *seen: TrialCall, calls: int = 4, passed: bool | None = Tru
 
 
 def total(*trials: Trial, after: dict[int, float | None] | None = None) -> Changes:
-    """Put trials together; each cassette holds these recordings."""
-    return summarize(trials, lambda _: after or {})
+    """Put trials together; each cassette holds these recordings, with what they cost."""
+    return summarize(trials, lambda _: {number: row(number, cost) for number, cost in (after or {}).items()})
+
+
+def row(number: int, cost: float | None) -> RowSummary:
+    """Return a recording of Claude Code."""
+    head = (
+        number,
+        "refund",
+        1,
+        "agent",
+        number,
+        1,
+        Key(f"v2:{number}"),
+        "anthropic",
+        "messages",
+        "m",
+        True,
+        "POST",
+        "/v1",
+    )
+    return RowSummary(
+        *head, 200, Ending.COMPLETE, 0.0, 1.0, 2.0, 10, 2, cost, False, False, "hi", "ho", "Claude Code 2.1.1", 0.0
+    )
 
 
 def test_one_edit_in_several_cassettes_is_one_change() -> None:
@@ -53,9 +77,27 @@ def test_one_edit_in_several_cassettes_is_one_change() -> None:
     assert found.any
 
 
+def test_a_call_that_is_no_longer_made_is_a_change() -> None:
+    """It is the client's where the client was upgraded; nothing is said of a run that failed, was cut, or went astray."""
+    upgrade = change("x", "y", origin=Origin(Source.CLIENT, "Claude Code", "2.1.2"))
+    ended = trial("refund", call(1, upgrade))._replace(served=frozenset({2}))
+    found = total(ended, after=dict.fromkeys((1, 2, 3), 0.1))
+    (gone,) = [each for each in found.groups if each.name.startswith("gone-")]
+    assert (gone.text, gone.calls, gone.origin) == ('call messages m "hi" is gone', 1, "client Claude Code 2.1.2")
+    assert found.bill is not None
+    assert len(found.bill.costs) == 1
+    plain = trial("plain")._replace(served=frozenset({1, 2}))
+    (alone,) = total(plain, after=dict.fromkeys((1, 2, 3), 0.1)).groups
+    assert (alone.origin, alone.name) == ("prompt", gone.name)
+    astray = ended._replace(seen=(call(1, why=Why.QUESTION),))
+    for each in (ended._replace(served=None), ended._replace(passed=False), astray):
+        assert not [one for one in total(each, after={3: 0.1}).groups if one.name.startswith("gone-")]
+
+
 def test_nothing_changed_is_said_in_one_line() -> None:
     """Nothing to review, nothing to pay."""
-    assert list(total(trial("plain")).lines()) == ["no change in 4 calls, 1 cassette"]
+    assert list(total(trial("plain", passed=None)).lines()) == ["no change in 4 calls, 1 cassette"]
+    assert "1 test passes as before" in [*total(trial("plain")).lines()][1]
     assert not total(trial("plain")).any
 
 
@@ -94,5 +136,5 @@ def test_a_table_for_a_pull_request_holds_every_change() -> None:
 def test_what_is_accepted_is_no_change_any_more() -> None:
     """Calls that are carried under accepted changes are counted, and neither listed nor paid for."""
     found = total(trial("refund", call(1, change())._replace(pending=())))
-    assert list(found.lines()) == ["no change in 4 calls, 1 cassette; 1 carried under accepted changes"]
+    assert next(found.lines()) == "no change in 4 calls, 1 cassette; 1 carried under accepted changes"
     assert (found.any, found.groups, found.bill) == (False, [], None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from llmproxy.advice import suggest_command
-from llmproxy.amounts import format_count
+from llmproxy.amounts import format_count, name_some
 from llmproxy.cli.parts.bindings import merges_of, print_merges
 from llmproxy.cli.parts.importing import ImportedPiece, read_pieces
 from llmproxy.cli.parts.printing import ProgressLine, line, print_line
@@ -96,10 +96,11 @@ class Verifier:
         for name in database.names() if self.cassette is None else [self.cassette]:
             accepted = accepted_of(database, name)
             for one, other in find_merged(database, name, accepted, self.rules, self.upstreams):
-                names = ", ".join(sorted({each.name for each in accepted}))
+                names = sorted({each.name for each in accepted})
                 yield (
                     f"cassette {line(name)}: recordings #{one} and #{other} answer differently, and would be one "
-                    f"request under its accepted changes ({line(names)})."
+                    f"request under its accepted changes ({line(name_some(names))}); take one back: "
+                    f"{suggest_command(f'changes drop {line(names[0])}', database.path)}"
                 )
 
     def _holds(self, database: Store, path: Path) -> bool:

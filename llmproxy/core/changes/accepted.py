@@ -23,9 +23,12 @@ from datetime import date
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
-from llmproxy.core.changes.values import Change
+from llmproxy.core.changes.values import Change, Origin, Source, digest_of, list_hunks
 from llmproxy.core.providers.table import Client
+from llmproxy.core.traffic.interaction import Key
 
+_CLIENTS_LINES = 6
+"""Lines of a client's own change that stand in a file: nobody wrote them here, and there may be thousands."""
 _NEW = "new"
 """Stands for the digest of a segment that is not there."""
 _PAIR = re.compile(r"([0-9a-f]{16}|new)\.\.([0-9a-f]{16}|new)")
@@ -47,6 +50,19 @@ class Condition(NamedTuple):
         if client is None or slug(client.name) != slug(self.client):
             return False
         return not self.since or _rank(client.version) >= _rank(self.since)
+
+
+GONE = "gone"
+"""Kind of a change: a recorded call that is no longer made."""
+
+
+def build_gone(what: str, key: Key, origin: Origin) -> Change:
+    """Return the change that a recorded call is no longer made; `what` says which, for people."""
+    return Change(GONE, f"call {what}", what, None, digest_call(key), "", list_hunks(what, None), origin)
+
+
+def digest_call(key: Key) -> str:
+    return digest_of([str(key)])
 
 
 def slug(name: str) -> str:
@@ -136,10 +152,18 @@ def accept(
 ) -> list[AcceptedChange]:
     """Return changes that one cassette's trial saw as accepted ones, one of each name."""
     made = [
-        AcceptedChange(each.name, each.segment, each.difference, frozenset([each.pair]), day, until, when)
+        AcceptedChange(each.name, each.segment, _shorten(each), frozenset([each.pair]), day, until, when)
         for each in changes
     ]
     return unite(made)
+
+
+def _shorten(change: Change) -> str:
+    """Return the difference that stands in a file: of what only a client can have written, its beginning."""
+    lines = change.difference.split("\n")
+    if change.origin.source is not Source.CLIENT or len(lines) <= _CLIENTS_LINES:
+        return change.difference
+    return "\n".join([*lines[:_CLIENTS_LINES], f"... {len(lines) - _CLIENTS_LINES} more lines"])
 
 
 def unite(*lists: Iterable[AcceptedChange]) -> list[AcceptedChange]:

@@ -9,11 +9,14 @@ refusal names the segment. Nothing is left out: every slot of both requests is l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set as AbstractSet
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any
+from itertools import zip_longest
+from typing import Any, NamedTuple, Self
 
+from llmproxy.core.changes.frames import FRAME, Frames, frames_of
 from llmproxy.core.changes.places import Standing, asks_same
 from llmproxy.core.changes.possible import Given, find_impossible, may_ask
 from llmproxy.core.changes.reading import ReadRequest, Slot, holds, read_call, read_text, render, tool_of, without_ids
@@ -30,6 +33,10 @@ _PROJECTS = "mcp__"
 _SHOWN = 160
 
 
+ReadVolatile = Callable[[str, str], tuple[str, Sequence[str]]]
+"""Returns a result's text (of a tool) without the values of its volatile fields, and those that may be named again."""
+
+
 class Refused(Exception):
     def __init__(self, why: Why, text: str) -> None:
         super().__init__(text)
@@ -44,13 +51,18 @@ def compare(
     recorded: Mapping[str, AbstractSet[str]],
     present: Mapping[str, AbstractSet[str]],
     output: int | None = None,
+    read_volatile: ReadVolatile | None = None,
 ) -> list[Change] | Refusal:
     """Return what changed between a recording and a request at its place, in the order in which people edit it.
 
     `recorded` and `present` are what each tool answered in the recordings and in this run; `output` are the tokens of
-    the recorded answer.
+    the recorded answer; `read_volatile` finds what varies in a tool's result anyway.
     """
-    compared = _Comparison(standing, now, client, recorded, present)
+    then = standing.recorded.client
+    upgraded = then is not None and client is not None and then.name == client.name and then != client
+    compared = _Comparison(
+        standing, now, client, recorded, present, frames_of(client) if upgraded else None, read_volatile
+    )
     try:
         found = list(compared.list_changes())
     except Refused as refused:
@@ -70,6 +82,9 @@ class _Comparison:
     client: Client | None
     recorded: Mapping[str, AbstractSet[str]]
     present: Mapping[str, AbstractSet[str]]
+    frames: Frames | None
+    """What the client writes, where another version of it asks now."""
+    read_volatile: ReadVolatile | None
 
     @property
     def was(self) -> ReadRequest:
@@ -81,14 +96,14 @@ class _Comparison:
             raise Refused(Why.MODEL, f"the path: {was.model or was.variant} -> {now.model or now.variant}")
         if was.kind != now.kind or was.refs != now.refs:
             raise Refused(Why.REQUEST, "what the server keeps: the request names something else of it")
-        yield from self._compare_systems()
+        yield from self._compare_systems() if self.frames is None else self._compare_frames(self.frames)
         slots = {**self.was.slots, **self.now.slots}
         order: list[str | int] = [Kind.TOOL, Kind.MODEL, Kind.PARAMETER]
         for slot in sorted(slots, key=lambda each: order.index(each[0]) if each[0] in order else len(order)):
             old, new = self.was.slots.get(slot), self.now.slots.get(slot)
             if old is None or new is None or dump(old.value) != dump(new.value):
                 yield from self._compare_slot(slot, old, new)
-        self._compare_members()
+        yield from self._compare_members()
         yield from self._compare_pairs("header", was.headers, now.headers)
         yield from self._compare_pairs("query", was.query, now.query)
 
@@ -112,11 +127,14 @@ class _Comparison:
         name = segment.name
         match slot[0]:
             case Kind.TOOL | Kind.PARAMETER:
-                change = self._build(segment.kind, old, new, name)
+                change = self._build(segment.kind, old, new, name, self._find_source(segment))
                 asked = name.removeprefix("parameter ") if slot[0] == Kind.PARAMETER else None
                 if asked is not None and any(may_ask(asked, each.value) for each in (old, new) if each is not None):
                     raise Refused(Why.QUESTION, f"{name}: {_show(change)}")
                 yield change
+            case kind if kind == FRAME:
+                if self.frames is None:
+                    raise Refused(Why.RESULT, f"{name}: {_show(self._build(segment.kind, old, new, name))}")
             case Kind.MODEL:
                 shown = " -> ".join("none" if each is None else render(each.value) for each in (old, new))
                 raise Refused(Why.MODEL, f"model: {shown}")
@@ -167,6 +185,12 @@ class _Comparison:
         flags = [_take_flags(rest) for _, rest in (was, now)]
         if was[1] != now[1] or flags == [True, False]:
             raise Refused(Why.RESULT, f"{name}: it is of another kind now")
+        if self.read_volatile is not None and flags[0] == flags[1]:
+            (old_rest, values), (new_rest, _) = (self.read_volatile(tool, text) for text in (before, after))
+            answer = self.standing.recorded.answer
+            said = "" if answer is None else f"{answer.text} {[call.arguments for call in answer.tool_calls]}"
+            if old_rest == new_rest and not any(value in said for value in values):
+                return
         found = find_wording(before, after, tool, self.recorded.get(tool, ()), self.present.get(tool, ()))
         if isinstance(found, str):
             raise Refused(Why.RESULT, f"{name}: {_show(self._build(Kind.RESULT, old, new, name))}: {found}")
@@ -176,11 +200,36 @@ class _Comparison:
         made = self._build(Kind.RESULT, old, new, f"result of {tool}")
         yield made._replace(hunks=hunks, turned=turned)
 
-    def _compare_members(self) -> None:
+    def _compare_frames(self, frames: Frames) -> Iterator[Change]:
+        """Compare system text and what the client wrote in the user's name as one, wherever a version puts it.
+
+        The client's own lines are one change. What stands between them is the project's or a tool's: in system text
+        it may change as any prompt, in the user's name it may not.
+        """
+        was, now = (_Framed.read(side, frames) for side in (self.was, self.now))
+        if was.own != now.own:
+            yield self._build_text(FRAME, "the client's own text", "\n".join(was.own), "\n".join(now.own))
+        gone, new = ([*(one.others - other.others).elements()] for one, other in ((was, now), (now, was)))
+        if found := next((text for text in (*gone, *new) if text in was.in_words | now.in_words), ""):
+            said = "new" if found in new else "gone"
+            raise Refused(Why.RESULT, f"between the client's own lines: {found[:_SHOWN]!r} is {said}")
+        for texts in zip_longest(gone, new):
+            before, after = (None if text is None else Segment(Kind.SYSTEM, "", "", text) for text in texts)
+            change = self._build(Kind.SYSTEM, before, after, "system prompt")
+            if touches_data(change, self.standing.data):
+                raise Refused(Why.DATA, f"{change}: other recordings say something else there")
+            yield change
+
+    def _compare_members(self) -> Iterator[Change]:
         """Look at what stands beside the parts of messages: roles, names, types."""
         for slot in {**self.was.members, **self.now.members}:
-            if self.was.members.get(slot) != self.now.members.get(slot):
+            sides = [side.members.get(slot) for side in (self.was, self.now)]
+            if sides[0] == sides[1]:
+                continue
+            if self.frames is None or slot[1] not in self.frames.members:
                 raise Refused(Why.REQUEST, f"{slot[1]} of a message, after {slot[0]} answers")
+            texts = [None if each is None else "\n".join(sorted(each)) for each in sides]
+            yield self._build_text(Kind.MEMBER, f"{slot[1]} of a message", *texts)
 
     def _compare_pairs(
         self, kind: str, was: tuple[tuple[str, str], ...], now: tuple[tuple[str, str], ...]
@@ -191,12 +240,19 @@ class _Comparison:
                 continue
             if name == STATE_HEADER:
                 raise Refused(Why.REQUEST, "what was changed before of what it names")
-            before, after = (", ".join(side) if side else None for side in sides)
-            digests = ["" if text is None else digest_of([text]) for text in (before, after)]
-            hunks = list_hunks(before, after)
-            yield Change(
-                kind, f"{kind} {name}", before, after, digests[0], digests[1], hunks, self._origin(Source.CLIENT)
-            )
+            yield self._build_text(kind, f"{kind} {name}", *(", ".join(side) if side else None for side in sides))
+
+    def _build_text(self, kind: str, name: str, before: str | None, after: str | None) -> Change:
+        """Return a change that only a client can have made."""
+        digests = ["" if text is None else digest_of([text]) for text in (before, after)]
+        hunks = list_hunks(before, after)
+        return Change(kind, name, before, after, digests[0], digests[1], hunks, self._origin(Source.CLIENT))
+
+    def _find_source(self, segment: Segment) -> Source | None:
+        """Return whose a tool or a parameter is that another version of a client sends; None where no one knows."""
+        names = {Kind.TOOL: "tools", Kind.PARAMETER: "parameters"}
+        known = getattr(self.frames, names[segment.kind], ())
+        return Source.CLIENT if segment.name.removeprefix(f"{segment.kind} ") in known else None
 
     def _build(
         self, kind: str, old: Segment | None, new: Segment | None, name: str, source: Source | None = None
@@ -212,6 +268,26 @@ class _Comparison:
 
     def _origin(self, source: Source, name: str = "") -> Origin:
         return Origin(source, *(self.client or ())) if source is Source.CLIENT else Origin(source, name)
+
+
+class _Framed(NamedTuple):
+    """System text, and what a client wrote in the user's name."""
+
+    own: Sequence[str]
+    """Lines of the client."""
+    others: Counter[str]
+    """What stands between them; what stands in their holes counts once."""
+    in_words: AbstractSet[str]
+    """Of these what stands in the user's name."""
+
+    @classmethod
+    def read(cls, request: ReadRequest, frames: Frames) -> Self:
+        systems = [frames.split(render(part.value)) for part in request.systems]
+        words = [frames.split(render(part.value)) for part in request.frames]
+        others = Counter(text for split in (*systems, *words) for text in split.others)
+        others |= Counter({value for split in (*systems, *words) for value in split.values})
+        own = [line for split in (*systems, *words) for line in split.own]
+        return cls(own, others, {text for split in words for text in (*split.others, *split.values)})
 
 
 def touches_data(change: Change, data: AbstractSet[str]) -> bool:

@@ -22,12 +22,14 @@ from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from llmproxy.core.changes.accepted import AcceptedChange
+from llmproxy.core.changes.frames import frames_of
 from llmproxy.core.changes.reading import KnownAnswers, ReadRequest, read_request, read_text, render
 from llmproxy.core.changes.values import Refusal, Why, digest_of
 from llmproxy.core.changes.wordings import leave_out
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.providers.table import Client
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.json_bytes import dump
 
@@ -50,6 +52,8 @@ class Recorded(NamedTuple):
     """`reading.list_call_ids` of its body."""
     answer: Message | None
     """None where it failed, or broke off."""
+    client: Client | None = None
+    """Which program asked."""
 
 
 @dataclass(slots=True)
@@ -99,7 +103,7 @@ class Places:
                 each.data = data
 
     def _add(self, recorded: Recorded) -> None:
-        request = read_request(recorded.canonical, recorded.call_ids, self.known)
+        request = self.read(recorded.canonical, recorded.call_ids, recorded.client)
         for tool, text in request.results:
             self.results.setdefault(tool, set()).add(text)
         standing = Standing(recorded, request, _describe_meaning(recorded.answer))
@@ -127,8 +131,8 @@ class Places:
                 if prompt and question is not None and (history := _digest_history(each.request)) is not None:
                     self._by_line.setdefault((history, question[1]), []).append(each)
 
-    def read(self, canonical: Canonical, call_ids: Sequence[str]) -> ReadRequest:
-        return read_request(canonical, call_ids, self.known)
+    def read(self, canonical: Canonical, call_ids: Sequence[str], client: Client | None = None) -> ReadRequest:
+        return read_request(canonical, call_ids, self.known, frames_of(client))
 
     def find(self, request: ReadRequest) -> list[Standing] | Refusal:
         """Return the recordings at a request's place, all with one answer; else why there is none."""
@@ -141,6 +145,9 @@ class Places:
             return Refusal(Why.NO_PLACE, "no recording stands at its place")
         if not (good := [each for each in found if each.recorded.answer is not None]):
             return Refusal(Why.IMPOSSIBLE, f"recording #{found[0].recorded.id} stands at its place, and is a failure")
+        if not _agree(good):  # a client says the same around the words of the same call
+            framed = [render(part.value) for part in request.frames]
+            good = [each for each in good if [render(part.value) for part in each.request.frames] == framed] or good
         if not _agree(good):
             good = [each for each in good if each.request.first_system == request.first_system]
         if not good or not _agree(good):

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from llmproxy.core.changes.frames import FRAME, Frames
 from llmproxy.core.changes.values import digest_of
 from llmproxy.core.dialects.conversation import Kind, Segment, list_segments
 from llmproxy.core.dialects.messages import Message, as_dict, as_list, as_str, block_call, block_result
@@ -118,7 +119,9 @@ class ReadRequest:
     whole: bool = True
     """Whether it holds all calls of every recorded answer that it holds a part of."""
     words: list[Segment] = field(default_factory=list)
-    """What was said in the role of the user."""
+    """What was said in the role of the user, but for what its client wrote."""
+    frames: list[Segment] = field(default_factory=list)
+    """What its client wrote in the role of the user."""
     turns: list[int] = field(default_factory=list)
     """Of `words`: after how many answers."""
 
@@ -176,8 +179,12 @@ def list_call_ids(operation: str, body: object) -> list[str]:
     return found
 
 
-def read_request(canonical: Canonical, ids: Sequence[str], known: KnownAnswers) -> ReadRequest:
-    """Read a request; `ids` are those of its calls (`list_call_ids`), `known` the answers of its cassette."""
+def read_request(
+    canonical: Canonical, ids: Sequence[str], known: KnownAnswers, frames: Frames | None = None
+) -> ReadRequest:
+    """Read a request; `ids` are those of its calls (`list_call_ids`), `known` the answers of its cassette, `frames`
+    what its client writes.
+    """
     made = ReadRequest(canonical)
     found = list_segments(canonical.operation, canonical.tree)
     for segment in found:
@@ -190,7 +197,7 @@ def read_request(canonical: Canonical, ids: Sequence[str], known: KnownAnswers) 
         if segment.kind in _CONVERSATION:
             entry = _ENTRY.match(segment.path)
             entries.setdefault(entry[0] if entry else "", []).append(segment)
-    _Conversation(made, list(ids), known).read(list(entries.values()))
+    _Conversation(made, list(ids), known, frames).read(list(entries.values()))
     return made
 
 
@@ -204,8 +211,8 @@ def _put(made: ReadRequest, slot: Slot, segment: Segment) -> None:
 class _Conversation:
     """Reads the entries of one conversation, answer by answer."""
 
-    def __init__(self, made: ReadRequest, ids: list[str], known: KnownAnswers) -> None:
-        self._made, self._ids, self._known = made, ids, known
+    def __init__(self, made: ReadRequest, ids: list[str], known: KnownAnswers, frames: Frames | None) -> None:
+        self._made, self._ids, self._known, self._frames = made, ids, known, frames
         self._turn = 0
         self._open: dict[str, set[str]] = {}
         """Of the answers whose calls are told: ids that did not come yet."""
@@ -268,6 +275,9 @@ class _Conversation:
                 case Kind.RESULT:
                     of = self._calls.get(self._result_of(entry, segment), ("", self._turn))
                     _put(self._made, (Kind.RESULT, *of), segment)
+                case Kind.USER if self._frames is not None and self._frames.writes(render(segment.value)):
+                    self._made.frames.append(segment)
+                    _put(self._made, (FRAME, self._turn), segment)
                 case Kind.USER:
                     self._made.words.append(segment)
                     self._made.turns.append(self._turn)

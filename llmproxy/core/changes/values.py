@@ -18,6 +18,8 @@ _DIGITS = 4
 """Of a digest, in a change's name."""
 _DIGEST = 16
 """Hexadecimal digits of a digest that covers a segment."""
+_SHOWN = 100
+"""Letters of a side in a change's line."""
 _MOST_LINES = 4000
 """Different lines that are aligned; of more, all stand in the place of all."""
 
@@ -96,7 +98,7 @@ class Change(NamedTuple):
             return self.place
         hunk = self.hunks[0]
         line = f", line {hunk.line}" if hunk.line > 1 else ""
-        said = [f'"{" ".join(lines).strip()}"' if lines else "nothing" for lines in (hunk.before, hunk.after)]
+        said = [f'"{shorten(" ".join(lines).strip())}"' if lines else "nothing" for lines in (hunk.before, hunk.after)]
         more = f", and {len(self.hunks) - 1} more places" if len(self.hunks) > 1 else ""
         return f"{self.segment}{line}: {said[0]} -> {said[1]}{more}{f'; it {self.turned}' if self.turned else ''}"
 
@@ -129,6 +131,11 @@ class Change(NamedTuple):
             value["kind"], value["segment"], before, after, value["before_digest"], value["after_digest"], hunks,
             Origin(Source(source), name, version), value["turned"], value.get("place", ""),
         )  # fmt: skip
+
+
+def shorten(text: str) -> str:
+    """Return a text that fits a line."""
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 def digest_of(parts: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ from llmproxy.core.bindings import (
     Mismatch,
     RunVariable,
     VolatileField,
+    Why,
     bound_key,
     find_captured,
     fit_request,
@@ -270,7 +271,9 @@ class _Compared:
     """How recordings were held against a call."""
 
     why: str = ""
-    """Why the nearest one does not fit."""
+    """Why the nearest one does not fit; empty where something else was asked, which its difference says."""
+    any: bool = False
+    """Whether one was."""
 
 
 class BindingInterceptor(Interceptor[Exchange]):
@@ -347,7 +350,9 @@ class BindingInterceptor(Interceptor[Exchange]):
     @override
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
         compared = call.state.get(_Compared)
-        return context if compared is None or context.state else replace(context, unbound=compared.why)
+        return (
+            context if compared is None or context.state else replace(context, unbound=compared.why, binds=compared.any)
+        )
 
     def wording(self, store: Store, wanted: Canonical) -> Wording:
         return _InThisRunsWords(self.bound, self._requests, store, wanted)
@@ -367,11 +372,13 @@ class BindingInterceptor(Interceptor[Exchange]):
             table = bound.table(self._requests.declared_of(store, ids[0]))
             if not table or (recorded := self._requests.load(store, ids[0])) is None:
                 continue
-            if compared.why and typed is not None and not typed.may_be(ids[0], recorded, table):
+            if compared.any and typed is not None and not typed.may_be(ids[0], recorded, table):
                 continue
             result = fit_request(table, recorded.tree, wanted.tree, bound.known, bound.expectations(table))
             if isinstance(result, Mismatch):
-                compared.why = compared.why or f"recording #{ids[0]}, bound: {result}"
+                if not compared.any and result.why is not Why.DIFFERENT:
+                    compared.why = f"recording #{ids[0]}, bound: {result}"
+                compared.any = True
                 continue
             slots = store.slots(session.cassette, session.sample, call.party, key)
             if playable(session.policy, slots):

@@ -14,14 +14,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import batched
 from typing import Any, NamedTuple, override
 
+from llmproxy.amounts import name_some
 from llmproxy.calls import Call
-from llmproxy.core.bindings import Bindings, Mismatch, fit_request, read_run_variables, rename_request, rewrite_answer
+from llmproxy.core.bindings import (
+    Bindings,
+    Mismatch,
+    find_volatile_fields,
+    fit_request,
+    read_run_variables,
+    rename_request,
+    rewrite_answer,
+)
+from llmproxy.core.bindings.places import PlacedCall
 from llmproxy.core.bindings.run_variables import PATHS
 from llmproxy.core.bindings.session import BoundAnswer
 from llmproxy.core.changes.accepted import AcceptedChange
-from llmproxy.core.changes.compare import compare
+from llmproxy.core.changes.compare import ReadVolatile, compare
 from llmproxy.core.changes.places import Places, Recorded, Standing
 from llmproxy.core.changes.reading import ReadRequest, list_call_ids
 from llmproxy.core.changes.values import Change, Refusal, TrialCall, Why
@@ -30,6 +41,8 @@ from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.engine.binding import BindingInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.engine.forking import Forking
+from llmproxy.core.engine.live_exchanges import LiveInterceptor
 from llmproxy.core.keys.changes import is_success
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.scrub import Rules
@@ -76,8 +89,11 @@ class Run:
 class CarryInterceptor(Interceptor[Exchange]):
     name = "carry"
 
-    def __init__(self, parts: EngineParts, accepted: Sequence[AcceptedChange], *, trial: bool) -> None:
-        self._parts, self._accepted, self._trial = parts, accepted, trial
+    def __init__(
+        self, parts: EngineParts, accepted: Sequence[AcceptedChange], *, trial: bool, barred: str = ""
+    ) -> None:
+        """`barred`: why this session carries nothing, which its misses say."""
+        self._parts, self._accepted, self._trial, self._barred = parts, accepted, trial, barred
         self._places: dict[str, tuple[object, Places]] = {}
         """By party: the store's generation, and the recordings."""
         self._run = Run()
@@ -146,7 +162,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         if looked.refusal is not None or record.decision is not Decision.REPLAY:
             return record
         names = _name(looked.changes)
-        said = f"carried{' on trial' if self._trial else ''}: {', '.join(names)}"
+        said = f"carried{' on trial' if self._trial else ''}: {name_some(names)}"
         return record._replace(carried=names, note=", ".join(filter(None, (said, record.note))))
 
     def _sum_up(self, call: Exchange, looked: Found) -> TrialCall:
@@ -165,6 +181,8 @@ class CarryInterceptor(Interceptor[Exchange]):
     def _look(self, call: Exchange, store: Store, found: Lookup) -> Found:
         if call.channel is not Channel.LLM or call.operation not in CHAT:
             return _refuse(Why.NO_PLACE, f"a call of {call.operation or call.channel} has no place in a conversation")
+        if self._barred:
+            return _refuse(Why.REQUEST, self._barred)
         if call.request.rewritten or call.kept.into is not None:
             return _refuse(Why.REQUEST, "another feature of the session has changed the request")
         if (restated := self._restate(call, store, found.canonical())) is None:
@@ -172,7 +190,9 @@ class CarryInterceptor(Interceptor[Exchange]):
         wanted, bindings = restated
         places = self._read_places(call, store)
         request = places.read(
-            wanted, _read_ids(wanted, self._parts.keying.request(call, call.request.body or b"").body)
+            wanted,
+            _read_ids(wanted, self._parts.keying.request(call, call.request.body or b"").body),
+            client_of(call.request.headers),
         )
         for tool, text in request.results:
             self._run.results.setdefault(tool, set()).add(text)
@@ -223,7 +243,7 @@ class CarryInterceptor(Interceptor[Exchange]):
                 continue
             changes = compare(
                 each, request, client, recorded=places.results, present=self._run.results,
-                output=summary(store, each.recorded.id).tokens_out,
+                output=summary(store, each.recorded.id).tokens_out, read_volatile=_build_reader(session),
             )  # fmt: skip
             if isinstance(changes, Refusal):
                 looked = looked or Found(each, refusal=changes)
@@ -273,7 +293,8 @@ def list_recordings(
         except (CassetteError, RefusedError):  # damaged, or of a provider that has no route today
             continue
         if each.operation in CHAT:
-            yield Recorded(id_, key, canonical, _read_ids(canonical, each.request.body), _read_answer(each, canonical))
+            ids, client = _read_ids(canonical, each.request.body), client_of(each.request.headers)
+            yield Recorded(id_, key, canonical, ids, _read_answer(each, canonical), client)
 
 
 def find_merged(
@@ -309,6 +330,21 @@ def _rewrite(call: Exchange, looked: Found, bindings: Bindings, response: Respon
     return fit if isinstance(fit, Mismatch) else rewrite_answer(bindings, fit, response, binding.bound.known)
 
 
+def _build_reader(session: Session) -> ReadVolatile | None:
+    """Return what finds the volatile fields of a session in results; None where it has no bindings."""
+    if (binding := session.find(BindingInterceptor)) is None:
+        return None
+
+    def read(tool: str, text: str) -> tuple[str, Sequence[str]]:
+        found = find_volatile_fields(binding.bound.slots, PlacedCall(tool, None), text, (), lambda _: "")
+        ends = [0, *(end for each in found for end in (each.start, each.end)), len(text)]
+        return "\0".join(text[at:to] for at, to in batched(ends, 2)), [
+            each.value for each in found if each.slot.identity
+        ]
+
+    return read
+
+
 def _find_named(bindings: Bindings, answer: Message | None) -> str:
     """Return which value of the recorded run an answer names; folders are exchanged where answers are bound."""
     said = [] if answer is None else [answer.text, *(call.arguments for call in answer.tool_calls)]
@@ -341,8 +377,12 @@ class CarryFeature(Feature):
         trial = (
             config.trial and session.settings.mode in OFFLINE if asked.get("trial") is None else bool(asked["trial"])
         )
-        if session.policy.plays is Plays.NOTHING or asked.get("forking") or asked.get("live"):
+        if session.policy.plays is Plays.NOTHING:
             return None
+        forking: Forking | None = asked.get("forking")
+        barred = "a session with live channels carries nothing" if session.find(LiveInterceptor) else ""
+        barred = "a session that may fork carries nothing" if forking is not None and forking.live else barred
         store = self.parts.state.sessions.store(session.settings.mode)
         accepted = accepted_of(store, session.cassette) if store is not None and asked.get("carry") is not False else ()
-        return CarryInterceptor(self.parts, accepted, trial=trial) if accepted or trial else None
+        trial = trial and not barred
+        return CarryInterceptor(self.parts, accepted, trial=trial, barred=barred) if accepted or trial else None

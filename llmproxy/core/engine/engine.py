@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from llmproxy.core.changes.accepted import digest_call
 from llmproxy.core.engine.accounts import OutcomeRecorder
 from llmproxy.core.engine.answer_writer import AnswerWriter, InteractionBuilder
 from llmproxy.core.engine.fast_path import FastPath
@@ -32,7 +33,7 @@ from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session, SessionDefaults, Sessions, split_name
 from llmproxy.core.sessions.trials import Trials
-from llmproxy.core.store.queries import count_unused
+from llmproxy.core.store.queries import count_unused, list_gone
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Headers
@@ -206,11 +207,12 @@ class Questions:
     def unused_of(self, session: Session) -> list[RowSummary] | None:
         """Return live recordings of a session's cassette that it neither played nor made; None in other modes."""
         store = self._state.stores.current
-        unused = store.list_unused(session.cassette, session.sample, session.served) if store else None
-        if unused is None:
+        if store is None:
             return None
+        unused = store.list_unused(session.cassette, session.sample, session.served)
+        gone = list_gone(store, session.cassette) if unused else ()
         played = (row for row in unused if all(each.plays(row.channel) for each in session.interceptors))
-        return [row for row in played if row.operation not in OPTIONAL]
+        return [row for row in played if row.operation not in OPTIONAL and digest_call(row.key) not in gone]
 
     def list_rows(self, name: str | None, limit: int) -> list[RowSummary]:
         """Return the last live interactions, of one session's cassette where that is named."""

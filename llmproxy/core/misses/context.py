@@ -69,4 +69,6 @@ class MissContext:
     is_python: bool = False
     """Whether the client says that it is a Python program."""
     unbound: str = ""
-    """Why a recording that was held against it, with what is bound, does not fit."""
+    """Why a recording that was held against it, with what is bound, does not fit, if its difference does not say it."""
+    binds: bool = False
+    """Whether a recording was held against it so."""

@@ -287,9 +287,9 @@ def _adapt(case: _Case) -> list[_Step]:
         [_look(case, "verify --rekey")],
         f"{again}{rest}",
     )
-    # A rule that does not do it alone is not the first thing to try. Where something is unbound, the recording knows
+    # A rule that does not do it alone is not the first thing to try. Where something is bound, the recording knows
     # its day already, and this is another difference of days.
-    steps = [step, *([_explain_day(case)] if suggestion.of_days and not case.context.unbound else [])]
+    steps = [step, *([_explain_day(case)] if suggestion.of_days and not case.context.binds else [])]
     return [*_append(case), *steps] if suggestion.left else [*steps, *_append(case)]
 
 

@@ -9,6 +9,7 @@ import json
 import logging
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,12 +22,15 @@ from llmproxy.sqlite_file import immediate
 log = logging.getLogger(__name__)
 
 _TABLE = """
-CREATE TABLE IF NOT EXISTS trials (
+CREATE TABLE IF NOT EXISTS trial_runs (
     cassette TEXT NOT NULL, sample INTEGER NOT NULL, at REAL NOT NULL, passed INTEGER, calls INTEGER NOT NULL,
-    seen TEXT NOT NULL, PRIMARY KEY (cassette, sample)
+    seen TEXT NOT NULL, served TEXT, PRIMARY KEY (cassette, sample)
 )
 """
-_ONE = "SELECT calls, seen, passed FROM trials WHERE cassette = ? AND sample = ? AND at >= ?"
+_SINCE = (
+    "SELECT cassette, sample, at, passed, calls, seen, served FROM trial_runs WHERE at >= ? ORDER BY cassette, sample"
+)
+_ONE = "SELECT calls, seen, passed, served FROM trial_runs WHERE cassette = ? AND sample = ? AND at >= ?"
 
 
 class Trial(NamedTuple):
@@ -41,6 +45,8 @@ class Trial(NamedTuple):
     calls: int
     seen: tuple[TrialCall, ...]
     """The calls that were no hits by themselves, in their order."""
+    served: frozenset[int] | None = None
+    """Recordings that were played; None where what ran did not end by itself."""
 
     @property
     def place(self) -> tuple[str, int]:
@@ -68,13 +74,15 @@ class Trials:
                 self._conn.execute(_TABLE)
             conn = self._conn
             with immediate(conn):
-                before = conn.execute(_ONE, (*place, self._since)).fetchone() or (0, "[]", 1)
+                before = conn.execute(_ONE, (*place, self._since)).fetchone() or (0, "[]", 1, "[]")
                 passed = (
                     None if session.sealed is None or not session.is_over else int(session.sealed and before[2] != 0)
                 )
                 rows = json.dumps([*json.loads(before[1]), *seen])
-                row = (*place, self._now(), passed, before[0] + session.calls.arrived, rows)
-                conn.execute("INSERT OR REPLACE INTO trials VALUES (?, ?, ?, ?, ?, ?)", row)
+                whole = before[3] is not None and (session.is_over or not session.settings.opened)
+                served = json.dumps(sorted({*json.loads(before[3]), *session.served})) if whole else None
+                row = (*place, self._now(), passed, before[0] + session.calls.arrived, rows, served)
+                conn.execute("INSERT OR REPLACE INTO trial_runs VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         except (OSError, sqlite3.Error) as error:
             log.warning("what the trial of %s saw could not be kept in %s: %s", session.name, self._path, error)
 
@@ -84,13 +92,19 @@ class Trials:
             self._conn = None
 
 
+def forget_served(store: Path, since: float) -> None:
+    """Forget which recordings trials played that ended since then: what ran did not come to its end."""
+    with suppress(OSError, sqlite3.Error), closing(open_state(state_of(store))) as conn, immediate(conn):
+        conn.execute(_TABLE)
+        conn.execute("UPDATE trial_runs SET served = NULL WHERE at >= ?", (since,))
+
+
 def state_of(store: Path) -> Path:
     return Path(f"{store}{SUFFIX}")
 
 
 def read_trials(store: Path, since: float = 0.0) -> list[Trial]:
     """Return what trials saw that ended at `since` (Unix time) or later, by cassette; nothing where none is kept."""
-    sql = "SELECT cassette, sample, at, passed, calls, seen FROM trials WHERE at >= ? ORDER BY cassette, sample"
     return [
         Trial(
             from_sql(name),
@@ -99,6 +113,7 @@ def read_trials(store: Path, since: float = 0.0) -> list[Trial]:
             None if passed is None else bool(passed),
             calls,
             tuple(map(TrialCall.of, json.loads(seen))),
+            None if served is None else frozenset(json.loads(served)),
         )
-        for name, sample, at, passed, calls, seen in query_state(state_of(store), sql, (since,))
+        for name, sample, at, passed, calls, seen, served in query_state(state_of(store), _SINCE, (since,))
     ]

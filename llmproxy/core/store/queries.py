@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from llmproxy.core.bindings import BadVolatileField, VolatileField, read_run_variables, read_volatile_field
-from llmproxy.core.changes.accepted import AcceptedChange
+from llmproxy.core.changes.accepted import GONE, AcceptedChange, digest_call
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import Route, route
@@ -67,10 +67,13 @@ def count_unused(
     store: Store, cassette: str, sample: int, served: Collection[int], without: Collection[Channel] = ()
 ) -> int:
     """Count live recordings of a cassette and sample with ids not in `served`, but for those of channels `without`."""
-    sql = "SELECT id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL"
+    sql = "SELECT id, key FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL"
     sql += "".join(f" AND NOT ({OF_CHANNEL[each]})" for each in sorted(without))
     sql += f" AND operation NOT IN ({', '.join('?' * len(OPTIONAL))})"
-    return sum(id_ not in served for (id_,) in _query_all(store, sql, [to_sql(cassette), sample, *OPTIONAL]))
+    found = _query_all(store, sql, [to_sql(cassette), sample, *OPTIONAL])
+    left = [key for id_, key in found if id_ not in served]
+    gone = list_gone(store, cassette) if left else ()
+    return sum(digest_call(key) not in gone for key in left)
 
 
 def _query_all(store: Store, sql: str, values: list[str | int | bytes]) -> list[Row]:
@@ -181,6 +184,12 @@ def put_volatile_fields(store: Store, cassette: str, fields: Sequence[VolatileFi
 def accepted_of(store: Reading, cassette: str) -> tuple[AcceptedChange, ...]:
     """Return the accepted changes of a cassette, in their order. Raises CassetteCorrupt."""
     return tuple(note for note in notes_of(store, cassette) if isinstance(note, AcceptedChange))
+
+
+def list_gone(store: Reading, cassette: str) -> frozenset[str]:
+    """Return `accepted.digest_call` of the recordings that may be left unused: somebody accepted that."""
+    found = (each for each in accepted_of(store, cassette) if each.name.startswith(f"{GONE}-"))
+    return frozenset(before for each in found for before, after in each.exactly if not after)
 
 
 def put_accepted(store: Store, cassette: str, changes: Sequence[AcceptedChange]) -> None:

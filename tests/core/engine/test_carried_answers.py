@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.changes.accepted import AcceptedChange, Condition, accept
-from llmproxy.core.changes.values import TrialCall, Why
+from llmproxy.core.changes.values import Origin, Source, TrialCall, Why
 from llmproxy.core.engine.carried_answers import find_merged
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import open_store
@@ -121,6 +121,62 @@ def test_it_ends_and_holds_for_a_client(store: Path) -> None:
     _accept(store, _ask(EDITED), when=Condition("codex", "2.0"))
     with InProcess(store, "replay") as proxy:
         assert [_send(proxy, _ask(EDITED), agent).status for agent in ("codex/1.9", "codex/2.0")] == [404, 200]
+
+
+@pytest.mark.parametrize("more", [{}, {"trial": True}, {"carry": True}, {"overrides": {}}])
+def test_another_model_is_never_carried(store: Path, more: Json) -> None:
+    """Whatever is accepted, and however a session is opened: its miss names both models."""
+    _accept(store, _ask(EDITED))
+    with InProcess(store, "replay") as proxy:
+        assert proxy.control("POST", "sessions", name="c", **more)[0] == 201
+        answer = _send(proxy, _ask(EDITED, model="n"))
+        assert (answer.status, b"model: m -> n" in answer.body) == (404, True), answer.body
+
+
+def _ask_as(
+    version: str, question: str = "What do my notes say?", rules: str = "Be brief.", **more: Json
+) -> tuple[bytes, str]:
+    """Return a request of Claude Code: an older one says of the project in the user's name, a newer one in its own."""
+    said = f"<system-reminder>\nAs you answer the user's questions, you can use the following context:\n{rules}\n</system-reminder>"
+    own = "You are Claude Code, Anthropic's official CLI for Claude, running within the Claude Agent SDK."
+    newer = version > "2.1.3"
+    parts = (
+        [{"type": "text", "text": question}] if newer else [{"type": "text", "text": each} for each in (said, question)]
+    )
+    system = f"Speak of boats.\n{own}\n\n{rules}" if newer else "Speak of boats."
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": {}}} for name in ("Bash", "Read")[: 1 + newer]
+    ]
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": parts}]
+    return json.dumps({"model": "m", "tools": tools, "messages": messages, **more}).encode(), f"claude-cli/{version}"
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ({}, 200),
+        ({"question": "What do my letters say?"}, 404),
+        ({"question": "<system-reminder>\nWhat do my notes say?\n</system-reminder>"}, 404),
+        ({"rules": "Be kind."}, 404),
+        ({"model": "n"}, 404),
+        ({"version": "2.1.333"}, 200),
+    ],
+)
+def test_an_upgrade_of_a_client_is_one_change(tmp_path: Path, more: Json, status: int) -> None:
+    """What it writes itself moves, its tools come: nobody else's words may."""
+    store = tmp_path / "s.db"
+    with InProcess(store, "record") as proxy:
+        body, agent = _ask_as("2.1.197")
+        proxy.ask("r", "/s/c/v1/chat/completions", body, _say("Milk."), (("user-agent", agent),))
+    with InProcess(store, "replay") as proxy:
+        proxy.control("POST", "sessions", name="c", trial=True)
+        _send(proxy, *_ask_as("2.1.332"))
+        (call,) = [TrialCall.of(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
+    assert {each.origin for each in call.changes} == {Origin(Source.CLIENT, "Claude Code", "2.1.332")}, call
+    with open_store(store, writable=True, now=lambda: NOW) as opened:
+        put_accepted(opened, "c", accept(call.changes, TODAY))
+    with InProcess(store, "replay") as proxy:
+        assert _send(proxy, *_ask_as(**{"version": "2.1.332", **more})).status == status
 
 
 def test_a_session_may_ask_anew_instead(store: Path) -> None:

@@ -1,0 +1,129 @@
+"""Frames: what a client itself writes into its requests, around what people and tools say.
+
+    client of a request -> `frames_of`: its `Frames`, where we know some
+    text                -> `Frames.split`: the client's own lines, and what stands between them
+
+A line is known by its whole text, never by a tag that somebody could type; one with holes by all that stands around
+them. What stands in a hole or between the lines is never the client's: an attached file, a project's instructions, a
+hook's output, a list of agents. ``data/frames.json`` holds what `scripts/lab/derive-frames` found in planted pairs of
+runs; a line of a version that was never derived is unknown, and so a change that people look at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
+from itertools import groupby
+from typing import NamedTuple
+
+from llmproxy.core.providers.table import Client
+from llmproxy.files import DATA
+
+FRAME = "frame"
+"""Kind of a slot: a part of a user's message that the client wrote."""
+SHORT = 24
+"""A shorter line is the client's only between others of it, or beside one if it is a heading: all may write ``---``.
+"""
+_HEADING = 6
+"""Letters of a heading."""
+_LETTER = re.compile(r"[^\W\d_]")
+_DIGITS = 12
+
+
+class _Own(NamedTuple):
+    """A line that the client wrote."""
+
+    text: str
+    values: tuple[str, ...] = ()
+    """What stands in its holes."""
+
+
+class Split(NamedTuple):
+    own: tuple[str, ...]
+    """The client's lines, in their order."""
+    others: tuple[str, ...]
+    """What stands between them, each run of lines as one text."""
+    values: tuple[str, ...]
+    """What stands in holes."""
+
+
+class Frames:
+    """What one client writes, in any version that was derived."""
+
+    def __init__(self, row: dict[str, list[str]]) -> None:
+        self._lines = frozenset(row["lines"])
+        self._holes = {text: _build_pattern(text) for text in row["holes"]}
+        self.tools, self.members = frozenset(row["tools"]), frozenset(row["members"])
+        """Names of its own tools, and of what it writes beside the parts of messages."""
+        self.parameters = frozenset(row["parameters"])
+        self.split = lru_cache(64)(self._split)
+
+    def writes(self, text: str) -> bool:
+        """Return whether the client wrote a part of a user's message: its head and its last line are the client's."""
+        lines = [line for line in text.split("\n") if line.strip()]
+        known = len(lines) > 2 and all(map(self._find, (*lines[:2], lines[-1])))
+        return known and len(lines[0]) + len(lines[1]) >= SHORT
+
+    def _find(self, line: str) -> _Own | None:
+        """Return a line of the client with what stands in its holes; None where it is not the client's."""
+        if digest_line(line) in self._lines:
+            return _Own(line.strip())
+        matches = ((text, pattern.fullmatch(line.strip())) for text, pattern in self._holes.items())
+        return next((_Own(text, found.groups()) for text, found in matches if found), None)
+
+    def _split(self, text: str) -> Split:
+        own, others, between = list[_Own](), list[str](), list[str]()
+        for line, found in self._read(text.split("\n")):
+            if found is None:
+                between.append(line)
+            else:
+                own.append(found)
+                others.append("\n".join(between).strip())
+                between.clear()
+        others.append("\n".join(between).strip())
+        values = tuple(value for each in own for value in each.values)
+        return Split(tuple(each.text for each in own), tuple(filter(None, others)), values)
+
+    def _read(self, lines: Sequence[str]) -> Iterator[tuple[str, _Own | None]]:
+        """Yield lines, each with what it is of the client's; empty lines are what stands around them."""
+        said = [n for n, line in enumerate(lines) if line.strip()]
+        found = {n: self._find(lines[n]) for n in said}
+        sure = {n for n, own in found.items() if own and (own.values or len(own.text) >= SHORT)}
+        numbers = range(len(said))
+
+        def is_sure(at: int) -> bool:
+            return at not in numbers or said[at] in sure
+
+        for at in (*numbers, *reversed(numbers)):
+            is_heading = len(_LETTER.findall(lines[said[at]])) >= _HEADING
+            if found[said[at]] and is_heading and (is_sure(at - 1) or is_sure(at + 1)):
+                sure.add(said[at])
+        for is_short, group in groupby(numbers, lambda at: not is_sure(at) and bool(found[said[at]])):
+            run = [*group]
+            if is_short and not (is_sure(run[0] - 1) and is_sure(run[-1] + 1)):
+                found.update((said[at], None) for at in run)
+        yield from ((line, found.get(n)) for n, line in enumerate(lines))
+
+
+def digest_line(line: str) -> str:
+    return hashlib.sha256(line.strip().encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+
+
+def _build_pattern(text: str) -> re.Pattern[str]:
+    """Return the pattern of a line with holes: ``{}`` for what must stay, ``{*}`` for what the client says of a model,
+    which is compared where the request names it.
+    """
+    return re.compile(re.escape(text.strip()).replace(r"\{\}", "(.+?)").replace(r"\{\*\}", ".+?"))
+
+
+@cache
+def _rows() -> dict[str, Frames]:
+    return {row["client"]: Frames(row) for row in json.loads((DATA / "frames.json").read_bytes())}
+
+
+def frames_of(client: Client | None) -> Frames | None:
+    """Return what a client writes; None where nobody knows."""
+    return None if client is None else _rows().get(client.name)
