@@ -1,29 +1,19 @@
-"""Ask one judge, and make something of what it answers.
+"""Ask one judge or several, and make something of what they answer.
 
     pinned tool -> any tool -> JSON schema -> JSON by request       the way down, where a model refuses to be asked so
     answer -> Ruling                                                one more attempt if it cannot be used
 
-Of several tool calls the first counts; where it decides, the others must say the same. What is still malformed after
-the repair is an error; a verdict that lacks something is a verdict in which that is inconclusive. The way down is the
-same in every run, so that a replay takes the same steps.
+Of several tool calls the first counts; where it decides, the others must say the same. What is malformed after the
+repair is an error; what a verdict lacks is inconclusive. The way down is the same in every run, so a replay takes it.
 
-A long conversation for a judge: an outline, in which it looks up what it needs.
-
-    transcript above `token_threshold` -> outline [n] role: beginning ...  + expand_transcript(indices),
-    grep_transcript(pattern)
-
-Estimated at four characters a token, as everybody's rule of thumb. What the judge looks up is cut as well, and says so:
-no look-up may be larger than what the outline saved.
-
-Several judges, one verdict: who is asked, and what their votes come to.
+A transcript above `token_threshold` (at four characters a token) is shown as an outline, in which the judge looks up
+what it needs by `expand_transcript` and `grep_transcript`. No look-up may be larger than what the outline saved.
 
     majority         everybody is asked; more than half of the votes decide a criterion
     unanimous        everybody is asked; all must agree
-    confirm-on-fail  one is asked; the others only if that one would fail something, and then more than half of all
-    decide
+    confirm-on-fail  one is asked; the others only if it would fail something, and then more than half of all decide
 
-What is not decided is inconclusive. A vote that is missing is no vote for anything, and still counts as one that was
-cast.
+What is not decided is inconclusive. A missing vote is for nothing, and still counts as cast.
 """
 
 from __future__ import annotations

@@ -1,21 +1,16 @@
 """The values of a trace: spans, what they cost, a run, what an assertion found.
 
-The shape is Evalcraft's (0.12): the same names, the same defaults, the same JSON, so that a file written by either is
-read by the other and has the same fingerprint there. These values are mutable, as theirs are.
+The shape is Evalcraft's (0.12): the same names, defaults and JSON, so that a file written by either is read by the
+other and has the same fingerprint there. These values are mutable, as theirs are, and read the clock and make random
+ids where theirs do; nothing that replay or a key depends on comes from here.
 
-One thing is added: what is not known is None, where the original has 0. A number that the original's reader needs to
-add up (a duration, a total of tokens) is written as 0 and named in ``metadata["llmproxy.unknown"]``; reading undoes
-that. This module reads the clock and makes random ids, because the original's defaults do; nothing that replay or a key
-depends on comes from here.
-
-What can be wrong with a trace file: our error and the one that Evalcraft's users catch, in one.
+What is not known is None, where the original has 0. A number that the original's reader needs to add up is written as
+0 and named in ``metadata["llmproxy.unknown"]``; reading undoes that.
 
 A test written for the original expects JSONDecodeError for text that is no JSON, AttributeError for a list where an
-object belongs, KeyError for a missing member and ValueError for an unknown kind. Each of ours is both.
+object belongs, KeyError for a missing member and ValueError for an unknown kind. Each of our errors is both.
 
-The original's fingerprint: over every member of every span, ids and times included.
-
-It tells whether a file was changed. What was said and done alone is `trace.behavior`'s.
+The fingerprint is the original's, over every member of every span: it tells whether a file was changed.
 """
 
 from __future__ import annotations

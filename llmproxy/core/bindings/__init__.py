@@ -2,30 +2,20 @@
 
 A *run variable* is a value that was declared on both runs (`RunVariable`: cwd, home, a captured id). A *volatile field*
 is a place in a tool's results whose value is known to vary (`VolatileField`). The exact key is asked first, and no
-exact key changes by anything in this room. Then:
+exact key changes by anything in this room. Pure: no I/O, no clock, nothing of the engine.
 
-    bound_key(canonical)                       what no binding can change: finds candidates among the recordings (tag
-                                               ``b1:``)
-    bindings = Bindings(recorded run variables, present run variables, volatile fields, Scope.ALL | PATHS | NONE)
-    fit_request(bindings, recorded tree, present tree, known) -> Fit | Mismatch       both trees canonical, of `keys`
-    expect(bindings) -> ExpectedMessages, a fifth argument that makes the next comparisons with the same recorded trees
-    quick
+    bound_key(canonical)                                    what no binding can change, which finds candidates (``b1:``)
+    bindings = Bindings(recorded run variables, present ones, volatile fields, Scope.ALL | PATHS | NONE)
+    fit_request(bindings, recorded, present, known)         -> Fit | Mismatch of two canonical trees
+    expect(bindings)                                        -> ExpectedMessages, which make the next comparisons quick
     rewrite_answer(bindings, fit, response, known)          -> Response | Mismatch
     rebind_answer(bindings, request tree, response, known)  -> Response | Mismatch  for an exact hit (rule 4.1)
-
-`Fit.names` are the bindings whose values differ (what a log line says), `Fit.identities` what tools made in this pair
-of requests: add them to the session's `Identities` (`known`) once the answer is served; it only checks, and a conflict
-is a `Mismatch`. `str(mismatch)` is a line for people; `why`, `path`, `recorded`, `present`, `name` are for programs.
-
     rename_request(bindings, tree)                          -> a recorded request in other words
     list_volatile_values(fields, tree)                      -> what stands in volatile fields of one request
 
-For who looks for volatile fields: `KINDS` (what kinds there are, which are accepted without asking),
-`read_volatile_field` and `VolatileField.to_dict` (plain values, as in the cassette), `find_volatile_fields` (the
-values of text volatile fields in a result), `split_json`, `bind_arguments` (a call's arguments as a volatile field's
-`arguments` wants them), `places.PlaceReader` and `places.iterate` (zone and call of each leaf of a request).
-
-Pure: no I/O, no clock, nothing of the engine.
+`Fit.names` are the bindings whose values differ, `Fit.identities` what tools made in this pair of requests: add them to
+the session's `Identities` (`known`) once the answer is served; a conflict is a `Mismatch`. `str(mismatch)` is a line
+for people; `why`, `path`, `recorded`, `present`, `name` are for programs.
 """
 
 from llmproxy.core.bindings.candidates import bound_key

@@ -1,35 +1,21 @@
 """Which volatile fields would make a recording fit: learned from two requests that ask the same, and from nothing else.
 
-    recorded tree, present tree, bindings -> the volatile fields that are missing (`Lesson`), or the `Mismatch` that no
-    volatile field takes away
+    recorded tree, present tree, bindings -> the missing volatile fields (`Lesson`), or the `Mismatch` that stays
+                                          -> `RestatedRequest`: the recorded request as this run would have sent it
 
 Only inside tools' results is anything learned, and only of values that look volatile on both sides, at one place,
-behind the same text: the rest of the requests must be equal under what is bound already. A volatile field is as narrow
-as the evidence: the tool, its bound arguments, and what stands before the value. Nothing is stored and nothing is
-decided here.
+behind the same text. A volatile field is as narrow as the evidence: the tool, its bound arguments, what stands before
+the value; it is called after the words before it, or its column in a listing. Nothing is stored or decided here.
 
-What a volatile field is called: after the words before its value, or the column of a listing in which it stands.
+What a tool on this machine makes varies by the run. What came from a page, a service, another host varies because the
+world did: a price is a part of what is asked, until somebody says otherwise. A tool's name and command tell of most.
 
-Where a tool's result came from: the agent's machine, or a page, a service, another host.
+A captured value teaches as well: where a run says that ``task.id`` is 7 after a tool had answered ``{"id": 7}``, the
+next run's tool answers 1007, and the model is asked about it before anybody captures anything. So that place is known
+to vary, at members that the value's name names.
 
-What a tool on this machine makes varies by the run. What came from elsewhere varies because the world did: a price, a
-commit, a headline is a part of what is asked, until somebody says otherwise. Nobody can know it of every tool; its name
-and its command tell of most.
-
-Volatile fields from what was captured: a run says that ``task.id`` is 7 after a tool had answered ``{"id": 7}``.
-
-In the next run the tool answers 1007, and the model is asked about it before anybody captures anything. So the place
-where the value stood before it was declared is known to vary, by evidence: it becomes a volatile field of the cassette.
-Only members that the value's name names count.
-
-A recorded request as this run would have sent it, held against one that missed: so that only what really differs is
-left.
-
-    recorded tree, present tree, bindings -> `RestatedRequest`: the recorded request with whatever fits as it stands
-    now, and what only varies
-
-Run variables and volatile fields that fit are no difference; a value that a trial could learn is one, but never the
-first that is told where something else differs. Nothing is served by it: it is for the text of a miss.
+A restated request is for the text of a miss: what fits is no difference; what a trial could learn is none that is told
+first. Nothing is served by it.
 """
 
 from __future__ import annotations

@@ -1,20 +1,16 @@
-"""Rows of ``ls -l``: what of them says where a folder lies and whose it is, and not what is in it.
+"""Rows of ``ls -l`` and lines of git: what of them says where a folder lies and whose it is, and not what is in it.
 
     drwxr-xr-x  3 ann  staff 4096 Nov 22 13:53 .
     drwxr-xr-x 22 root root  4096 Nov 22 13:53 ..
 
-Columns are padded to the widest, so one row (that of the parent) moves all others. The parent's row is about another
-folder than the one that was listed: where the working folder is another one, all of that row may differ. Owner and
-group are the user's, where they were. The size of a link is the length of what it leads to, which stands at the end of
-its row.
-
-Where git itself says who commits and on which branch: what it prints of this run's, and not what is in a repository.
+Columns are padded to the widest, so the parent's row moves all others; it is about another folder, so all of it may
+differ where the working folder is another one. Owner and group are the user's, where they were. The size of a link is
+the length of what it leads to.
 
     Author: Ann Smith <ann@example.com>
     [main 1f3a9c0] Add the note
 
-A colleague's commit is the colleague's. Elsewhere a name or a branch may mean anybody's: the lines that git writes are
-all that counts.
+A colleague's commit is the colleague's; elsewhere a name or a branch may mean anybody's: only lines of git count.
 """
 
 from __future__ import annotations

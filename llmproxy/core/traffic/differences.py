@@ -2,22 +2,13 @@
 
     (old tree, new tree) -> Differences: JSON path, old text, new text, what the difference looks like
 
-Lists are aligned before they are compared: a message put in or left out is one difference, and the later ones stay
-equal. A long text is shown around the first place where it differs. `volatile` gives a name to what changes from run to
-run by nature (a date, an id, a temporary path): such a value is a candidate for a normalisation rule, any other is not.
+Lists are aligned before they are compared: a message put in is one difference, and the later ones stay equal. A long
+text is shown around the first place where it differs. Work is bounded, whatever the input: `_NODES` visited nodes,
+`_ALIGN` x `_ALIGN` items of one list; beyond a bound the result is coarser (a whole subtree), never wrong.
 
-Work is bounded, whatever the input: `_NODES` visited nodes, `_ALIGN` x `_ALIGN` items of one list. Beyond a bound the
-result is coarser (a whole subtree is one difference), never wrong.
-
-What two texts, or two bodies, share at their ends: galloping, then bisection, so that comparing slices is done in C.
-
-What changes from run to run by nature: dates, ids, temporary paths, ports.
-
-    (old value, new value) -> ``date/time``, ``uuid``, ... or None
-
-A difference of such a kind is a candidate for a normalisation rule; any other is a real change of the request, and a
-wrong hit is worse than a miss, so in doubt the answer is None. The table is in order of precedence: the first kind that
-covers the first differing place on both sides names it.
+`volatile` names what changes from run to run by nature (``date/time``, ``uuid``): a candidate for a normalisation rule.
+Any other difference is a real change, and a wrong hit is worse than a miss: in doubt it is None. The first kind of its
+table that covers the first differing place on both sides counts.
 """
 
 from __future__ import annotations

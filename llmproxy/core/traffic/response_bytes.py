@@ -1,25 +1,20 @@
 """A recorded response becomes bytes for one client: head, chunks in their time, end.
 
-The body is sent as recorded, chunk by chunk. A response that came without a content-length goes out as HTTP chunks with
-the recorded borders; one that had a length gets a length. Framing, `date` and hop-by-hop fields are the only things
-made anew.
+The body is sent as recorded, chunk by chunk; without a content-length in HTTP chunks with the recorded borders. Only
+framing, `date` and hop-by-hop fields are made anew. Two rules of ours (DESIGN.md section 2):
+- a *transient* error at speed 0 says `retry-after-ms: 1`, so that a recorded retry replays without the pause; other
+  answers' waits are scaled with the speed;
+- an answer that was *cut* is cut again, without a proper end. Nothing announces it: after `connection: close` Node's
+  fetch takes whatever came for the whole answer, in chunks too.
 
-Two rules of ours (DESIGN.md section 2):
-- a *transient* error at speed 0 says `retry-after-ms: 1`, so that a recorded retry replays as a retry without the
-  pause; what every other answer asks a client to wait before it asks again is scaled with the speed;
-- an answer that was *cut* is cut again: its chunks are sent and the connection ends without a proper end. Nothing
-  announces it: after `connection: close` Node's fetch takes whatever came for the whole answer, in chunks too.
-
-Where an answer leads: a redirect that the client follows must come back to us, or the client and its key go past us
-unseen.
+A redirect that the client follows must come back to us, or the client and its key go past us unseen:
 
     upstream says           /base/v1/files/f/content, or https://api.openai.com/v1/files/f/content
     stored                  /v1/files/f/content            a place at the provider, wherever the request was sent
     said to the client      /s/weather/openai/v1/files/f/content, which is here
 
-A redirect to somebody else's host (a storage service, with a signed address) cannot be led here. While recording it is
-passed on, and said: what follows is not recorded. It is stored without its query, which is a key; replayed it is left
-out, so that nothing leaves the machine.
+One to somebody else's host (a storage service, with a signed address) is passed on while recording, and said: what
+follows is not recorded. It is stored without its query, which is a key; replayed it is left out.
 """
 
 from __future__ import annotations

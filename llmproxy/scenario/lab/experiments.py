@@ -1,19 +1,10 @@
 """Whose fault was it? Two experiments that stay true, and the reasons against the others.
 
-    re-judge    recorded transcripts, the judge live, R times each  -> how much of the spread of verdicts is the judge's
-                own
+    re-judge    recorded transcripts, the judge live, R times each          -> how much of the spread is the judge's own
     open loop   the recorded user's lines as a script, agent and judge live -> where the agent first says something else
-                (`openloop`)
 
+From that turn on the user answers what was never said: the run is marked ``open-loop from turn k``, in its events too.
 Everything else that mixes recorded and live parties asks a recording for what was never said: refused, with the reason.
-
-Open loop: a recorded user's lines played as a script, agent and judge live.
-
-    transcript -> its user's lines, each followed by the agent as it is now -> the first turn in which it says something
-    else
-
-From that turn on the user answers what was never said, so the run is marked ``open-loop from turn k``, in its events
-too.
 """
 
 from __future__ import annotations

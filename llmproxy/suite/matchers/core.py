@@ -5,9 +5,9 @@ help and what can be said against an operand before anything runs. Five things c
 
     HOLDS      the value is as it should be
     FAILS      it is not
-    UNFIT      the value is of a kind that the matcher cannot judge (`gt` of a text): a failure, and its negation is
-    none the wiser MISTYPED   it is not, but for its kind it would be (5 and "5"): a failure, too, and no negation holds
-    for it UNCLEAR    nothing can be said: the value is unknown, a name has no value, a pattern ran out of time
+    UNFIT      the matcher cannot judge the value's kind (`gt` of a text): a failure, and its negation is none the wiser
+    MISTYPED   it is not, but for its kind it would be (5 and "5"): a failure, too, and no negation holds for it
+    UNCLEAR    nothing can be said: the value is unknown, a name has no value, a pattern ran out of time
 
 `not` turns HOLDS and FAILS round; the others become UNCLEAR. So no matcher and its negation ever agree, and what cannot
 be evaluated passes in no combination.

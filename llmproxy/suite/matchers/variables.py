@@ -6,10 +6,9 @@
     $$                          a dollar sign
 
 A text that *is* one reference keeps the type of what it names (an id stays a number); inside of other text it is
-written out. Which names a scenario declares is known from its file, so a wrong one is found when it is loaded
-(`llmproxy.suite.names`); what is declared and has no value yet, or lacks the field, is a `StepError`. Nothing is ever
-sent to an agent unresolved. A bare `$word` that nobody declared is no reference: prices and shell text are full of
-them.
+written out. Which names a scenario declares is known from its file, so a wrong one is found when it is loaded; what is
+declared and has no value yet, or lacks the field, is a `StepError`. Nothing is ever sent to an agent unresolved. A bare
+`$word` that nobody declared is no reference: prices and shell text are full of them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""What an agent did to its history before it sent it: a condenser, a pruner, a token limiter. Told from the wire, with
-its evidence.
+"""What an agent did to its history before it sent it (a condenser, a pruner, a token limiter), told from the wire.
 
     declared      the provider says so in its answer (context editing, compaction)
     proven        a pure difference of two requests; a summary that is the output of an earlier call of the run
@@ -7,11 +6,7 @@ its evidence.
     unobservable  the history is not in the requests (kept by the provider), or cannot be aligned
 
 A processor is shown to be inactive only where every request of the step carries its whole history, aligned with the one
-before it (``proven``). Nothing here takes silence for an answer: what cannot be told is ``unobservable``, with the
-reason.
-
-What a provider itself says about a history: context editing and compaction that it did, and histories that it keeps to
-itself.
+before it (``proven``). What cannot be told is ``unobservable``, with the reason.
 
 Sources (read 2026-11): Claude's API, "Context editing" (``context_management.applied_edits``) and "Compaction"; OpenAI,
 "Compaction" of the Responses API (its summary is encrypted) and ``previous_response_id``.

@@ -1,34 +1,17 @@
 """Calls of a run -> what the agent did: tools it asked for and executed, tokens, retries. Pure; the proxy is asked
 elsewhere.
 
-    a call (as the proxy tells it) + Interaction (as it was recorded) -> Seen, of all of a run -> Observed, of a stretch
-    of it
+    a call (as the proxy tells it) + Interaction (as recorded) -> Seen, of all of a run -> Observed, of a stretch of it
 
-What a provider did not report is None, never 0, and a sum with an unknown part is a lower bound (`Tokens.complete`),
-never a number to compare with. Nothing is opened before somebody asks what was seen: most agents have no tools, and
-most runs say nothing about tokens.
+What a provider did not report is None, never 0, and a sum with an unknown part is a lower bound (`Tokens.complete`).
+Nothing is opened before somebody asks what was seen: most agents have no tools.
 
-What a request says about the results of tools.
+Only a request whose first answer was an error, or did not arrive whole, is sent again as a retry. Equal requests with
+whole answers are as many calls: an agent in a loop, a card charged three times. Two whole answers are one only where
+the client's SDK says so in the request (`SentRequest.attempt`): the first was whole for us, and came too late for it.
 
-`core.messages` gives a tool's result as text; whether the tool failed stands beside it in some dialects, or in the
-text. Nothing here raises on odd input.
-
-Which answers were asked for again. Pure: what was sent and answered, in order of arrival -> the numbers of those that
-do not count.
-
-A client sends a request again when the first answer was an error, or did not arrive whole; only that is a retry. Equal
-requests with whole answers are as many calls: an agent in a loop, a user who says hi twice, a card charged three times.
-Two whole answers are one only where the client's SDK says so in the request (`SentRequest.attempt`): the first was
-whole for us, and came too late for it.
-
-A recorded cassette read as the wire that it was: what models asked for and read, and what servers of tools got and
-returned.
-
-Tokens counted by us, for ``estimate: true``: a rough number where a provider reports none, marked as an estimate
-wherever it is shown.
-
-Four characters a token, over the words and tool calls of a conversation: within a third for English prose, worse for
-code.
+A recorded cassette is read as the wire that it was. For ``estimate: true`` four characters are a token, marked as an
+estimate: within a third for English prose, worse for code.
 """
 
 from __future__ import annotations
