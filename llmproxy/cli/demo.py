@@ -81,7 +81,14 @@ def demo(
         )
         _miss(asker, asked_quickly)
         if ui:
-            _show_viewer(fast)
+            url = f"{fast}{UI_PREFIX}"
+            typer.echo(
+                f"\nWhat just happened, call by call, and the miss as a difference:\n\n  {url}\n\nCtrl-C ends it."
+            )
+            sys.stdout.flush()
+            show(url)
+            with suppress(KeyboardInterrupt):
+                threading.Event().wait()
     typer.echo(f"\nThe commands above work where the recording is:  cd {folder}")
     typer.echo(
         "\nNow with your own agent, in any language:\n\n"
@@ -94,16 +101,6 @@ def demo(
 def _make_folder() -> Path:
     """Make a folder that stays, since what is printed names its files."""
     return Path(tempfile.mkdtemp(prefix="llmproxy-demo-"))
-
-
-def _show_viewer(proxy: str) -> None:
-    """Show the viewer at the proxy's own port, and wait for Ctrl-C."""
-    url = f"{proxy}{UI_PREFIX}"
-    typer.echo(f"\nWhat just happened, call by call, and the miss as a difference:\n\n  {url}\n\nCtrl-C ends it.")
-    sys.stdout.flush()
-    show(url)
-    with suppress(KeyboardInterrupt):
-        threading.Event().wait()
 
 
 def _print_line(text: str) -> None:

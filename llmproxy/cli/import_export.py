@@ -273,15 +273,11 @@ def _write(path: Path, found: Found, cassette: str, written: Format, fork: Fork 
         vcr.write(path, release_all(*found, whole=True), cassette, force=force)
         return
     if path.exists() and not force:
-        _check_ours(path, written)
+        source = open_source(path)
+        ours = written.recognises(source) and (written.name != "har" or '"name": "llmproxy"' in source.head)
+        if not ours:
+            raise CassetteCorrupt(
+                f"Not overwritten: {path} was not written by llmproxy.",
+                hint="Write to another file, or replace it with --force.",
+            )
     write_text(path, _text(found, cassette, written, fork))
-
-
-def _check_ours(path: Path, written: Format) -> None:
-    source = open_source(path)
-    ours = written.recognises(source) and (written.name != "har" or '"name": "llmproxy"' in source.head)
-    if not ours:
-        raise CassetteCorrupt(
-            f"Not overwritten: {path} was not written by llmproxy.",
-            hint="Write to another file, or replace it with --force.",
-        )

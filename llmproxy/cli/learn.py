@@ -83,7 +83,13 @@ def learn(
         hint = f"Record first: {record_first(loaded)}"
         raise CassetteNotFound(f"There is no store {loaded.settings.store}.", hint=hint)
     if drop:
-        _drop(loaded, drop)
+        before = _list_fields_of(loaded)
+        if unknown := sorted(set(drop) - {field.name for field in before}):
+            had = ", ".join(field.name for field in before) or "none"
+            msg = f"--drop {unknown[0]}: cassette {loaded.settings.cassette} has no such volatile field."
+            raise SettingsError(msg, hint=f"It has: {had}.")
+        _put(loaded, [field for field in before if field.name not in drop])
+        write_whole_lines(f"llmproxy: dropped: {', '.join(drop)}.")
     tried = _try(loaded, flags, tuple(command), keep_timezone=keep_timezone) if command else compare(loaded)
     raise typer.Exit(_decide(loaded, tried, accept=accept, take=take))
 
@@ -233,17 +239,6 @@ def _merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
         merges = find_merges(store, settings.cassette, [each.slot for each in lessons], rules, settings.upstream)
     new = {each.slot.name for each in lessons}
     return [each for each in merges if not each.alike and new & set(each.slots)]
-
-
-def _drop(loaded: Loaded, names: Sequence[str]) -> None:
-    """Take volatile fields away from the cassette."""
-    before = _list_fields_of(loaded)
-    if unknown := sorted(set(names) - {field.name for field in before}):
-        had = ", ".join(field.name for field in before) or "none"
-        msg = f"--drop {unknown[0]}: cassette {loaded.settings.cassette} has no such volatile field."
-        raise SettingsError(msg, hint=f"It has: {had}.")
-    _put(loaded, [field for field in before if field.name not in names])
-    write_whole_lines(f"llmproxy: dropped: {', '.join(names)}.")
 
 
 def _write(loaded: Loaded, fields: Sequence[VolatileField]) -> None:

@@ -32,7 +32,11 @@ def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announc
             raise typer.Exit(_start_elsewhere())
         from llmproxy.mitm import serve
 
-        _log(verbose=loaded.settings.verbose)
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        logger = logging.getLogger("llmproxy")
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG if loaded.settings.verbose else logging.WARNING)
         terminal = sys.stdout.isatty()
         console = Console(
             sys.stdout,
@@ -64,12 +68,3 @@ def _start_elsewhere() -> int:
     if os.name == "posix":
         os.execvpe(words[0], words, env)  # noqa: S606 - the user's own words, without a shell
     return subprocess.run(words, env=env, check=False).returncode  # noqa: S603 - as above
-
-
-def _log(*, verbose: bool) -> None:
-    """Send our log to stderr: warnings, and with `verbose` each step."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-    logger = logging.getLogger("llmproxy")
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG if verbose else logging.WARNING)

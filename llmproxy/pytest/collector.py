@@ -108,7 +108,15 @@ class Collector:
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the scenario reports asked for; keep what `llmproxy test --trend` and `llmproxy label` read."""
-        self._find_changes(session)
+        for store, folder in self.stores().items():
+            from llmproxy.report.changes import read_changes
+
+            found = read_changes(store, self._since)
+            if not found.counts["cassettes"]:
+                continue
+            self._changed += [*found.lines(), *found.steps(store, folder)]
+            if found.any and session.exitstatus in (Exit.OK, Exit.FAILED):
+                session.exitstatus = Exit.CHANGED
         self._find_forbidden(session)
         rows = [*self.rows, *self._list_recorded()]
         if rows and self.state is not None:
@@ -141,18 +149,6 @@ class Collector:
                 self._lost.append(f"a report could not be written: {error.strerror or error}")
         if self._lost and session.exitstatus == 0:
             session.exitstatus = Exit.ENVIRONMENT
-
-    def _find_changes(self, session: pytest.Session) -> None:
-        """Read what trials saw, and end with a code of its own where something has changed."""
-        for store, folder in self.stores().items():
-            from llmproxy.report.changes import read_changes
-
-            found = read_changes(store, self._since)
-            if not found.counts["cassettes"]:
-                continue
-            self._changed += [*found.lines(), *found.steps(store, folder)]
-            if found.any and session.exitstatus in (Exit.OK, Exit.FAILED):
-                session.exitstatus = Exit.CHANGED
 
     def _find_forbidden(self, session: pytest.Session) -> None:
         """End with the code of what --fail-on-carried or --fail-on-stale forbids."""

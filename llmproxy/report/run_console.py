@@ -18,7 +18,7 @@ from typing import TextIO
 
 from llmproxy.amounts import format_count, seconds
 from llmproxy.late import late
-from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Selected, Started, Status, Step
+from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status, Step
 from llmproxy.report.formatting import content_of, describe_replay, show_value
 from llmproxy.report.rows import table
 
@@ -211,13 +211,10 @@ class SuiteConsole:
         if step.message:
             self._text("      ", step.message)
         for each in step.assertions if everything else failed:
-            self._assertion(each)
-
-    def _assertion(self, each: Assertion) -> None:
-        mark = _MARK.get(each.status, "!!" if each.status is Status.FAILED else "??")
-        tail = ", ".join(filter(None, [f"evidence: {each.evidence}" if each.evidence else "", each.where]))
-        message = each.message or f"{show_value(each.actual)}"
-        self._text(f"      {mark} {each.name}: ", message + (f"  ({tail})" if tail else ""))
+            mark = _MARK.get(each.status, "!!" if each.status is Status.FAILED else "??")
+            tail = ", ".join(filter(None, [f"evidence: {each.evidence}" if each.evidence else "", each.where]))
+            message = each.message or f"{show_value(each.actual)}"
+            self._text(f"      {mark} {each.name}: ", message + (f"  ({tail})" if tail else ""))
 
     def _complete(self, event: Completed) -> None:
         counts: dict[str, int] = {}

@@ -76,7 +76,11 @@ class Equalities:
             self.moved.setdefault(name, chosen.text)
             if recorded[gap.end : gap.end + 1] in ("/", "\\") and recorded[gap.end + 1 : gap.end + 2].strip():
                 self.below.add(name)
-            self._record_name(name, chosen.text, place)
+            other = self._names.setdefault(chosen.text, name)
+            if other != name and self._values.get(other) != self._values.get(name):
+                self._merged = self._merged or Mismatch(
+                    Why.MERGED, place.path, f"{self._values.get(other)} and {self._values.get(name)}", chosen.text, name
+                )
         elif self._is_meant(name, gap, recorded, place):
             self._stayed.setdefault(name, (place, recorded[gap.start : gap.end]))
 
@@ -125,13 +129,6 @@ class Equalities:
                 yield spot.start, spot.end, form.name
         for token in self._tokens.find(text):
             yield token.start, token.end, token.identity.name
-
-    def _record_name(self, name: str, text: str, place: LeafPlace) -> None:
-        other = self._names.setdefault(text, name)
-        if other != name and self._values.get(other) != self._values.get(name):
-            self._merged = self._merged or Mismatch(
-                Why.MERGED, place.path, f"{self._values.get(other)} and {self._values.get(name)}", text, name
-            )
 
     def _is_meant(self, name: str, gap: FittingGap, recorded: str, place: LeafPlace) -> bool:
         """Return whether a recorded value that stays means something else than this run's."""

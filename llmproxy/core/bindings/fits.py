@@ -257,7 +257,16 @@ class Comparing(Walking):
         elif place.json and recorded == present:
             self.equalities.record_plain(recorded, place)
         if place.json and json_volatile_field(self.bindings, self.bound_arguments, place) is not None:
-            return self._volatile_text(recorded, present, place)
+            field = json_volatile_field(self.bindings, self.bound_arguments, place)
+            if field is None or not _are_of_kind(field.kind, recorded, present):
+                return self._compare_plain_text(recorded, present, place)
+            if not field.identity:
+                self._used.add(field.name)
+                return None
+            if not self._is_mapped(field.name, recorded, present):
+                return Mismatch(Why.NOT_ONE_TO_ONE, place.path, recorded, present, field.name)
+            self._use(field.name, recorded, present)
+            return None
         if (
             not place.json
             and place.zone is Zone.RESULT
@@ -291,18 +300,6 @@ class Comparing(Walking):
             return True
         forms = self.bindings.forms if place.zone in (Zone.SYSTEM, Zone.USER) else self.bindings.plain_forms
         return any(stem in text for stem in forms.stems) or any(head in text for head in self._heads)
-
-    def _volatile_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        field = json_volatile_field(self.bindings, self.bound_arguments, place)
-        if field is None or not _are_of_kind(field.kind, recorded, present):
-            return self._compare_plain_text(recorded, present, place)
-        if not field.identity:
-            self._used.add(field.name)
-            return None
-        if not self._is_mapped(field.name, recorded, present):
-            return Mismatch(Why.NOT_ONE_TO_ONE, place.path, recorded, present, field.name)
-        self._use(field.name, recorded, present)
-        return None
 
     def _compare_json(self, recorded: str, present: str, place: LeafPlace) -> object:
         """Compare JSON inside a result as values; `_NOT_JSON` where the texts are to be compared as they are."""

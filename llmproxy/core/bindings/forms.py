@@ -380,7 +380,10 @@ class Forms:
             self.by_text[form.recorded] = merged
         self.stems = _shortest_substrings(tuple(self.by_text))
         """The fewest texts of which one is in every text that holds a recorded value."""
-        self._relative_to_home = _below_stems(self.stems, self.by_text)
+        below: dict[str, list[str]] = {stem: [] for stem in self.stems}
+        for text in self.by_text:
+            below[next(stem for stem in self.stems if stem in text)].append(text)
+        self._relative_to_home = {stem: tuple(each) for stem, each in below.items()}
         self._least = min(map(len, self.stems), default=0)
 
     def __bool__(self) -> bool:
@@ -441,10 +444,3 @@ def _shortest_substrings(texts: Sequence[str]) -> tuple[str, ...]:
         if not any(stem in text for stem in stems):
             stems.append(text)
     return tuple(stems)
-
-
-def _below_stems(stems: Sequence[str], texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    below: dict[str, list[str]] = {stem: [] for stem in stems}
-    for text in texts:
-        below[next(stem for stem in stems if stem in text)].append(text)
-    return {stem: tuple(each) for stem, each in below.items()}

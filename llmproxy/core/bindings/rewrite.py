@@ -362,7 +362,13 @@ class Rewriter:
             return True
         if not isinstance(node, str):
             return False
-        new = self._rewrite_text(node, piece, place, piece.tool or "")
+        changes = (
+            self._json_changes(node, place, piece.tool or "")
+            if piece.form is ChannelForm.JSON
+            else list(self._changes(node, place, piece))
+        )
+        self._refuse_left(node, changes, place)
+        new = apply_changes(node, changes)
         if new == node:
             return False
         put(values[n], piece.path, new)
@@ -413,15 +419,6 @@ class Rewriter:
                 edited.add(n)
             at = end
         return edited
-
-    def _rewrite_text(self, text: str, piece: Piece, place: str, tool: str) -> str:
-        changes = (
-            self._json_changes(text, place, tool)
-            if piece.form is ChannelForm.JSON
-            else list(self._changes(text, place, piece))
-        )
-        self._refuse_left(text, changes, place)
-        return apply_changes(text, changes)
 
     def _short(self, tool: str, piece: Piece, value: object, place: str) -> ShortValue | None:
         """Return the short value to exchange at a leaf of arguments: none where this run's request leaves it."""

@@ -91,21 +91,18 @@ class _ResultReader:
     def _entry(self, entry: Node) -> None:
         for message in entry_messages(entry):
             for call in message.tool_calls:
-                self._call(call.id, call.name, call.arguments)
+                self._counts[call.name] = nth = self._counts.get(call.name, 0) + 1
+                place = ResultPlace(call.name, nth, call.arguments)
+                self.seen.append(call.name)
+                self._open.append(place)
+                if call.id:
+                    self.calls[call.id] = place
         if entry.get("role") in ("tool", "function") and not _has_blocks(entry):
             self._tool_message(entry)
         else:
             for block in _blocks(entry):
                 self._block(block)
         self._cohere(entry)
-
-    def _call(self, call_id: str | None, name: str, arguments: str) -> None:
-        self._counts[name] = nth = self._counts.get(name, 0) + 1
-        place = ResultPlace(name, nth, arguments)
-        self.seen.append(name)
-        self._open.append(place)
-        if call_id:
-            self.calls[call_id] = place
 
     # -- the result of which call?
 

@@ -321,17 +321,13 @@ class Bodies:
     def _bases(self, conn: sqlite3.Connection, group: Group) -> tuple[Base, ...]:
         """Newest first: of equally good bases the first wins, and the newest shares most."""
         if group not in self._recent:
-            self._recall(conn, group)
+            self._recent[group] = deque()
+            for (body_id,) in reversed(conn.execute(_RECENT, (*group, CANDIDATES)).fetchall()):
+                found = conn.execute("SELECT size, depth FROM bodies WHERE id = ?", (body_id,)).fetchone()
+                if found is not None and found[0] <= REMEMBERED_BYTES // 4:
+                    try:
+                        content = read(conn, body_id)
+                    except CassetteCorrupt:
+                        continue  # a damaged body is no base; `verify` and reading it report it
+                    self.remember(group, (body_id, int(found[1])), content)
         return tuple(reversed(self._recent.get(group, ())))
-
-    def _recall(self, conn: sqlite3.Connection, group: Group) -> None:
-        """Fill the memory from the database: the first body of this group since we started."""
-        self._recent[group] = deque()
-        for (body_id,) in reversed(conn.execute(_RECENT, (*group, CANDIDATES)).fetchall()):
-            found = conn.execute("SELECT size, depth FROM bodies WHERE id = ?", (body_id,)).fetchone()
-            if found is not None and found[0] <= REMEMBERED_BYTES // 4:
-                try:
-                    content = read(conn, body_id)
-                except CassetteCorrupt:
-                    continue  # a damaged body is no base; `verify` and reading it report it
-                self.remember(group, (body_id, int(found[1])), content)

@@ -304,7 +304,16 @@ class ScenarioExecutor:
         """Return the session that it wants. Raises SettingsError for what takes a proxy where there is none."""
         proxy = await self._proxy()
         if not proxy:
-            self._refuse_without_proxy()
+            if self.options.mode:  # who asks for a replay must not be sent to the provider
+                raise SettingsError(
+                    f"mode={self.options.mode!r} is a mode of the proxy, and there is none.",
+                    hint="LLMPROXY_URL or `proxy` names one, proxy=True starts one; or leave the mode out.",
+                )
+            if self.options.mock is not None:
+                raise SettingsError(
+                    "mock= swaps what the agent's model reads on its way through the proxy, and there is none.",
+                    hint="LLMPROXY_URL or `proxy` names one, proxy=True starts one.",
+                )
             return None
         if HOST.ready is not None:
             await asyncio.to_thread(HOST.wait)
@@ -324,18 +333,6 @@ class ScenarioExecutor:
         starts = True in (said, configured)  # that alone takes time
         found = (said, configured, os.environ)
         return await asyncio.to_thread(proxy_of, *found) if starts else proxy_of(*found)
-
-    def _refuse_without_proxy(self) -> None:
-        if self.options.mode:  # who asks for a replay must not be sent to the provider
-            raise SettingsError(
-                f"mode={self.options.mode!r} is a mode of the proxy, and there is none.",
-                hint="LLMPROXY_URL or `proxy` names one, proxy=True starts one; or leave the mode out.",
-            )
-        if self.options.mock is not None:
-            raise SettingsError(
-                "mock= swaps what the agent's model reads on its way through the proxy, and there is none.",
-                hint="LLMPROXY_URL or `proxy` names one, proxy=True starts one.",
-            )
 
     async def open(self, session: RunSession | None) -> None:
         """Let the participants enter, and open them."""

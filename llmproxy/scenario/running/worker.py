@@ -49,7 +49,10 @@ class _Worker:
         finally:
             _close_loop(self.loop)
             self.executor.event_bus.drain()
-            self._report_end()
+            try:
+                self.outer.call_soon_threadsafe(lambda: None if self.done.done() else self.done.set_result(None))
+            except RuntimeError:
+                _log.debug("scenario %r ended after everybody had left", self.executor.name)
 
     def cancel(self) -> None:
         """Ask the run to end; from another thread."""
@@ -57,12 +60,6 @@ class _Worker:
             self.loop.call_soon_threadsafe(lambda: self.task.cancel() if self.task else None)
         except RuntimeError:
             _log.debug("cancel: the run had ended")
-
-    def _report_end(self) -> None:
-        try:
-            self.outer.call_soon_threadsafe(lambda: None if self.done.done() else self.done.set_result(None))
-        except RuntimeError:
-            _log.debug("scenario %r ended after everybody had left", self.executor.name)
 
 
 async def in_thread(executor: ScenarioExecutor) -> ScenarioResult:

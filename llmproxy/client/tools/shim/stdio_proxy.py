@@ -102,7 +102,16 @@ class StdioProxy:
         if message.get("method") in ("initialize", "notifications/initialized"):
             self._greeting.append(bare)
         if message.get("method") == "notifications/cancelled":
-            self._keep_cancelled(message)
+            params = message.get("params")
+            with self._guard:
+                pending = (
+                    self._pending.pop(id_of({"id": params.get("requestId")}) or "", None)
+                    if isinstance(params, dict)
+                    else None
+                )
+            if pending is not None:
+                self._keep(pending, left=True)
+                self._doubtful.add(id_of(pending.message) or "")
         try:
             with self._asking:
                 heard = self._host.on_line(bare)
@@ -154,19 +163,6 @@ class StdioProxy:
                 self._reader.join(2.0)  # it knows how the server ended
             self._give_up(self._dead or "the server reads no more")
 
-    def _keep_cancelled(self, message: dict[str, Any]) -> None:
-        """Keep what a call has heard until its client cancelled it: no answer of the server's will come."""
-        params = message.get("params")
-        with self._guard:
-            pending = (
-                self._pending.pop(id_of({"id": params.get("requestId")}) or "", None)
-                if isinstance(params, dict)
-                else None
-            )
-        if pending is not None:
-            self._keep(pending, left=True)
-            self._doubtful.add(id_of(pending.message) or "")
-
     def _start_server(self, message: dict[str, Any]) -> bool:
         """Start the server, if it does not run; one that starts late is greeted as its client greeted the recording."""
         if self._dead:
@@ -213,7 +209,11 @@ class StdioProxy:
         bare = line.rstrip(b"\r\n")
         message = parse(bare)
         if message is None:
-            self._on_other_server_line(line, bare)
+            if batch := split_batch(bare):
+                for each in batch:
+                    self._on_server_line(each)
+            elif not self.failed:
+                self._write_whole(line if line.endswith(b"\n") else line + b"\n")  # what follows is a line of its own
             return
         answered = id_of(message) if "method" not in message else None
         if answered is not None and answered == self._swallowed:
@@ -229,14 +229,6 @@ class StdioProxy:
             self._write_whole(bare + b"\n")
         else:
             self._write_whole(error(pending.message, f"llmproxy: {self.failed}"))
-
-    def _on_other_server_line(self, line: bytes, bare: bytes) -> None:
-        """Pass on what is no message; a batch is its messages."""
-        if batch := split_batch(bare):
-            for each in batch:
-                self._on_server_line(each)
-        elif not self.failed:
-            self._write_whole(line if line.endswith(b"\n") else line + b"\n")  # what follows is a line of its own
 
     def _discard(self, pending: _Pending) -> bool:
         """Keep nothing of a request, and say so: its client hears an answer all the same. False: the host is gone."""

@@ -70,7 +70,14 @@ def of_tree(data: object, name: str, text: str = "") -> list[Recorded]:
         )
     if not isinstance(data, dict):
         raise CassetteCorrupt(f"{name}: a cassette is a mapping with `version` and `interactions`, not {kind(data)}.")
-    _check_versions(data, name)
+    version = data.get("version")
+    if version != VCR_VERSION or isinstance(version, bool):
+        raise CassetteCorrupt(f"{name}: `version` must be {VCR_VERSION}, the file says {version!r}.")
+    ours = data.get("llmproxy")
+    if ours is not None and (not isinstance(ours, dict) or not isinstance(ours.get("format"), int)):
+        raise CassetteCorrupt(f"{name}: the member `llmproxy` must say its `format`.")
+    if ours is not None and ours["format"] > FORMAT:
+        raise CassetteNewer(f"{name} was written by a newer llmproxy (format {ours['format']}, we know {FORMAT}).")
     items = data.get("interactions")
     if not isinstance(items, list):
         raise CassetteCorrupt(f"{name}: `interactions` must be a list, not {kind(items)}.")
@@ -99,17 +106,6 @@ def _load(text: str, name: str) -> Any:  # noqa: ANN401 (what a YAML loader retu
         if isinstance(error, CassetteCorrupt):
             raise
         raise yaml_problem(error, text, name) from error
-
-
-def _check_versions(data: Mapping[str, Any], name: str) -> None:
-    version = data.get("version")
-    if version != VCR_VERSION or isinstance(version, bool):
-        raise CassetteCorrupt(f"{name}: `version` must be {VCR_VERSION}, the file says {version!r}.")
-    ours = data.get("llmproxy")
-    if ours is not None and (not isinstance(ours, dict) or not isinstance(ours.get("format"), int)):
-        raise CassetteCorrupt(f"{name}: the member `llmproxy` must say its `format`.")
-    if ours is not None and ours["format"] > FORMAT:
-        raise CassetteNewer(f"{name} was written by a newer llmproxy (format {ours['format']}, we know {FORMAT}).")
 
 
 # -- writing
