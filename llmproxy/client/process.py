@@ -116,9 +116,7 @@ class MachineProbe:
 
 
 def find_command(env: Mapping[str, str], look: MachineProbe | None = None) -> Command:
-    """Find out how to call a proxy that can run; the module says in which order. Raises MachineError: there is no way,
-    and what to install.
-    """
+    """Return how to call a proxy that can run, in the module's order. Raises MachineError: what to install."""
     look = look or MachineProbe()
     if words := tuple(shlex.split(env.get(COMMAND_VARIABLE, ""))):
         return Command(words, COMMAND_VARIABLE)
@@ -194,10 +192,7 @@ class Proxy:
         return self.log.read_text("utf-8", "replace").splitlines(keepends=True) if self.log.is_file() else []
 
     def read_totals(self) -> tuple[Totals | None, int | None]:
-        """Return what it came to, and how many recordings were not used.
-
-        None where it did not end in order, or runs where our files are not.
-        """
+        """Return what it came to, and its unused recordings; None if it did not end in order, or runs elsewhere."""
         try:
             value = json.loads(_summary_file(self.log).read_text("utf-8"))
             return Totals(**Totals.read(value)), value["unused"]

@@ -206,10 +206,7 @@ def read_lookups(folder: Path) -> Iterator[HostLookup]:
 
 
 def past_by_name(lookups: Iterable[HostLookup], machine: str = "") -> dict[int, tuple[str, list[Address]]]:
-    """Return, by process, its program and the web hosts, or providers' hosts, that it asked for itself.
-
-    Port 0: a name that was looked up and led to no connection. `machine` is our own name.
-    """
+    """Return by process its program and the hosts it asked for itself; port 0: looked up. `machine`: our name."""
     found: dict[int, tuple[str, dict[str, int]]] = {}
     for each in lookups:
         _, ports = found.setdefault(each.pid, (each.program, {}))

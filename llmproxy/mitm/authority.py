@@ -220,10 +220,7 @@ class LateTls:
         self.ready().tls_clienthello(data)
 
     def tls_start_client(self, data: TlsData) -> None:
-        """Prepare a handshake; HTTP/2 is chosen where it is offered, as servers choose.
-
-        At the port itself only where nothing else is offered, as by gRPC: a client of a proxy asks it in HTTP/1.
-        """
+        """Prepare a handshake with HTTP/2 where offered; at the port itself only if alone: proxies speak HTTP/1."""
         self.ready().tls_start_client(data)
         offers = data.conn.alpn_offers
         if data.ssl_conn is None or b"h2" not in offers:

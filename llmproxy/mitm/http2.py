@@ -350,10 +350,7 @@ class Http2Layer(layer.Layer):
 
 
 def head_of(request: http.Request, *, whole: bool, length: int | None = None) -> h11.Request:
-    """Return the head of a request as HTTP/1 says it; `whole`: it has no body.
-
-    `length` is its body's, where that is known. Raises h11.LocalProtocolError: HTTP/1 cannot say it.
-    """
+    """Return a head as HTTP/1; `whole`: no body, `length`: its length. Raises h11.LocalProtocolError: impossible."""
     fields = [(name, value) for name, value in request.headers.fields if name not in (b"cookie", b"host")]
     if cookies := request.headers.get_all("cookie"):
         fields.append((b"cookie", "; ".join(cookies).encode("utf-8", "surrogateescape")))

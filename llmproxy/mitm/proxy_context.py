@@ -124,10 +124,7 @@ class Turns:
     _last: dict[str, _LastEnd] = field(default_factory=dict)
 
     async def wait(self, exchange: Exchange) -> None:
-        """Wait until a piece of an answer may reach its client.
-
-        What a server of tools says of itself is no answer to a call, and waits for none.
-        """
+        """Wait until a piece of an answer may reach its client; servers of tools' own messages wait for none."""
         last, latest = self._last.get(exchange.session.name), self.clock() + LONGEST_TURN
         if exchange.channel is Channel.MCP and exchange.method == "GET":
             return
@@ -300,10 +297,7 @@ class ProxyContext:
         self.open[id(exchange)] = exchange
 
     def busy(self, session: Session) -> bool:
-        """Return whether calls of a session are open.
-
-        An SDK closes its stream at the last event, before we have stored it.
-        """
+        """Return whether a session's calls are open: an SDK closes its stream before we have stored it."""
         return any(each.session is session for each in self.open.values())
 
     def settle(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> None:
@@ -370,10 +364,7 @@ class ProxyContext:
             job.add_done_callback(self._settle_ended)
 
     def _store_ended(self) -> list[tuple[EndedAnswer, Usage | Exception]]:
-        """Store what has ended, in the writer's thread: in one transaction, or one by one if that cannot be.
-
-        Never raises.
-        """
+        """Store what has ended, in the writer's thread, in one transaction or one by one. Never raises."""
         self._called = False
         ended = [self._ended.popleft() for _ in range(min(len(self._ended), TOGETHER))]
         if len(ended) > 1 and all(each.exchange.decision is Decision.RECORD for each in ended):
@@ -423,10 +414,7 @@ class ProxyContext:
         return kept
 
     async def in_writer(self, job: Callable[[], None]) -> None:
-        """Do something with the store where it is written, and survive its failure.
-
-        What matters is said at the commits.
-        """
+        """Do something with the store in the writer's thread, whatever fails: the commits tell what matters."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, job)
         except LLMProxyError as error:

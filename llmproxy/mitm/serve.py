@@ -62,10 +62,7 @@ OPTIONS: dict[str, object] = {
 
 
 def run(loaded: Loaded, report: Reporter, *, announce: bool = False) -> Exit:
-    """Serve until a signal comes; return the exit code.
-
-    `announce`: a line of JSON says where it serves, for the command that started us (`client.process`).
-    """
+    """Serve until a signal comes; returns the exit code. `announce`: print where it serves as a line of JSON."""
     return asyncio.run(_serve(loaded, report, announce=announce))
 
 

@@ -80,10 +80,7 @@ class Sockets:
         self._said = -_QUIET
 
     def make_room(self, clients: Collection[Closable], descriptor: int | None = None) -> None:
-        """Close idle connections, the longest idle first, where hardly any descriptor is left.
-
-        `descriptor` is that of a new connection: the system gives the lowest that is free. Who never asked goes last.
-        """
+        """Close idle connections, the longest idle first, if `descriptor`, the new, lowest one, is nearly the last."""
         limit = _read_limit()
         if descriptor is not None and descriptor < limit - SPARE:
             return

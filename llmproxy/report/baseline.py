@@ -65,11 +65,7 @@ class BaselineReport:
 def compare_with_baseline(
     before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]], path: Path, flag: str
 ) -> list[str]:
-    """Return the lines of a test whose scenarios are known only when they ran; of those that did not it says how many
-    there are.
-
-    Raises SettingsError: none of them ran.
-    """
+    """Return lines of a test, scenarios known at its end, missing ones counted. Raises SettingsError."""
     ran = {str(row.get("scenario")) for row in now}
     if not ran & before.keys():
         raise SettingsError(f"{flag} {path} {_of_others(before)} that ran.", hint=_OTHERS)

@@ -45,11 +45,7 @@ class ImportedPiece:
 
 
 def by_cassette(paths: Sequence[Path], name: str | None, form: Format | None = None) -> dict[str, list[ImportedPiece]]:
-    """Return the files of each cassette, in order; `form` is forced on all.
-
-    Raises CassetteNotFound: a path does not exist, or a folder holds no file of recordings; SettingsError: two files
-    would become one cassette.
-    """
+    """Return each cassette's files, in order; `form` is forced. Raises CassetteNotFound, SettingsError: two names."""
     found: dict[str, list[ImportedPiece]] = {}
     for path in paths:
         for piece, own in _expand_path(path, form):

@@ -167,10 +167,7 @@ def _shorten(change: Change) -> str:
 
 
 def unite(*lists: Iterable[AcceptedChange]) -> list[AcceptedChange]:
-    """Return what is accepted in any list; of one that several accept under the same end and condition all the pairs.
-
-    Under another end or condition it stays a change of its own: neither makes the other hold longer, or for more.
-    """
+    """Return what is accepted in any list, all pairs of one end and condition together: neither makes others hold."""
     found: dict[tuple[object, ...], AcceptedChange] = {}
     for each in chain(*lists):
         which = (each.name, each.segment, each.until, each.when)

@@ -109,10 +109,7 @@ class Change(NamedTuple):
         return "\n".join(f"{sign} {line}" for sign, lines in sides for line in lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; `name`, `difference` and `text` are for who reads them.
-
-        The whole texts are left out: a system prompt may have 80,000 characters, and is in every call.
-        """
+        """Return plain JSON values, without the whole texts: a system prompt of 80,000 characters is in every call."""
         return {
             "name": self.name, "kind": self.kind, "segment": self.segment, "text": str(self),
             "before_digest": self.before_digest, "after_digest": self.after_digest,

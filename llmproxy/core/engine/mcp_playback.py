@@ -150,11 +150,7 @@ class RecordedPlayback:
         return True if {reply.key} == expected else f"{OTHER_ANSWER}\n{reply.text}".rstrip()
 
     def _find_expected(self, asked: str) -> set[Key]:
-        """Return the keys of what the recorded client answered to a question of this call.
-
-        Both by their time and by their place, between the call before and this one: where the clock was set meanwhile
-        the times say nothing, or the wrong thing.
-        """
+        """Return keys of the client's answers to a call's question, by time and by place: clocks may be set."""
         rows, here = list(self._rows()), self._recorded.id or 0
         calls = {row.id: row for row in rows if row.operation not in (ANSWER, STREAM, END)}
         last, call = max((id_ for id_ in calls if id_ < here), default=0), calls.get(here)

@@ -134,9 +134,7 @@ def _count_prompt(body: bytes, recorded: Interaction | None, looked: Found | Non
 
 
 class ChangedInterceptor(ReplacementInterceptor):
-    """Of a replay: asks what has changed or was chosen, and what follows from answers that are others now. All else is
-    replayed.
-    """
+    """Of a replay: asks what has changed or was chosen, and what follows from it; replays all else."""
 
     def __init__(self, parts: EngineParts, session: Session, ours: dict[Place, set[int]], spending: Spending) -> None:
         super().__init__(parts, session, ours)

@@ -93,10 +93,7 @@ def is_copilot_elsewhere(env: Mapping[str, str], ours: str) -> bool:
 
 
 def upstreams_from_env(env: Mapping[str, str], ours: str) -> dict[str, str]:
-    """Return the base URLs that the environment sets, by provider, without those that point to us.
-
-    `ours` is ``host:port`` of the proxy. The first variable that is set to something usable wins.
-    """
+    """Return the environment's base URLs by provider, the first usable one, but for `ours` (``host:port``)."""
     us = urlsplit(f"//{ours}")
     upstreams: dict[str, str] = {}
     for provider in PROVIDERS.values():
@@ -152,10 +149,7 @@ class SignedForUs(RefusedError):
 
 
 def check_signature(headers: Headers, upstream: str) -> None:
-    """Refuse to send a request whose signature its upstream cannot accept.
-
-    Raises SignedForUs: it is signed for another host, and goes to AWS.
-    """
+    """Refuse a signature that its upstream cannot accept. Raises SignedForUs: for another host, on its way to AWS."""
     wanted = urlsplit(upstream)
     host, signed_for = wanted.hostname or "", (header(headers, "host") or "").strip().lower()
     if not host.endswith(AWS) or not (header(headers, "authorization") or "").startswith(ALGORITHM):

@@ -100,10 +100,7 @@ class Route:
 
 
 def split_session(target: str) -> tuple[str | None, str]:
-    """Split ``/s/<name>/rest`` into the decoded name and ``/rest``; other targets have no name.
-
-    Raises RefusedError for an empty name and for one that is not UTF-8.
-    """
+    """Split ``/s/<name>/rest`` into the decoded name, if any, and ``/rest``. Raises RefusedError: empty, no UTF-8."""
     if not target.startswith(SESSION_PREFIX):
         return None, target
     start = len(SESSION_PREFIX)
@@ -249,10 +246,7 @@ def route_host(
     headers: Headers,  # noqa: ARG001 - the same for all of its kind
     upstreams: Mapping[str, str] = _NONE,
 ) -> Route | None:
-    """Route a request to a host of its own (forward mode, imports); None if the host is in no table.
-
-    It is sent where the client wanted it; only `target` is what the provider's public host would see.
-    """
+    """Route a request to a host of its own, or None; only `target` is what the provider's public host would see."""
     bare = f"[{host}]" if ":" in host and not host.startswith("[") else host
     default = 443 if scheme == "https" else 80
     origin = f"{scheme}://{bare}" if port in (None, default) else f"{scheme}://{bare}:{port}"
@@ -284,9 +278,7 @@ def streams(route: Route, body_json: object) -> bool:
 
 
 def changes_something(route: Route, method: str) -> bool:
-    """Return whether a request makes, changes or removes what the server keeps: asked again, it is not answered as
-    before.
-    """
+    """Return whether a request changes what the server keeps: asked again, it is answered otherwise."""
     last = route.operation.rpartition("/")[2].rpartition(":")[2]
     if method == "POST":
         return route.keeps and last not in READS_BY_POST

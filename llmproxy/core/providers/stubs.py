@@ -346,10 +346,7 @@ def find_stubs(rows: Sequence[Stub], where: Route, method: str, headers: Headers
 def find_stub_host(
     rows: Sequence[Stub], method: str, target: str, headers: Headers, *, named: bool
 ) -> NamedHost | None:
-    """Return the host of an auxiliary call that is asked by base URL: it stands first, or the path says enough.
-
-    `named`: paths that name no server have an upstream of their own.
-    """
+    """Return an auxiliary call's host: first in its path, or told by it. `named`: paths without one have upstreams."""
     path, host = target.partition("?")[0], ""
     if path.startswith("/computeMetadata/") or (path == "/" and header(headers, "metadata-flavor")):
         host = METADATA[1]

@@ -447,9 +447,7 @@ def example_base_urls(address: str) -> str:
 
 
 def compatible(name: str, upstream: str) -> Provider:
-    """Return the provider that a new name makes: OpenAI-compatible (``--upstream NAME=URL``), or a service
-    (``--record-host``).
-    """
+    """Return a new name's provider: OpenAI-compatible (``--upstream NAME=URL``), or a service (``--record-host``)."""
     if name.startswith((HTTP_PREFIX, STDIO_PREFIX)):
         return Provider(name, upstream, "http", (), {}, ("",))
     return _compatible(name, upstream)
@@ -491,11 +489,7 @@ def service(scheme: str, host: str, port: int | None) -> tuple[str, str]:
 
 
 def host_in_path(target: str, patterns: Sequence[str]) -> NamedHost | None:
-    """Return the host that a target names first, ``/api.github.com/repos``, if it is one to be recorded; None for any
-    other path.
-
-    It is asked by https, by http where another port than 443 is named.
-    """
+    """Return the recorded host that a target names first, ``/api.github.com/repos``; by http at ports but 443."""
     path, mark, query = target.partition("?")
     first, slash, rest = path[1:].partition("/")
     host, colon, port = first.rpartition(":") if ":" in first else (first, "", "")

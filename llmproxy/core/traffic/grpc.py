@@ -81,10 +81,7 @@ class Descriptors:
         self._known = [f"{each.package}.{one.name}".lstrip(".") for each in held.file for one in each.service]
 
     def format(self, target: str, data: bytes, *, answer: bool) -> str:
-        """Return a message of a call as JSON.
-
-        Raises SettingsError: the file does not know the call, or the message is none of its type.
-        """
+        """Return a call's message as JSON. Raises SettingsError: an unknown call, or a message of another type."""
         from google.protobuf import json_format, message_factory
 
         service, _, name = target.strip("/").rpartition("/")

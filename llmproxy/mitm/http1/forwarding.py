@@ -78,10 +78,7 @@ class Forwarding:
         yield from self._release(raw, uploading=False)
 
     def stream(self, raw: bytes | bytearray, *, overflow: bool = False) -> Commands:
-        """Release the exchange, hand on what is here of its request and the rest as it comes.
-
-        `overflow`: it cannot be matched.
-        """
+        """Release the exchange and hand on its request as it comes. `overflow`: it cannot be matched."""
         self._overflow = overflow
         yield from self._release(raw, uploading=True)
         yield from self.upload()
@@ -226,10 +223,7 @@ class Forwarding:
         yield from self._layer.stand_anew()
 
     def _tunnel(self) -> Commands:
-        """A WebSocket goes through: pass on what the client sent meanwhile.
-
-        When its end is stored, let the client hear it.
-        """
+        """Pass on what the client sent while the WebSocket opened; its end is heard once it is stored."""
         here = self._here
         recording = here.incoming.exchange.recording if here.incoming.exchange else None
         if isinstance(recording, FrameRecording) and recording.is_stored:

@@ -230,10 +230,7 @@ class Front(asyncio.StreamReaderProtocol):
         return rest
 
     def _hit(self, last: KnownHeads, body: bytes) -> bool:
-        """Send the recorded answer by the fast path.
-
-        False, and nothing counted, if the long way must say what this is.
-        """
+        """Send the recorded answer by the fast path. False, and nothing counted, if the long way must answer."""
         plain, engine = last.plain, self._shell.engine
         if plain.place is None:
             return False
@@ -314,10 +311,7 @@ class KnownHeads:
 
 
 class Heads:
-    """Heads that were parsed before, by their bytes without the body's length and the credential.
-
-    Only plain ones, which the front may serve.
-    """
+    """Plain heads parsed before, which the front may serve, by their bytes but length and credential."""
 
     def __init__(self, guard: Guard, *, by_credential: bool = False) -> None:
         """Know nothing yet; `guard` tells which heads nobody may serve, `by_credential` that who asks counts."""
@@ -344,10 +338,7 @@ class Heads:
         return KnownHeads(raw, plain, len(raw), int(found[1]), which, credential)
 
     def parse_head(self, known: KnownHeads) -> KnownHeads:
-        """Return the same head with what was read from its own bytes.
-
-        From now on its credential is the one that others differ from.
-        """
+        """Return the head with what was read of its own bytes; others differ from its credential now."""
         plain = self._parse_plain(known.raw, known.which, known.credential)
         if plain is None:
             raise AssertionError("a head that only its credential makes bad")
@@ -388,10 +379,7 @@ def is_plain(head: Head) -> bool:
 
 
 class ConnectionHandler(mode_servers.ProxyConnectionHandler):
-    """mitmproxy's handler of one client connection, which also notices that its client leaves.
-
-    mitmproxy notices that at its next write to the client, and until then what the client had asked for goes on.
-    """
+    """mitmproxy's handler of a client, which notices at once that it leaves, not at its next write."""
 
     shell: ProxyContext | None = None
 

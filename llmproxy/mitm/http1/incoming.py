@@ -68,11 +68,7 @@ class Incoming:
     # --- the head is here ------------------------------------------------------------------------------------------
 
     def open(self, head: Head, client: Client, origin: Origin | None) -> None:
-        """Find out where the request belongs; what speaks against it is its `refusal`.
-
-        `origin` is the server that an intercepted client means. What has arrived already is looked at again, and not
-        counted again.
-        """
+        """Find a request's place or `refusal`; `origin`: an intercepted client's server. Again: uncounted."""
         self.head = head
         self.client = ClientHttp(head.method, http10=head.http10, keep_alive=head.keep_alive)
         shell = self.shell
@@ -175,10 +171,7 @@ def check_servable(head: Head) -> None:
 
 
 def absolute(head: Head) -> tuple[str, Origin | None]:
-    """Split a request target in absolute form into (origin form, (scheme, host, port)); None for any other form.
-
-    Raises FramingError: it names a port that is none.
-    """
+    """Split an absolute target into (origin form, (scheme, host, port)), or None. Raises FramingError: no port."""
     scheme, mark, rest = head.target.partition("://")
     if not mark or scheme.lower() not in ("http", "https"):
         return head.target, None
@@ -300,10 +293,7 @@ class ClientState:
         return self.incoming.identify(body)
 
     def limit_for(self, seconds: float) -> Commands:
-        """A request has begun: look whether it still stands there when its time is over.
-
-        A body's limit gives way to a head's.
-        """
+        """Look at a begun request when its time is over; a body's limit gives way to a head's."""
         if self.limit is None or seconds < self.limit.delay:
             self.limit, self.limited = commands.RequestWakeup(seconds), (self.reader.heads, self.seen)
             yield self.limit
@@ -313,10 +303,7 @@ class Answerer(Protocol):
     """The layer, as its parts see it."""
 
     def finish(self, data: bytes, *, close: bool, lingering: bool = False) -> Commands:
-        """Send a whole answer and stand before the next request, or close.
-
-        `lingering` for a client that may still send.
-        """
+        """Send a whole answer and stand before the next request, or close; `lingering`: the client may still send."""
 
     def refuse(self, error: LLMProxyError, *, close: bool) -> Commands:
         """Answer the request with an error in its provider's envelope."""

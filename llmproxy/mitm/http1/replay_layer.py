@@ -181,11 +181,7 @@ class ReplayLayer(layer.Layer):
     parts = LayerParts()
 
     def __init__(self, context: Context, mode: HTTPMode, shell: ProxyContext, origin: Origin | None = None) -> None:
-        """Wait for the first request.
-
-        `mode` is mitmproxy's for what is handed on, `origin` (scheme, host, port) the server that an intercepted client
-        means.
-        """
+        """Wait for the first request; `mode`: mitmproxy's, `origin` (scheme, host, port): intercepted."""
         super().__init__(context)
         self._shell, self._origin = shell, origin
         self._here = here = ClientState(context, shell, self.parts.incoming(shell))
@@ -308,10 +304,7 @@ class ReplayLayer(layer.Layer):
         yield from self._close()
 
     def _close(self) -> Commands:
-        """Close the client's connection.
-
-        What is released stays so until its hooks came, or the client is disconnected.
-        """
+        """Close the client's connection; what is released stays so until its hooks came, or the disconnection."""
         self._here.state = LayerState.CLOSED
         self._sender.drop()
         yield commands.CloseConnection(self.context.client)
@@ -348,10 +341,7 @@ class ReplayLayer(layer.Layer):
                 return
 
     def _limit_over(self) -> Commands:
-        """Refuse a head that has not ended, and a body of which nothing has come.
-
-        What has begun since gets a limit of its own.
-        """
+        """Refuse a head that has not ended, or a body without bytes; what began since has its own limit."""
         here = self._here
         here.limit, (heads, seen) = None, here.limited
         reading = here.state is LayerState.READING
@@ -499,10 +489,7 @@ class ReplayLayer(layer.Layer):
             yield from self.read()
 
     def refuse(self, error: LLMProxyError, *, close: bool, told: bool = True) -> Commands:
-        """Answer the request with an error in its provider's envelope; where an answer has begun, close.
-
-        Where it is not `told`, nobody counts it: whoever waits for our end asks us whether it has come.
-        """
+        """Answer with an error in the provider's envelope, or close a begun answer; not `told`: uncounted."""
         incoming, shell = self._here.incoming, self._shell
         exchange = incoming.exchange
         method = incoming.head.method if incoming.head else "POST"
@@ -549,10 +536,7 @@ class ReplayLayer(layer.Layer):
             yield from self._close()
 
     def finish(self, data: bytes, *, close: bool, lingering: bool = False) -> Commands:
-        """Send a whole answer and stand before the next request, or close.
-
-        `lingering` for a client that may still send.
-        """
+        """Send a whole answer and stand before the next request, or close; `lingering`: it may still send."""
         here = self._here
         here.state = LayerState.READING
         self._reset()

@@ -83,10 +83,7 @@ class StreamSender:
         return (yield from self._send_due())
 
     def _send_due(self) -> Ending:
-        """Send what is due by now and in its place among concurrent answers, then sleep until the next piece.
-
-        Counted from the start, so that delays do not add up.
-        """
+        """Send what is due, in its place among answers, then sleep; counted from the start: delays do not add up."""
         passed = (self._here.shell.engine.clock() - self._began) * MICROSECONDS
         due, wait = b"", 0.0
         while self._pieces:

@@ -249,9 +249,7 @@ class ReplayDiff:
         return bool(self.tool_changes) or self.texts_changed or any(getattr(self, flag) for flag in _FLAGS)
 
     def fails(self, on: FailOn) -> bool:
-        """Return whether this is a failure: of the ``contract`` (which tools, with which arguments), or for ``any``
-        change.
-        """
+        """Return whether this is a failure: of the ``contract`` (tools, arguments), or for ``any`` change."""
         if on not in ("contract", "any"):
             raise ValueError(f"fails() takes 'contract' or 'any', not {on!r}")
         return self.has_changes if on == "any" else self.tool_sequence_changed or bool(self.contract_changes)

@@ -111,9 +111,7 @@ class PolicyRun:
 
 
 def read_policy(interactions: Iterable[Interaction]) -> PolicyRun:
-    """Return what the agent's model did in a recording, in the order of its requests. Failed answers asked for nothing
-    and used nothing.
-    """
+    """Return what the agent's model did in a recording, in order; failed answers asked and used nothing."""
     calls: list[PolicyCall] = []
     answer, requests, models, ended = "", 0, dict[str, None](), False
     tokens_in: int | None = 0

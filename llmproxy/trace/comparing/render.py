@@ -59,9 +59,7 @@ def _totals(diff: ReplayDiff) -> Iterator[tuple[str, str, str, bool]]:
 
 
 def align_lines(old: list[str], new: list[str]) -> Iterator[tuple[str, str, bool]]:
-    """Yield lines side by side: left, right, whether they are the same. A line of one side only stands
-    beside nothing.
-    """
+    """Yield lines side by side: left, right, whether they are the same; a lone one is beside nothing."""
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         for n in range(max(i2 - i1, j2 - j1)):
             left = old[i1 + n] if i1 + n < i2 else ""

@@ -293,8 +293,6 @@ class RecordingDiff:
 
 
 def find_unexplained(pair: Pair) -> list[Change]:
-    """Return the changes of a request that are not told by the runs: all, unless both have it and it is
-    a conversation.
-    """
+    """Return a request's changes that the runs do not tell: all, unless both have the conversation."""
     chat = any(word in CHAT for word in pair.title.split()[1:2])
     return [each for each in pair.changes if pair.what != "changed" or not chat or not each.what.startswith(_TOLD)]
