@@ -24,6 +24,8 @@ from dataclasses import dataclass
 
 import h11
 from h2.errors import ErrorCodes
+from h2.events import Event
+from hyperframe.frame import Frame, GoAwayFrame
 from mitmproxy import http
 from mitmproxy.connection import Client, Connection, ConnectionState
 from mitmproxy.proxy import commands, events, layer
@@ -39,7 +41,8 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseHeaders,
     ResponseTrailers,
 )
-from mitmproxy.proxy.layers.http._http2 import Http2Server
+from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
+from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 
 from llmproxy.core.traffic import grpc
 from llmproxy.core.traffic.interaction import is_grpc
@@ -79,12 +82,45 @@ class StreamEndedHook(commands.StartHook):  # type: ignore[no-untyped-call]
     blocking = False
 
 
+class PatientConnection(BufferedH2Connection):
+    """mitmproxy's, where who will begin no other stream gets those that it has begun.
+
+    Servers say so before they close a connection, and AWS's SDK for JavaScript when the head of an answer is there.
+    """
+
+    leaving = False
+
+    def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
+        lost = frame.last_stream_id < self.highest_outbound_stream_id
+        if lost or frame.error_code != ErrorCodes.NO_ERROR:
+            return super()._receive_goaway_frame(frame)
+        self.leaving = True
+        return [], []
+
+
+class PatientHttp2Client(Http2Client):
+    """mitmproxy's, which closes a connection that its server leaves when the answer is there."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._patient = PatientConnection(self.h2_conf)
+        self._patient.local_settings.enable_push = 0
+        self._patient.local_settings.acknowledge()
+        self.h2_conn = self._patient
+
+    def _handle_event(self, event: events.Event) -> Commands:
+        yield from super()._handle_event(event)
+        if self._patient.leaving and not self._patient.open_outbound_streams:
+            yield from self.close_connection("the server left")
+
+
 class StrictHttp2Server(Http2Server):
     """mitmproxy's, which refuses what HTTP/2 forbids: upstream heads are looked at less strictly."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.h2_conf.validate_inbound_headers = True
+        self.h2_conn = PatientConnection(self.h2_conf)
 
 
 class Stream:

@@ -32,6 +32,7 @@ from llmproxy.core.traffic import response_bytes
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers, header, is_grpc
 from llmproxy.errors import LLMProxyError, UpstreamError, unsign_text
+from llmproxy.mitm.http2 import ALPN, PatientHttp2Client
 from llmproxy.mitm.intercept import is_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.websocket_recorder import SocketHooks, is_unasked_switch, is_upgrade, prepare_upgrade
@@ -105,6 +106,7 @@ def read_past_interim() -> None:
     # Its names there are private only to type checkers.
     http_layers.Http1Client = PatientClient  # type: ignore[attr-defined]
     http_layers.Http1Server = TrailingServer  # type: ignore[attr-defined]
+    http_layers.Http2Client = PatientHttp2Client  # type: ignore[attr-defined]
 
 
 log = logging.getLogger(__name__)
@@ -127,7 +129,7 @@ _ERRNO = re.compile(r"\[Errno (\d+|-\d+)\] ([^(,]+?) *(?=[(,]|$)")
 Fields = tuple[tuple[bytes, bytes], ...]
 """Header fields, names and values as they came."""
 
-ALPN, HTTP1_ALPN = b"h2", b"http/1.1"
+HTTP1_ALPN = b"http/1.1"
 CACHE_NAME = CACHE_HEADER.encode()
 OUR_PREFIX = OUR_HEADERS_PREFIX.encode()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ TRAILER = ("x-cost", "3")
 
 
 class Upstream:
-    """A server of gRPC whose answers say what it was asked; it counts."""
+    """A server of gRPC whose answers say what it was asked; it counts, and leaves connections in the middle of an answer."""
 
     def __init__(self, folder: Path | None = None) -> None:
         """Serve; with TLS where `folder` is given."""
@@ -33,7 +34,8 @@ class Upstream:
             "Many": grpc.unary_stream_rpc_method_handler(self._many),
             "Both": both(self._both),
         }
-        self._server = grpc.server(ThreadPoolExecutor(8))
+        short = (("grpc.max_connection_age_ms", 200), ("grpc.max_connection_age_grace_ms", 9000))
+        self._server = grpc.server(ThreadPoolExecutor(8), options=short)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("xai_api.Test", methods),))
         if folder is None:
             self.url = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
@@ -58,6 +60,7 @@ class Upstream:
         for number in range(5):
             if request == b"die" and number == 3:
                 context.abort(grpc.StatusCode.DATA_LOSS, "died")
+            time.sleep(0.1 * (request == b"slow"))
             yield b"%d" % number * (40_000 if request == b"large" else 1)
 
     def _both(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:  # noqa: ANN401 - as above
@@ -96,7 +99,7 @@ def many(channel: Any, text: bytes) -> tuple[object, ...]:  # noqa: ANN401 - as 
 def play(channel: Any) -> list[tuple[object, ...]]:  # noqa: ANN401 - as above
     """Make every call that there is."""
     calls = [say(channel, text) for text in (b"hello", b"", b"fail")]
-    return [*calls, *(many(channel, text) for text in (b"x", b"die", b"large"))]
+    return [*calls, *(many(channel, text) for text in (b"x", b"die", b"large", b"slow"))]
 
 
 @contextmanager
@@ -120,7 +123,7 @@ def test_calls_replay_with_their_trailers_and_statuses(tmp_path: Path) -> None:
         for speed in (0, 1):
             with Rig("replay", store, {"xai": up.url}, speed=speed) as rig, channel(rig) as c:
                 assert play(c) == wanted
-        assert len(up.asked) == asked == 12
+        assert len(up.asked) == asked == 14
     assert {each.provider for each in recorded(store)} == {"xai"}
     assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.iterdir())
 
@@ -199,4 +202,4 @@ def test_tls_through_the_proxy_and_at_the_port(tmp_path: Path, monkeypatch: pyte
         with grpc.secure_channel(f"localhost:{rig.port}", trusted) as c:
             assert say(c, b"hello") == through[0]
         assert through[0][0] is grpc.StatusCode.OK
-        assert [each.decision for each in rig.wait_outcomes(7)] == [*[Decision.RECORD] * 6, Decision.REPLAY]
+        assert [each.decision for each in rig.wait_outcomes(8)] == [*[Decision.RECORD] * 7, Decision.REPLAY]

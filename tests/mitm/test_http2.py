@@ -14,6 +14,7 @@ from pathlib import Path
 import h2.events as h2_events
 import httpx
 import pytest
+from hyperframe.frame import GoAwayFrame
 
 from llmproxy.core.traffic.interaction import Ending
 from tests.mitm.rig import Rig, recorded
@@ -61,6 +62,13 @@ def test_what_is_recorded_over_one_version_replays_over_the_other(tmp_path: Path
         assert c.get("/_llmproxy/sessions").json()["sessions"][0]["name"] == "default"
 
 
+def take(sock: socket.socket) -> bytes:
+    """Return what has come; the connection must not end."""
+    data = sock.recv(9999)
+    assert data
+    return data
+
+
 async def ask_all(rig: Rig, texts: list[str]) -> list[httpx.Response]:
     """Ask everything at once over one connection."""
     one = httpx.Limits(max_connections=1)
@@ -100,16 +108,37 @@ def test_a_stream_that_is_reset_ends_upstream_and_the_others_go_on(tmp_path: Pat
             h2.send_headers(1, [*fields, ("content-type", "application/json")])
             h2.send_data(1, body_of("hi", stream=True), end_stream=True)
             sock.sendall(h2.data_to_send())
-            while not any(isinstance(each, h2_events.DataReceived) for each in h2.receive_data(sock.recv(9999))):
+            while not any(isinstance(each, h2_events.DataReceived) for each in h2.receive_data(take(sock))):
                 pass
             h2.reset_stream(1, 8)
             h2.send_headers(3, [*fields, ("content-type", "application/json")])
             h2.send_data(3, body_of("other"), end_stream=True)
             sock.sendall(h2.data_to_send())
-            while not any(isinstance(each, h2_events.StreamEnded) for each in h2.receive_data(sock.recv(9999))):
+            while not any(isinstance(each, h2_events.StreamEnded) for each in h2.receive_data(take(sock))):
                 pass
             rig.wait_idle(20)
     assert [each.response.ending for each in recorded(store)] == [Ending.LEFT, Ending.COMPLETE]
+
+
+def test_a_client_that_asks_nothing_more_gets_its_answer(tmp_path: Path) -> None:
+    """GOAWAY without an error, as AWS's SDK for JavaScript sends it when it has seen the head."""
+    slow = Answer(200, (("content-type", "application/json"),), (Piece(b"1"), Piece(b"2", 0.1)))
+    with Provider(Script((Step(slow),))) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig:
+        h2, sock = h2_client(), socket.create_connection(("127.0.0.1", rig.port), timeout=20)
+        with sock:
+            fields = [
+                (":method", "POST"),
+                (":scheme", "http"),
+                (":authority", "127.0.0.1"),
+                (":path", "/v1/completions"),
+            ]
+            h2.send_headers(1, [*fields, ("content-type", "application/json")])
+            h2.send_data(1, b'{"model": "m"}', end_stream=True)
+            sock.sendall(h2.data_to_send() + GoAwayFrame(0).serialize())
+            got = list[object]()
+            while not any(isinstance(each, h2_events.StreamEnded) for each in got):
+                got += h2.receive_data(take(sock))
+    assert b"".join(each.data for each in got if isinstance(each, h2_events.DataReceived)) == b"12"
 
 
 def test_an_intercepted_client_gets_the_version_that_it_offers(tmp_path: Path) -> None:
