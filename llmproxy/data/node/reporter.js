@@ -15,11 +15,11 @@ export function summary(file = files(process.pid).sums) {
   if (remarks.length > LISTED) lines.push(`... and ${remarks.length - LISTED} more`);
   const tests = new Set(done.map((each) => each.test).filter((test) => test.includes("::"))).size;
   const known = done.filter((each) => typeof each.cost_not_spent === "number");
-  const spared = known.length ? `; $${known.reduce((sum, each) => sum + each.cost_not_spent, 0).toFixed(4)} not spent` : "";
+  const cost = known.reduce((sum, each) => sum + each.cost_not_spent, 0);
+  const digits = cost && cost < 0.0001 ? 1 - Math.floor(Math.log10(cost)) : 4; // a small sum is not 0
+  const spared = known.length ? `; $${cost.toFixed(digits)} not spent` : "";
   lines.push(`${tests} ${tests === 1 ? "test" : "tests"}: ${add("hits")} hits, ${add("misses")} misses, ${add("recorded")} recorded${spared}`);
-  if (add("misses") && !add("hits") && !add("recorded")) {
-    lines.push("Nothing is recorded yet: LLMPROXY_MODE=once and the same command, once, with a key.");
-  }
+  if (add("misses")) lines.push("Record what is missing, with your keys: LLMPROXY_MODE=auto and the same command");
   return lines.map((line) => `llmproxy: ${line}`);
 }
 
