@@ -114,7 +114,7 @@ def from_session(
     output: str = typer.Option(
         "", "--output", "-o", metavar="FILE", help="Where to write. Default: tests/NAME.suite.yaml."
     ),
-    agent: str = typer.Option("", "--agent", metavar="URL|YAML", help="How the agent is reached."),
+    agent: str = typer.Option("", "--agent", metavar="AGENT", help="URL, command, module:function or YAML."),
     sample: int = typer.Option(1, "--sample", min=1, help="Which sample of the recording."),
     force: bool = typer.Option(False, "--force", help="Write over a file that is there."),
 ) -> None:
@@ -137,7 +137,7 @@ def from_session(
     here = Path.cwd()
     shown = copied.relative_to(here) if copied.is_relative_to(here) else copied
     typer.echo(f"wrote {shown}: its recording")
-    typer.echo(f"now: llmproxy test {target}")
+    typer.echo(f"now: llmproxy test {target}{'' if agent else ' --agent AGENT'}")
     for note in made.notes:
         typer.echo(f"  {note}")
 
@@ -186,7 +186,8 @@ def _schema(target: Path) -> None:
 
 def write_first(paths: Sequence[str], agent: str) -> Exit:
     """Write a first suite (``llmproxy test --init``); asks how to reach the agent unless that is said."""
-    from llmproxy.suite.make import first_suite, place_agent, reached_by
+    from llmproxy.suite.make import first_suite, place_agent
+    from llmproxy.suite.project import read_description
 
     target = Path(paths[0] if paths else "tests/agent.suite.yaml")
     if not agent:
@@ -199,7 +200,7 @@ def write_first(paths: Sequence[str], agent: str) -> Exit:
             " module:function."
         )
         agent = typer.prompt("agent")
-    found = place_agent(reached_by(agent), Path.cwd(), target.parent)
+    found = place_agent(read_description(agent, "--agent"), Path.cwd(), target.parent)
     _write(target, first_suite(found), hint=f"Name another one: llmproxy test --init {target.with_stem('other.suite')}")
     typer.echo(f"wrote {target}")
     _schema(target)

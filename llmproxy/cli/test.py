@@ -123,7 +123,9 @@ def run_tests(
         metavar="REPORT",
         help="Judge the runs of a report again (`last`: of the last test); the agent is not run.",
     ),
-    agent: str = typer.Option("", "--agent", metavar="URL|YAML", help="The agent, instead of the suites' own."),
+    agent: str = typer.Option(
+        "", "--agent", metavar="AGENT", help="Instead of the suites' own: URL, command, module:function, YAML."
+    ),
     entity_store: str = typer.Option(
         "", "--entity-store", metavar="URL|YAML", help="Where entities are, instead of the suites' own."
     ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 from llmproxy.advice import suggest_command
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.run import cassette_of
-from llmproxy.suite.project import read_description
 from llmproxy.trace.model import Span, SpanKind
 from llmproxy.trace.reading.recording import spans_of
 
@@ -59,7 +57,7 @@ def suite_of(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any
         )
     slug = cassette_of(name)
     if agent is None:
-        notes.append("say how the agent is reached: `agent:` in the file, or --agent")
+        notes.append("AGENT: an address, a command, module:function; or write `agent:` into the file")
     return MadeSuite(_text(name, slug, turns, agent), slug, name, slug, len(turns), tuple(notes))
 
 
@@ -233,22 +231,6 @@ scenarios:
   #       tools: {updateTask: 1, deleteTask: 0}
   #       totalToolCalls: {lte: 3}
 """
-
-
-def reached_by(text: str) -> Mapping[str, Any]:
-    """Return how an agent is reached: address, YAML, ``module:function``, else a command line. Raises SuiteError."""
-    text = text.strip()
-    if not text:
-        raise SuiteError("an agent is reached somehow: an address, a command, or module:function.")
-    if text.startswith(("http://", "https://", "{")):
-        return read_description(text, "--agent")
-    module, colon, function = text.rpartition(":")
-    if colon and " " not in text and module and function.isidentifier():
-        return {"python": text}
-    try:
-        return {"command": shlex.split(text)}
-    except ValueError as error:
-        raise SuiteError(f"{text!r} is no command that a shell could read: {error}.") from error
 
 
 def place_agent(agent: Mapping[str, Any], here: Path, folder: Path) -> Mapping[str, Any]:

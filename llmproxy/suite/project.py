@@ -7,6 +7,8 @@ Files are looked at, not subscribed to: the same on every system and every disk.
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -90,9 +92,11 @@ def _check_toml_table(table: object, path: Path) -> dict[str, Any]:
 
 
 def read_description(text: str, flag: str) -> Mapping[str, Any]:
-    """Read an agent or store from the command line: an address, or YAML as in a suite. Raises SuiteError."""
-    if flag == "--agent" and text.startswith(("http://", "https://")):
-        return {"http": text}
+    """Read an agent or store from the command line: an address, or YAML as in a suite; an agent also as
+    ``module:function``, or as a command. Raises SuiteError.
+    """
+    if flag == "--agent" and not re.match(r"\s*([{[]|\w+:\s)", text):
+        return _read_agent(text.strip())
     if flag == "--entity-store" and "://" in text and not text.lstrip().startswith("{"):
         return {"http" if text.startswith("http") else "sqlalchemy": text}
     problems = Problems()
@@ -103,6 +107,20 @@ def read_description(text: str, flag: str) -> Mapping[str, Any]:
         such = "{command: [node, agent.mjs]}" if flag == "--agent" else "{sqlalchemy: 'sqlite:///tasks.db'}"
         raise SuiteError(f"{flag} {text!r} is neither an address nor a mapping such as {such}")
     return value
+
+
+def _read_agent(text: str) -> Mapping[str, Any]:
+    if not text:
+        raise SuiteError("an agent is reached somehow: an address, a command, or module:function.")
+    if text.startswith(("http://", "https://")):
+        return {"http": text}
+    module, colon, function = text.rpartition(":")
+    if colon and " " not in text and module and function.isidentifier():
+        return {"python": text}
+    try:
+        return {"command": shlex.split(text)}
+    except ValueError as error:
+        raise SuiteError(f"{text!r} is no command that a shell could read: {error}.") from error
 
 
 PAUSE = 0.5

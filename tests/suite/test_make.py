@@ -11,7 +11,8 @@ import pytest
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, SuiteError
-from llmproxy.suite.make import first_suite, flow, place_agent, reached_by, suite_of, turns_of
+from llmproxy.suite.make import first_suite, flow, place_agent, suite_of, turns_of
+from llmproxy.suite.project import read_description
 from llmproxy.trace.reading.spans import build
 from tests.suite import rig
 from tests.trace.observing.chats import NOW, Chats, asks, call, result, said, user
@@ -99,7 +100,7 @@ def test_values_are_written_as_yaml(tmp_path: Path) -> None:
 )
 def test_how_it_is_reached(text: str, agent: dict[str, object], tmp_path: Path) -> None:
     """An address, a command, a function, or YAML; the suite that is written loads and holds it."""
-    assert reached_by(text) == agent
+    assert read_description(text, "--agent") == agent
     (case,) = rig.cases_of(tmp_path, first_suite(agent))
     assert json.loads(json.dumps(case.suite.agent)) == agent
     assert case.id == "hello"
@@ -108,13 +109,13 @@ def test_how_it_is_reached(text: str, agent: dict[str, object], tmp_path: Path) 
 def test_nothing_is_refused() -> None:
     """An empty answer to the question."""
     with pytest.raises(SuiteError, match="somehow"):
-        reached_by("  ")
+        read_description("  ", "--agent")
 
 
 def test_a_command_that_is_none_is_refused() -> None:
     """Before a file is written."""
     with pytest.raises(SuiteError, match="no command"):
-        reached_by("it's")
+        read_description("it's", "--agent")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,8 @@ def test_agents_and_stores_of_the_command_line() -> None:
     assert read_description("{command: [node, agent.mjs]}", "--agent") == {"command": ["node", "agent.mjs"]}
     assert read_description("sqlite:///t.db", "--entity-store") == {"sqlalchemy": "sqlite:///t.db"}
     assert read_description("http://x/api", "--entity-store") == {"http": "http://x/api"}
-    for text in ("nothing", "[1]", "{"):
+    assert read_description("python: agent.py:answer", "--agent") == {"python": "agent.py:answer"}
+    for text in ("", "[1]", "{"):
         with pytest.raises(SuiteError):
             read_description(text, "--agent")
 
