@@ -30,9 +30,13 @@ from llmproxy.cli.parts.options import gather, record_first
 from llmproxy.cli.parts.printing import dump, line, print_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
 from llmproxy.cli.rerecord import live_headers, live_upstream, most_of
+from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import Exit, SettingsError
+from llmproxy.store_server import is_there
 
 if TYPE_CHECKING:
+    import httpx
+
     from llmproxy.core.store.rows import RowSummary
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.interaction import Headers, Interaction, Usage
@@ -80,9 +84,11 @@ def drift(
     if accept:
         _accept(kept, suggest_command("drift", loaded.settings.store))
         return
-    limit = loaded.settings.max_cost
-    with open_given(store) as database:
-        plan = _draw(database, loaded, cassettes, calls, runs, limit)
+    limit, there = loaded.settings.max_cost, kept.exists()
+    plan = _Plan(runs, 0)
+    if is_there(loaded.settings.store):
+        with open_given(store) as database:
+            plan = _draw(database, loaded, cassettes, calls, runs, limit)
     old = _read_earlier(kept, plan)
     sizes = [(len(old.get(_question(each.recorded), ())) or 1, runs) for each in plan.chosen]
     if not as_json:
@@ -91,14 +97,21 @@ def drift(
     if not plan.chosen:
         if as_json:
             dump({"verdict": "could not tell", "left_out": dict(plan.left_out)})
+        elif not plan.recorded:
+            print_line(f"Record first: {record_first(loaded)}")
         raise typer.Exit(int(Exit.UNTOLD))
     night = f"{_ASKED}{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}"
     spending = _Spending(limit)
     try:
         _ask_all(plan, spending, kept, night, quiet=as_json)
     except KeyboardInterrupt:
-        print_line(f"Interrupted: {spending.asked} answers came and are kept in {kept}; {spending.format()}.")
+        print_line(f"Interrupted: {spending.asked} answers came and are kept in {kept}; at most {spending.format()}.")
         raise
+    finally:
+        if not there and not spending.asked:
+            for each in kept.parent.iterdir():
+                if each.name.startswith(kept.name):
+                    each.unlink()
     new = _read_night(kept, night)
     found = [_Compared.of(each, old.get(_question(each.recorded), ()), new.get(_question(each.recorded), ()))
              for each in plan.chosen]  # fmt: skip
@@ -166,8 +179,15 @@ class _Plan:
             return
         usual = [_cost(each.recorded, each.recorded.usage) for each in self.chosen]
         known = [each for each in usual if each is not None]
-        price = dollars(sum(known, Decimal(0)) * self.runs) if len(known) == len(usual) else "of unknown price"
+        cost = sum(known, Decimal(0)) * self.runs
+        price = dollars(cost) if len(known) == len(usual) else "of unknown price"
         bound = f", at most {dollars(limit)}" if limit is not None else ""
+        if limit is not None and limit < cost:
+            answers = len(sizes) * self.runs
+            bought = int(limit / cost * answers)
+            bound += f", which buy about {bought} of {answers} answers"
+            each, more = divmod(bought, len(sizes))
+            sizes = [(old, each + (n < more)) for n, (old, _) in enumerate(sizes) if each + (n < more) > 1]
         yield (
             f"asking {len(self.chosen)} of {self.recorded} recorded calls {self.runs} times each: about {price}{bound}"
         )
@@ -234,13 +254,13 @@ def _interleave(groups: Mapping[tuple[Any, ...], list[RowSummary]]) -> Iterator[
 
 def _prepare(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> _Sampled:
     """Return a call as it will be sent. Raises SettingsError, whose message is why it is not."""
-    import json
-
     from llmproxy.core.secrets.redact import is_marked
 
     if is_marked(recorded.request):
         raise SettingsError("a secret was taken out of the request, and nobody knows it any more")
-    body = json.loads(recorded.request.body) if recorded.request.body[:1] == b"{" else {}
+    body = parse_json(recorded.request.body)
+    if not isinstance(body, dict):
+        raise SettingsError("the request's body was not recorded, or is no JSON")
     if _KEPT_THERE.search(recorded.request.body):
         raise SettingsError("names what a server kept")
     if any(_is_providers(tool) for tool in body.get("tools") or ()):
@@ -249,6 +269,8 @@ def _prepare(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> _S
     most = most_of(recorded)
     if limit is not None and most is None:
         raise SettingsError("nothing says what an answer costs at the most, which --max-cost needs")
+    if limit is not None and most is not None and most > limit:
+        raise SettingsError(f"one answer may cost {dollars(most)}, more than --max-cost")
     return _Sampled(recorded, headers, live_upstream(recorded, dict(loaded.settings.upstream)), most)
 
 
@@ -278,6 +300,9 @@ class _Spending:
     unknown: int = 0
     """Answers without a price."""
     asked: int = 0
+    """Answers that came."""
+    lost: Counter[str] = field(default_factory=Counter)
+    """Why no answer came."""
     refused: int = 0
     """Calls that were not sent, since the budget might not have been enough."""
     ended: bool = False
@@ -295,13 +320,14 @@ class _Spending:
             self.reserved += most or 0
             return not self.ended
 
-    def settle(self, most: Decimal | None, cost: Decimal | None) -> None:
-        """Count an answer; one whose price nobody knows counts with the most that it may cost."""
+    def settle(self, most: Decimal | None, cost: Decimal | None, lost: str) -> None:
+        """Count an answer, or why it is `lost`; one of unknown price counts with the most that it may cost."""
         with self.change:
             self.reserved -= most or 0
             self.spent += cost if cost is not None else most or 0
             self.unknown += cost is None and most is None
-            self.asked += 1
+            self.asked += not lost
+            self.lost.update([lost] if lost else ())
             self.change.notify_all()
 
     def format(self) -> str:
@@ -311,29 +337,29 @@ class _Spending:
 
 def _ask_all(plan: _Plan, spending: _Spending, kept: Path, night: str, *, quiet: bool) -> None:
     """Send every call as often as planned, through a proxy of our own that records the answers."""
+    import httpx
+
     from llmproxy.client.process import attach
 
     env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
-    upstreams = sorted({each.upstream for each in plan.chosen if each.upstream})
-    options = [
-        "--mode=record",
-        f"--store={kept}",
-        f"--cassette={night}",
-        "--max-cost=",
-        *(f"--upstream={each}" for each in upstreams),
-    ]
+    upstreams = sorted({f"--upstream={each.upstream}" for each in plan.chosen if each.upstream})
+    options = ["--mode=record", f"--store={kept}", f"--cassette={night}", "--max-cost=", *upstreams]
     # The first answers of all calls come before the second ones: a budget that ends early has seen every call.
     work = [each for _ in range(plan.runs) for each in plan.chosen]
-    with attach(options, env, started_by="llmproxy drift") as proxy, ThreadPoolExecutor(_AT_ONCE) as pool:
+    with (
+        ThreadPoolExecutor(_AT_ONCE) as pool,  # is left last: what waits for the proxy ends with it
+        attach(options, env, started_by="llmproxy drift") as proxy,
+        httpx.Client(base_url=proxy.url, trust_env=False, timeout=_PATIENCE) as client,
+    ):
         try:
-            for done, _ in enumerate(pool.map(lambda each: _ask(proxy.url, each, spending), work), 1):
+            for done, _ in enumerate(pool.map(lambda each: _ask(client, each, spending), work), 1):
                 if not quiet and (done % 10 == 0 or done == len(work)):
                     typer.echo(f"{done} of {len(work)}, {spending.format()}", err=True)
         finally:
             spending.ended = True
 
 
-def _ask(proxy: str, sampled: _Sampled, spending: _Spending) -> None:
+def _ask(client: httpx.Client, sampled: _Sampled, spending: _Spending) -> None:
     from urllib.parse import quote
 
     import httpx
@@ -344,17 +370,28 @@ def _ask(proxy: str, sampled: _Sampled, spending: _Spending) -> None:
     recorded = sampled.recorded
     if not spending.reserve(sampled.most):
         return
-    url, cost = f"{proxy}/{quote(recorded.provider)}{recorded.request.target}", None
+    url, cost = f"/{quote(recorded.provider)}{recorded.request.target}", None
+    lost = ""
     try:
-        answer = httpx.post(url, content=recorded.request.body, headers=list(sampled.headers), timeout=_PATIENCE)
+        answer = client.post(url, content=recorded.request.body, headers=list(sampled.headers))
         family, kind = family_of(recorded.provider, recorded.operation), answer.headers.get("content-type", "")
         refused = not answer.is_success
+        if "x-llmproxy-error" in answer.headers:
+            lost = _read_why(answer.content) or answer.reason_phrase
         usage = usage_of(family, recorded.operation, kind, answer.content, tuple(answer.headers.items()))
         cost = Decimal(0) if refused else _cost(recorded, usage)
-    except httpx.HTTPError:
-        pass  # what came of it is in the store, or nothing is
+    except httpx.HTTPError as error:
+        lost = f"{type(error).__name__}: {error}"  # what came of it is in the store, or nothing is
     finally:
-        spending.settle(sampled.most, cost)
+        spending.settle(sampled.most, cost, lost)
+
+
+def _read_why(body: bytes) -> str:
+    """Return why our proxy has no answer, as it says in an error of any dialect."""
+    tree = parse_json(body)
+    inner = tree.get("error", tree) if isinstance(tree, dict) else {}
+    said = inner.get("message") if isinstance(inner, dict) else inner
+    return str(said or "").removeprefix("llmproxy: ").partition("\n")[0]
 
 
 # -- what came ---------------------------------------------------------------------------------------------------------
@@ -508,6 +545,7 @@ def _report(verdicts: Sequence[_Verdict], spending: _Spending, code: Exit, kept:
             if text:
                 yield f"  no answer {count} times: {line(text)}"
     yield ""
+    yield from (f"no answer {count} times: {line(text)}" for text, count in spending.lost.items())
     if spending.refused:
         yield f"{spending.refused} answers were not asked for: they might have cost more than --max-cost leaves."
     said = {Exit.OK: "No drift was seen", Exit.DRIFTED: "Drift", Exit.UNTOLD: "Could not tell"}[code]
@@ -518,7 +556,7 @@ def _report(verdicts: Sequence[_Verdict], spending: _Spending, code: Exit, kept:
             yield f"To record these anew, and what follows from them: {anew}"
         yield f"To take the new answers as usual: {suggest_command('drift --accept', store)}"
     elif code is Exit.UNTOLD:
-        yield f"More calls or runs tell more: --calls, --runs. What came is in {kept}."
+        yield "More calls or runs tell more: --calls, --runs." + (f" What came is in {kept}." if spending.asked else "")
 
 
 def _list_drifted(verdicts: Sequence[_Verdict]) -> list[int]:
@@ -544,7 +582,8 @@ def _to_json(verdicts: Sequence[_Verdict], plan: _Plan, spending: _Spending, cod
     said = {Exit.OK: "no drift seen", Exit.DRIFTED: "drift", Exit.UNTOLD: "could not tell"}[code]
     return {
         "verdict": said, "asked": spending.asked, "spent_usd": str(spending.spent), "unknown_price": spending.unknown,
-        "not_sent": spending.refused, "left_out": dict(plan.left_out), "rerecord": _list_drifted(verdicts),
+        "not_sent": spending.refused, "no_answer": dict(spending.lost), "left_out": dict(plan.left_out),
+        "rerecord": _list_drifted(verdicts),
         "models": [
             {
                 "model": each.model, "p": each.p, "drifted": each.drifted,

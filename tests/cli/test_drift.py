@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 
 from llmproxy.core.traffic.interaction import Interaction, Key, Usage
 from llmproxy.errors import Exit
-from tests.provider import Provider, Step, step
+from tests.provider import Provider, Step, json_answer, step
 from tests.support.chats import chat, fill
 from tests.support.forked import program
 from tests.support.process import clean_env
@@ -44,6 +46,11 @@ def recorded(number: int, *, model: str = "gpt-4o", **request: object) -> Intera
     sent = dataclasses.replace(made.request, body=json.dumps(asked | request).encode())
     return dataclasses.replace(made, request=sent, response=response, model=model, started_at=1_790_000_000.0 + number,
                                key=Key(f"v2:{number:064x}"), usage=Usage(11, 2))  # fmt: skip
+
+
+def bare(one: Interaction) -> Interaction:
+    """Return a recording of another program, which kept no body of the request."""
+    return dataclasses.replace(one, request=dataclasses.replace(one.request, body=b""))
 
 
 def drift(store: Path, *typed: str, upstream: str = "", key: str = "sk-test") -> subprocess.CompletedProcess[str]:
@@ -107,6 +114,33 @@ def test_a_provider_that_does_not_answer_is_not_drift(store: Path, status: int) 
     assert (done.returncode, f"status {status}" in done.stdout) == (Exit.UNTOLD, True), done.stdout + done.stderr
 
 
+def test_a_provider_that_cannot_be_reached_is_no_drift(store: Path) -> None:
+    """It is said why, nothing was spent, and nothing is left behind."""
+    done = drift(store, "--calls", "2", "--runs", "2", upstream="http://127.0.0.1:9")
+    assert done.returncode == Exit.UNTOLD
+    assert "no answer 4 times: openai at http://127.0.0.1:9 could not be reached" in done.stdout
+    assert "Could not tell; 0 answers, $0 spent." in done.stdout
+    assert [each.name for each in store.parent.iterdir()] == [store.name]
+
+
+def test_an_interrupted_night_keeps_what_came(store: Path) -> None:
+    """Ctrl-C ends it although an answer is still out; the next night begins anew, and what came can be accepted."""
+    late = json_answer(body()).late(60)
+    script = [step(user=USER.format(n), json=body()) for n in range(8)]
+    script += [step(user=USER.format(n), answer=late, times=None) for n in range(8)]
+    with Provider(script, ordered=False, check=False) as provider:
+        command = [*program("llmproxy"), "drift", f"--store={store}", f"--upstream=openai={provider.url}/v1"]
+        env = clean_env({"OPENAI_API_KEY": "k"})
+        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, cwd=store.parent) as running:
+            deadline = time.monotonic() + 60
+            while len(provider.requests) < 12 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            running.send_signal(signal.SIGINT)
+            said = running.communicate(timeout=30)[0]
+    assert (running.returncode, "Interrupted: 8 answers came and are kept in" in said) == (130, True), said
+    assert drift(store, "--accept").returncode == 0
+
+
 def test_a_night_without_drift_is_what_the_next_one_is_compared_with(store: Path) -> None:
     """And one with drift is not, until it is accepted; nothing of it is in the recordings."""
     before = store.read_bytes()
@@ -141,14 +175,18 @@ def test_a_budget_is_never_exceeded(store: Path) -> None:
         ([recorded(1, previous_response_id="resp_1")], [], "k", "names what a server kept"),
         ([recorded(1, tools=[{"type": "web_search"}])], [], "k", "runs tools of the provider"),
         ([recorded(1)], ["other"], "k", "cassette other is not in"),
+        ([recorded(1)], ["--max-cost", "0.000001"], "k", "one answer may cost $0.0010, more than --max-cost"),
+        ([bare(recorded(1))], [], "k", "the request's body was not recorded, or is no JSON"),
+        (None, [], "k", "Record first: llmproxy run --mode record"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_left_out_and_said(
-    tmp_path: Path, calls: list[Interaction], typed: list[str], key: str, why: str
+    tmp_path: Path, calls: list[Interaction] | None, typed: list[str], key: str, why: str
 ) -> None:
-    """Nothing is sent then, nothing written, and it is no `no drift`."""
-    fill(tmp_path / "x.db", *[dataclasses.replace(each, request=dataclasses.replace(
-        each.request, headers=(*each.request.headers, ("authorization", "Bearer [REDACTED]")))) for each in calls])  # fmt: skip
+    """Nothing is sent then, nothing written, and it is no `no drift`; None is no store at all."""
+    if calls is not None:
+        fill(tmp_path / "x.db", *[dataclasses.replace(each, request=dataclasses.replace(
+            each.request, headers=(*each.request.headers, ("authorization", "Bearer [REDACTED]")))) for each in calls])  # fmt: skip
     with Provider() as provider:
         done = drift(tmp_path / "x.db", *typed, upstream=provider.url, key=key)
         assert provider.requests == []

@@ -46,9 +46,9 @@ class StaleInterceptor(Interceptor[Exchange]):
             return decided
         recorded = summary(store, decided.recording.id).recorded_at
         age = self._state.now() - recorded
-        if age <= self._most:
+        if -_DAY <= age <= self._most:
             return decided
-        call.state.put(Stale(decided.recording, int(age // _DAY) if recorded else None))
+        call.state.put(Stale(decided.recording, int(age // _DAY) if recorded and age > 0 else None))
         asks = call.session.settings.mode.policy.writes and call.channel is Channel.LLM
         return Decided(Decision.RECORD) if asks and not changes_something(call.route, call.method) else decided
 

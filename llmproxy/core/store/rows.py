@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-from contextlib import suppress
+from calendar import timegm
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -245,7 +244,8 @@ def to_interaction(row: dict[str, Any], body: bytes, response: Response, made_id
     )  # fmt: skip
 
 
-_DATE = re.compile(r'\["date", ?"([^"]+)"\]', re.IGNORECASE)
+_DATE = re.compile(r'\["date", ?"\w+, (\d\d?) (\w+) (\d{4}) (\d\d):(\d\d):(\d\d) GMT"\]', re.IGNORECASE)
+_MONTHS = {name: n for n, name in enumerate(re.findall("...", "JanFebMarAprMayJunJulAugSepOctNovDec"), 1)}
 _DAY = 86_400
 
 
@@ -255,11 +255,17 @@ def recorded_at(started_at: float, headers: Headers) -> float:
 
 
 def _recorded_at(started_at: float, headers: str) -> float:
-    answered = started_at
-    if said := _DATE.search(headers):
-        with suppress(ValueError, OverflowError):
-            answered = datetime.strptime(said[1], "%a, %d %b %Y %H:%M:%S GMT").replace(tzinfo=UTC).timestamp()
-    return answered if answered > started_at + _DAY else started_at
+    if (said := _DATE.search(headers)) is None or said[2] not in _MONTHS:
+        return started_at
+    day, _, *others = said.groups()
+    year, hour, minute, second = map(int, others)
+    answered = timegm((year, _MONTHS[said[2]], int(day), hour, minute, second)) if year else 0
+    return float(answered) if answered > started_at + _DAY else started_at
+
+
+@lru_cache(256)
+def _client(headers: str) -> str:
+    return str(client_of(to_headers(headers)) or "")
 
 
 def to_summary(row: Row) -> RowSummary:
@@ -268,7 +274,7 @@ def to_summary(row: Row) -> RowSummary:
     summary: dict[str, Any] = dict(zip(RowSummary.__slots__, values, strict=True))
     try:
         ending = Ending(summary["ending"])
-        client = str(client_of(to_headers(summary["client"])) or "")
+        client = _client(summary["client"])
     except (ValueError, TypeError, RecursionError) as error:
         raise CassetteCorrupt(f"Interaction {summary['id']} is damaged: {error!r:.200}.") from error
     summary |= {
