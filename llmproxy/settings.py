@@ -252,7 +252,7 @@ class Settings:
         values.read_speed,
         "0|1|N",
         default=0.0,
-        description="Pace of replay: 0 is at once, 1 as recorded, N is N times as fast.",
+        description="Pace of replay: 0 is at once (a stream in one piece), 1 as recorded, N is N times as fast.",
         of_session=True,
     )
     exhausted: Exhausted = _option(
@@ -268,6 +268,13 @@ class Settings:
         default=DEFAULT_ORDER_WAIT,
         description="How long the answers to concurrent requests, which end in their recorded order, wait for a "
         "request that has not come; 0 keeps no order.",
+    )
+    coalesce: bool = _option(
+        values.read_truth,
+        default=False,
+        description="Of record and once: let equal requests to models that are in flight at the same time share one "
+        "answer, which is asked, and paid, once; each keeps it as a recording of its own.",
+        again=False,
     )
     bind: Scope = _option(
         values.read_scope,
@@ -669,10 +676,16 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
             if name == "upstream":
                 sources |= {f"upstream.{key}": given.source for key in values.read_upstreams(given.value)}
     try:
-        return Loaded(Settings(**found), sources)
+        loaded = Loaded(Settings(**found), sources)
     except ValueError as error:
         both = f"quiet: {sources['quiet']}; verbose: {sources['verbose']}"
         raise SettingsError(str(error), hint=both) from error
+    if loaded.settings.coalesce and not loaded.settings.mode.policy.alone:
+        modes = " or ".join(f"--mode {mode}" for mode in Mode if mode.policy.alone)
+        msg = f"coalesce is for recordings that begin, and the mode is {loaded.settings.mode}"
+        hint = f"Record with {modes}, or leave coalesce out (set by {sources['coalesce']}): a replay needs nothing."
+        raise SettingsError(msg, hint=hint)
+    return loaded
 
 
 def _validate_one(name: str, given: _Given, below: Any, env: Mapping[str, str]) -> Any:  # noqa: ANN401 (as typed)

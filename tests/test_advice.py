@@ -175,6 +175,7 @@ FLAGS: dict[str, object] = {
     "speed": "2.5",
     "order_wait": "0.5",
     "max_age": "30d",
+    "coalesce": False,  # for modes that record
     "exhausted": "cycle",
     "faults_seed": "7",
     "forward": True,

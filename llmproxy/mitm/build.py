@@ -106,6 +106,7 @@ def config_of(
     return Config(
         mode=settings.mode, cassette=settings.cassette, speed=settings.speed, exhausted=settings.exhausted,
         bind=settings.bind, order_wait=settings.order_wait, update=settings.update,
+        coalesce=settings.coalesce,
         max_age=seconds_of(settings.max_age) if settings.max_age else None,
         trial=settings.update in {Update.TRIAL, Update.CHANGED}, max_cost=settings.max_cost, change=settings.change,
         miss_status=settings.miss_status,

@@ -32,6 +32,7 @@ from llmproxy.core.traffic import response_bytes
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers, header, is_grpc
 from llmproxy.errors import LLMProxyError, UpstreamError, unsign_text
+from llmproxy.mitm.http1.incoming import LOOK
 from llmproxy.mitm.http2 import ALPN, PatientHttp2Client
 from llmproxy.mitm.intercept import is_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext
@@ -339,6 +340,11 @@ class Recorder(SocketHooks):
             await asyncio.to_thread(self._shell.engine.reach)
         except LLMProxyError as error:
             exchange.decision, exchange.error = Decision.REFUSE, error
+
+    async def answer_awaited(self, exchange: Exchange) -> None:
+        """Wait until the call has ended whose answer this one shares, or this one's own turn to ask has come."""
+        while exchange.answer.awaited:  # noqa: ASYNC110 - the writer's thread says it
+            await asyncio.sleep(LOOK)
 
     async def answer_stored(self, stored: asyncio.Future[str]) -> None:
         """Wait for what is being stored: the layer answers whoever told it."""

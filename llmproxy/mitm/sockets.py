@@ -6,11 +6,15 @@ import asyncio
 import errno
 import logging
 import math
+import os
 import socket
 import struct
 import sys
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from mitmproxy.addons.proxyserver import Proxyserver
@@ -162,9 +166,76 @@ def has_gone(peer: Any, here: Any) -> bool:  # noqa: ANN401 - addresses, as the 
 
 
 def has_read(ends: Any) -> bool:  # noqa: ANN401 - as above, of both ends
-    """Return whether the client has read all that its system has received; True also where that cannot be known."""
+    """Return whether the client has read all that its system has received, and its process has nothing left to do.
+
+    True also where that cannot be known.
+    """
     found = None if ends is None else _find_other_end(*ends)
-    return found is None or not found[0]
+    return found is None or not (found[0] or _PROCESSES.is_running(found[1]))
+
+
+RESTLESS, LOOKS, FAILURES = 1.0, 0.1, 5
+"""Seconds that a process runs on and on until nobody waits for its rest any more; and between looks that are one; how
+many owners are looked for in vain.
+"""
+
+
+@dataclass(slots=True)
+class Processes:
+    """Processes of this machine that have something to run, found by a socket of theirs.
+
+    On a busy machine a client may have read an answer long before its turn to look at it comes.
+    """
+
+    proc: Path = Path("/proc")
+    clock: Callable[[], float] = time.monotonic
+    _owners: dict[int, int] = field(default_factory=dict)
+    """Process by inode of a socket; 0 where there is none that we may look at."""
+    _running: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Since when a process runs, and when it was looked at last."""
+    _restless: set[int] = field(default_factory=lambda: {0, os.getpid()})
+    """Whose rest nobody waits for."""
+    _failures: int = 0
+    """How often an owner was not found: each costs a look at all processes."""
+
+    def is_running(self, inode: int) -> bool:
+        """Return whether a thread of the process that has this socket runs, or waits for a processor or a disk."""
+        pid = self._owners.get(inode) if inode else 0
+        if pid is None:
+            if len(self._owners) > AT_THE_DOOR:
+                self._owners.clear()
+            pid = self._find_owner(Path(f"socket:[{inode}]")) if self._failures < FAILURES else 0
+            self._owners[inode], self._failures = pid, self._failures + (not pid)
+        if pid in self._restless or not self._runs(pid):
+            self._running.pop(pid, None)
+            return False
+        now = self.clock()
+        since, last = self._running.get(pid, (now, now))
+        since = since if now - last < LOOKS else now
+        self._running[pid] = since, now
+        if now - since > RESTLESS:
+            self._restless.add(pid)
+        return True
+
+    def _find_owner(self, link: Path) -> int:
+        known = filter(None, reversed(self._owners.values()))
+        newest = sorted((int(each.name) for each in self.proc.iterdir() if each.name.isdecimal()), reverse=True)
+        for pid in dict.fromkeys((*known, *newest)):
+            with suppress(OSError):  # it has ended, or is another user's
+                if any(each.readlink() == link for each in (self.proc / str(pid) / "fd").iterdir()):
+                    return pid
+        return 0
+
+    def _runs(self, pid: int) -> bool:
+        with suppress(OSError):
+            for each in (self.proc / str(pid) / "task").iterdir():
+                with suppress(OSError):  # a thread that has ended
+                    if (each / "stat").read_bytes().rpartition(b") ")[2].startswith((b"R", b"D")):
+                        return True
+        return False
+
+
+_PROCESSES = Processes()
 
 
 def _find_other_end(peer: Any, here: Any) -> tuple[int, int] | None:  # noqa: ANN401 - as above

@@ -22,7 +22,7 @@ from llmproxy.core.engine.citations import RecordedCall
 from llmproxy.core.engine.end_order import EndOrder, find_concurrent
 from tests.provider import Provider
 from tests.provider.dialects import render
-from tests.provider.script import Play, Reply, Step
+from tests.provider.script import Call, Play, Reply, Step
 from tests.provider.seen import Seen
 
 Kind = Literal["ask", "sequence", "first", "all", "ends"]
@@ -146,7 +146,10 @@ def replay(program: Program, made: Recorded, rng: random.Random, *, patience: fl
 
 
 class Echo:
-    """Plays every question: says a digest of its messages, after the seconds that their last ``wait=`` names."""
+    """Plays every question: says a digest of its messages, after the seconds that their last ``wait=`` names.
+
+    One that says ``hand=NAME`` and has no answer of a tool yet calls the tool that hands over.
+    """
 
     def next(self, seen: Seen) -> Step:
         asked = json.dumps(json.loads(seen.body)["messages"])
@@ -154,6 +157,8 @@ class Echo:
             r"wait=([0-9.]+)", asked
         )
         said = Reply(f"said-{sha256(asked.encode()).hexdigest()[:8]}")
+        if (hand := re.search(r"hand=(\w+)", asked)) and not seen.tool_results:
+            said = Reply(call=(Call("handoff_to_agent", {"agent_name": hand[1], "message": "go on"}),))
         return Step(render(said, seen, 1).late(float(waits[-1]) if waits else 0.001))
 
     def unplayed(self) -> list[Step]:

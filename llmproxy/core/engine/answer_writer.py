@@ -18,7 +18,7 @@ from llmproxy.core.store.rows import Described, describe
 from llmproxy.core.store.store import Addition
 from llmproxy.core.traffic.interaction import Interaction, Key, Request, Response, Usage, header
 from llmproxy.errors import CassetteNotFound, RecordingError
-from llmproxy.protocol import Channel, Decision, Plays
+from llmproxy.protocol import AFTER_HEADER, Channel, Decision, Plays
 
 STALE = (
     "not recorded: the provider refused an id that came from a recording; record the cassette anew with --mode record"
@@ -132,9 +132,13 @@ class InteractionBuilder:
     def interaction(self, exchange: Exchange, response: Response, usage: Usage, *, redacted: bool) -> Interaction:
         """Return an exchange as it is stored; the response is redacted already."""
         kind, body = header(response.headers, "content-type") or "", response.body
+        request = self._keying.request(exchange, exchange.request.data)
+        if exchange.kept.has_twin:
+            after = (AFTER_HEADER, exchange.kept.after or "nothing")
+            request = replace(request, headers=(*request.headers, after))
         made = Interaction(
             provider=exchange.route.provider.name, operation=exchange.operation, key=exchange.key or Key(""),
-            request=_sent_to(exchange.route.upstream, self._keying.request(exchange, exchange.request.data)),
+            request=_sent_to(exchange.route.upstream, request),
             response=response, started_at=exchange.progress.sent_at,
             cassette=exchange.kept_in[0], sample=exchange.kept_in[1], party=exchange.party,
             occurrence=exchange.kept.occurrence or exchange.nth, model=self._model(exchange, kind, body),

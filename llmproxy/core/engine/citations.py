@@ -30,8 +30,8 @@ REACTION = 1.0
 """Seconds in which a client asks what an end brought about."""
 LONGEST = 200
 """Characters of an answer that are looked for."""
-MOST = 400
-"""Calls that are read; of more nothing is corrected."""
+MOST, MOST_BYTES = 400, 16 << 20
+"""Calls that are read, and bytes of their requests (0.2 s); of more nothing is corrected."""
 
 
 class RecordedCall(NamedTuple):
@@ -49,14 +49,27 @@ class RecordedCall(NamedTuple):
     """Seconds that its end waits at most for what was asked before it was heard; 0 where nothing is known of that."""
     late: bool = False
     """Whether it was heard later than it came."""
+    together: bool = False
+    """Whether a client that does not wait for all of them was still busy with the end before when it heard this."""
 
 
 Cites = Callable[[int, int], int]
 """Where in a call's request another call's answer stands; -1 if it does not."""
 
 
+class _TooLong(Exception):
+    """The requests are too long to be read all."""
+
+
 def correct_ends(calls: Sequence[RecordedCall], cites: Cites) -> list[RecordedCall]:
     """Return calls with their ends when they were heard, in the order of their begins."""
+    try:
+        return _correct_ends(calls, cites)
+    except _TooLong:
+        return list(calls)
+
+
+def _correct_ends(calls: Sequence[RecordedCall], cites: Cites) -> list[RecordedCall]:
     made = sorted(calls, key=attrgetter("began", "id"))
     begins = [each.began for each in made]
     ended = sorted(range(len(made)), key=lambda n: made[n].ended)
@@ -69,10 +82,11 @@ def correct_ends(calls: Sequence[RecordedCall], cites: Cites) -> list[RecordedCa
             continue
         looked.update((n, *near))
         if len(looked) > MOST:
-            return list(calls)
+            raise _TooLong
         at = {m: cites(asked.id, made[m].id) for m in near}
         heard = [m for m in near if at[m] >= 0]
         _put_in_order(made, heard, at, begins)
+        _mark_together(made, n, heard, cites)
         for m in near:
             late = made[m]
             before = [made[each].ended for each in heard if late.began < made[each].ended < late.ended + CLOSE]
@@ -87,6 +101,21 @@ def _is_cited_later(made: Sequence[RecordedCall], n: int, m: int, heard: Sequenc
     behind = (k for k in range(len(made)) if made[m].ended < made[k].began < made[n].began + 30 * REACTION)
     first = next((k for k in behind if cites(made[k].id, made[m].id) >= 0), -1)
     return first > n and any(cites(made[first].id, made[each].id) >= 0 for each in heard)
+
+
+def _mark_together(made: list[RecordedCall], n: int, heard: Sequence[int], cites: Cites) -> None:
+    """Mark ends that a client took together because it was slow: it asks when some of them are there, not all.
+
+    Its next request cites both; another one that says what this says cites an end of the same crowd that was later.
+    """
+    by_end = sorted(heard, key=lambda m: made[m].ended)
+    slow = made[n].began - made[by_end[-1]].ended if by_end else 0.0
+    close = [(a, b) for a, b in pairwise(by_end) if made[b].ended - made[a].ended < slow]
+    rest = [m for m in range(n) if close and made[m].began < made[by_end[-1]].ended < made[m].ended and m not in heard]
+    for a, b in close:
+        later = (k for k in range(n + 1, len(made)) if cites(made[k].id, made[a].id) >= 0)
+        if any(cites(made[k].id, made[m].id) >= 0 for k in later for m in rest):
+            made[b] = made[b]._replace(together=True)
 
 
 def _put_in_order(made: list[RecordedCall], heard: Sequence[int], at: dict[int, int], begins: Sequence[float]) -> None:
@@ -109,10 +138,14 @@ def read_citations(store: Store) -> Cites:
     """Return what says where a recorded request cites a recorded answer; each is read once."""
     requests: dict[int, bytes] = {}
     answers: dict[int, re.Pattern[bytes] | None] = {}
+    size = 0
 
     def cites(asked: int, answered: int) -> int:
+        nonlocal size
         for each in {asked, answered} - requests.keys():
             made = store.load(each)
+            if (size := size + len(made.request.body)) > MOST_BYTES:
+                raise _TooLong
             requests[each], answers[each] = made.request.body, _first_words(made)
         words = answers[answered]
         return max((each.start() for each in words.finditer(requests[asked])), default=-1) if words else -1

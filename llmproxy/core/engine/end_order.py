@@ -13,8 +13,8 @@ The rule: a piece of an answer goes out when everything that was recorded betwee
 happened: begins of other calls, and their ends. It never waits for what may depend on it, since that was recorded
 later. What it waits for may never come all the same (another program, another branch): after `patience` seconds without
 progress, and the time that the recorded program took, it goes on, and says so. After an end that went out while this
-call was under way it waits until its client has read that, as far as anybody knows, and then for a pause, so that
-a client with several threads or a loop hears the two in their order.
+call was under way it waits until its client has read that and has nothing left to do, as far as anybody knows, and then
+for a pause, so that a client with several threads or a loop hears the two in their order.
 
 A call that overlapped nothing waits only for what is under way although it ended before it; where none of a cassette
 overlapped (`find_concurrent`), nothing is ordered. Nothing
@@ -42,7 +42,9 @@ from llmproxy.core.store.queries import list_times
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.frames import SWITCHING
+from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import MissError
+from llmproxy.protocol import AFTER_HEADER
 
 LEAST_PAUSE, LONGEST_PAUSE, ALL_PAUSES = 0.010, 0.040, 0.2
 """Seconds between two ends, as long as all of a group stay within the last; measured with `scripts/lab/parallel`: a
@@ -154,10 +156,10 @@ class EndOrder:
         return tuple(tuple(each.id for each in group) for group in self.calls if len(group) > 1)
 
     def on_begin(self, recording: int, now: float) -> bool:
-        """Note a recording's begin; returns whether it has a place in the order: not without overlap, nor repeated."""
+        """Note a recording's begin; return whether it has a place in the order: not without overlap, nor again."""
         group, progress = self._by_id.get(recording, (None, None))
         if group is None or progress is None or progress.asked_at is not None:
-            return False
+            return progress in self._under_way
         if len(group.members) == 1 and not self._under_way:
             return False
         progress.asked_at, progress.is_over, self._moved = now, False, now
@@ -216,6 +218,8 @@ class EndOrder:
                 each.is_over = True
             self._advance(group)
         if self._last_end > (own.asked_at or -math.inf):
+            if own.call.together:
+                return max(0.0, self._last_end + LEAST_PAUSE - now)
             if self._last_client is not None and now < self._moved + self.patience:
                 if has_read(self._last_client):
                     self._last_client = None
@@ -229,6 +233,8 @@ class _Ordered(NamedTuple):
     """A call whose answer waits for its place."""
 
     recording: int
+    dealt: bool = False
+    """Whether only the order of arrival chose its recording."""
     client: ClientEnds = None
 
 
@@ -236,19 +242,43 @@ class OrderInterceptor(Interceptor[Exchange]):
     """How far the concurrent calls of one session have come."""
 
     def __init__(self, parts: EngineParts, order: EndOrder) -> None:
-        self._clock, self.order = parts.state.clock, order
+        self._clock, self._stores, self.order = parts.state.clock, parts.state.stores, order
+        self._given = set[int]()
+        """Recordings of those that are dealt."""
 
     def restart(self) -> None:
         self.order.restart()
+        self._given.clear()
 
     @override
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
         """Note that a recording is asked for; a WebSocket has its own time."""
         chosen = decided.recording
-        if chosen is not None and chosen.status != SWITCHING and self.order.on_begin(chosen.id, call.progress.arrived):
+        if chosen is None or chosen.status == SWITCHING:
+            return decided
+        dealt = chosen.id in self.order.dealt
+        if dealt:
+            chosen, dealt = self._deal(call, chosen, found.recordings)
+        if self.order.on_begin(chosen.id, call.progress.arrived):
             call.answer.held = True
-            call.state.put(_Ordered(chosen.id))
-        return decided
+            call.state.put(_Ordered(chosen.id, dealt))
+        return decided._replace(recording=chosen)
+
+    def _deal(
+        self, call: Exchange, chosen: KeyedRecording, recordings: Sequence[KeyedRecording]
+    ) -> tuple[KeyedRecording, bool]:
+        """Return which of the answers to equal requests a call gets: the one that came after the same in its thread,
+        else the next one; and whether only the order of arrival chose it.
+        """
+        left = [each for each in recordings if each.id in self.order.dealt and each.id not in self._given] or [chosen]
+        fits = [each for each in left if call.kept.after and self._read_after(each.id) == call.kept.after]
+        chosen, *others = fits or left
+        self._given.add(chosen.id)
+        return chosen, bool(others or not fits)
+
+    def _read_after(self, recording: int) -> str | None:
+        store = self._stores.current
+        return None if store is None else header(store.load(recording).request.headers, AFTER_HEADER)
 
     @override
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
@@ -269,7 +299,7 @@ class OrderInterceptor(Interceptor[Exchange]):
     def on_end(self, call: Exchange, record: Call) -> Call:
         if (ordered := call.state.get(_Ordered)) is not None:
             self.order.on_end(ordered.recording, self._clock(), ordered.client)
-            record = record._replace(dealt=ordered.recording in self.order.dealt)
+            record = record._replace(dealt=ordered.dealt)
         elif isinstance(call.error, MissError) and call.error.nearest is not None and call.slot is None:
             self.order.give_up(call.error.nearest)
         return record

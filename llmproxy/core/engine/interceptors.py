@@ -9,6 +9,7 @@ from __future__ import annotations
 from llmproxy.core.engine.binding import BindingFeature
 from llmproxy.core.engine.budget import BudgetFeature
 from llmproxy.core.engine.carried_answers import CarryFeature
+from llmproxy.core.engine.coalescing import CoalesceFeature
 from llmproxy.core.engine.end_order import OrderFeature
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.engine.feature import Feature
@@ -31,6 +32,7 @@ FEATURES: tuple[type[Feature], ...] = (
     StaleFeature,  # looks at what would be a hit in the end
     BudgetFeature,  # keeps what would be asked in the end within its limit
     PlaybackFeature,  # goes by what was decided
+    CoalesceFeature,  # goes by what was decided
     ReplacementFeature,  # says where answers are kept, whatever led to them
     OrderFeature,  # holds back what is played in the end
     LeftFeature,  # last: adds to the end of what is played

@@ -36,7 +36,10 @@ class PendingRecordings:
             return
         session = exchange.session
         beside = self._places.setdefault(exchange.kept_in, {})
-        taken = [each.kept.occurrence for each in beside.values() if each.walker == exchange.walker]
+        twins = [each.kept for each in beside.values() if each.walker == exchange.walker]
+        for each in (*twins, exchange.kept) if twins else ():
+            each.has_twin = True
+        taken = [each.occurrence for each in twins]
         if not session.policy.anew:
             taken += [slot.occurrence for slot in slots]
         exchange.kept.occurrence = exchange.nth if exchange.nth not in taken else max(taken) + 1

@@ -20,7 +20,7 @@ from llmproxy.core.live_channels import LiveChannels
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.providers.stubs import Stub
 from llmproxy.core.providers.table import Family, channel_of
-from llmproxy.core.sessions.interceptor import Interceptor, Slots
+from llmproxy.core.sessions.interceptor import ClientEnds, Interceptor, Slots
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.traffic.encoding import Inflater
@@ -82,6 +82,8 @@ class Config:
     """What may be bound."""
     order_wait: float = DEFAULT_ORDER_WAIT
     """Seconds that concurrent answers wait for a call that was recorded before them; 0: they are not ordered."""
+    coalesce: bool = False
+    """Equal requests to models that are recorded at the same time share one answer."""
     max_age: float | None = None
     """Seconds after which a recording is stale; None: never."""
     update: Update = Update.NONE
@@ -159,6 +161,8 @@ class Progress:
     """Unix seconds."""
     released: float | None = None
     """Monotonic seconds; when it was let go upstream."""
+    connection: ClientEnds = None
+    """Of its client."""
     finished: bool = False
     """Its answer was handed to the writer."""
 
@@ -204,6 +208,8 @@ class ClientAnswer:
     """The provider's answer is not for the client: an interceptor makes another of it."""
     held: bool = False
     """Its pieces may have to wait (`Interceptor.wait_before`)."""
+    awaited: bool = False
+    """It is the answer to another call, which has not ended yet; then all is decided."""
 
 
 @dataclass(slots=True)
@@ -222,6 +228,10 @@ class KeptCall:
     """Beginning of the answer that was recorded."""
     instead: int | None = None
     """Id of the recording whose place its answer takes."""
+    after: str = ""
+    """Key of the call before it of the same thread: of an agent that names itself, else of a connection."""
+    has_twin: bool = False
+    """The same was asked while it was under way."""
 
 
 UNIDENTIFIED = KnownRequest(Key(""), None, stream=False)

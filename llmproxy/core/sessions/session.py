@@ -180,6 +180,15 @@ class ReplayPosition:
     """The last request, by the key that it has without any state (`keys.changes`)."""
     missed: dict[Question | None, MissedCall] = field(default_factory=dict)
     """The last miss of each question of a client that asks on with less; of all others the last one."""
+    threads: dict[object, Key] = field(default_factory=dict)
+    """What each thread asked last."""
+
+    def pass_on(self, thread: object, key: Key) -> str:
+        """Note what a thread asks; return what it asked before, empty if nothing."""
+        if len(self.threads) > KEPT_CALLS:
+            self.threads.clear()
+        before, self.threads[thread] = self.threads.get(thread, ""), key
+        return before
 
     def restart(self) -> None:
         """Stand at the start again; who asked last is still known."""
@@ -187,6 +196,7 @@ class ReplayPosition:
         self.recorded_here.clear()
         self.failed.clear()
         self.changes.clear()
+        self.threads.clear()
         self.last = None
 
 

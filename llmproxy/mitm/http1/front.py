@@ -253,6 +253,7 @@ class Front(asyncio.StreamReaderProtocol):
             if plain.place is None or not engine.holds(plain.place):
                 plain.place = engine.place(head.method, head.target, None, head.headers)
             exchange = incoming.arrive(plain.place)
+            exchange.progress.connection = self._place
         except LLMProxyError:
             return False  # the layer says it, in its way
         self._incoming = incoming

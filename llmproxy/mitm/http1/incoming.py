@@ -81,7 +81,7 @@ class Incoming:
                 host = origin or (named and find_destination(shell, client, named, head.headers))
                 user = shell.users.get(client.id) or proxy_user(head.headers)
                 place = shell.engine.place(head.method, target, host, head.headers, user)
-                self.arrive(place)
+                self.arrive(place).progress.connection = client.peername, client.sockname
             if head.upgrade == "websocket" and (key := subprotocol_key(head)):
                 shell.engine.redactor.learn((("authorization", f"Bearer {key}"),), "")
         except LLMProxyError as error:
@@ -209,6 +209,13 @@ class StoreAwaitedHook(commands.StartHook):  # type: ignore[no-untyped-call]
     exchange: Exchange
 
 
+@dataclass
+class AnswerAwaitedHook(commands.StartHook):  # type: ignore[no-untyped-call]
+    """The answer to another request is this one's, too, and it waits for that (`Recorder.answer_awaited`)."""
+
+    exchange: Exchange
+
+
 Ending = layer.CommandGenerator[bool]
 """Commands, and then whether what was begun is over."""
 
@@ -284,13 +291,16 @@ class ClientState:
         """
         yield from self.prepare(body)
         try:
-            return self.incoming.identify(body)
+            exchange = self.incoming.identify(body)
         except MachineError:  # for a while, as writing does; nothing was counted yet
-            if (exchange := self.incoming.exchange) is None:
+            if self.incoming.exchange is None:
                 raise
-            exchange.request.body = None
-            yield StoreAwaitedHook(exchange)
-        return self.incoming.identify(body)
+            self.incoming.exchange.request.body = None
+            yield StoreAwaitedHook(self.incoming.exchange)
+            exchange = self.incoming.identify(body)
+        if exchange.answer.awaited:
+            yield AnswerAwaitedHook(exchange)
+        return exchange
 
     def limit_for(self, seconds: float) -> Commands:
         """Look at a begun request when its time is over; a body's limit gives way to a head's."""

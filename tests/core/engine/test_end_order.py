@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.engine.citations import RecordedCall, correct_ends, read_citations
-from llmproxy.core.engine.end_order import LONGEST_PAUSE, EndOrder, find_concurrent, find_dealt
+from llmproxy.core.engine.citations import MOST_BYTES, RecordedCall, correct_ends, read_citations
+from llmproxy.core.engine.end_order import LEAST_PAUSE, LONGEST_PAUSE, EndOrder, find_concurrent, find_dealt
 from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.store import Addition
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from tests.support.concurrent_runs import make_program, record, replay
 from tests.support.recordings import interaction
@@ -97,6 +98,13 @@ def test_recording_that_is_played_once_more_waits_for_nothing() -> None:
     assert order.on_begin(B.id, 3)
 
 
+def test_recording_that_is_asked_for_twice_at_once_waits_for_the_same() -> None:
+    """More requests than recordings share the last one: none of them hears it before its place."""
+    order = begin(A, B)
+    assert order.on_begin(A.id, 0)
+    assert order.wait_before(A.id, None, 0) > 0
+
+
 def test_equal_questions_at_once_with_other_answers_are_dealt() -> None:
     """What overlapped, was asked the same by the same party and was answered otherwise; nothing else."""
     one, two = RecordedCall(1, 0, 5, "agent", "k", 7), RecordedCall(2, 1, 6, "agent", "k", 8)
@@ -142,6 +150,35 @@ def test_ends_are_where_the_next_requests_show_that_they_were_heard(
     assert {each.id: pytest.approx(each.ended, abs=1e-3) for each in found if each.id < 3} == heard
 
 
+EARLIER, REST = RecordedCall(1, 0, 10), RecordedCall(3, 0, 12)
+BATCH, NEXT = RecordedCall(5, 10.2, 11), RecordedCall(6, 12.1, 13)
+
+
+@pytest.mark.parametrize(
+    ("cited", "batch", "marked"),
+    [
+        ({5: [1, 2], 6: [1, 2, 3]}, BATCH, {2}),
+        ({5: [1, 2], 6: [1, 2, 3]}, BATCH._replace(began=10.07), set()),
+        ({5: [1, 2], 6: [3]}, BATCH, set()),
+        ({5: [1, 2]}, BATCH, set()),
+    ],
+)
+def test_ends_that_a_slow_client_took_together_lie_close(
+    cited: dict[int, list[int]], batch: RecordedCall, marked: set[int]
+) -> None:
+    """Only of a client that asks before all are there, and was slower than they lay apart; a pause is short then."""
+
+    def cites(asked: int, answered: int) -> int:
+        return cited[asked].index(answered) if answered in cited.get(asked, []) else -1
+
+    found = correct_ends([EARLIER, CLOSE_BY, REST, batch, NEXT], cites)
+    assert {each.id for each in found if each.together} == marked
+    order = EndOrder(find_concurrent(found), 3)
+    assert all(order.on_begin(each, 0) for each in (1, 2, 3))
+    order.on_end(1, 1)
+    assert order.wait_before(2, None, 1) == pytest.approx(LEAST_PAUSE if marked else LONGEST_PAUSE)
+
+
 def test_end_that_was_heard_later_waits_a_short_while_for_what_was_asked_before() -> None:
     """And goes on without a word where that does not come; after two of them none waits any more."""
     late = CLOSE_BY._replace(ended=10.2 + 1e-6, grace=0.5, late=True)
@@ -172,3 +209,16 @@ def test_an_answer_is_cited_by_its_words_and_not_by_longer_ones(tmp_path: Path, 
             dataclasses.replace(base, response=Response(200, "OK", json_type, (Chunk(0, said),))), supersede=False
         )
         assert read_citations(store)(stored, stored) == (at if at < 0 else at + 2)
+
+
+def test_nothing_is_corrected_where_the_requests_are_too_long(tmp_path: Path) -> None:
+    """What a run begins with does not wait for megabytes of histories."""
+    with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: 0) as store:
+        long = b"x" * (MOST_BYTES // 2)
+        made = [
+            dataclasses.replace(interaction(request=Request("POST", "/v1/chat/completions", (), long)), occurrence=n)
+            for n in (1, 2, 3, 4)
+        ]
+        ids = store.add_all(list(map(Addition, made)))
+        calls = [each._replace(id=id_) for each, id_ in zip((SOON, CLOSE_BY, X, Y), ids, strict=True)]
+        assert correct_ends(calls, read_citations(store)) == calls

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.mitm.sockets import has_gone, has_read
+from llmproxy.mitm.sockets import FAILURES, RESTLESS, Processes, has_gone, has_read
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Received, chat
 from tests.provider import Answer, Piece, Provider, Script, Step, json_answer
@@ -120,3 +120,31 @@ def test_on_this_machine_it_is_known_who_has_gone(*, gone: bool) -> None:
 def test_what_is_no_address_says_nothing(addresses: tuple[object, object]) -> None:
     """A socket of another kind."""
     assert not has_gone(*addresses)
+
+
+@pytest.mark.parametrize(
+    ("states", "runs"),
+    [("S", False), ("SR", True), ("SD", True), ("ST", False), ("", False)],
+)
+def test_client_with_something_left_to_do_is_known_by_its_threads(states: str, runs: bool, tmp_path: Path) -> None:
+    """One that runs, or waits for a processor or a disk, is enough; one that never rests is not waited for for long."""
+    now = [0.0]
+    processes = Processes(tmp_path, clock=lambda: now[0])
+    (tmp_path / "self").mkdir()
+    for pid in (7, 8):
+        (tmp_path / f"{pid}/fd").mkdir(parents=True)
+    (tmp_path / "7/fd/3").symlink_to("socket:[11]")
+    for number, state in enumerate(states):
+        (tmp_path / f"7/task/{number}").mkdir(parents=True)
+        (tmp_path / f"7/task/{number}/stat").write_text(f"{number} (a) b) {state} 1 2")
+    assert processes.is_running(11) is runs
+    assert not processes.is_running(0)
+    last = True
+    for _ in range(int(RESTLESS / 0.05) + 2):
+        now[0] += 0.05
+        last = processes.is_running(11)
+    assert not last
+    for inode in range(20, 20 + FAILURES):
+        assert not processes.is_running(inode)
+    (tmp_path / "7/fd/4").symlink_to("socket:[99]")
+    assert not processes.is_running(99), "who finds nobody looks no more"

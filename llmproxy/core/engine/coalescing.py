@@ -1,0 +1,86 @@
+"""Equal requests to models that are in flight at the same time share one answer, while it is recorded (`--coalesce`).
+
+    first     asked ------------------- answer, stored
+    second         waits -------------- the same answer, stored as its own
+    third                waits -------- likewise
+
+Each keeps a recording of its own, so that a replay, which may ask them one after the other, has one for each. An answer
+that failed, was cut or left is not shared: then the next one asks. What is not a question to a model (a tool, an
+upload) is never shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from threading import Lock
+from typing import Any, override
+
+from llmproxy.calls import Call
+from llmproxy.core.engine.decide import is_perfect
+from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.providers.routing import changes_something
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
+from llmproxy.core.sessions.session import Session, Walker
+from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.store.store import Addition
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.protocol import Channel, Decision
+
+
+class CoalesceInterceptor(Interceptor[Exchange]):
+    channel = Channel.LLM
+    sees_whole = True
+
+    def __init__(self, parts: EngineParts) -> None:
+        self._state = parts.state
+        self._open: dict[Walker, list[Exchange]] = {}
+        """What asks, and what waits for its answer; the writer's thread ends it, too."""
+        self._lock = Lock()
+
+    @override
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+        if decided.decision is Decision.RECORD and call.method == "POST" and not changes_something(call.route, "POST"):
+            with self._lock:
+                crowd = self._open.setdefault(call.walker, [])
+                crowd.append(call)
+                call.answer.awaited = crowd[0] is not call
+        return decided
+
+    @override
+    def on_stored(self, call: Exchange, made: Interaction) -> None:
+        store, got = self._state.stores.opened, made.response
+        if store is None or not is_perfect(KeyedRecording(0, 0, got.status, got.ending)):
+            return
+        with self._lock:
+            crowd = self._open.get(call.walker, [])
+            others = self._open.pop(call.walker)[1:] if crowd and crowd[0] is call else []
+        copies = [Addition(replace(made, occurrence=each.kept.occurrence)) for each in others]
+        try:
+            for other, stored in zip(others, store.add_all(copies) if copies else (), strict=True):
+                other.slot = KeyedRecording(stored, other.kept.occurrence, got.status, got.ending)
+                other.decision, other.note = Decision.REPLAY, "shares the answer to the same request at the same time"
+        finally:  # what could not be stored asks itself
+            for other in others:
+                other.answer.awaited = False
+
+    @override
+    def on_end(self, call: Exchange, record: Call) -> Call:
+        with self._lock:
+            crowd = [each for each in self._open.pop(call.walker, []) if each is not call]
+            if crowd:
+                self._open[call.walker] = crowd
+                crowd[0].answer.awaited = False
+        return record
+
+
+class CoalesceFeature(Feature):
+    """Equal requests that are recorded at the same time share one answer."""
+
+    kind = CoalesceInterceptor
+
+    @override
+    def plug(self, session: Session, asked: Mapping[str, Any]) -> CoalesceInterceptor | None:
+        shares = self.parts.state.config.coalesce and session.settings.mode.policy.alone
+        return CoalesceInterceptor(self.parts) if shares else None
