@@ -153,9 +153,11 @@ def _run_once(
 
     if not asked.options.only:
         return run_child(asked.command, env, heard=heard)
-    from llmproxy.client.isolated_network import IsolatedNetwork, parse_place
+    from llmproxy.client.isolated_network import IsolatedNetwork
 
-    with IsolatedNetwork([*reach, parse_place(urlsplit(end.proxy.url).netloc)]) as network:
+    proxy = urlsplit(end.proxy.url)
+    place = (proxy.hostname or "", proxy.port or (443 if proxy.scheme == "https" else 80))
+    with IsolatedNetwork([*reach, place]) as network:
         code = run_child(asked.command, env, network.serve, heard, network.enter)
     end.tries.update(network.tries)
     return code

@@ -51,6 +51,9 @@ _RECEIVE, _SEND, _CONTINUE = 0xC0502100, 0xC0182101, 1
 """SECCOMP_IOCTL_NOTIF_RECV, _SEND and its flag (linux/seccomp.h)."""
 
 
+_WITHOUT = "Without --only, `llmproxy doctor -- COMMAND` looks for programs that go past the proxy."
+
+
 def parse_place(text: str) -> Address | str:
     """Return what ``--only-allow`` names: host and port, or the path of a Unix socket. Raises SettingsError."""
     if "/" in text:
@@ -69,8 +72,7 @@ def check_able() -> None:
     if not hasattr(os, "unshare") or platform.machine() not in ("x86_64", "aarch64"):
         raise MachineError(
             f"--only needs Linux on x86-64 or ARM64; this is {platform.system()} on {platform.machine()}.",
-            hint="Run it in a virtual machine with Linux, or in CI. Here `llmproxy doctor -- COMMAND` looks for "
-            "programs that go past the proxy.",
+            hint=f"Run it in a virtual machine with Linux, or in CI.\n{_WITHOUT}",
         )
     with IsolatedNetwork(()) as network:
         try:
@@ -97,9 +99,7 @@ def _advise() -> str:
     if any(Path(each).exists() for each in ("/.dockerenv", "/run/.containerenv")):
         lines.append("In a container: start it with --cap-add SYS_ADMIN --security-opt apparmor=unconfined")
     lines = lines or ["Run it as root, or in a container with --cap-add SYS_ADMIN --security-opt apparmor=unconfined"]
-    return "\n".join(
-        [*lines, "Without --only, `llmproxy doctor -- COMMAND` looks for programs that go past the proxy."]
-    )
+    return "\n".join([*lines, _WITHOUT])
 
 
 class IsolatedNetwork:
@@ -121,6 +121,8 @@ class IsolatedNetwork:
         self._ours, self._childs = socket.socketpair()
         self._sockets: list[socket.socket] = []
         self._thread: threading.Thread | None = None
+        self._whole = False
+        """Whether everything was watched to the end."""
         self._end: Callable[[], object] = lambda: None
 
     def __enter__(self) -> Self:
@@ -132,6 +134,8 @@ class IsolatedNetwork:
         if self._thread is not None:
             self._end()
             self._thread.join()
+            if not self._whole:
+                self._count("(it could not be watched to its end)")
         for each in (self._ours, self._childs, *self._sockets):
             each.close()
         for host in sorted(self._looked_up - self._went - {host for host, _ in self._places}):
@@ -159,8 +163,15 @@ class IsolatedNetwork:
         """Serve the child, which has just started, until the block ends."""
         told, handles, *_ = socket.recv_fds(self._ours, 4096, 253)
         ready = threading.Event()
-        serving = self._serve(dict(zip(handles, json.loads(told), strict=True)), ready)
-        self._thread = threading.Thread(target=asyncio.run, args=(serving,), name="only", daemon=True)
+        roles = dict(zip(handles, json.loads(told), strict=True))
+
+        def serve() -> None:
+            try:
+                asyncio.run(self._serve(roles, ready))
+            finally:
+                ready.set()
+
+        self._thread = threading.Thread(target=serve, name="only", daemon=True)
         self._thread.start()
         ready.wait()
 
@@ -182,8 +193,7 @@ class IsolatedNetwork:
         packets = self._sockets[0]
         self._on_packets(packets)
         os.close(next(handle for handle, role in roles.items() if role == "calls"))
-        if struct.unpack("II", packets.getsockopt(263, 6, 8))[1]:  # SOL_PACKET, PACKET_STATISTICS
-            self._count("(more packets than could be read)")
+        self._whole = not struct.unpack("II", packets.getsockopt(263, 6, 8))[1]  # PACKET_STATISTICS: none was lost
 
     def _count(self, what: str, program: str = "") -> None:
         text = f"{program}: {what}" if program else what
@@ -279,8 +289,8 @@ class IsolatedNetwork:
         except OSError:  # who asked was killed
             return
         number, pid, _, call, _, _, _, pointer, length = struct.unpack_from("=QIIiIQ3Q", request)
-        refused = False
-        with suppress(OSError):
+        refused = True  # unless its address can be read
+        with suppress(OSError, ValueError):
             with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
                 raw = os.pread(memory.fileno(), min(length, 128), pointer)
             refused = self._is_refused(pid, raw, binds=call == CALLS[platform.machine()][4])
