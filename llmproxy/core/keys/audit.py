@@ -1,7 +1,4 @@
-"""The rules of the key, accounted for: written down for people, and two requests with one key explained.
-
-`body_rows` are the rules of bodies in `docs/keys.md` (a test compares). `explain` says in what two requests with one
-key differ, and which rule says that it is no matter:
+"""The rules of the key, accounted for: in what two requests with one key differ, and which rule says it is no matter.
 
     (recorded request, other request, their routes) -> [KeyDifference, ...]
 
@@ -20,68 +17,16 @@ from urllib.parse import parse_qsl, unquote
 
 from llmproxy.core.keys.fields import ID_QUERY, ignored_member, judge, signed_members
 from llmproxy.core.keys.normalize import Walk, shape_of
-from llmproxy.core.keys.rules import SHAPES, SYSTEM_BLOCKS, Do, Rule, Shape
+from llmproxy.core.keys.rules import SYSTEM_BLOCKS, Do, Rule, Shape
 from llmproxy.core.keys.scrub import Rules, apply, compile_rules
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.traffic.interaction import Headers, Request, header
 from llmproxy.core.traffic.json_bytes import NotLossless, parse
 
-WHAT: dict[Do, str] = {
-    Do.IGNORE: "does not count",
-    Do.STREAM: "`true`, `false` and absent: counts as the stream flag",
-    Do.SPARE: "`[]` and `{}` are as if absent",
-    Do.DECLARE: "a name inside the request: which things it ties together counts, the name does not",
-    Do.OWN: "as such a name where the item brings its content along, else as an id of the server",
-    Do.REFER: "an id of the server: counts as the recording that made it; unknown ones as they are",
-    Do.FILE_URI: "the URI of an uploaded file: as such an id",
-    Do.JSON: "the JSON inside counts, not how it is written",
-    Do.SIGNATURE: "does not count beside the thinking that it signs",
-    Do.SYSTEM: "less Claude Code's billing header",
-}
-"""What each kind of rule does, but for those that only lead to others."""
-_TYPE = re.compile(r"\(type=[^)]*\)")
 NULLS = (
     "members that are `null` are as if absent, in every object named below; in tool schemas, inputs and results "
     "they count"
 )
-
-
-class CountingRow(NamedTuple):
-    """One rule, wherever it stands."""
-
-    operations: str
-    members: str
-    what: str
-    why: str
-
-
-def body_rows() -> list[CountingRow]:
-    """Return every rule of every shape: in which operations of which dialect, at which members."""
-    places: dict[tuple[Do, str, str], dict[str, None]] = {}
-    for (family, operation), shape in SHAPES.items():
-        for path, rule in rules_of(shape):
-            if rule.do in WHAT:
-                member = _TYPE.sub("", path).replace("[*]", "").removeprefix("$.")
-                places.setdefault((rule.do, rule.why, member), {})[f"{family} {operation}"] = None
-    found: dict[tuple[str, Do, str], list[str]] = {}
-    for (do, why, member), names in places.items():
-        found.setdefault((", ".join(names), do, why), []).append(f"`{member}`")
-    return [CountingRow(names, ", ".join(members), WHAT[do], why) for (names, do, why), members in found.items()]
-
-
-def rules_of(shape: Shape, path: str = "$", seen: tuple[int, ...] = ()) -> Iterator[tuple[str, Rule]]:
-    """Yield the rules of a shape with their paths; a shape inside itself only once."""
-    if id(shape) in seen:
-        return
-    for name, rule in shape.members.items():
-        yield f"{path}.{name}", rule
-        if rule.into is not None:
-            yield from rules_of(rule.into, f"{path}.{name}[*]", (*seen, id(shape)))
-    for kind, inner in shape.kinds.items():
-        for below, rule in rules_of(inner, f"{path}(type={kind})", (*seen, id(shape))):
-            yield below, rule
-
-
 MOST = 200
 """Differences of two bodies that are looked at."""
 ID = "an id that the server made: both were made by the same recording"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from llmproxy.core.keys import fields
-from llmproxy.core.keys.audit import NULLS, body_rows
+from llmproxy.core.keys.audit import NULLS
+from llmproxy.core.keys.rules import SHAPES, Do, Rule, Shape
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/keys.md"
 BEGIN, END = "<!-- tables: made by tests/core/keys/key_tables.py -->\n", "<!-- /tables -->"
@@ -42,6 +44,58 @@ def _uncounted(known: Mapping[str, str], elsewhere: Mapping[str, str]) -> list[t
     for name, why in {**elsewhere, **known}.items():
         reasons.setdefault(why, []).append(f"`{name}`{'*' if name in elsewhere else ''}")
     return [(", ".join(names), why) for why, names in reasons.items()]
+
+
+WHAT: dict[Do, str] = {
+    Do.IGNORE: "does not count",
+    Do.STREAM: "`true`, `false` and absent: counts as the stream flag",
+    Do.SPARE: "`[]` and `{}` are as if absent",
+    Do.DECLARE: "a name inside the request: which things it ties together counts, the name does not",
+    Do.OWN: "as such a name where the item brings its content along, else as an id of the server",
+    Do.REFER: "an id of the server: counts as the recording that made it; unknown ones as they are",
+    Do.FILE_URI: "the URI of an uploaded file: as such an id",
+    Do.JSON: "the JSON inside counts, not how it is written",
+    Do.SIGNATURE: "does not count beside the thinking that it signs",
+    Do.SYSTEM: "less Claude Code's billing header",
+}
+"""What each kind of rule does, but for those that only lead to others."""
+_TYPE = re.compile(r"\(type=[^)]*\)")
+
+
+class CountingRow(NamedTuple):
+    """One rule, wherever it stands."""
+
+    operations: str
+    members: str
+    what: str
+    why: str
+
+
+def body_rows() -> list[CountingRow]:
+    """Return every rule of every shape: in which operations of which dialect, at which members."""
+    places: dict[tuple[Do, str, str], dict[str, None]] = {}
+    for (family, operation), shape in SHAPES.items():
+        for path, rule in rules_of(shape):
+            if rule.do in WHAT:
+                member = _TYPE.sub("", path).replace("[*]", "").removeprefix("$.")
+                places.setdefault((rule.do, rule.why, member), {})[f"{family} {operation}"] = None
+    found: dict[tuple[str, Do, str], list[str]] = {}
+    for (do, why, member), names in places.items():
+        found.setdefault((", ".join(names), do, why), []).append(f"`{member}`")
+    return [CountingRow(names, ", ".join(members), WHAT[do], why) for (names, do, why), members in found.items()]
+
+
+def rules_of(shape: Shape, path: str = "$", seen: tuple[int, ...] = ()) -> Iterator[tuple[str, Rule]]:
+    """Yield the rules of a shape with their paths; a shape inside itself only once."""
+    if id(shape) in seen:
+        return
+    for name, rule in shape.members.items():
+        yield f"{path}.{name}", rule
+        if rule.into is not None:
+            yield from rules_of(rule.into, f"{path}.{name}[*]", (*seen, id(shape)))
+    for kind, inner in shape.kinds.items():
+        for below, rule in rules_of(inner, f"{path}(type={kind})", (*seen, id(shape))):
+            yield below, rule
 
 
 def _bodies() -> list[tuple[str, str, str]]:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.audit import rules_of
 from llmproxy.core.keys.fields import (
     ELSEWHERE,
     ELSEWHERE_PREFIXES,
@@ -31,7 +30,7 @@ from llmproxy.core.providers.routing import route
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Headers, Key, Request
-from tests.core.keys.key_tables import BEGIN, END, PAGE, tables
+from tests.core.keys.key_tables import BEGIN, END, PAGE, rules_of, tables
 
 Path = tuple[str | int, ...]
 
