@@ -1,5 +1,4 @@
-"""MCP, the agent's tools: recorded messages given to another client, in another run. What counts of one:
-`core.keys.mcp`.
+"""MCP, the agent's tools: recorded messages given to another client, in another run. What counts: `core.keys.mcp`.
 
 Where there is no recording, a client is told so that its user reads our text (`refuse`):
 
@@ -8,15 +7,12 @@ Where there is no recording, a client is told so that its user reads our text (`
     a notification, a reply  202: nobody waits for an answer
     a stream, an end         405: "no such stream here"; 200
 
-HTTP's status is 200 where there is something to read: a 404 means that the session is over, and clients then begin anew
-(eight times). What is no miss (`is_harmless`): messages that ask for nothing, and the stateless era's probe, after
-which clients of both eras go on.
+HTTP's status is 200 where there is something to read: after a 404 clients begin a session anew (eight times). No miss
+(`is_harmless`) are messages that ask for nothing, and the stateless era's probe.
 
-A recorded answer gets today's JSON-RPC id and progress token (`readdress`), and not a byte more changes: numbers keep
-their spelling, members their order. It goes out in parts (`AnswerPart`): a server may ask while it answers (sampling,
-elicitation, roots), and what follows goes out only after the client answered as recorded; what it says unasked (a GET
-stream) goes out after the message that it followed while recording.
-
+A recorded answer gets today's JSON-RPC id and progress token (`readdress`), and not a byte more changes. It goes out in
+parts (`AnswerPart`): a server may ask while it answers (sampling, elicitation, roots), and what follows goes out only
+after the client answered as recorded; what it says unasked (a GET stream) goes out after the message that it followed.
 Pure: no socket, no process, no store.
 """
 

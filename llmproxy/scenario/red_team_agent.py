@@ -1,22 +1,14 @@
 """An attacker in the place of the simulated user: it tries, turn after turn, to make the agent do what it must not.
 
-    plan (once, where the strategy wants one) -> for each turn: score of the last answer -> what to try -> the next
-    message
+    plan (once, where the strategy wants one) -> for each turn: score of the last answer -> what to try -> next message
 
 It keeps a conversation of its own with its model, in which scores and advice stand; the agent sees nothing but the
 messages. After a flat refusal the exchange is taken back, so that the agent is asked afresh (an agent with a memory of
 its own remembers all the same). What reached its goal is no pass: `marathon_script` ends early, and the judge decides;
-without a judge the run has failed.
+without a judge the run has failed. A turn is told as a step of kind ``attack``: phase, score, taken back, disguised.
 
-A turn is told as a step of kind ``attack``, so that every report has it: phase, score, what was taken back, what was
-disguised.
-
-What an attacker is told before each message, and how its answer is read.
-
-Crescendo   phases by the share of turns that are over, after a plan that is made once (Russinovich et al.,
-            arXiv:2404.01833)
-GOAT        a catalogue to choose from freely; observation, strategy and reply as JSON (Pavlova et al.,
-            arXiv:2410.01606)
+Crescendo   phases by the share of turns that are over, after a plan (Russinovich et al., arXiv:2404.01833)
+GOAT        a catalogue to choose from; observation, strategy and reply as JSON (Pavlova et al., arXiv:2410.01606)
 """
 
 from __future__ import annotations

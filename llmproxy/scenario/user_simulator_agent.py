@@ -4,16 +4,12 @@
 
 It sees what a user sees: texts, no tool calls and no results. What the model thought aloud is taken off; an empty
 answer is asked for again. In a conversation that goes on by itself it may end it, by a tool call, never by a word in
-the text: the judge decides then.
-
-Who a simulated user is, as data: a name, a line about it, and how it behaves.
+the text: the judge decides then. Who the user is, is data:
 
     "impatient"                      one of those that come along (data/prompts/personas.yaml)
     "my/persona.yaml", "who.md"      a file
     "a nurse on a night shift ..."   a text, at least two words
     Persona(name=..., about=...)     a value
-
-A name that there is not is an error, never a description of one word.
 """
 
 from __future__ import annotations

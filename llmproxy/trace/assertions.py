@@ -1,16 +1,11 @@
-"""Assertions about what came out and what it took. They return a result that is true or false.
+"""Assertions about what came out, what it took, and which tools were called. They return a result, true or false.
 
     assert output_contains(run, "Paris") and cost_under(run, 0.01)
-
-What is not known proves nothing: a call whose price, tokens or time nobody told fails a budget, unless the caller says
-``on_unknown="ignore"``. For assertions about tools see below.
-
-Assertions about tools: which were called, with what, in which order. They return a result that is true or false.
-
     assert tool_called(run, "get_weather", times=1, with_args={"city": "Paris"})
 
-Each takes a cassette or a run. An assertion that could not fail (an empty list of tools to find) is a ValueError, and a
-trace in which nothing was recorded passes nothing.
+Each takes a cassette or a run. What is not known proves nothing: a call whose price, tokens or time nobody told fails a
+budget, unless the caller says ``on_unknown="ignore"``. An assertion that could not fail (an empty list of tools to
+find) is a ValueError, and a trace in which nothing was recorded passes nothing.
 """
 
 from __future__ import annotations

@@ -1,18 +1,14 @@
-"""A trace: the spans of one run of an agent, and the JSON file that holds them.
+"""A trace: the spans of one run of an agent, the JSON file that holds them, and what a replay of it returns.
 
 The file has two forms, both read, the first written:
 
     {"evalcraft_version": ..., "llmproxy_trace": 1, "cassette": {...}, "spans": [...]}       enveloped
     {"name": ..., "fingerprint": ..., "spans": [...]}                                        flat
 
-`fingerprint` is the original's: over every member of every span, ids and times included; it tells whether a file was
-changed. `behavior_fingerprint` is ours: over what was said and done, so a re-recording that behaves the same has the
-same one. (In the code the class keeps the original's name, Cassette; elsewhere in llmproxy a cassette is what the store
-records, and this is a trace file.)
-
-Trace files on disk: read whole or not at all, written atomically, never overwritten by accident with half a file.
-
-What a replay of a trace returns.
+`fingerprint` is the original's, over every member of every span: it tells whether a file was changed.
+`behavior_fingerprint` is ours, over what was said and done: a re-recording that behaves the same has the same one. The
+class keeps the original's name, Cassette; elsewhere a cassette is what the store records. Files are read whole or not
+at all, and written atomically.
 """
 
 from __future__ import annotations

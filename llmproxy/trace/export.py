@@ -3,15 +3,11 @@
 write_trace     the trace file, `Cassette.load` and Evalcraft read it; the head, with its totals, stands at the end
 write_otlp      OTLP as JSON lines (OpenTelemetry's file exporter): each line one export request
 
-Spans -> OpenTelemetry's, as OTLP JSON.
-
-There a call of a model is one span: request and response become one CLIENT span ``chat <model>``, a tool call with its
-result one ``execute_tool <name>``, a message to a server of tools one CLIENT span ``tools/call <name>`` with ``mcp.*``,
-a conversation one ``invoke_agent``; user input and agent output are messages of the calls they belong to. Trace and
-span ids are digests of ours. Times that are not known are the start's, and the attribute ``llmproxy.unknown`` says so.
-Source: the OTLP specification 1.x (JSON: ids as hex, 64-bit numbers as text).
-
-What a running proxy told of a session's calls, as a trace.
+In OTLP a call of a model is one CLIENT span ``chat <model>``, a tool call with its result one ``execute_tool <name>``,
+a message to a server of tools one CLIENT span ``tools/call <name>`` with ``mcp.*``, a conversation one
+``invoke_agent``; user input and agent output are messages of the calls they belong to. Trace and span ids are digests
+of ours. Times that are not known are the start's, and the attribute ``llmproxy.unknown`` says so. Source: the OTLP
+specification 1.x (JSON: ids as hex, 64-bit numbers as text).
 """
 
 from __future__ import annotations

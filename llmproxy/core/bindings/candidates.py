@@ -4,17 +4,12 @@
 
 Route, model, headers that count, the order of roles and blocks, the names of tools, and what a user typed before
 anything that can hold a bound value (a path, a long id: ``What do my 7 notes say?``). Neither run variables nor
-volatile fields are in it, so it never has to be derived anew when one of them is declared or learned. It finds
-candidates and decides nothing: `fits` does.
+volatile fields are in it, so it never has to be derived anew. It finds candidates and decides nothing: `fits` does.
 
-What a user typed last, looked at before anything else: of many recordings that may fit, most say something else there.
-
-    this run's request -> `TypedText`, which tells at little cost that a recorded request asks something else; or None
-    where only the comparison can
+    this run's request -> `TypedText`: whether a recorded one asks something else, or None where only comparing tells
 
 A suite of a thousand questions that begin with a path has a thousand candidates for each of them. Where no tool
-answered yet, nothing but a path or a declared id can differ in what was typed, and the bindings say where in the
-recorded text one stands.
+answered yet, nothing but a path or a declared id can differ in what was typed last, and the bindings say where.
 """
 
 from __future__ import annotations

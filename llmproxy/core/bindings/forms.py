@@ -2,14 +2,10 @@ r"""Every way in which a run variable is written, on both sides, and where in a 
 
     pairs -> `Forms`, which finds recorded values in a text, longest first, each with what may stand there now
 
-A path has many: itself, what its links resolve to, percent-encoded, escaped in JSON or for a shell, with ``\\``, as a
-folder's name (``-tmp-a-project``), ``~/rest`` below home, relative, hashed, its last part behind a separator. At one
-place the present text has the same form of the present value; or the recorded one unchanged (a committed file names
-another home).
-
-The ways in which agents write a day.
-
-Where a value begins and ends inside of a text.
+A path has many: itself, what its links resolve to, percent-encoded, escaped in JSON or for a shell, with ``\``, as a
+folder's name (``-tmp-a-project``), ``~/rest`` below home, relative, hashed, its last part behind a separator; a day has
+those in which agents write it. At one place the present text has the same form of the present value; or the recorded
+one unchanged (a committed file names another home).
 
 ``/tmp/a`` stands in ``cd /tmp/a/x`` and in ``-I/tmp/a``, and neither in ``/tmp/ab`` nor in ``/private/tmp/a``. Texts
 are read as they are on the wire: inside of nested JSON a line break is the two letters ``\n``, a colour is

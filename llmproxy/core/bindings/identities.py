@@ -1,20 +1,14 @@
-"""Identities: values that tools made, one to one between the recorded run and this one, by the name of their volatile
-field.
+"""Identities: values that tools made, one to one between the recorded run and this one, by their volatile field's name.
 
-    V (recorded) <-> W (present), each of one volatile field; two that became one, or one that became two, are a
-    conflict
+    V (recorded) <-> W (present), each of one volatile field; two that became one, or one that became two, conflict
 
 A distinctive value is found in any text between what is no letter or digit, hex also as a prefix of 7 digits and more
 (a model names 10 of a commit's 40). A short one (``7``, ``app``) may stand anywhere by chance, so it counts only at
 members of tools' JSON that name it.
 
-Short values in a sentence: where one is named so that it can hardly be anything else, though it cannot be exchanged
-there.
-
-    Created task 7.     git push origin topic     see 98e1e
-
-Nobody can tell ``7`` from another number, so it is never bound in a text. But an answer that says ``task 7`` of what is
-task 1007 in this run is wrong: better no answer, and a word about it.
+Nobody can tell ``7`` from another number in a sentence, so it is never bound there. But an answer that says
+``Created task 7``, ``git push origin topic`` or ``see 98e1e`` of what is another in this run is wrong: better no
+answer, and a word about it.
 """
 
 from __future__ import annotations

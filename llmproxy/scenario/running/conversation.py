@@ -1,16 +1,10 @@
-"""A conversation: whose turn it is, what each agent is told, what becomes of its answer, and the verbs by which a
-script asks for more.
+"""A conversation: whose turn it is, what each agent is told, what becomes of its answer, and the verbs of a script.
 
     step = one call of one agent;  turn = user, agent, judge;  it ends with a ScenarioResult, or when nobody goes on
 
-A turn has three roles, in the order user, agent, judge, whatever the order of the list of agents. Several agents of one
-role speak one after the other in list order; the same object listed twice speaks once. A role is over when none of its
-agents is pending.
-
-A message goes to everybody but its author. What a script wrote has no author and goes to all, also to whose role it
-plays.
-
-The judge's call in the last turn that `max_turns` allows is a forced one: it must decide, for nobody speaks after it.
+A turn has three roles, in the order user, agent, judge. Several agents of one role speak in list order; the same object
+listed twice speaks once. A message goes to everybody but its author; what a script wrote goes to all, also to whose
+role it plays. In the last turn that `max_turns` allows the judge must decide, for nobody speaks after it.
 
 A verb for a role drops the roles before it; where the role has spoken already, a new turn begins. Scripted text takes
 the turn of its role and calls nobody. `max_turns` limits `proceed` only.

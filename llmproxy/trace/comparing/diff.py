@@ -2,15 +2,11 @@
 
     (old cassette, new cassette) -> ReplayDiff
 
-Totals are compared as they stand in the cassettes, as the original does. Latency is told and never counts as a change:
-no two recordings take the same time.
-
-Which tool call of one run stands for which of another, and where their arguments and results differ.
-
-Calls are paired by tool name, in order; calls that one side has more are a difference of the sequence, told elsewhere.
-A changed argument is a change of the *contract*, what the agent asks of the tool, unless both values are incidental: a
-whole value that is a UUID, a moment, a call's id, a temporary path. A changed result is information: the world answered
-differently. The paths are the original's: ``arguments.order_id``, ``result.items[0].price``.
+Totals are compared as they stand in the cassettes, as the original does. Latency never counts as a change. Calls are
+paired by tool name, in order; calls that one side has more are a difference of the sequence. A changed argument is a
+change of the *contract*, what the agent asks of the tool, unless both values are incidental: a whole value that is a
+UUID, a moment, a call's id, a temporary path. A changed result is information: the world answered differently. The
+paths are the original's: ``arguments.order_id``, ``result.items[0].price``.
 """
 
 from __future__ import annotations

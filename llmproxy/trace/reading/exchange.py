@@ -5,13 +5,8 @@
 The dialects are `core.dialects.conversation`'s business; here is what spans need besides: declared tools, request
 parameters, ids by which requests name earlier answers, finish reasons, errors, times. Nothing raises on odd input.
 
-The conversation in a request, read once.
-
-An agent sends everything said so far again with each request. `core.dialects.conversation.read_conversation` reads it
-all; here the part that a recent request had already is found by comparing, and what was read then is used again: same
-messages, same objects.
-
-Parts of spans: ids, tokens, arguments and results as values. Pure functions below `trace.reading.spans`.
+An agent sends everything said so far again with each request. The part that a recent request had already is found by
+comparing, and what was read then is used again: same messages, same objects.
 """
 
 from __future__ import annotations

@@ -7,12 +7,9 @@ spans, `output_text` stays what was recorded whatever is overridden (no agent ru
 runs one), `diff` looks at the recording alone. Better than the original: an override that matches nothing warns, or
 raises with ``strict=True``; `step` honours overridden answers too; the network guard stops every kind of connection.
 
-No network while a recording is replayed.
-
-The original replaces ``socket.create_connection``; asyncio and plain sockets pass by it. Here an audit hook of the
-interpreter refuses: it sees every connection and every look-up of a name below all libraries, however the socket was
-made. The hook stays for the life of the process (Python has no way back) and does nothing while no guard is open.
-Sockets of the file system are no network and pass. Process-wide, as the original's.
+The guard is an audit hook of the interpreter, process-wide as the original's: it sees every connection and look-up
+below all libraries. It stays for the life of the process and does nothing while no guard is open. Sockets of the file
+system are no network and pass.
 """
 
 from __future__ import annotations
