@@ -26,9 +26,9 @@ class Agent:
 
     name: str
     package: str
-    """Of npm. `node/NAME` holds its lock, which the first build makes."""
+    """Of npm, or of PyPI (`python`); more than one behind a space. `node/NAME` holds its lock, which the first build makes."""
     command: tuple[str, ...]
-    """How it is asked ASK; ``$NAME`` is a variable of its environment (llmproxy's base URLs), ``{home}`` its home."""
+    """How it is asked ASK; ``$NAME`` is a variable of its environment (llmproxy's base URLs), ``{programs}`` the folder of ours."""
     tool: str
     """The tool that runs a shell command."""
     argument: str
@@ -101,6 +101,18 @@ _COPILOT = Agent(
     {"COPILOT_OFFLINE": "true", "COPILOT_MODEL": "gpt-5"},
     {"description": "look"},
 )
+_CLAUDE = AGENTS[0]
+_CLAUDE_SDK = replace(
+    _CLAUDE, name="claude-sdk-py", package="claude-agent-sdk", command=("python", "{programs}/claude_sdk.py", ASK),
+    tool="mcp__lab__shell", arguments={}, installer="", python=">=3.12",
+)  # fmt: skip
+
+
+def _framework(name: str, package: str, program: str, **more: Any) -> Agent:  # noqa: ANN401 - as of Agent
+    command = ("python", f"{{programs}}/{program}", ASK)
+    return Agent(name, package, command, "shell", "command", python=">=3.12", **{"stream": False, **more})
+
+
 MORE = (
     _COPILOT,
     replace(
@@ -179,5 +191,17 @@ MORE = (
         python=">=3.10,<3.13",
         most=0,
     ),
+    _CLAUDE_SDK,
+    replace(
+        _CLAUDE_SDK,
+        name="claude-sdk-node",
+        package="@anthropic-ai/claude-agent-sdk zod",
+        python="",
+        command=("node", "{programs}/claude_sdk.mjs", ASK),
+    ),
+    _framework("openai-agents", "openai-agents", "openai_agents.py"),
+    _framework("deepagents", "deepagents langchain-openai", "deep_agents.py"),
+    _framework("strands", "strands-agents[openai]", "strands_agents.py", stream=True),
+    _framework("adk", "google-adk", "adk.py", variables={"GEMINI_API_KEY": "test"}),
 )
 """Those that `scripts/lab/compatibility` alone runs, in their newest versions."""

@@ -54,11 +54,11 @@ def _lock(agent: Agent, found: Environment) -> str:
     folder = found.lock.parent
     folder.mkdir(parents=True, exist_ok=True)
     if agent.python:
-        found.lock.write_text(agent.source or agent.package)
+        found.lock.write_text((agent.source or agent.package).replace(" ", "\n"))
         return ""
     (folder / "package.json").write_text(json.dumps({"name": f"llmproxy-coding-{agent.name}", "private": True}))
     wanted = ["--package-lock-only", "--save-exact", "--omit-lockfile-registry-resolved"]
-    command = ["npm", "install", *_QUIET, *wanted, "--prefix", str(folder), agent.source or agent.package]
+    command = ["npm", "install", *_QUIET, *wanted, "--prefix", str(folder), *(agent.source or agent.package).split()]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -104,10 +104,10 @@ def add_node(here: Path) -> None:
 
 def version_of(agent: Agent, here: Path) -> str:
     """Return which version of an agent was installed."""
-    place = environment_of(agent, here).place
+    place, package = environment_of(agent, here).place, agent.package.partition(" ")[0].partition("[")[0]
     if not agent.python:
-        return str(json.loads((place / agent.package / "package.json").read_text("utf-8"))["version"])
-    named = f"{agent.package.replace('-', '_')}-*.dist-info"
+        return str(json.loads((place / package / "package.json").read_text("utf-8"))["version"])
+    named = f"{package.replace('-', '_')}-*.dist-info"
     return next(place.glob(f"lib/python*/site-packages/{named}")).name.split("-")[1].removesuffix(".dist")
 
 

@@ -32,6 +32,8 @@ from .environments import HERE, programs_of
 
 SECONDS = 240
 """An agent that takes longer hangs."""
+PROGRAMS = HERE.parent / "programs"
+"""Agents that are a few lines on an SDK."""
 AWAY = ("unshare", "--user", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$0" "$@"')
 """Runs a command where no network is but its own loopback."""
 
@@ -193,6 +195,7 @@ class Lab:
     def run(self, where: Where, upstream: str, *words: str, cut_off: bool = False) -> Ran:
         """Run the agent under a command of llmproxy."""
         own = {name: value.replace("{home}", str(where.home)) for name, value in self.agent.variables.items()}
+        own["PACKAGES"] = str(self.packages / self.agent.name)
         path = f"{programs_of(self.agent, self.packages)}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         env = clean_env(
             {
@@ -209,6 +212,7 @@ class Lab:
         options += ["--cassette", self.agent.name] if words[0] == "run" else []
         options += [word for name in ("openai", "anthropic", "gemini") for word in ("--upstream", f"{name}={upstream}")]
         asked = " && ".join(filter(None, [self.agent.before, _shell(self.agent.command)]))
+        asked = asked.replace("{programs}", str(PROGRAMS))
         command = [*words, *options, "--", "sh", "-c", asked]
         if cut_off and can_cut_off():
             command = [*AWAY, *python_itself("llmproxy"), *command]

@@ -16,7 +16,7 @@ from tests.support.process import clean_env
 from tests.support.tools import SERVER, http_server
 
 from .agents import AGENTS, COMMON, Agent
-from .environments import programs_of
+from .environments import HERE, programs_of
 
 DEAD = "http://127.0.0.1:9"
 ASKED, SAID = "Say hello.", "It says hello."
@@ -35,6 +35,8 @@ class AgentWithTools:
     base: Path
     over: str
     """``stdio`` or ``http``."""
+    packages: Path = HERE
+    """Where its packages lie."""
 
     @property
     def ran(self) -> list[str]:
@@ -82,7 +84,7 @@ class AgentWithTools:
         """Run it."""
         own = {name: value.replace("{home}", str(self.base)) for name, value in self.agent.variables.items()}
         own |= {"HOME": str(self.base), "XDG_DATA_HOME": str(self.base), "PWD": str(self.base / "w"), **_WAITS}
-        own["PATH"] = os.pathsep.join((str(programs_of(self.agent)), os.environ["PATH"]))
+        own["PATH"] = os.pathsep.join((str(programs_of(self.agent, self.packages)), os.environ["PATH"]))
         given = ["--store", str(self.base / "x.db")]
         given += [f"--upstream={name}={upstream}" for name in ("anthropic", "openai")]
         return subprocess.run(
