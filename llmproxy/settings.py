@@ -488,7 +488,7 @@ class Settings:
         "400|404|422|501|503",
         default=None,
         description="HTTP status of a miss, instead of the one that the clients of a dialect take best: 400 for "
-        "Claude's API, OpenAI's responses and Copilot CLI, 501 for Claude Code, 404 for all others.",
+        "Claude's API and OpenAI's responses, 422 for Copilot CLI, 501 for Claude Code, 404 for all others.",
     )
     max_request: int = _option(
         values.read_size,

@@ -37,6 +37,12 @@ CLIENTS = (
         configured=r"base_url",
     ),
     Client(
+        "pi",
+        'it reads no variable: {"providers": {"openai": {"baseUrl": "..."}}} in ~/.pi/agent/models.json, with what '
+        "$OPENAI_BASE_URL says in `sh -c '...'`",
+        package="@mariozechner/pi-coding-agent",
+    ),
+    Client(
         "@ai-sdk/google",
         "it reads no variable: createGoogleGenerativeAI({ baseURL: process.env.GOOGLE_GEMINI_BASE_URL && "
         "process.env.GOOGLE_GEMINI_BASE_URL + '/v1beta' })",

@@ -217,8 +217,10 @@ _CLIENTS = (
     # 2.1.332 asks six times at 400 and 422 (with fewer betas, then other tools), and says at 404 that the model may not
     # exist; at 501 once, whole, as 2.1.197 does
     ClientRow("user-agent", "claude-cli/", "anthropic", 501, degrades=True),
-    # GitHub Copilot CLI 1.0.102: once at any status; at 404 it says that the model was not found, and nothing of ours
-    ClientRow("x-interaction-type", "", "openai", 400),
+    # GitHub Copilot CLI says at 404 that the model was not found, and nothing of ours; 1.0.60 asks three times at 400,
+    # it and 1.0.102 once at 422, whole
+    ClientRow("x-interaction-type", "", "openai", 422),
+    ClientRow("x-interaction-type", "", "anthropic", 422),
 )
 """Measured with `scripts/lab/miss-status`; the first that fits counts."""
 
