@@ -118,14 +118,19 @@ def test_calls_replay_with_their_trailers_and_statuses(tmp_path: Path) -> None:
         assert wanted[2][:2] == (grpc.StatusCode.NOT_FOUND, "no such thing: ä%")
         with Rig("record", store, {"xai": up.url}) as rig, channel(rig) as c:
             assert play(c) == wanted
+            assert say(c, f"with {KEY} in it".encode())[2] == f"answer to with {KEY} in it".encode()
         asked = len(up.asked)
         assert up.asked[-1].get("grpc-accept-encoding") in (None, "identity")
         for speed in (0, 1):
             with Rig("replay", store, {"xai": up.url}, speed=speed) as rig, channel(rig) as c:
                 assert play(c) == wanted
-        assert len(up.asked) == asked == 14
+        assert len(up.asked) == asked == 15
     assert {each.provider for each in recorded(store)} == {"xai"}
-    assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.iterdir())
+    kept = recorded(store)[-1]
+    assert b"with [REDACTED-1:credential] in it" in kept.request.body
+    assert kept.response.body.startswith(b"\0\0\0\0\x31answer to with REDACTED")
+    assert len(kept.response.body) == 5 + 0x31
+    assert not any(KEY in str(each) for each in recorded(store))
 
 
 def test_a_key_is_path_metadata_that_counts_and_bytes(tmp_path: Path) -> None:
@@ -146,7 +151,7 @@ def test_a_key_is_path_metadata_that_counts_and_bytes(tmp_path: Path) -> None:
 def test_a_miss_is_a_status_with_our_text(tmp_path: Path) -> None:
     """No client asks twice; the text names the nearest recording, and arrives whole."""
     with Upstream() as up, Rig("record", tmp_path / "x.db", {"xai": up.url}) as rig, channel(rig) as c:
-        say(c, b"hello")
+        say(c, b"\x0a\x05hello")
     with Rig("replay", tmp_path / "x.db", {"xai": "http://127.0.0.1:9"}) as rig, channel(rig) as c:
         code, text, *_ = say(c, b"hello there")
         assert code is grpc.StatusCode.FAILED_PRECONDITION
@@ -154,7 +159,8 @@ def test_a_miss_is_a_status_with_our_text(tmp_path: Path) -> None:
         assert "no recorded response" in text
         assert "hello there" in text
         assert many(c, b"x")[0] is grpc.StatusCode.FAILED_PRECONDITION
-        assert len(rig.outcomes) == 2
+        assert 'message 1: "hello" -> "hi"' in str(say(c, b"\x0a\x02hi")[1])
+        assert len(rig.outcomes) == 3
 
 
 def test_an_upstream_that_is_away_is_unavailable(tmp_path: Path) -> None:

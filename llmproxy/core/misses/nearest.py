@@ -35,6 +35,8 @@ from llmproxy.core.traffic.differences import (
     raw,
     volatile,
 )
+from llmproxy.core.traffic.grpc import find_texts, split_messages
+from llmproxy.core.traffic.interaction import is_grpc
 from llmproxy.errors import SettingsError
 
 _BUDGET = 32 << 20
@@ -347,13 +349,20 @@ def _places(old: Canonical, new: Canonical) -> list[Place]:
         found += compare(new.operation, old.tree, new.tree, COUNTED)
     elif old.body != new.body:
         left, right = (canonical.body[:_RAW].decode("utf-8", "backslashreplace") for canonical in (old, new))
-        found.append(Place("body", "body", left, right))
+        found += _pairs("message", _texts(old), _texts(new)) or [Place("body", "body", left, right)]
     found += _pairs("query", old.query, new.query)
     found += _pairs("headers", *(_without_state(each.headers) for each in (old, new)))
     if _state(old) != _state(new):
         said = (_AS_RECORDED, "otherwise") if _state(old) and _state(new) else ("changed", "unchanged")
         found.append(Place(_CHANGES, _CHANGES, *(said if _state(old) else said[::-1])))
     return found[:COUNTED]
+
+
+def _texts(canonical: Canonical) -> list[tuple[str, str]]:
+    """Return what can be read in messages of gRPC: (numbers of fields, text)."""
+    if not is_grpc(canonical.headers):
+        return []
+    return [text for _, data in split_messages(canonical.body) for text in find_texts(data)]
 
 
 _CHANGES = "what was changed before of what it names"
@@ -373,7 +382,8 @@ def _pairs(where: str, old: Sequence[tuple[str, str]], new: Sequence[tuple[str, 
     if tuple(old) == tuple(new):
         return []
     found = raw(dict(old), dict(new), COUNTED)
-    return [Place(f"{where} {path[2:]}", where + path[1:], left, right) for path, left, right in found]
+    named = ((path[2:].removeprefix('"').removesuffix('"]'), path, left, right) for path, left, right in found)
+    return [Place(f"{where} {name}", where + path[1:], left, right) for name, path, left, right in named]
 
 
 AROUND = 160
