@@ -286,8 +286,8 @@ class _Framed(NamedTuple):
         words = [frames.split(render(part.value)) for part in request.frames]
         others = Counter(text for split in (*systems, *words) for text in split.others)
         others |= Counter({value for split in (*systems, *words) for value in split.values})
-        own = [line for split in (*systems, *words) for line in split.own]
-        return cls(own, others, {text for split in words for text in (*split.others, *split.values)})
+        own = dict.fromkeys(line for split in (*systems, *words) for line in split.own)  # reminders come again
+        return cls([*own], others, {text for split in words for text in (*split.others, *split.values)})
 
 
 def touches_data(change: Change, data: AbstractSet[str]) -> bool:

@@ -109,6 +109,27 @@ def test_a_new_recording_supersedes_and_heals(open_: Opener) -> None:
     assert gone == {first, failed[0]}
 
 
+def test_staged_recordings_take_their_place_at_once(open_: Opener) -> None:
+    """Those that they replace are superseded, the rest stays; who recorded elsewhere sees it, and nobody else's lease breaks."""
+    staged, place_ = ("default@new", 1), ("default", 1)
+    with open_() as store:
+        old, kept = (store.add(interaction(n), supersede=False) for n in (1, 2))
+        for each in (staged, place_):
+            store.begin(*each, exclusive=True, holder="us")
+        made = [store.add(interaction(n, cassette=staged[0]), supersede=False) for n in (1, 3)]
+        store.promote(staged, place_, [old], holder="us", clean=True)
+        assert {row.id for row in store.summaries(*place_)} == {kept, *made}
+        assert store.closed_cleanly(*place_)
+        assert [info.name for info in store.cassettes()] == ["default"]
+    with open_() as other:
+        assert [slot.id for slot in other.slots(*place_, "agent", key(1))] == [made[0]]
+        assert {row.id for row in other.summaries(superseded=True)} == {old, kept, *made}
+        other.begin(*place_, exclusive=True, holder="them")
+        with pytest.raises(CassetteBusy):
+            other.promote(staged, place_, [kept], holder="us", clean=True)
+        assert kept in {row.id for row in other.summaries(*place_)}
+
+
 def test_everything_of_an_interaction_comes_back(open_: Opener) -> None:
     """Byte for byte: odd texts, headers in order, borders of chunks, ids, run variables, unknown numbers."""
     odd = interaction(
