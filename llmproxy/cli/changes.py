@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from llmproxy.amounts import name_some
 from llmproxy.cli.parts.options import LAST_REPORT, OnRecordings, flags_of, gather, options_of, record_first
 from llmproxy.cli.parts.printing import line, print_line
 from llmproxy.cli.parts.run_options import RunArguments
@@ -191,9 +192,8 @@ def _list(loaded: Loaded) -> None:
     for each, cassettes in rows.items():
         until = f", until {each.until}" if each.until else ""
         when = f", for {each.when.client} {each.when.since}".rstrip() if each.when else ""
-        print_line(
-            f"{each.name}  {line(each.segment)}  accepted {each.accepted}{until}{when}  {line(' '.join(cassettes))}"
-        )
+        where = line(name_some(cassettes, " "))
+        print_line(f"{each.name}  {line(each.segment)}  accepted {each.accepted}{until}{when}  {where}")
         for text in each.difference.splitlines():
             print_line(f"    {printable(text)}")
 
@@ -213,4 +213,4 @@ def _drop(loaded: Loaded, names: Sequence[str]) -> None:
     }
     check_folder(loaded, left)
     write_accepted(loaded, left)
-    print_line(f"dropped: {', '.join(names)}, in {line(' '.join(left))}; what it covered is a miss again.")
+    print_line(f"dropped: {', '.join(names)}, in {line(name_some(left, ' '))}; what it covered is a miss again.")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.changes.accepted import AcceptedChange, Condition, accept
+from llmproxy.core.changes.accepted import AcceptedChange, Condition, accept, build_gone
 from llmproxy.core.changes.values import Origin, Source, TrialCall, Why
 from llmproxy.core.engine.carried_answers import find_merged
 from llmproxy.core.keys.scrub import Rules
@@ -177,6 +177,39 @@ def test_an_upgrade_of_a_client_is_one_change(tmp_path: Path, more: Json, status
         put_accepted(opened, "c", accept(call.changes, TODAY))
     with InProcess(store, "replay") as proxy:
         assert _send(proxy, *_ask_as(**{"version": "2.1.332", **more})).status == status
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "said"),
+    [
+        ({"overrides": {}}, 200, b""),
+        ({"fork": {"live": False}}, 200, b""),
+        ({"live": ["mcp"]}, 404, b"a session with live channels carries nothing"),
+        ({"fork": {"live": True}}, 200, b"live"),
+    ],
+)
+def test_what_goes_live_carries_nothing(store: Path, asked: Json, status: int, said: bytes) -> None:
+    """A miss says it; a run that forks asks its provider. Overrides, and a fork that is only looked for, carry on."""
+    _accept(store, _ask(EDITED))
+    with InProcess(store, "replay", allow_live=True) as proxy:
+        assert proxy.control("POST", "sessions", name="c", **asked)[0] == 201
+        answer = _send(proxy, _ask(EDITED))
+        assert (answer.status, said in answer.body) == (status, True), answer.body
+
+
+def test_a_call_that_may_be_gone_is_not_unused(store: Path) -> None:
+    """Somebody accepted that it is no longer made; it is unused again when that is taken back."""
+    _record(store, (_ask(SYSTEM, "Title?"), "A title", 200))
+    with open_store(store, writable=True, now=lambda: NOW) as opened:
+        key = next(row.key for row in opened.summaries("c") if row.last_user_text == "Title?")
+        gone = build_gone("chat.completions", key, Origin(Source.PROMPT))
+        counts = []
+        for accepted in (accept([gone], TODAY), []):
+            put_accepted(opened, "c", accepted)
+            with InProcess(store, "replay") as proxy:
+                _send(proxy, _ask(SYSTEM))
+                counts.append(proxy.control("GET", "sessions/c")[1]["unused_total"])
+    assert counts == [0, 1]
 
 
 def test_a_session_may_ask_anew_instead(store: Path) -> None:
