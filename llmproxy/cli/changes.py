@@ -139,9 +139,7 @@ def accepted_by_cassette(loaded: Loaded) -> dict[str, tuple[AcceptedChange, ...]
 
 
 def check_folder(loaded: Loaded, cassettes: Iterable[str]) -> None:
-    """Raise SettingsError if a cassette has a file, and nobody said in which folder: a fresh clone knew nothing of what
-    is accepted in the store alone.
-    """
+    """Raise SettingsError if a cassette has a file in an unknown folder: a fresh clone would not know it."""
     settings = loaded.settings
     if settings.cassette_dir is None and server_of(settings.store) is None:
         with open_given(settings.store) as store:

@@ -83,10 +83,7 @@ class StreamEndedHook(commands.StartHook):  # type: ignore[no-untyped-call]
 
 
 class PatientConnection(BufferedH2Connection):
-    """mitmproxy's, where who will begin no other stream gets those that it has begun.
-
-    Servers say so before they close a connection, and AWS's SDK for JavaScript when the head of an answer is there.
-    """
+    """mitmproxy's, but streams begun before a GOAWAY (a server's, AWS's SDK for JavaScript's) go on."""
 
     leaving = False
 

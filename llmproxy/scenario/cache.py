@@ -321,11 +321,7 @@ class Function:
         return f"{name}:{hashlib.sha256(told.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
     def key(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, cache_key: str, sample: int = 1) -> str:
-        """Return the key of a call: function, bound arguments with defaults, class and `state` of `self`.
-
-        Raises TypeError: the function does not take these arguments; Unfit: one of them cannot be written down;
-        AttributeError: `self` lacks a field of `state`.
-        """
+        """Return the key of function, arguments, class, `state` of `self`. Raises TypeError, Unfit, AttributeError."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given, writer = dict(bound.arguments), _KeyWriter()

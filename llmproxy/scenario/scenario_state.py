@@ -90,36 +90,22 @@ class ScenarioState(BaseModel):
         return self.executor.rollback_messages_to(index)
 
     def tool_calls(self, name: str | None = None) -> ToolCalls:
-        """Return the calls of a tool, or of all, in order: those of the messages, and those that only the wire saw.
-
-        Raises MachineError where calls may be missing: an answer that nobody can read, or calls that belong to nobody.
-        """
+        """Return a tool's calls, or all, of messages and the wire. Raises MachineError: some may be missing."""
         if self._executor is not None:
             self._require(self._executor, f"what {name!r} was called with" if name else "which tools were called")
         return ToolCalls([call for call in self._all_calls() if name in {None, call.name}], name)
 
     def server_calls(self, name: str | None = None) -> ToolCalls:
-        """Return what servers of tools (MCP) really got and returned, of one tool (by its server's name) or of all, in
-        order.
-
-        Raises MachineError where that is not known: no proxy, no server was seen in this run, or nothing was recorded
-        of a call.
-        """
+        """Return what servers (MCP) got and returned, of a tool by its server's name, or all. Raises MachineError."""
         what = f"what a server got for {name!r}" if name else "what servers of tools got"
         return select_served(self._require_served(what).tools, name)
 
     def server_differences(self) -> list[str]:
-        """Return where servers of tools got something else than models asked for; empty where they got just that.
-
-        Raises MachineError where it is not known what either was.
-        """
+        """Return where servers got something else than models asked for. Raises MachineError: not known."""
         return self._find_differences(find_differences, "whether servers got what models asked for")
 
     def misread_results(self) -> list[str]:
-        """Return where a model read something else than its server returned; empty where each result held what came.
-
-        What the agent puts around a result is no difference. Raises MachineError where it is not known what either was.
-        """
+        """Return where models read something else than came, but for what agents add. Raises MachineError."""
         return self._find_differences(find_misread, "whether models read what servers returned")
 
     def _find_differences(self, find: Callable[[Sequence[ToolUse], ServedTools], list[str]], what: str) -> list[str]:

@@ -260,10 +260,7 @@ class RunSession:
             self._before |= await asyncio.to_thread(self._count_arrived, {source})
 
     async def count_unattributed(self) -> int:
-        """Return how many calls arrived under this process's own name since the run began while nobody had the turn.
-
-        With runs in parallel each of them sees the same ones: whose they are is not known.
-        """
+        """Return how many calls came under this process's name in nobody's turn; parallel runs share them."""
         now = await asyncio.to_thread(self._count_arrived, self._watched)
         return sum(max(count - self._before.get(name, 0), 0) for name, count in now.items())
 

@@ -146,11 +146,7 @@ async def turn(
 
 @asynccontextmanager
 async def bind_source(control: Control, source: str, session: str, patience: float = PATIENCE) -> AsyncIterator[float]:
-    """Have what arrives under `source` (a running service's base URLs name it) land in `session`; gives the seconds
-    waited.
-
-    Raises MachineError: it stays bound to another, or the proxy is gone.
-    """
+    """Have what arrives under `source` land in `session`; gives the seconds waited. Raises MachineError."""
     queue = queue_of(control.url, source)
     waited = await queue.take()
     steps = _Steps(control, session)

@@ -57,10 +57,7 @@ class LLM:
     """Gives the name in URLs for calls of `party`; None: the session's own, under which they are the agent's."""
 
     def base_url(self, provider: str) -> str:
-        """Return what a provider's own SDK takes as base URL: ``base_url("openai")``, ``"groq"``.
-
-        A name that the proxy has of its own (``--upstream mine=URL``) is as good.
-        """
+        """Return a provider's base URL for its SDK, ``"openai"``, ``"groq"``, or a name of ``--upstream mine=URL``."""
         return session_url(self.proxy, self._name()) + _paths().get(provider, f"/{provider}")
 
     @property

@@ -92,9 +92,7 @@ def _check_toml_table(table: object, path: Path) -> dict[str, Any]:
 
 
 def read_description(text: str, flag: str) -> Mapping[str, Any]:
-    """Read an agent or store from the command line: an address, or YAML as in a suite; an agent also as
-    ``module:function``, or as a command. Raises SuiteError.
-    """
+    """Read an agent (address, YAML, ``module:function``, command) or store (address, YAML). Raises SuiteError."""
     if flag == "--agent" and not re.match(r"\s*([{[]|\w+:\s)", text):
         return _read_agent(text.strip())
     if flag == "--entity-store" and "://" in text and not text.lstrip().startswith("{"):

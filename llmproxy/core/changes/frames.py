@@ -113,9 +113,7 @@ def digest_line(line: str) -> str:
 
 
 def _build_pattern(text: str) -> re.Pattern[str]:
-    """Return the pattern of a line with holes: ``{}`` for what must stay, ``{*}`` for what the client says of a model,
-    which is compared where the request names it.
-    """
+    """Return a line's pattern: ``{}`` must stay, ``{*}``: the client on a model, compared where it is named."""
     return re.compile(re.escape(text.strip()).replace(r"\{\}", "(.+?)").replace(r"\{\*\}", ".+?"))
 
 

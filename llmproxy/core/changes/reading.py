@@ -182,9 +182,7 @@ def list_call_ids(operation: str, body: object) -> list[str]:
 def read_request(
     canonical: Canonical, ids: Sequence[str], known: KnownAnswers, frames: Frames | None = None
 ) -> ReadRequest:
-    """Read a request; `ids` are those of its calls (`list_call_ids`), `known` the answers of its cassette, `frames`
-    what its client writes.
-    """
+    """Read a request; `ids`: of its calls (`list_call_ids`), `known`: its cassette's answers, `frames`: client's."""
     made = ReadRequest(canonical)
     found = list_segments(canonical.operation, canonical.tree)
     for segment in found:

@@ -83,11 +83,8 @@ class FunctionAgent(AgentAdapter):
         return AdapterAttributes.by(self._found).declared if isinstance(self._found, AgentAdapter) else None
 
     async def open(self, session: RunSession | None) -> None:
-        """Import it, if that is still to be done: in the environment of a turn, so that clients made at import find the
-        proxy.
-
-        Raises AgentUnreachable: there is no such module, or nothing of that name in it; AgentError: it raised while it
-        was imported.
+        """Import it, if still to be done, in a turn's environment. Raises AgentUnreachable: none; AgentError: it
+        raised.
         """
         if session is not None and self._found is None and not _is_there(str(self.target), self.folder):
             async with session.importing():

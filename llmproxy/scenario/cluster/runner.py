@@ -65,9 +65,7 @@ def address_of(where: str, env: Mapping[str, str]) -> str:
 
 @contextmanager
 def open_cluster(where: str, batch: str) -> Iterator[tuple[Any, int]]:
-    """Open a cluster for a test: the module, and how many tries it took; what was started for it ends with the block.
-    Raises MachineError: Ray is not installed, does not answer, or is of another version or Python.
-    """
+    """Open a cluster for a test; yields the module and its tries. Raises MachineError: no Ray, another version."""
     os.environ.update(_QUIET)
     address = address_of(where, os.environ)
     try:
@@ -172,11 +170,7 @@ class RemoteRunner:
     async def run(
         self, name: str, resources: Mapping[str, float] | None, parcel: Parcel, sent: list[Any], *arguments: object
     ) -> Returned[Any]:
-        """Make a run somewhere; `arguments` go to `Node.run`.
-
-        Raises CancelledError: it was cancelled, here or there; LLMProxyError: no node has what it needs, its worker or
-        node died twice, or a node could not run it.
-        """
+        """Make a run somewhere; `arguments` go to `Node.run`. Raises CancelledError; LLMProxyError: no node could."""
         try:
             back = await self._call(name, options_of(resources), (sent, parcel.batch, parcel.version, arguments))
         except Exception as error:

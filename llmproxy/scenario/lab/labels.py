@@ -178,12 +178,7 @@ class Labelling:
 
 
 def runs_of(report: Path, run: str = "", criteria: Iterable[str] = ()) -> list[Labelling]:
-    """Return the runs of a JSON report that have a conversation and criteria.
-
-    `run` is a run's id, or its beginning; `criteria` stand for those of the judge.
-
-    Raises SettingsError: the file is no such report, or nothing in it can be labelled.
-    """
+    """Return a report's runs with criteria; `run`: an id's start, `criteria` for the judge's. Raises SettingsError."""
     try:
         entries = read_entries(report)
         found = [_labelling(*entry, tuple(criteria)) for entry in entries if str(entry[0]["run_id"]).startswith(run)]

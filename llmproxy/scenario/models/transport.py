@@ -87,11 +87,7 @@ class ChatRequest:
 
 
 async def call_model(keywords: Mapping[str, Any], env: Mapping[str, str], *, served: bool, proxied: bool) -> Answer:
-    """Make one call with litellm's keywords; `served` says whether the user told where the model is served.
-
-    Raises CallFailed: no answer that can be used; ModelError: there is no choice in the answer; Exception: whatever
-    litellm raises.
-    """
+    """Make one call; `served`: the user told where. Raises CallFailed; ModelError: no choice; litellm's own."""
     request = build_request(keywords, env, sys.modules.get("litellm"), served=served, proxied=proxied)
     return await in_model_loop(_call_litellm(keywords) if request is None else post(request))
 

@@ -66,11 +66,8 @@ class Traffic:
         self.answered = self.seen
 
     async def late(self, session: RunSession, further: Sequence[Call] | None, *, named: bool = False) -> list[Call]:
-        """Return the agent's calls that nobody could know of; `further` came with the end of the session.
-
-        `named`: everything was said about the run already, so what was never recorded is named like the rest.
-
-        Raises MissError: a request was never recorded; MachineError: the proxy did not say what came.
+        """Return calls of the agent that nobody could know of, of `further`; `named`: name misses. Raises MissError,
+        MachineError: the proxy did not say what came.
         """
         if further is None:
             raise MachineError("the proxy is of an earlier version: it does not tell which calls came last.")

@@ -122,11 +122,7 @@ def _of_step(text: str) -> CriterionResult:
 
 
 def _refuse_denial(label: str, value: object) -> None:
-    """Refuse what a step of one's own returned that must not be passed over.
-
-    Raises AssertionError: False; whoever wrote `lambda state: state.has_tool_call("x")` meant it; TypeError: a
-    generator, of which nothing has run.
-    """
+    """Raise AssertionError for a step's False, which was meant, and TypeError for a generator that never ran."""
     if value is False:
         raise AssertionError(f"the step {label} returned False")
     if inspect.isgenerator(value) or inspect.isasyncgen(value):

@@ -197,11 +197,7 @@ class _SuiteNode(Node):
 
 
 class InOrder:
-    """Hands events on in the order in which one machine would tell them, run by run, whichever run ends first.
-
-    A run is handed on as soon as all before it were; a test that is killed leaves everything up to the first run that
-    had not ended.
-    """
+    """Hands events on run by run, in one machine's order, each as soon as all before it were."""
 
     def __init__(self, handlers: Sequence[Handler], order: Sequence[tuple[str, int]]) -> None:
         """Hand them to `handlers`; `order`: scenario and sample of each run."""

@@ -134,11 +134,7 @@ class RunContext:
         return self._stores[id(case.suite)]
 
     def entities_for(self, case: SuiteCase) -> list[str]:
-        """Return every entity that an agent may touch in a run: those of the store's description and of the whole
-        suite, each once.
-
-        A scenario that names none may still make its agent write rows, which the next one must not find.
-        """
+        """Return every entity of the store and the suite, once: an agent may write rows that no scenario names."""
         if self.recorded is not None:
             return []
         mapping, _ = self._find_description("store", self.store, case.suite, case.folder)

@@ -96,11 +96,7 @@ def find_foreign(run: RunRows, info: EntityInfo, before: Baseline) -> Rows:
 
 
 def find_changed(run: RunRows, info: EntityInfo, before: Baseline) -> list[ChangedRow]:
-    """Return the rows that may be new ones under old numbers, newest number first.
-
-    A number is given out again only where it and all above it were free: below a row that is as it was, everything was
-    only changed.
-    """
+    """Return possible new rows under old numbers, newest first: a number and all above it were free."""
     old = before.contents.get(info.name)
     if not old:
         return []
