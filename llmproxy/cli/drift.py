@@ -112,7 +112,7 @@ def drift(
             for each in kept.parent.iterdir():
                 if each.name.startswith(kept.name):
                     each.unlink()
-    new = _read_night(kept, night)
+    new = _read_nights(kept, night)
     found = [_Compared.of(each, old.get(_question(each.recorded), ()), new.get(_question(each.recorded), ()))
              for each in plan.chosen]  # fmt: skip
     verdicts = _judge(found)
@@ -425,10 +425,6 @@ def _read_earlier(kept: Path, plan: _Plan) -> dict[tuple[str, str, bytes], list[
     since = {_question(each): recorded_at(each.started_at, each.response.headers) for each in asked}
     every = _read_nights(kept, _BEFORE, since)
     return {name: [each for each in found if each.usable] for name, found in every.items()}
-
-
-def _read_night(kept: Path, night: str) -> dict[tuple[str, str, bytes], list[Contract]]:
-    return _read_nights(kept, night)
 
 
 @dataclass(frozen=True, slots=True)

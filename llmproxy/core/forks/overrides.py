@@ -131,14 +131,14 @@ class Overrides:
         return {
             "tools": [each.to_json() for each in self.tools],
             "answers": [
-                {"call": number, "text": said.text, "tool_calls": [_call_to_json(call) for call in said.tool_calls]}
+                {
+                    "call": number,
+                    "text": said.text,
+                    "tool_calls": [{"name": call.name, "arguments": call.arguments} for call in said.tool_calls],
+                }
                 for number, said in sorted(self.answers.items())
             ],
         }
-
-
-def _call_to_json(call: ToolCall) -> dict[str, Json]:
-    return {"name": call.name, "arguments": call.arguments}
 
 
 # -- from JSON

@@ -142,10 +142,6 @@ def _operations(*rows: Operation, **paths: str) -> dict[str, Operation]:
     return {paths.get(row.name.replace(".", "_"), "/" + row.name.replace(".", "/")): row for row in rows}
 
 
-def _operations_named(*names: str) -> tuple[Operation, ...]:
-    return tuple(Operation(name) for name in names)
-
-
 _TREES = (
     "assistants", "audio.voices", "batches", "chatkit.sessions", "chatkit.threads", "conversations", "evals",
     "libraries", "skills", "threads", "videos",
@@ -165,11 +161,11 @@ MESSAGES = {
 
 OPENAI = {
     **_operations(
-        *_operations_named(
+        *map(Operation, (
             "completions", "embeddings", "moderations", "rerank", "score",
             "responses.compact", "responses.input_tokens", "images.generations", "audio.speech",
             "fim.completions", "agents.completions",
-        ),
+        )),
         Operation("threads.runs", keeps=True),
         *(Operation(name, multipart=True) for name in (
             "images.edits", "images.variations", "audio.transcriptions", "audio.translations",

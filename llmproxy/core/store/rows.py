@@ -127,10 +127,6 @@ def from_sql(value: str | bytes) -> str:
         raise CassetteCorrupt(f"What was recorded is damaged: {value!r:.60} stands where a text was.") from error
 
 
-def _maybe(value: str | bytes | None) -> str | None:
-    return None if value is None else from_sql(value)
-
-
 def _int(value: int | None) -> int | None:
     """A count that a provider made up and SQLite cannot hold is unknown."""
     return value if value is None or -(1 << 63) <= value < 1 << 63 else None
@@ -234,7 +230,8 @@ def to_interaction(row: dict[str, Any], body: bytes, response: Response, made_id
             from_sql(row["method"]), from_sql(row["target"]), to_headers(row["request_headers"]), body
         ),
         response=response, started_at=row["started_at"], cassette=from_sql(row["cassette"]), sample=row["sample"],
-        party=from_sql(row["party"]), occurrence=row["occurrence"], id=row["id"], model=_maybe(row["model"]),
+        party=from_sql(row["party"]), occurrence=row["occurrence"], id=row["id"],
+        model=None if row["model"] is None else from_sql(row["model"]),
         stream=bool(row["stream"]), upstream=from_sql(row["upstream"]),
         usage=Usage(
             row["input_tokens"], row["output_tokens"], row["cached_tokens"], row["cache_written_tokens"],

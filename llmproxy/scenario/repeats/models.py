@@ -105,7 +105,11 @@ class ModelComparison:
                 for verdict, times in sorted(self.verdicts.items())
             ],
             "used": {
-                name: {"recorded": _float(before), "mean": found and mean(found), "interval": _ends(_interval(found))}
+                name: {
+                    "recorded": None if before is None else float(before),
+                    "mean": found and mean(found),
+                    "interval": _ends(_interval(found)),
+                }
                 for name, before, found in self._list_uses()
             },
             "unknown_tools": dict(sorted(self.unknown.items())),
@@ -178,7 +182,3 @@ def _format_interval(interval: Interval | None, shown: Callable[[float], str]) -
 
 def _count(value: float | Decimal) -> str:
     return number(int(value)) if value == int(value) else f"{float(value):,.1f}"
-
-
-def _float(value: float | Decimal | None) -> float | None:
-    return None if value is None else float(value)

@@ -169,9 +169,8 @@ def with_rows(raw: Map, path: Path, variables: object, problems: Problems, doubt
     try:
         found = rows_of(file)
     except RowError as error:
-        problems.add(
-            YamlPlace(show_path(file), error.line, 1) if error.line else at, _explain_row(error, said), error.hint
-        )
+        place = YamlPlace(show_path(file), error.line, 1) if error.line else at
+        problems.add(place, error.problem if error.line else f"{said}: {error.problem}", error.hint)
         found = []
     for each in [_map(row, file) for row in found] or [_every_name(made, at)]:
         rows.put(each, each.place)
@@ -189,10 +188,6 @@ def distinct(sets: list[Map]) -> list[Map]:
         text = "".join(str(value) for value in each.values())
         found.setdefault(number if "$" in text else tuple((name, _shape(value)) for name, value in each.items()), each)
     return list(found.values())
-
-
-def _explain_row(error: RowError, said: str) -> str:
-    return error.problem if error.line else f"{said}: {error.problem}"
 
 
 def _map(row: Row, file: Path) -> Map:

@@ -100,7 +100,7 @@ async def _converse(
     strays = await context.strays() if step.about_wire and not context.wire.step(window.after).exchanges else 0
     done.again, done.rest = lambda: evaluate_traffic(context, step, window, strays), [*answer.judged, *done.rest]
     done.recheck_traffic()
-    if _claims_success(answer.text) and any(
+    if _DONE.search(answer.text) and any(
         each.name.startswith("tools.") and not each.actual for each in done.wire if each.message
     ):
         said = "the answer says that something was done, and an expected tool was not called"
@@ -141,11 +141,6 @@ def _differing(context: StepContext, window: Window) -> list[str]:
 
 _TOLD = 3
 """Differences that a label lists."""
-
-
-def _claims_success(answer: str) -> bool:
-    """Return whether an answer says that something was done."""
-    return _DONE.search(answer) is not None
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def translate_errors(url: URL, doing: str) -> Iterator[None]:
         yield
     except DBAPIError as error:
         said = " ".join(str(error.orig).split())[:500]
-        if error.connection_invalidated or _never_connected(error):
+        if error.connection_invalidated or error.statement is None:  # a failed connect has no statement
             raise StoreLost(
                 f"the store {show_url(url)} cannot be reached ({doing}): {said}",
                 hint="Is it running? Nothing was written twice.",
@@ -123,8 +123,3 @@ def translate_errors(url: URL, doing: str) -> Iterator[None]:
         raise StoreRefused(f"the store {show_url(url)} refused ({doing}): {said}") from error
     except SQLAlchemyError as error:
         raise StoreError(f"the store {show_url(url)} failed ({doing}): {error}") from error
-
-
-def _never_connected(error: Any) -> bool:  # noqa: ANN401 - DBAPIError, imported late
-    """Tell a failed connect: it has no statement."""
-    return error.statement is None

@@ -154,7 +154,8 @@ def changes(
         if tag == "equal":
             equal_after -= i2 - i1
             kept_all += i2 - i1
-            pruned += sum(_thoughts_gone(a, b) for a, b in zip(expected[i1:i2], body[j1:j2], strict=True))
+            pairs = zip(expected[i1:i2], body[j1:j2], strict=True)
+            pruned += sum(item.reasoning and not sent.reasoning for item, sent in pairs)
             continue
         if tag == "insert":
             new += body[j1:j2] if i1 == len(expected) else []
@@ -270,10 +271,6 @@ def _count_lost(item: HistoryItem, sent: HistoryItem) -> int:
         return len(item.calls) - len(sent.calls) if set(sent.calls) <= set(item.calls) else 0
     same_call = item.call_id is not None and item.call_id == sent.call_id
     return int(item.role == "tool" and same_call and len(sent.alike) < len(item.alike))
-
-
-def _thoughts_gone(item: HistoryItem, sent: HistoryItem) -> int:
-    return int(item.reasoning and not sent.reasoning)
 
 
 def _is_edited(item: HistoryItem, sent: HistoryItem) -> bool:
