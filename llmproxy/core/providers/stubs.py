@@ -193,7 +193,8 @@ def _answer_metadata(asked: Asked) -> Response:
     at = f"{asked.origin}/{below}".rstrip("/")
     if kind == "oauth-protected-resource":
         return answer_json({"resource": at, "authorization_servers": [asked.origin]})
-    ends = {f"{name}_endpoint": f"{asked.origin}{_OURS}{name}" for name in ("authorization", "token", "registration")}
+    ways = {"authorization": "authorization", "token": "token", "registration": "register"}
+    ends = {f"{name}_endpoint": f"{asked.origin}{_OURS}{last}" for name, last in ways.items()}
     grants = ["authorization_code", "refresh_token", "client_credentials", _JWT_GRANT]
     methods = ["none", "client_secret_basic", "client_secret_post", "private_key_jwt"]
     more = {"grant_types_supported": grants, "token_endpoint_auth_methods_supported": methods}
@@ -271,9 +272,9 @@ STUBS: tuple[Stub, ...] = (
     Stub("aws-container", _answer_aws_metadata, _KEY, "GET", "/v[12]/credentials(/.*)?", "169.254.170.*"),
     Stub("ci-oidc", _answer_token, _KEY, "GET", ".*/idtoken(/.*)?", _RUNNERS),
     Stub("oauth-discovery", _answer_metadata, _KEY, "GET", _DISCOVERY),
-    Stub("oauth-registration", _answer_registration, _KEY, "POST", f"{_OURS}registration"),
+    Stub("oauth-registration", _answer_registration, _KEY, "POST", ".*/register", says={"redirect_uris": ".+"}),
     Stub("oauth-authorization", _answer_authorization, _KEY, "GET", f"{_OURS}authorization"),
-    Stub("oauth-token", _answer_token, _KEY, "POST", f"{_OURS}token"),
+    Stub("oauth-token", _answer_token, _KEY, "POST", ".*/(oauth2?|(access_)?token)", says={"grant_type": ".+"}),
     Stub("preconnect", _answer_nothing, "it opens a connection, and its answer is not read", "HEAD", "/|/api/hello"),
     Stub("telemetry", _answer_nothing, "its sender only hears that it arrived", "POST", _EVENTS, _SENDING),
     Stub(

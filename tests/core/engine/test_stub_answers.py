@@ -16,6 +16,7 @@ from http.client import HTTPConnection, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import boto3  # type: ignore[import-untyped]
@@ -249,21 +250,28 @@ def test_no_dummy_is_sent(live: Live, mode: str, tmp_path: Path) -> None:
     assert len(live.seen) == before + 1
 
 
-def test_a_sign_in_goes_where_it_goes_and_is_not_stored(live: Live, tmp_path: Path) -> None:
-    """While it is recorded; and the replay of what followed needs neither host nor key."""
-    store, own = tmp_path / "x.db", {"127.0.0.1/token": "token"}
-    target = f"http://127.0.0.1:{live.port}"
-    with near("record", store, upstreams={"openai": live.url}, forward=True, stub=own) as px:
-        real = json.loads(ask(px, "POST", f"{target}/token", FORM, {"refresh_token": "mine"})[2])["access_token"]
+@pytest.mark.parametrize(
+    ("how", "path"),
+    [({"stub": {"127.0.0.1/mine": "token"}}, "/mine"), ({"record_host": ("127.0.0.1",)}, "/oauth/token")],
+)
+def test_a_sign_in_goes_where_it_goes_and_is_not_stored(
+    live: Live, how: dict[str, Any], path: str, tmp_path: Path
+) -> None:
+    """While it is recorded, also at a recorded host; and the replay of what followed needs neither host nor key."""
+    store, host = tmp_path / "x.db", Live()
+    asked = "POST", f"{host.url}{path}", FORM, {"grant_type": "refresh_token", "refresh_token": "mine"}
+    with near("record", store, upstreams={"openai": live.url}, forward=True, **how) as px:
+        real = json.loads(ask(px, *asked)[2])["access_token"]
         assert ask(px, "POST", "/v1/chat/completions", {"authorization": f"Bearer {real}"}, CHAT)[0] == 200
         told = px.control("sessions")["sessions"][0]
         assert (told["recorded"], told["passed"]) == (1, 1)
-    assert len(live.seen) == 2
+    assert (len(host.seen), len(live.seen)) == (1, 1)
     with closing(sqlite3.connect(store)) as db:
         assert db.execute("SELECT operation FROM interactions").fetchall() == [("chat.completions",)]
     live.close()
-    with near("replay", store, forward=True, stub=own) as px:
-        dummy = json.loads(ask(px, "POST", f"{target}/token", FORM, {"refresh_token": "mine"})[2])["access_token"]
+    host.close()
+    with near("replay", store, forward=True, **how) as px:
+        dummy = json.loads(ask(px, *asked)[2])["access_token"]
         assert DUMMY in dummy
         status, headers, _ = ask(px, "POST", "/v1/chat/completions", {"authorization": f"Bearer {dummy}"}, CHAT)
         assert (status, headers["x-llmproxy-cache"]) == (200, "hit")
