@@ -135,7 +135,8 @@ def _filter_calls() -> int:
             ("", _EQUAL, socket.AF_UNIX, "", "refuse"),
             ("", _LOAD, 24, "", ""),
             ("", _AND, 15, "", ""),
-            ("", _EQUAL, socket.SOCK_DGRAM, "refuse", "allow"),
+            ("", _EQUAL, socket.SOCK_STREAM, "allow", ""),
+            ("", _EQUAL, socket.SOCK_SEQPACKET, "allow", ""),  # all other types are datagrams
             ("refuse", _RETURN, _FAIL | errno.EAFNOSUPPORT, "", ""),
             ("allow", _RETURN, _ALLOW, "", ""),
             ("notify", _RETURN, _NOTIFY, "", ""),

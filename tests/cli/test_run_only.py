@@ -51,6 +51,7 @@ attempt("taken", lambda: socket.socket(socket.AF_UNIX).bind(outside))
 attempt("still", lambda: unix(outside))
 attempt("own", own)
 attempt("datagram", lambda: unix(outside, socket.SOCK_DGRAM))
+attempt("raw", lambda: unix(outside, socket.SOCK_RAW))
 attempt("vsock", lambda: socket.socket(40, socket.SOCK_STREAM))
 attempt("route", lambda: udp(("203.0.113.6", 83), True))
 attempt("udp", lambda: udp(("203.0.113.7", 84), False))
@@ -62,7 +63,7 @@ attempt("looked up", lambda: socket.gethostbyname("only.a.name.example") and "fo
 SAID = {
     "name": "ConnectionRefusedError", "v4": "ConnectionRefusedError", "v6": "ConnectionRefusedError",
     "service": "ConnectionRefusedError", "unix": "ConnectionRefusedError", "none": "FileNotFoundError",
-    "taken": "OSError", "still": "ConnectionRefusedError", "own": "connected", "datagram": "OSError",
+    "taken": "OSError", "still": "ConnectionRefusedError", "own": "connected", "datagram": "OSError", "raw": "OSError",
     "vsock": "OSError", "route": "None", "udp": "1", "listen": "heard", "machine": "found", "looked up": "found",
 }  # fmt: skip
 NODE = "fetch('https://node.elsewhere.example/v1').catch(error => console.log(error.cause.code))"
