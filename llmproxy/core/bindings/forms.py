@@ -27,6 +27,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from llmproxy.core.bindings.run_variables import Nature, RunVariable, RunVariablePair
+from llmproxy.core.dialects.messages import STATE_FOLDERS
 from llmproxy.late import late
 
 _INSIDE_PATH = frozenset("._-~/\\$%+@)}")
@@ -308,10 +309,6 @@ def _path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> Iterato
         yield Form(homes.name, between[0], (between[1], *_names(homes.present)), is_path, Reach.NOT_TYPED)
 
 
-_STATE_FOLDERS = (".gemini/tmp", ".gemini/history")
-"""Folders below home in which an agent names a folder after the one it works in: Gemini CLI's."""
-
-
 def _folder_name_forms(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[Form]:
     """Yield the working folder's name in hidden folders below home; in answers for known agents only."""
     recorded, present = (posixpath.basename(_trim_path(each.value)) for each in (pair.recorded, pair.present))
@@ -321,7 +318,7 @@ def _folder_name_forms(pair: RunVariablePair, homes: RunVariablePair) -> Iterato
     border = _build_border_below((*before, *now, "~"))
     for write in (str, _slug):
         yield Form(pair.name, write(recorded), (write(present),), border, Reach.NOT_TYPED, in_answers=False)
-        for folder in _STATE_FOLDERS:
+        for folder in STATE_FOLDERS:
             there = tuple(f"{home}/{folder}/{write(present)}" for home in now)
             for home in before:
                 yield Form(pair.name, f"{home}/{folder}/{write(recorded)}", there, is_path)

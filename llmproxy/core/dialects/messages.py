@@ -459,6 +459,8 @@ _TYPED_BLOCKS = late(r"quer|question|message|request|prompt|task|input|args|comm
 """Tags with these words are put around what a user typed."""
 _OPENINGS = ("This is the Gemini CLI.", "This is the Qwen Code", "# AGENTS.md instructions", "# Context\n", "[SYSTEM]")
 """How texts begin that coding agents send as the user's, and nobody typed (2026-07)."""
+STATE_FOLDERS = (".gemini/tmp", ".gemini/history")
+"""Folders below home in which a coding agent names a folder after the one it works in."""
 
 
 def find_blocks(text: str) -> list[tuple[int, int]]:
