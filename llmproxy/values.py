@@ -311,10 +311,9 @@ def parse_rate(rate: str) -> tuple[int, float]:
 
 
 def _stub_place(name: object) -> str:
-    host, slash, path = str(name).strip().partition("/")
-    if not re.fullmatch(r"[\w*.-]+", host) or not slash:
+    if not re.fullmatch(r"[a-z0-9*.-]+/\S*", str(name)):
         raise ValueError(f"{name!r} is not HOST/PATH, as in auth.example.com/oauth/token")
-    return f"{host.lower()}/{path}"
+    return str(name)
 
 
 def _stub_kind(value: object) -> str:
@@ -323,12 +322,7 @@ def _stub_kind(value: object) -> str:
     return str(value)
 
 
-def _part_stub(word: str) -> tuple[str, str]:
-    place, _, kind = word.rpartition("=")
-    return place, kind
-
-
-read_stubs = table_of(_stub_place, _stub_kind, _part_stub)
+read_stubs = table_of(_stub_place, _stub_kind, lambda word: (word.rpartition("=")[0] or word, word.rpartition("=")[2]))
 """Host and path -> kind of answer; typed as ``HOST/PATH=KIND``."""
 read_upstreams = table_of(_upstream_name, _url, _part_upstream)
 """Name -> base URL; typed as ``NAME=URL``."""

@@ -188,7 +188,7 @@ def build_host_refusal(url: str) -> RefusedError:
 
 _PLACEHOLDER_HINT = (
     "What gave the client its credential was replayed (a token endpoint, say), and recordings keep none. "
-    "Record that anew together with this request, or give the client a credential of its own."
+    "Record that anew together with this request, give the client a credential of its own, or clear its cache of them."
 )
 
 

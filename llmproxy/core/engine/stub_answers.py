@@ -102,8 +102,7 @@ class StubInterceptor(Interceptor[Exchange]):
             rows = store.summaries(session.cassette, session.sample)
             names = (row.model for row in rows if row.provider == where.provider.name and row.operation != "models")
             models = tuple(dict.fromkeys(name for name in names if name))
-        said = parse_members(where.target, headers, body)
-        path = where.target.partition("?")[0]
+        path, said = where.target.partition("?")[0], parse_members(where.target, headers, body)
         return Asked(path, said, origin, self._state.now(), where.model, models)
 
     @override

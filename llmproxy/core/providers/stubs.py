@@ -141,9 +141,7 @@ def _answer_google_metadata(asked: Asked) -> Response:
     if last == "token":
         return _answer_token(asked)
     if asked.said.get("recursive"):
-        scopes = ["https://www.googleapis.com/auth/cloud-platform"]
-        made = {"aliases": ["default"], "email": f"{NAME}@llmproxy.invalid", "scopes": scopes}
-        return answer_json(made, 200, flavor)
+        return answer_json({"aliases": ["default"], "email": f"{NAME}@llmproxy.invalid", "scopes": []}, 200, flavor)
     texts = {"identity": make_jwt(asked), "universe-domain": "googleapis.com", "": "computeMetadata/"}
     return answer(200, texts.get(last, NAME), "application/text", flavor)
 
@@ -225,10 +223,8 @@ def _answer_quota(asked: Asked) -> Response:
 def _answer_models(asked: Asked) -> Response | None:
     """List the models of which answers are recorded, in the words of every dialect: any other one would miss."""
     when = {"created": 0, "created_at": "1970-01-01T00:00:00Z", "owned_by": NAME}
-    made = {
-        each: {"id": each, "name": f"models/{each}", "object": "model", "type": "model", "display_name": each, **when}
-        for each in asked.models
-    }
+    when |= {"object": "model", "type": "model"}
+    made = {each: {"id": each, "name": f"models/{each}", "display_name": each, **when} for each in asked.models}
     if asked.model is not None:
         return answer_json(made[asked.model]) if asked.model in made else None
     listed = [*made.values()]
@@ -315,10 +311,8 @@ SIGN_IN_HOSTS = ("GCE_METADATA_HOST", "GCE_METADATA_IP")
 def make_rows(own: Mapping[str, str]) -> tuple[Stub, ...]:
     """Return the user's own rows (`values.read_stubs`), and ours."""
     answers = {"token": _answer_token, "empty": _answer_nothing}
-    places = ((*place.partition("/"), kind) for place, kind in own.items())
-    made = (
-        Stub(host, answers[kind], _KEY, "GET POST PUT", translate(f"/{path}"), host) for host, _, path, kind in places
-    )
+    places = ((*place.partition("/"), answers[kind]) for place, kind in own.items())
+    made = (Stub(host, kind, _KEY, "GET POST PUT", translate(f"/{path}"), host) for host, _, path, kind in places)
     return (*made, *STUBS)
 
 
@@ -348,13 +342,11 @@ def find_stub_host(
     rows: Sequence[Stub], method: str, target: str, headers: Headers, *, named: bool
 ) -> NamedHost | None:
     """Return an auxiliary call's host: first in its path, or told by it. `named`: paths without one have upstreams."""
-    path, host = target.partition("?")[0], ""
+    path = target.partition("?")[0]
     if path.startswith("/computeMetadata/") or (path == "/" and header(headers, "metadata-flavor")):
-        host = METADATA[1]
-    elif not named and (path.startswith(WELL_KNOWN) or (path == "/" and method == "HEAD")):
-        host = NOWHERE
-    if host:
-        return NamedHost(*service("http", host, None), target)
+        return NamedHost(*service("http", METADATA[1], None), target)
+    if not named and (path.startswith(WELL_KNOWN) or (path == "/" and method == "HEAD")):
+        return NamedHost(*service("http", NOWHERE, None), target)
     there = host_in_path(target, ("*",))
     return there if there is not None and has_stubs(rows, urlsplit(there.url).hostname or "", offline=True) else None
 
