@@ -487,8 +487,7 @@ class Settings:
         values.read_status,
         "400|404|422|501|503",
         default=None,
-        description="HTTP status of a miss, instead of the one that the clients of a dialect take best: 400 for "
-        "Claude's API and OpenAI's responses, 422 for Copilot CLI, 501 for Claude Code, 404 for all others.",
+        description="HTTP status of a miss, instead of the one that each client takes best (404, 400, 422, 501).",
     )
     max_request: int = _option(
         values.read_size,
