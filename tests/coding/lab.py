@@ -74,8 +74,8 @@ class Where:
         git = ["git", "-c", f"user.name={self.full_name}", "-c", f"user.email={self.user}@example.com"]
         (self.cwd / ".gitignore").write_text(".ids\n")
         _do(*git, "init", "-q", "-b", self.branch, ".", cwd=self.cwd)
-        for name, value in (("name", self.full_name), ("email", f"{self.user}@example.com")):
-            _do(*git, "config", f"user.{name}", value, cwd=self.cwd)  # Gemini CLI hides the home's from its shell
+        for field_name, value in (("name", self.full_name), ("email", f"{self.user}@example.com")):
+            _do(*git, "config", f"user.{field_name}", value, cwd=self.cwd)  # Gemini CLI hides the home's from its shell
         _do(*git, "add", ".gitignore", cwd=self.cwd)
         for number in range(1 + self.more_commits):
             _do(*git, "commit", "-q", "--allow-empty", "-m", f"Begin, {number}", cwd=self.cwd)
