@@ -245,6 +245,8 @@ class Recorder(SocketHooks):
             if is_unasked_switch(flow.request, response):
                 cause = "it switched to a protocol that nobody asked for"
                 raise self._unreachable(exchange, cause)  # noqa: TRY301 - one way out
+            if response.is_http2 and is_grpc(_headers(response)):
+                response.headers.pop("content-length", None)  # what has one ends without trailers, in HTTP/1
             kept, led = redirect_answer(_headers(response), exchange)
             reason = response.reason or status_codes.RESPONSES.get(response.status_code, "")
             exchange.recording.head(self._offset(exchange), response.status_code, reason, kept)

@@ -213,6 +213,22 @@ def test_not_llm() -> None:
     assert not route("POST", "/v1/chat/completions", BEARER).not_llm
 
 
+RPC = [
+    ("/xai_api.Chat/GetCompletion", "", "https://api.x.ai"),
+    ("/google.ai.generativelanguage.v1beta.GenerativeService/GenerateContent", "",
+     "https://generativelanguage.googleapis.com"),
+    ("/google.cloud.aiplatform.v1.PredictionService/Predict", "endpoint=projects%2Fp%2Flocations%2Feurope-west1%2Fendpoints%2F1",
+     "https://europe-west1-aiplatform.googleapis.com"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "params", "upstream"), RPC)
+def test_a_service_of_grpc_names_its_provider(target: str, params: str, upstream: str) -> None:
+    """Its path has no prefix; Vertex's region stands in the metadata."""
+    found = route("POST", target, (("x-goog-request-params", params),) if params else ())
+    assert (found.upstream, found.upstream_target, found.known) == (upstream, target, False)
+
+
 HOSTS = [
     ("https", "api.openai.com", None, "/v1/chat/completions", "openai"),
     ("https", "API.openai.com.", 443, "/v1/chat/completions", "openai"),
