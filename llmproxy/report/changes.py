@@ -28,8 +28,8 @@ from llmproxy.core.store.rows import RowSummary
 from llmproxy.settings import shown_path
 from llmproxy.store_server import is_there
 
-FOLLOWS = 0.08
-"""Share of what follows a changed call that was asked otherwise, where real suites were recorded anew."""
+OTHERWISE = 0.08
+"""Share of changed calls that were answered otherwise, where real suites were recorded anew."""
 SOON = 14
 """Days before its end from which on an accepted change is named with it."""
 
@@ -68,10 +68,12 @@ class Bill(NamedTuple):
     after: Sequence[float | None]
     """Of what follows them in their recordings."""
     seconds: float
+    follows: float
+    """How many calls of `after` are asked, as is to be expected."""
 
     def __str__(self) -> str:
         calls, more = len(self.costs), len(self.after)
-        about = calls + round(more * FOLLOWS)
+        about = calls + round(self.follows)
         follows = f", about {about} with what follows, at most {calls + more}" if more else ""
         low, high = (dollars(sum(filter(None, each))) for each in (self.costs, [*self.costs, *self.after]))
         unknown = [*self.costs, *self.after].count(None)
@@ -226,7 +228,8 @@ def summarize(trials: Iterable[Trial], recordings: Recordings) -> Changes:
         bills.append(_make_bill(changed, recordings(trial) if changed else {}))
     ordered = sorted(groups.values(), key=lambda each: (each.origin, each.name.partition("-")[0], -each.calls))
     costs, after = [cost for bill in bills for cost in bill.costs], [cost for bill in bills for cost in bill.after]
-    bill = Bill(costs, after, sum(each.seconds for each in bills)) if costs else None
+    seconds, follows = sum(each.seconds for each in bills), sum(each.follows for each in bills)
+    bill = Bill(costs, after, seconds, follows) if costs else None
     return Changes(ordered, list(refused.values()), counts, bill)
 
 
@@ -251,7 +254,11 @@ def _find_gone(trial: Trial, recordings: Recordings) -> Iterator[Change]:
 
 
 def _make_bill(changed: Sequence[TrialCall], rows: Mapping[int, RowSummary]) -> Bill:
-    seen, ids = {call.recording for call in changed}, list(rows)
-    first = min((n for n, each in enumerate(ids) if each in seen), default=len(ids))
-    after = [rows[each].cost_usd for each in ids[first:] if each not in seen]
-    return Bill([call.cost for call in changed], after, sum(call.ms or 0.0 for call in changed) / 1000)
+    seen, before = {call.recording for call in changed}, 0
+    after, follows = list[float | None](), 0.0
+    for id_, row in rows.items():
+        before += id_ in seen
+        if before and id_ not in seen:  # it is asked if any of the changed ones before it is answered otherwise
+            after.append(row.cost_usd)
+            follows += 1 - (1 - OTHERWISE) ** before
+    return Bill([call.cost for call in changed], after, sum(call.ms or 0.0 for call in changed) / 1000, follows)
