@@ -271,9 +271,9 @@ class _Compared:
     """How recordings were held against a call."""
 
     why: str = ""
-    """Why the nearest one does not fit; empty where something else was asked, which its difference says."""
-    any: bool = False
-    """Whether one was."""
+    """Why the nearest one does not fit."""
+    at: str = ""
+    """JSON path where it says something else, if that is all."""
 
 
 class BindingInterceptor(Interceptor[Exchange]):
@@ -350,9 +350,9 @@ class BindingInterceptor(Interceptor[Exchange]):
     @override
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
         compared = call.state.get(_Compared)
-        return (
-            context if compared is None or context.state else replace(context, unbound=compared.why, binds=compared.any)
-        )
+        if compared is None or context.state:
+            return context
+        return replace(context, unbound=compared.why, unbound_at=compared.at)
 
     def wording(self, store: Store, wanted: Canonical) -> Wording:
         return _InThisRunsWords(self.bound, self._requests, store, wanted)
@@ -372,13 +372,13 @@ class BindingInterceptor(Interceptor[Exchange]):
             table = bound.table(self._requests.declared_of(store, ids[0]))
             if not table or (recorded := self._requests.load(store, ids[0])) is None:
                 continue
-            if compared.any and typed is not None and not typed.may_be(ids[0], recorded, table):
+            if compared.why and typed is not None and not typed.may_be(ids[0], recorded, table):
                 continue
             result = fit_request(table, recorded.tree, wanted.tree, bound.known, bound.expectations(table))
             if isinstance(result, Mismatch):
-                if not compared.any and result.why is not Why.DIFFERENT:
+                if not compared.why:
                     compared.why = f"recording #{ids[0]}, bound: {result}"
-                compared.any = True
+                    compared.at = result.path if result.why is Why.DIFFERENT else ""
                 continue
             slots = store.slots(session.cassette, session.sample, call.party, key)
             if playable(session.policy, slots):
@@ -388,6 +388,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         if not fitting and session.policy.on_miss is Decision.REFUSE:
             advice = self._advise(call, store, wanted)
             compared.why = "; ".join(filter(None, (compared.why, advice)))
+            compared.at = "" if advice else compared.at
         return self._choose(call, store, fitting) if fitting else None
 
     def _advise(self, call: Exchange, store: Store, wanted: Canonical) -> str:

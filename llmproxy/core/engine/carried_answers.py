@@ -128,7 +128,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         if looked is None or looked.refusal is None or context.state:
             return context
         said = f"not carried ({looked.refusal.why}): {looked.refusal.text}"
-        return replace(context, unbound="; ".join(filter(None, (context.unbound, said))))
+        return replace(context, not_carried=said)
 
     @override
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:

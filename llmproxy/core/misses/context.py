@@ -69,6 +69,8 @@ class MissContext:
     is_python: bool = False
     """Whether the client says that it is a Python program."""
     unbound: str = ""
-    """Why a recording that was held against it, with what is bound, does not fit, if its difference does not say it."""
-    binds: bool = False
-    """Whether a recording was held against it so."""
+    """Why a recording that was held against it, with what is bound, does not fit."""
+    unbound_at: str = ""
+    """JSON path of that, where nothing but a difference is meant."""
+    not_carried: str = ""
+    """Why the recording at its place is not given although something has changed."""

@@ -150,10 +150,17 @@ def _lines(case: _Case, shown: int, width: int) -> list[str]:
         asked,
         *(_describe_nearest(case.near, shown, width) if case.near else ()),
         *_describe_clients(context),
-        *([short(context.unbound, 6 * width)] if context.unbound else []),
+        *([short(context.unbound, 6 * width)] if context.unbound and not _shows_unbound(case, shown) else []),
+        *([short(context.not_carried, 6 * width)] if context.not_carried else []),
         "What to do:",
         *(f"  {n}. {step}" for n, step in enumerate(_steps(case), 1)),
     ]
+
+
+def _shows_unbound(case: _Case, shown: int) -> bool:
+    """Return whether the nearest recording's differences say already what does not fit."""
+    found = case.near.differences[:shown] if case.near else ()
+    return any(item.path == case.context.unbound_at for item in found)
 
 
 def _steps(case: _Case) -> list[_Step]:
@@ -287,9 +294,9 @@ def _adapt(case: _Case) -> list[_Step]:
         [_look(case, "verify --rekey")],
         f"{again}{rest}",
     )
-    # A rule that does not do it alone is not the first thing to try. Where something is bound, the recording knows
+    # A rule that does not do it alone is not the first thing to try. Where something is unbound, the recording knows
     # its day already, and this is another difference of days.
-    steps = [step, *([_explain_day(case)] if suggestion.of_days and not case.context.binds else [])]
+    steps = [step, *([_explain_day(case)] if suggestion.of_days and not case.context.unbound else [])]
     return [*_append(case), *steps] if suggestion.left else [*steps, *_append(case)]
 
 

@@ -157,7 +157,7 @@ def test_a_day_in_system_text_can_be_bound_instead() -> None:
     text = miss_text(CONTEXT, replace(NEAR, suggestion=Suggestion('packs = ["days"]', 0, of_days=True)))
     assert "2. or let the recording know its day, and it replays on every other: llmproxy run --mode record" in text
     assert "know its day" not in miss_text(CONTEXT, replace(NEAR, suggestion=Suggestion('ignore = ["$.x"]', 0)))
-    aware = replace(CONTEXT, binds=True)
+    aware = replace(CONTEXT, unbound="recording #7, bound: $.system: recorded '2026-11-25', now '2026-11-26'")
     assert "know its day" not in miss_text(
         aware, replace(NEAR, suggestion=Suggestion('packs = ["days"]', 0, of_days=True))
     )
