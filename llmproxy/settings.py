@@ -272,8 +272,7 @@ class Settings:
     coalesce: bool = _option(
         values.read_truth,
         default=False,
-        description="Of record and once: let equal requests to models that are in flight at the same time share one "
-        "answer, which is asked, and paid, once; each keeps it as a recording of its own.",
+        description="In record and once: equal requests to models that are in flight together share one answer.",
         again=False,
     )
     bind: Scope = _option(
@@ -681,7 +680,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
         raise SettingsError(str(error), hint=both) from error
     if loaded.settings.coalesce and not loaded.settings.mode.policy.alone:
         modes = " or ".join(f"--mode {mode}" for mode in Mode if mode.policy.alone)
-        msg = f"coalesce is for recordings that begin, and the mode is {loaded.settings.mode}"
+        msg = f"coalesce is for recording anew, and the mode is {loaded.settings.mode}"
         hint = f"Record with {modes}, or leave coalesce out (set by {sources['coalesce']}): a replay needs nothing."
         raise SettingsError(msg, hint=hint)
     return loaded

@@ -56,10 +56,42 @@ def test_what_claude_code_notes_of_its_sub_agents_varies(
 
 
 def test_each_shipped_slot_is_anchored_by_words_of_its_agent() -> None:
-    """No volatile field of ours may vary something of an agent that nobody looked at: each has a text before it, none has arguments."""
+    """None may vary something of an agent that nobody looked at: each has a text before it, or stands in its own tool's."""
     slots = list_shipped()
     assert {slot.name for slot in slots} >= {"chunk_id", "git_user"}
-    assert [slot for slot in slots if len(slot.before) < len("Chunk ID") or slot.arguments] == []
+    loose = [slot for slot in slots if len(slot.before) < len("Chunk ID") or slot.arguments]
+    assert [slot for slot in loose if slot.tool != "multi_agent_v1__spawn_agent" or not slot.at.startswith("$.")] == []
+
+
+SPAWNED = '{{"agent_id":"{id}","nickname":"{nick}"}}'
+TASK = '<task id="{id}" state="completed">\n<task_result>\n{said}\n</task_result>\n</task>'
+CARVER = {"id": THEN["session"], "nick": "Carver", "said": "milk"}
+HUME = {"id": NOW["session"], "nick": "Hume", "said": "milk"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "result", "changed", "fits"),
+    [
+        ("multi_agent_v1__spawn_agent", SPAWNED, {}, True),
+        ("multi_agent_v1__spawn_agent", SPAWNED, {"nick": ""}, False),
+        ("find_person", SPAWNED, {}, False),
+        ("task", TASK, {}, True),
+        ("task", TASK, {"said": "bread"}, False),
+        ("read", TASK, {}, False),
+    ],
+)
+def test_what_codex_and_opencode_note_of_their_sub_agents_varies(
+    tool: str, result: str, changed: dict[str, str], *, fits: bool
+) -> None:
+    """Ids and nicknames that the agent itself gives, in the results of its own tool; nothing that a sub-agent said."""
+
+    def said(values: dict[str, str]) -> dict[str, object]:
+        call = {"id": "call#1", "type": "function", "function": {"name": tool, "arguments": "{}"}}
+        answer = {"role": "tool", "tool_call_id": "call#1", "content": result.format(**values)}
+        return {"messages": [{"role": "assistant", "tool_calls": [call]}, answer]}
+
+    found = fit_request(Bindings((), (), list_shipped()), said(CARVER), said(HUME | changed))
+    assert isinstance(found, Fit) is fits, found
 
 
 SESSION = "Session folder: {home}/.copilot/session-state/"
