@@ -176,6 +176,7 @@ FLAGS: dict[str, object] = {
     "order_wait": "0.5",
     "max_age": "30d",
     "coalesce": False,  # for modes that record
+    "max_cost": "0.50",
     "exhausted": "cycle",
     "faults_seed": "7",
     "forward": True,

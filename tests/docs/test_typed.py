@@ -119,6 +119,7 @@ ELSEWHERE = {
     r"llmproxy judge calibrate labels.*": "docs/test_page_programs.py",
     r"llmproxy learn fix --drop .*": "cli/test_learn.py",
     r"llmproxy (review|accept|changes (list|drop)|rerecord --changed).*": "cli/test_changes.py",
+    r"llmproxy rerecord 1 4 7 .*": "cli/test_rerecord.py",
 }  # fmt: skip
 """Lines that another test runs: they need a server, a terminal, a cluster, many runs, or what only that test prepares."""
 NOT_RUN = {
