@@ -167,7 +167,7 @@ TOKEN_HEADER = "x-llmproxy-token"  # noqa: S105 - a name, no password
 OUR_HEADERS_PREFIX = "x-llmproxy-"
 AFTER_HEADER = "x-llmproxy-after"
 """Of a stored request that was asked several times at once: what its thread had asked before, or ``nothing``."""
-THREAD_HEADER = "x-claude-code-agent-id"
+THREAD_FIELD = "x-claude-code-agent-id"
 """By which Claude Code names a sub-agent."""
 
 # Response headers of ours.

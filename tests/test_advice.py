@@ -182,6 +182,7 @@ FLAGS: dict[str, object] = {
     "forward": True,
     "token": "s3cret-token",
     "allow_host": ["*.example.com", "::1"],
+    "stub": ["login.corp.example/*=token"],
     "record_host": ["api.example.com", "*"],
     "answer_to": ["proxy.lan"],
     "allow_origin": ["http://localhost:5173", "vscode-webview://*"],

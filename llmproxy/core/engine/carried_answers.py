@@ -57,7 +57,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Response, header
 from llmproxy.core.traffic.json_bytes import dump, parse_json
 from llmproxy.errors import CassetteError, RefusedError
-from llmproxy.protocol import CARRIED_HEADER, OFFLINE, THREAD_HEADER, Channel, Decision, Mode, Plays
+from llmproxy.protocol import CARRIED_HEADER, OFFLINE, THREAD_FIELD, Channel, Decision, Mode, Plays
 
 _KEPT = 10_000
 """Calls of a trial that are reported."""
@@ -197,7 +197,7 @@ class CarryInterceptor(Interceptor[Exchange]):
             self._run.results.setdefault(tool, set()).add(text)
         thread = (
             call.party,
-            header(call.request.headers, THREAD_HEADER) or "",
+            header(call.request.headers, THREAD_FIELD) or "",
             *request.first_words,
             request.first_system,
         )

@@ -18,7 +18,7 @@ from llmproxy.core.sessions.interceptor import Decided, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reading import KeyedRecording, ReplayCandidate, is_good, is_left_again
 from llmproxy.core.traffic.interaction import Ending, header
-from llmproxy.protocol import THREAD_HEADER, Channel, Decision, Exhausted, ModePolicy, Plays
+from llmproxy.protocol import THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, Plays
 
 
 def at_the_head(place: RequestPlace, session: Session) -> Decision | None:
@@ -39,7 +39,7 @@ def count(call: Exchange, found: Lookup) -> None:
     if not call.nth:
         recordings = playable(call.session.policy, found.recordings)
         call.nth = call.session.arrive((call.party, found.key), len(recordings))
-        thread = header(call.request.headers, THREAD_HEADER) or call.progress.connection
+        thread = header(call.request.headers, THREAD_FIELD) or call.progress.connection
         call.kept.after = call.session.position.pass_on(thread, found.key)
 
 
