@@ -166,7 +166,7 @@ class Lab:
         where.prepare("record")
         with Provider(script(self.agent, str(where.cwd), self.turns), check=False) as up:
             ran = self.run(where, up.url, "run", "--mode", "record")
-            ran.upstream = len(up.requests)
+            ran.upstream = sum(seen.method != "HEAD" for seen in up.requests)  # a preconnect is not recorded
             for seen in up.refused:
                 ran.stderr += f"\nprovider refused {seen.method} {seen.target}\n{seen.refused}"
         self.recorded = where
