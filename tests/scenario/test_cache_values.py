@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import assume, given, strategies as st
 from pydantic import BaseModel, Field, PrivateAttr, SecretStr
 
 from llmproxy.scenario import ScenarioResult
@@ -73,6 +73,7 @@ def back(value: object) -> Any:  # noqa: ANN401
 @given(JSON)
 def test_json_comes_back_as_it_is(value: object) -> None:
     """With its types: 1 is not 1.0 and not True; whatever a dict's keys look like."""
+    assume("REDACTE" not in json.dumps(value))  # stands for a credential, which is refused
     found = back(value)
     assert found == value
     assert json.dumps(found) == json.dumps(value)
