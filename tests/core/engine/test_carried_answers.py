@@ -134,9 +134,12 @@ def test_another_model_is_never_carried(store: Path, more: Json) -> None:
 
 
 def _ask_as(
-    version: str, question: str = "What do my notes say?", rules: str = "Be brief.", **more: Json
+    version: str, question: str = "What do my notes say?", rules: str = "Be brief.", found: str = "Milk.", **more: Json
 ) -> tuple[bytes, str]:
-    """Return a request of Claude Code: an older one says of the project in the user's name, a newer one in its own."""
+    """Return a request of Claude Code: an older one says of the project in the user's name, a newer one in its own.
+
+    `found`: by a sub-agent, as a notification tells it.
+    """
     said = f"<system-reminder>\nAs you answer the user's questions, you can use the following context:\n{rules}\n</system-reminder>"
     own = "You are Claude Code, Anthropic's official CLI for Claude, running within the Claude Agent SDK."
     newer = version > "2.1.3"
@@ -148,6 +151,8 @@ def _ask_as(
         {"type": "function", "function": {"name": name, "parameters": {}}} for name in ("Bash", "Read")[: 1 + newer]
     ]
     messages = [{"role": "system", "content": system}, {"role": "user", "content": parts}]
+    ended = f"<task-notification>\n<status>completed</status>\n<result>{found}</result>\n</task-notification>"
+    messages += [{"role": "assistant", "content": "One looks."}, {"role": "user", "content": ended}]
     return json.dumps({"model": "m", "tools": tools, "messages": messages, **more}).encode(), f"claude-cli/{version}"
 
 
@@ -158,6 +163,7 @@ def _ask_as(
         ({"question": "What do my letters say?"}, 404),
         ({"question": "<system-reminder>\nWhat do my notes say?\n</system-reminder>"}, 404),
         ({"rules": "Be kind."}, 404),
+        ({"found": "Bread."}, 404),
         ({"model": "n"}, 404),
         ({"version": "2.1.333"}, 200),
     ],
