@@ -49,7 +49,7 @@ def pytest_configure() -> None:
 
 def pytest_unconfigure() -> None:
     """Leave nothing of this process in the trend of the folder that it ran in."""
-    if (program := sys.modules.get("llmproxy.scenario.running.event_emitter")) is not None:
+    if (program := sys.modules.get("llmproxy.scenario.running.run_lifecycle")) is not None:
         atexit.unregister(program.PROGRAM.end)
 
 

@@ -190,14 +190,14 @@ def test_one_engine_plays_scripts_and_suites() -> None:
     assert "RunSession.open" not in every
     assert "RejudgeSession.open" not in every
     assert every["name_late_calls"] == every["session.close"] == {f"{running}/run_lifecycle.py"}
-    assert every["Finished"] == {f"{running}/event_emitter.py"}
+    assert every["Finished"] == {f"{running}/run_lifecycle.py"}
     assert every["Started"] == {f"{running}/executor.py", "suite/run/case_runner.py"}  # what is known before
     assert every["Caller"] == {f"{running}/run_lifecycle.py"}
     assert every["AgentInput"] == {
         f"{running}/conversation.py",
         "scenario/agents/service.py",
     }  # the latter asks who is there
-    assert every["Conversation"] == {f"{running}/executor.py", "suite/run/conversations.py"}
+    assert every["Conversation"] == {f"{running}/executor.py", "suite/run/step_context.py"}
 
 
 def test_functions_are_verbs() -> None:

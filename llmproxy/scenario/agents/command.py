@@ -31,7 +31,7 @@ from llmproxy.scenario.agents.child import Child, ChildEnded, TooLong
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.turn_taking import outside
 from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes
-from llmproxy.scenario.values.replies import answer, format_value, join_user_texts, tail
+from llmproxy.scenario.values.messages import answer, format_value, join_user_texts, tail
 
 LIVES = ("run", "conversation")
 ON_STDERR = "On standard error, at the end:"

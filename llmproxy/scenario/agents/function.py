@@ -28,7 +28,7 @@ from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
-from llmproxy.scenario.values.replies import join_user_texts
+from llmproxy.scenario.values.messages import join_user_texts
 from llmproxy.scenario.values.run import describe_exit
 
 ARGUMENTS = ("message", "messages", "thread_id", "user_id", "llm", "input")

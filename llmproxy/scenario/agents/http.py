@@ -32,7 +32,7 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.templates import Template, values_of
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
-from llmproxy.scenario.values.replies import answer, format_value, html_title, pick, read_path, tail
+from llmproxy.scenario.values.messages import answer, format_value, html_title, pick, read_path, tail
 
 if TYPE_CHECKING:
     import httpx

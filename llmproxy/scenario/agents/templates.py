@@ -19,7 +19,7 @@ from typing import Any
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentUnreachable, SuiteError
 from llmproxy.scenario.types import AgentInput
-from llmproxy.scenario.values.replies import join_user_texts
+from llmproxy.scenario.values.messages import join_user_texts
 
 NAMES = {
     "message": "what the user newly said, as text; null if nobody said anything",

@@ -39,8 +39,8 @@ from llmproxy.scenario.cluster.parcel import (
 from llmproxy.scenario.cluster.runner import RemoteRunner, open_cluster, the_ray
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.running import run as running
-from llmproxy.scenario.running.event_emitter import PROGRAM
 from llmproxy.scenario.running.run import Plan, RunEnded
+from llmproxy.scenario.running.run_lifecycle import PROGRAM
 from llmproxy.settings import Loaded, load
 from llmproxy.store_server import server_of
 

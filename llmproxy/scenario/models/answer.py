@@ -11,7 +11,7 @@ from typing import Any
 from llmproxy.core.dialects.table import ERROR_HEADER
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.scenario.models.errors import CallFailed, ModelError
-from llmproxy.scenario.values.replies import html_title
+from llmproxy.scenario.values.messages import html_title
 
 _THOUGHT = re.compile(r"<(think|thinking|reasoning|thought)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _THOUGHT_END = re.compile(r"^.*</(?:think|thinking|reasoning|thought)>", re.DOTALL | re.IGNORECASE)

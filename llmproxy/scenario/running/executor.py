@@ -32,9 +32,8 @@ from llmproxy.scenario.config import UNSET, ScenarioConfig, Unset
 from llmproxy.scenario.models.route import upstreams_of_models
 from llmproxy.scenario.running.calling import AdapterAnswer
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions, await_value
-from llmproxy.scenario.running.event_emitter import PROGRAM, EventEmitter
 from llmproxy.scenario.running.participants import Participants, participants_of
-from llmproxy.scenario.running.run_lifecycle import RunLifecycle, SessionRequest
+from llmproxy.scenario.running.run_lifecycle import PROGRAM, EventEmitter, RunLifecycle, SessionRequest
 from llmproxy.scenario.running.seeding import messages_from
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Step, proceed

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.schema.response import ToolExpect
-from llmproxy.trace.observing.seen import Seen
+from llmproxy.trace.observing.tools import Seen
 from llmproxy.trace.observing.wire import Observed
 from llmproxy.trace.reading.exchange import declared_arguments
 

@@ -23,8 +23,7 @@ from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import MessageProcessing, Processor, Usage
 from llmproxy.suite.schema.steps import Talk
 from llmproxy.trace.observing.processing import EVIDENCE, Processing, ProcessingFinding, processing
-from llmproxy.trace.observing.seen import Seen, Tokens
-from llmproxy.trace.observing.tools import RecordedAt
+from llmproxy.trace.observing.tools import RecordedAt, Seen, Tokens
 from llmproxy.trace.observing.wire import Observed, estimate_usage
 
 

@@ -22,8 +22,7 @@ from llmproxy.errors import AgentError, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE
 from llmproxy.report.events import Started, Status, Step
 from llmproxy.scenario.agent_adapter import AdapterAttributes
-from llmproxy.scenario.running.event_emitter import EventEmitter
-from llmproxy.scenario.running.run_lifecycle import RunLifecycle, SessionRequest
+from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionRequest
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.run import describe_error, run_id, status_of as fault_of

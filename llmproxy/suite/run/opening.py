@@ -23,8 +23,7 @@ from llmproxy.core.forks.mocks import read_mocks
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.calling import Caller
-from llmproxy.scenario.running.event_emitter import EventEmitter
-from llmproxy.scenario.running.run_lifecycle import SessionRequest
+from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionRequest
 from llmproxy.scenario.session import RunSession, in_thread
 from llmproxy.scenario.values.run import describe_error, describe_exit
 from llmproxy.suite.checks.entities.cleanup import Cleaner, hook_of
@@ -32,10 +31,9 @@ from llmproxy.suite.checks.entities.rows import RunRows, agent_environment, sele
 from llmproxy.suite.checks.entities.verify import Entities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import USER, SuiteCase
-from llmproxy.suite.run.conversations import Conversations
 from llmproxy.suite.run.rejudge import RecordedRuns
 from llmproxy.suite.run.run_context import RunContext, entities_of
-from llmproxy.suite.run.step_context import StepContext, asked_faults
+from llmproxy.suite.run.step_context import Conversations, StepContext, asked_faults
 from llmproxy.suite.schema.suite import Hook, Teardown
 from llmproxy.suite.stores import StoreAdapter
 from llmproxy.suite.stores.config import load_attribute

@@ -25,9 +25,8 @@ from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, 
 from llmproxy.scenario.values.messages import Farewell, text_of
 from llmproxy.suite.matchers.plain_values import show
 from llmproxy.suite.reading.load import SuiteCase
-from llmproxy.suite.run.conversations import SuiteConversation
 from llmproxy.suite.run.rejudge import unjudgeable
-from llmproxy.suite.run.step_context import StepContext
+from llmproxy.suite.run.step_context import StepContext, SuiteConversation
 from llmproxy.suite.schema.response import Judging
 from llmproxy.suite.schema.steps import SimulateStep, Simulation
 from llmproxy.trace.observing.tools import ToolUse

@@ -21,9 +21,8 @@ from llmproxy.scenario.session import in_thread
 from llmproxy.suite.checks.answers import check_response
 from llmproxy.suite.checks.near import describe_unlisted_tools
 from llmproxy.suite.checks.traffic import Window, evaluate_traffic, find_uncounted
-from llmproxy.suite.run.conversations import SuiteConversation
 from llmproxy.suite.run.rejudge import unjudgeable
-from llmproxy.suite.run.step_context import StepContext, StepResult, meet_faults
+from llmproxy.suite.run.step_context import StepContext, StepResult, SuiteConversation, meet_faults
 from llmproxy.suite.schema.steps import (
     ChatStep,
     JudgeStep,

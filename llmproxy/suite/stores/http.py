@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 from llmproxy.errors import SuiteError
-from llmproxy.scenario.values.replies import Path, pick
+from llmproxy.scenario.values.messages import Path, pick
 from llmproxy.suite.stores.http_map import HttpEntity, HttpTemplate
 from llmproxy.suite.stores.plain import same
 from llmproxy.suite.stores.protocol import (

@@ -29,7 +29,7 @@ from urllib.parse import quote
 
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
-from llmproxy.scenario.values.replies import Path, read_path
+from llmproxy.scenario.values.messages import Path, read_path
 from llmproxy.suite.stores.memory import MemoryShape
 
 MEMBERS = ("list", "get", "create", "delete", "body", "rows", "row", "next", "id", "user", "columns", "reuses")

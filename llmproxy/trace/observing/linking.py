@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from os.path import commonpath
 
 from llmproxy.core.dialects.table import CHAT
-from llmproxy.trace.observing.seen import Seen
 from llmproxy.trace.observing.threads import HistoryItem, ThreadChange, changes, count_common, items_of, system_of
+from llmproxy.trace.observing.tools import Seen
 from llmproxy.trace.reading.exchange import OpenedExchange
 
 _ALIKE = 0.8

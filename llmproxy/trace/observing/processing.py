@@ -23,8 +23,8 @@ from llmproxy.core.dialects.streams import events_of
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.traffic.interaction import header
 from llmproxy.trace.observing.linking import HistoryLink, is_quoted_later, link_request, only_tools, summary_in_system
-from llmproxy.trace.observing.seen import Seen
 from llmproxy.trace.observing.threads import HistoryGap
+from llmproxy.trace.observing.tools import Seen
 from llmproxy.trace.observing.wire import Observed
 from llmproxy.trace.reading.exchange import OpenedExchange, earlier_ids
 

@@ -19,7 +19,7 @@ from llmproxy import scenario
 from llmproxy.cli import main
 from llmproxy.report.events import Event, Message, PartyUse, Started, Status, Step, Verdict
 from llmproxy.report.trend import read_tests
-from llmproxy.scenario.running.event_emitter import EventEmitter, Program
+from llmproxy.scenario.running.run_lifecycle import EventEmitter, Program
 from llmproxy.scenario.types import ScenarioResult
 from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, play
 from tests.support import near

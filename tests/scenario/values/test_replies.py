@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import AgentError, SuiteError
-from llmproxy.scenario.values.replies import answer, format_value, html_title, join_user_texts, pick, read_path, tail
+from llmproxy.scenario.values.messages import answer, format_value, html_title, join_user_texts, pick, read_path, tail
 
 VALUE: dict[str, Any] = {
     "answer": "hi",

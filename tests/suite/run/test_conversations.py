@@ -11,7 +11,7 @@ from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.calling import Caller
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, ScenarioResult
-from llmproxy.suite.run.conversations import Conversations, Player, SuiteCalling, SuiteConversation
+from llmproxy.suite.run.step_context import Conversations, Player, SuiteCalling, SuiteConversation
 
 
 class Agent(AgentAdapter):
