@@ -110,6 +110,8 @@ class EnvironmentPlan:
     """Proxies, certificates, NO_PROXY, where we are."""
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
+    dropped: tuple[str, ...] = ()
+    """Placeholders that stand in the environment for keys that the recording did not need."""
 
     @property
     def changes(self) -> dict[str, str]:
@@ -117,7 +119,7 @@ class EnvironmentPlan:
         return {**self.base_urls, **self.keys, **self.others}
 
     def applied_to(self, env: Mapping[str, str]) -> dict[str, str]:
-        return {**env, **self.changes}
+        return {**{name: value for name, value in env.items() if name not in self.dropped}, **self.changes}
 
 
 def plan(
@@ -166,8 +168,10 @@ def plan(
     others |= _no_proxy(
         url, env, intercepted=interception is not None, loopback=base_urls and not local, recorded=recorded
     )
+    dropped = () if key_names is None else tuple(name for name, value in env.items() if value == PLACEHOLDER_KEY)
+    env = {name: value for name, value in env.items() if name not in dropped}
     keys = _keys(env, urls, aws_files=aws_files, wanted=key_names) if replay else {}
-    return EnvironmentPlan(urls, keys, others, tuple(notes))
+    return EnvironmentPlan(urls, keys, others, tuple(notes), tuple(name for name in dropped if name not in keys))
 
 
 def is_ours(value: str, url: str) -> bool:

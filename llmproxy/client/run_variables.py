@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.core.providers.table import PROVIDERS
-from llmproxy.protocol import API_KEYS
+from llmproxy.protocol import API_KEYS, PLACEHOLDER_KEY
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -59,7 +59,7 @@ def list_keys_set(env: Mapping[str, str]) -> list[str]:
     """Return the variables of providers' keys that are set: their names, never what they hold."""
     keys = [key for provider in PROVIDERS.values() for key in provider.keys]
     known = {name for key in keys for name in (key.name, *key.instead)} | {"AWS_ACCESS_KEY_ID", "AWS_PROFILE"}
-    return sorted(name for name in known if env.get(name))
+    return sorted(name for name in known if env.get(name) not in (None, "", PLACEHOLDER_KEY))
 
 
 def _zone(env: Mapping[str, str]) -> ZoneInfo | None:

@@ -12,7 +12,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -170,6 +170,8 @@ class Shared:
     """The session that this process's base URLs name."""
     _before: dict[str, str] = field(default_factory=dict)
     _set: dict[str, str] = field(default_factory=dict)
+    _keys: Mapping[str, str] = field(default_factory=dict)
+    """Placeholders among them."""
     asked: AskedProxy | None = None
     """How the controller of this worker is asked for a proxy; None where there is none."""
     _proxy: OwnProxy | AskedProxy | None = None
@@ -190,10 +192,25 @@ class Shared:
             self._proxy = own = OwnProxy(self._before, self.folder)
             self.url = own.reserve()
             notice = own.notice
-        made = plan(self.url, self.name, self.env, replay=self.replay, aws_files=(Path.home() / ".aws").is_dir())
-        self._set = made.changes
+        made = self._plan(None)
+        self._set, self._keys = made.changes, made.keys
         self.env.update(self._set)
         return replace(made, notes=(*made.notes, *filter(None, [notice])))
+
+    def _plan(self, key_names: Sequence[str] | None) -> EnvironmentPlan:
+        aws = (Path.home() / ".aws").is_dir()
+        return plan(self.url, self.name, self.env, replay=self.replay, aws_files=aws, key_names=key_names)
+
+    def _keep_keys(self, wanted: Sequence[str] | None) -> None:
+        """Let placeholders stand for the keys that a recorded test needed, so that a program that goes by them chooses
+        as it did; None: all. What the test itself set or deleted stays so.
+        """
+        made = self._plan(wanted)
+        for name in made.dropped:
+            del self.env[name]
+        for name in made.keys.keys() - self._keys.keys() - self.env.keys():
+            self._set[name] = self.env[name] = made.keys[name]
+        self._keys = made.keys
 
     def start(self, *, live: bool = False) -> None:
         """Start the proxy, without waiting; `live` permits sessions that reach the network. Raises MachineError."""
@@ -218,6 +235,7 @@ class Shared:
             live=asked.live,
             patience=BUSY,
         )
+        self._keep_keys(opened.key_names if opened.offline else None)
         if isinstance(self._proxy, AskedProxy):
             self._proxy.announce_session(opened.name)
         return SharedSession(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)

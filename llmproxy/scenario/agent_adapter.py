@@ -8,6 +8,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from llmproxy.scenario.config import ModelConfig
@@ -69,6 +70,8 @@ class AdapterAttributes:
     """What may be the cause where it gives no answer at all; empty for nothing that is known."""
     turn_at: str | None = None
     """The session that must be bound to the run's while it answers; None if it can answer in parallel."""
+    started_in: tuple[Mapping[str, str], Path] | None = None
+    """Environment and folder of the process that it starts; None if it starts none."""
 
     @classmethod
     def by(cls, adapter: object) -> AdapterAttributes:

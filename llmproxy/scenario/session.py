@@ -95,7 +95,7 @@ class RunSession:
         self.mode = opened.mode
         self.opened = opened
         """What it came to when it was opened: `unused` says whether anything is recorded."""
-        self.llm = LLM(self.proxy, self.name, replay=opened.offline)
+        self.llm = LLM(self.proxy, self.name, replay=opened.offline, key_names=opened.key_names)
         self._llms = {AGENT: self.llm}
         self.interrupted = False
         """Whether the run ends before its end, so that mode `once` records it anew."""
@@ -201,13 +201,14 @@ class RunSession:
         if not adapter.in_process or adapter.uses_session:
             yield 0.0
             return
-        async with turn(self.control, self.name, replay=self.llm.replay, party=_PARTIES[adapter.role]) as waited:
+        keys, party = self.llm.key_names, _PARTIES[adapter.role]
+        async with turn(self.control, self.name, replay=self.llm.replay, key_names=keys, party=party) as waited:
             yield waited
 
     @asynccontextmanager
     async def importing(self) -> AsyncIterator[None]:
         """Lead clients made meanwhile to the proxy: an imported module makes its own, for all of its calls."""
-        async with turn(self.control, None, replay=self.llm.replay):
+        async with turn(self.control, None, replay=self.llm.replay, key_names=self.llm.key_names):
             yield
 
     # -- what passed

@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import unquote, urlsplit
@@ -118,6 +118,7 @@ async def turn(
     session: str | None,
     *,
     replay: bool,
+    key_names: Sequence[str] | None = None,
     party: str = AGENT,
     env: MutableMapping[str, str] = os.environ,
     patience: float = PATIENCE,
@@ -136,7 +137,8 @@ async def turn(
         sources = own_sessions(env, control.url) or (process_session(),)
         for source in sources if session is not None else ():
             await steps.bind(source, patience)
-        changes = plan(control.url, sources[0], env, replay=replay).changes
+        made = plan(control.url, sources[0], env, replay=replay, key_names=key_names)
+        changes = made.changes | dict.fromkeys(made.dropped)
         changes.pop(URL_VARIABLE)  # by it other runs, which start meanwhile, find their proxy
         steps.point(env, changes)
         yield waited + (time.monotonic() - since if steps.repeated else 0.0)
@@ -180,7 +182,7 @@ class _Steps:
         self._bound: list[tuple[str, str]] = []
         """Sources, and to whom each belonged before; empty: to itself."""
         self._env: MutableMapping[str, str] = {}
-        self._set: dict[str, str] = {}
+        self._set: dict[str, str | None] = {}
         self._before: dict[str, str | None] = {}
 
     async def bind(self, source: str, patience: float) -> None:
@@ -208,13 +210,15 @@ class _Steps:
                 self._bound.append((source, ""))
                 return
 
-    def point(self, env: MutableMapping[str, str], changes: Mapping[str, str]) -> None:
-        """Let the environment say so too."""
+    def point(self, env: MutableMapping[str, str], changes: Mapping[str, str | None]) -> None:
+        """Let the environment say so too; None: a variable that is not set."""
         with _GUARD:
             self._env = env
             self._set = {name: value for name, value in changes.items() if env.get(name) != value}
             self._before = {name: env.get(name) for name in self._set}
-            env.update(self._set)
+            env.update({name: value for name, value in self._set.items() if value is not None})
+            for name in [name for name, value in self._set.items() if value is None]:
+                del env[name]
             _TURN.append(self)
 
     def hide(self, env: MutableMapping[str, str]) -> None:

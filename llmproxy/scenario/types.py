@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation, field_validator, model_validator
 
 from llmproxy.client.control import session_url
-from llmproxy.client.environment import BASE_URLS, URL_VARIABLE, plan
+from llmproxy.client.environment import BASE_URLS, URL_VARIABLE, EnvironmentPlan, plan
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
 from llmproxy.report.events import Criterion, PartyUse, Status
 from llmproxy.trace.observing.tools import ToolUse
@@ -55,6 +55,8 @@ class LLM:
     """Whose calls these are."""
     named: Callable[[], str] | None = field(default=None, compare=False, repr=False)
     """Gives the name in URLs for calls of `party`; None: the session's own, under which they are the agent's."""
+    key_names: tuple[str, ...] | None = field(default=None, repr=False)
+    """Variables of keys that the recorded run needed, which get a placeholder in replay; None: all that we know."""
 
     def base_url(self, provider: str) -> str:
         """Return a provider's base URL for its SDK, ``"openai"``, ``"groq"``, or a name of ``--upstream mine=URL``."""
@@ -68,11 +70,11 @@ class LLM:
     @property
     def env(self) -> dict[str, str]:
         """The variables to set for an agent in another process: base URLs, and placeholders of keys in replay."""
-        return self._plan(os.environ)
+        return self._plan(os.environ).changes
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return a whole environment for an agent in another process, made from `env`."""
-        return {**env, **self._plan(env)}
+        return self._plan(env).applied_to(env)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for an agent that is told in a message."""
@@ -85,8 +87,8 @@ class LLM:
             "env": {**env, URL_VARIABLE: self.proxy},
         }
 
-    def _plan(self, env: Mapping[str, str]) -> dict[str, str]:
-        return plan(self.proxy, self._name(), env, replay=self.replay).changes
+    def _plan(self, env: Mapping[str, str]) -> EnvironmentPlan:
+        return plan(self.proxy, self._name(), env, replay=self.replay, key_names=self.key_names)
 
     def _name(self) -> str:
         return self.session if self.named is None else self.named()

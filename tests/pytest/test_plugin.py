@@ -305,3 +305,38 @@ def test_what_stands_in_no_file_is_said_and_is_an_error_in_ci(suite: pytest.Pyte
     shutil.rmtree(suite.path / "my cassettes")
     record(suite, provider, *folder, mode="record").assert_outcomes(passed=1, deselected=3)
     run(suite, *folder, CI="1").assert_outcomes(passed=1, deselected=3)
+
+
+CHOOSES = """
+import os
+from app import ask
+from llmproxy import scenario
+
+def chosen():
+    return ask("by " + ("openrouter" if "OPENROUTER_API_KEY" in os.environ else "openai"))
+
+class Chooser(scenario.AgentAdapter):
+    async def call(self, input):
+        return chosen()
+
+def test_plain(llmproxy):
+    assert chosen() == "hello"
+
+def test_scenario():
+    result = scenario.run_sync("s", "d", [Chooser()], script=[scenario.user("hi"), scenario.agent(), scenario.succeed()])
+    assert result.success
+
+def test_unrecorded(llmproxy):
+    assert os.environ["OPENROUTER_API_KEY"]
+"""
+
+
+def test_a_program_that_goes_by_which_key_is_set_chooses_as_it_did(
+    pytester: pytest.Pytester, provider: Provider
+) -> None:
+    """A placeholder stands for the keys that a test or a scenario had when it was recorded, and for no other provider's."""
+    pytester.makepyfile(app=APP, test_suite=CHOOSES)
+    env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
+    run(pytester, "--llmproxy-mode", "once", "-k", "not unrecorded", **env).assert_outcomes(passed=2, deselected=1)
+    assert all(b"by openai" in each.body for each in provider.requests)
+    run(pytester).assert_outcomes(passed=3)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -48,6 +49,11 @@ class CommandAgent(AgentAdapter):
     in_process: ClassVar[bool] = False
     child: ClassVar[type[Child]] = Child
     """What it starts; a test puts a slow one in its place."""
+
+    @property
+    def started_in(self) -> tuple[Mapping[str, str], Path]:
+        """Environment and folder of its process, but for the proxy's."""
+        return {**os.environ, **self.env}, self.cwd or Path.cwd()
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ from llmproxy.scenario.config import UNSET, ScenarioConfig, Unset
 from llmproxy.scenario.models.route import upstreams_of_models
 from llmproxy.scenario.running.calling import AdapterAnswer
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions, await_value
-from llmproxy.scenario.running.participants import Participants, participants_of
+from llmproxy.scenario.running.participants import Participants, gather_of, participants_of
 from llmproxy.scenario.running.run_lifecycle import PROGRAM, EventEmitter, RunLifecycle, SessionRequest
 from llmproxy.scenario.running.seeding import messages_from
 from llmproxy.scenario.scenario_state import ScenarioState
@@ -335,6 +335,8 @@ class ScenarioExecutor:
         self.reset()
         if session is not None:
             self.emitter.about = replace(self.emitter.about, cassette=self.cassette)
+            speaking = (each for each in self._participants.agents if each.role is AgentRole.AGENT)
+            await session.declare(next(filter(None, map(gather_of, speaking)), []))
         try:
             await self._participants.open(session)
         except BaseException:

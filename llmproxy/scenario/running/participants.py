@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Self
 
-from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 
@@ -98,6 +100,14 @@ _ENTRY = threading.Lock()
 _PLAYING: dict[int, AgentAdapter] = {}
 """Objects that belong to a run now, by identity; guarded by the lock, emptied by the runs' ends."""
 _log = logging.getLogger(__name__)
+
+
+def gather_of(agent: AgentAdapter) -> list[dict[str, str]]:
+    """Return what is true of an agent's run, started by us or here: where a service runs, nobody knows."""
+    from llmproxy.client.run_variables import gather_run_variables
+
+    where = (os.environ, Path.cwd()) if agent.in_process else AdapterAttributes.by(agent).started_in
+    return gather_run_variables(*where) if where else []
 
 
 def participants_of(agents: Sequence[Any], parameters: Mapping[str, Any] | None = None) -> list[AgentAdapter]:

@@ -23,6 +23,7 @@ from llmproxy.core.forks.mocks import read_mocks
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.calling import Caller
+from llmproxy.scenario.running.participants import gather_of
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionRequest
 from llmproxy.scenario.session import RunSession, in_thread
 from llmproxy.scenario.values.run import describe_error, describe_exit
@@ -200,7 +201,7 @@ class Opening:
         )
         deterministic = made is not None and made[1].ids == "deterministic"
         agent = _fix_variables(run_context.agent_for(case), case, self.sample)
-        if session is not None and (declared := _run_variables(agent)):
+        if session is not None and (declared := gather_of(agent)):
             await session.declare(declared)
         names = run_context.entities_for(case)
         context = self._make_context(session, caller, agent, looking, deterministic=deterministic, names=names)
@@ -288,16 +289,6 @@ def _keep_known(store: StoreAdapter, names: list[str], own: list[str]) -> list[s
                 continue
         found.append(name)
     return found
-
-
-def _run_variables(agent: AgentAdapter) -> list[dict[str, str]]:
-    """Return what is true of an agent's run, started by us or here: where a service runs, nobody knows."""
-    from llmproxy.client.run_variables import gather_run_variables
-    from llmproxy.scenario.agents.command import CommandAgent
-
-    if isinstance(agent, CommandAgent):
-        return gather_run_variables({**os.environ, **agent.env}, agent.cwd or Path.cwd())
-    return gather_run_variables(os.environ, Path.cwd()) if agent.in_process else []
 
 
 def _fix_variables(agent: AgentAdapter, case: SuiteCase, sample: int) -> AgentAdapter:
