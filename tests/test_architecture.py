@@ -210,8 +210,8 @@ NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def test_names_have_no_word_that_the_glossary_rules_out() -> None:
-    """`docs/glossary.md` lists words that are not used: no file, class or function has one of them in its name."""
-    listed = (ROOT / "docs/glossary.md").read_text("utf-8").partition("## Words that are not used")[2]
+    """`CONTRIBUTING.md` lists words that are not used: no file, class or function has one of them in its name."""
+    listed = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("## Words that are not used")[2]
     cells = [row.split("|")[1] for row in listed.splitlines() if row.startswith("| ")][1:]
     words = {word.strip() for cell in cells for word in cell.split(",")}
     assert len(words) > 20

@@ -98,7 +98,6 @@ def snippet(language: str, px: Proxy) -> str:
 
 RUN = {
     "python": ("weather.py", [sys.executable, "weather.py"]),
-    "js": ("weather.test.mjs", ["node", "--test", "weather.test.mjs"]),
     "java": ("Weather.java", ["java", "Weather.java"]),
     "sh": ("weather.sh", ["sh", "weather.sh"]),
 }

@@ -38,7 +38,6 @@ RUN = {
 }
 """Block -> the test that runs it, or has its reader read it."""
 NOT_RUN = {
-    "ci.md groovy": "needs a Jenkins; its shell lines are typed by package/test_ci_lines.py, and the page says so",
     "scale.md python ray": "needs a cluster; cluster/test_ray.py has a program of this form",
     "crewai.md python crewai": "150 packages; run by hand with each change of the page, as it says",
 }

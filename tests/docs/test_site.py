@@ -62,7 +62,7 @@ def test_every_page_stands_in_the_navigation_and_in_the_list_for_models() -> Non
     assert (listed - pages, pages - listed) == (set(), set())
 
 
-UNDO = "## What it writes, and how to undo it\n"
+UNDO = "## What it writes\n"
 
 
 def test_each_page_that_tells_how_says_what_is_written_and_how_to_undo_it() -> None:

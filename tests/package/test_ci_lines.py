@@ -1,4 +1,4 @@
-"""The shell lines that docs/ci.md gives to GitHub, GitLab and Jenkins, typed in a repository as their machines would."""
+"""The shell lines that docs/ci.md gives to GitHub and GitLab, typed in a repository as their machines would."""
 
 from __future__ import annotations
 
@@ -38,8 +38,6 @@ def block(info: str) -> str:
 
 def lines_of(system: str) -> list[str]:
     """Return what a system would hand to its shell, one after the other."""
-    if system == "jenkins":
-        return re.findall(r"^ *sh '(.*)'$", block("groovy"), re.MULTILINE)
     if system == "gitlab":
         job = yaml.safe_load(block("yaml gitlab"))["test"]
         return [*job["before_script"], *job["script"]]
@@ -62,7 +60,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("system", ["github", "gitlab", "jenkins"])
+@pytest.mark.parametrize("system", ["github", "gitlab"])
 def test_its_lines_replay_and_are_red_after_a_miss(system: str, repository: Path, built: Built, tmp_path: Path) -> None:
     """Exit code 0 and the recorded answer; another question, and 4."""
     programs = Path(os.environ.get("UV") or uv()).parent
@@ -83,8 +81,6 @@ def test_its_lines_replay_and_are_red_after_a_miss(system: str, repository: Path
         | {"PATH": os.pathsep.join([str(programs), os.environ["PATH"]]), "UV_CACHE_DIR": cache}
         | {"OPENAI_API_KEY": "none"}
     )
-    if system == "jenkins":
-        env["HOME"] = str(tmp_path)
     script = "set -e\n" + "\n".join(typed)
 
     def type_lines(**more: str) -> subprocess.CompletedProcess[str]:
