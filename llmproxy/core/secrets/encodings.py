@@ -25,7 +25,7 @@ from urllib.parse import unquote_plus
 
 from llmproxy.core.secrets.entropy import is_random, is_words
 from llmproxy.core.secrets.find import CREDENTIAL, Span, begin_keys, find_key_runs
-from llmproxy.late import late
+from llmproxy.late import Anywhere, late
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -182,12 +182,13 @@ def label_of(secret: str, kind: str, fingerprint: Callable[[str], str]) -> str:
 
 HIDDEN = late(r"\\u00[2-7]")
 """An ASCII character behind a JSON escape: how a key could hide."""
+_HOLDS_HIDDEN = Anywhere(r"\\(?:/|u00[2-7])")
 _ESCAPE = late(r"\\(?:u00([2-7][0-9a-fA-F])|(/)|.)", re.DOTALL)
 
 
 def hides(text: str) -> bool:
     """Return whether an ASCII character stands behind a JSON escape, where a secret could hide."""
-    return "\\" in text and ("\\/" in text or ("\\u00" in text and HIDDEN.search(text) is not None))
+    return "\\" in text and _HOLDS_HIDDEN.holds(find_key_runs(text).data)
 
 
 def unescape_text(text: str) -> tuple[str, Callable[[int], int]]:
@@ -372,7 +373,7 @@ def _is_next_line(joined: str, border: int, start: int, end: int) -> bool:
 
 _TEXTUAL = late(r"(?:[I-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghklopstwx014589][A-Za-z0-9+/_\-]){6}")
 """Six times three bytes that are ASCII and no control characters."""
-_TEXTUAL_BYTES = late(_TEXTUAL.pattern.encode())
+_HOLDS_TEXT = Anywhere(_TEXTUAL.pattern)
 _CODED = late(r"[A-Za-z0-9+/_\-]+={0,2}")
 _CODED_QUANTUM = late(r"[A-Za-z0-9+/_\-]{4}")
 _QUANTUM = 4
@@ -406,9 +407,9 @@ def _coded_spans(text: str, find: Find) -> Iterator[Span]:
 
 def _find_coded(text: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of base64 that decode to text; whole quanta."""
-    data, _, found = find_key_runs(text)
-    runs = [(start, end) for start, end, _ in found if end - start >= 6 * _QUANTUM]
-    if not runs or not _TEXTUAL_BYTES.search(b"\n".join([data[start:end] for start, end in runs])):
+    data, _, found, _ = find_key_runs(text)
+    runs = [(start, end) for start, end in found if end - start >= 6 * _QUANTUM]
+    if not runs or not _HOLDS_TEXT.holds(b"\n".join([data[start:end] for start, end in runs])):
         return
     for first_of, end in runs:
         start = first_of

@@ -18,10 +18,10 @@ import json
 import re
 import threading
 from binascii import b2a_base64
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
-from itertools import chain
+from itertools import batched
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -36,17 +36,18 @@ from llmproxy.core.secrets.kinds import (
     NAME_CHARS,
     NAME_WORDS,
     NAMED,
+    NAMED_MEMBER,
+    NAMED_VALUE,
     PATTERNS,
     QUOTED_VALUE,
     SERVICE,
     Pattern,
     SecretKind,
-    any_of,
     expression,
     is_sure_name,
     least_of_name,
 )
-from llmproxy.late import late
+from llmproxy.late import Anywhere, late
 
 
 class Span(NamedTuple):
@@ -70,7 +71,6 @@ _KEY_CHARS = bytes.maketrans(
 """Maps the bytes that keys are made of to ``k``: a run of 16 is worth a look, and most text has few."""
 _KEY_RUN = b"k" * 16
 _RUN = late(_KEY_RUN + b"+")
-_PART = 1 << 17
 _LONGEST_RUN = 50_000
 """Longer runs are pictures and audio."""
 
@@ -91,33 +91,23 @@ _NOT_BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_
 # -- what may be there -------------------------------------------------------------------------------------------------
 
 
-_RARE = b"=%_JKHTAC/-b"
-"""Characters that texts do without, the rarest first: looking for one costs a tenth of looking for a word."""
+def _of_needles(pattern: Pattern) -> str:
+    return pattern.near or "|".join(re.sub(r"[^\w /:=@!\"]", r"\\\g<0>", each.decode()) for each in pattern.needles)
 
 
-def _by_rarest() -> dict[int | None, list[tuple[bytes, tuple[Pattern, ...]]]]:
-    """Return the needles of the patterns, with whose they are, by the rarest character in each."""
-    found: dict[int | None, list[tuple[bytes, tuple[Pattern, ...]]]] = defaultdict(list)
-    for needle in dict.fromkeys(needle for pattern in PATTERNS for needle in pattern.needles):
-        rarest = next((code for code in _RARE if code in needle), None)
-        found[rarest].append((needle, tuple(pattern for pattern in PATTERNS if needle in pattern.needles)))
-    return found
-
-
-_PATTERNS = tuple(_by_rarest().items())
+_PLACED = tuple((pattern, Anywhere(_of_needles(pattern))) for pattern in PATTERNS)
+_HOLDS_NAMED = Anywhere(NAMED_VALUE)
+_HOLDS_LABEL = Anywhere(LABEL.near)
+_HOLDS_MEMBER = Anywhere(NAMED_MEMBER)
+_LONGEST_BEGINNING = 256
+"""More than these expressions ask for."""
+_WORTH_A_TEST = 1 << 12
+"""Characters of a part that is searched for names only where there may be one."""
+_IS_NEAR = Anywhere(lambda: "|".join((*map(_of_needles, PATTERNS), f"(?:{NAMED_VALUE})", LABEL.near, NAMED_MEMBER)))
+"""All in one, which is as quick as each."""
 _MIXED = late(rb"[0-9][A-Za-z]|[A-Za-z][0-9]")
 _SERVICE = late(SERVICE.encode)
 """In lower case."""
-_NEEDLE = late(lambda: any_of({kind.needle for kind in KINDS}).encode())
-_BY_NEEDLE: dict[bytes, tuple[SecretKind, ...]] = {}
-
-
-def _kinds_of(needle: bytes) -> tuple[SecretKind, ...]:
-    """Return the kinds whose needle what was found begins with: the search stops at the longest."""
-    if (found := _BY_NEEDLE.get(needle)) is None:
-        text = needle.decode()
-        found = _BY_NEEDLE[needle] = tuple(kind for kind in KINDS if text.startswith(_prepare_kind(kind)[0]))
-    return found
 
 
 class Runs(NamedTuple):
@@ -127,45 +117,45 @@ class Runs(NamedTuple):
     """The text in ASCII; other characters are question marks, which are no key characters."""
     lean: bytes
     """The same without pictures and audio."""
-    spans: list[Span]
+    spans: list[tuple[int, int]]
     """Where at least 16 key characters stand in a row."""
+    near: bool
+    """Whether there is something of what stands around a secret: a place, a name, a service."""
 
 
 @lru_cache(maxsize=2)
 def find_key_runs(text: str) -> Runs:
     """Return the runs of a text; longer ones than 50,000 are pictures and audio."""
     data = text.encode("ascii", "replace")
-    mapped = data.translate(_KEY_CHARS)
+    mapped, near = data.translate(_KEY_CHARS), _IS_NEAR.holds(data)
     if mapped.find(_KEY_RUN) < 0:
-        return Runs(data, data, [])
-    spans = [Span(*match.span()) for match in _RUN.finditer(mapped)]
-    long = [span for span in spans if span.end - span.start >= _LONGEST_RUN]
+        return Runs(data, data, [], near)
+    spans = [match.span() for match in _RUN.finditer(mapped)]
+    long = [(start, end) for start, end in spans if end - start >= _LONGEST_RUN]
     if not long:
-        return Runs(data, data, spans)
-    starts, ends = [0, *(span.end for span in long)], [*(span.start for span in long), len(data)]
+        return Runs(data, data, spans, near)
+    starts, ends = [0, *(end for _, end in long)], [*(start for start, _ in long), len(data)]
     lean = b" ".join([data[start:end] for start, end in zip(starts, ends, strict=True)])
-    return Runs(data, lean, [span for span in spans if span.end - span.start < _LONGEST_RUN])
+    return Runs(data, lean, [(start, end) for start, end in spans if end - start < _LONGEST_RUN], near)
 
 
 def shapes(text: str, *, named: bool = True) -> list[Span]:
     """Return the spans of all that is a secret by its shape or its place, in no order; `named`: or by its name."""
     if len(text) < _SHORTEST:
         return []
-    data, lean, runs = find_key_runs(text)
-    # Not `needle in lean`: bytes are asked first whether they are a number, which takes longer than the search.
-    rare = [row for char, rows in _PATTERNS if char is None or char in lean for row in rows]
-    patterns = {pattern for needle, patterns in rare if lean.find(needle) >= 0 for pattern in patterns}
-    found = [Span(*span, pattern.label) for pattern in patterns for span in pattern.spans(text)]
-    if named:
+    data, lean, runs, near = find_key_runs(text)
+    found = [
+        Span(*span, pattern.label)
+        for pattern, is_near in (_PLACED if near else ())
+        if is_near.holds(lean) and any(lean.find(needle) >= 0 for needle in pattern.needles)
+        for span in pattern.spans(text)
+    ]
+    if near and named:
         found += _find_named(text, data)
-    if runs:
-        kinds = {kind for needle in _needles_in(text) for kind in _kinds_of(needle)}
-        of_kinds: dict[tuple[int, int], Span] = {}
-        for kind in sorted(kinds, key=lambda kind: (len(_prepare_kind(kind)[0]), kind.template)):
-            of_kinds |= {span[:2]: span for span in _of_kind(kind, text)}  # the more special one names it
-        found += of_kinds.values()
-        if named:
-            found += _find_labelled(text, data, runs)
+    if runs and (kinds := _find_kinds(text)):
+        found += {span[:2]: span for kind in kinds for span in _of_kind(kind, text)}.values()  # the last one names it
+    if near and runs and named:
+        found += _find_labelled(text, data, runs)
     return [span for span in found if not in_base64(text, span.start, span.end)] if found else found
 
 
@@ -192,7 +182,7 @@ def _of_kind(kind: SecretKind, text: str) -> Iterator[Span]:
         at = text.find(needle, after)
 
 
-_LONG_BASE64 = late(rb"([A-Za-z0-9+/_\-]{256})[A-Za-z0-9+/_\-]++")
+_LONG_BASE64 = late(rb"([A-Za-z0-9+/_\-]{512})[A-Za-z0-9+/_\-]++")
 """The first characters of much base64: what begins behind them is chance (`in_base64`)."""
 
 
@@ -200,30 +190,35 @@ def _shorten(run: bytes) -> bytes:
     return _LONG_BASE64.sub(rb"\1 ", run) if len(run) > 1024 else run
 
 
+@cache
+def _group_kinds() -> list[tuple[list[tuple[bytes, SecretKind]], Anywhere]]:
+    """Return kinds by needles, and whether a text has a run of any: all at once are more states than Rust keeps."""
+    needles = sorted(((kind.needle.encode(), kind) for kind in KINDS), key=lambda row: row[0])
+    return [(list(rows), Anywhere("|".join(kind.run for _, kind in rows))) for rows in batched(needles, 32)]
+
+
 @lru_cache(maxsize=2)
-def _needles_in(text: str) -> frozenset[bytes]:
-    """Return the literal texts of kinds that stand in runs of key characters."""
-    data, _, runs = find_key_runs(text)
-    joined = b"\n".join([_shorten(data[max(0, start - 1) : end]) for start, end, _ in runs])
+def _find_kinds(text: str) -> list[SecretKind]:
+    """Return the kinds of which there may be a key, the most special last."""
+    data, _, runs, _ = find_key_runs(text)
+    joined = b"\n".join([_shorten(data[max(0, start - 1) : end]) for start, end in runs])
     if b"\\" in joined or b"%" in joined:  # an escape's letters begin no key
         joined = _ESCAPES.sub(b" ", joined)
-    # By parts: one search of megabytes would hold all other threads up.
-    parts = (_NEEDLE.findall(joined, at, at + _PART + _BASE64_RUN) for at in range(0, len(joined), _PART))
-    return frozenset(chain.from_iterable(parts))
+    found = [row for rows, has_run in _group_kinds() if has_run.holds(joined) for row in rows if row[0] in joined]
+    return [kind for _, kind in sorted(found, key=lambda row: (len(row[0]), row[1].template))]
 
 
 def begin_keys(text: str) -> Iterator[int]:
     """Yield where keys of a fixed length may begin in a text, though what follows hides where they end."""
-    for needle in _needles_in(text):
-        for kind in _kinds_of(needle):
-            if kind.template.endswith("+>"):
-                continue
-            literal, lead, _ = _prepare_kind(kind)
-            loose, at = expression(kind.template, loose=True), text.find(literal)
-            while at >= 0:
-                if at >= lead and loose.match(text, at - lead):
-                    yield at
-                at = text.find(literal, at + 1)
+    for kind in _find_kinds(text):
+        if kind.template.endswith("+>"):
+            continue
+        needle, lead, _ = _prepare_kind(kind)
+        loose, at = expression(kind.template, loose=True), text.find(needle)
+        while at >= 0:
+            if at >= lead and loose.match(text, at - lead):
+                yield at
+            at = text.find(needle, at + 1)
 
 
 def _is_key(kind: SecretKind, found: str) -> bool:
@@ -241,9 +236,11 @@ def has_border(text: str, start: int) -> bool:
     return _BORDER.search(text[max(0, start - 16) : start]) is not None
 
 
-def _find_labelled(text: str, data: bytes, runs: list[Span]) -> Iterator[Span]:
+def _find_labelled(text: str, data: bytes, runs: list[tuple[int, int]]) -> Iterator[Span]:
     """Yield the spans of values that mix letters and digits and stand behind the name of a service."""
-    for start, end, _ in runs:
+    for start, end in runs:
+        if not _HOLDS_LABEL.holds(data[max(0, start - _LABEL) : end]):
+            continue
         label, equals = data[start:end], data.find(b"=", start, end)
         if equals < 0:
             label = data[max(0, start - _LABEL) : start].rstrip(b"\"'`\\ \t\r\n")
@@ -266,15 +263,19 @@ def _find_labelled(text: str, data: bytes, runs: list[Span]) -> Iterator[Span]:
 def _find_named(text: str, data: bytes) -> Iterator[Span]:
     """Yield the spans of values that stand under the name of a secret, whatever the service: ``SMTP_PASSWORD=...``."""
     lowered = data.lower()
-    for word in NAME_WORDS:
-        at = lowered.find(word)
-        while at >= 0:
-            match = NAMED.match(lowered, at)
-            # A gap counts behind an option alone, and prose has many: asked before the name is read.
-            named = match and (not match["gap"] or b"--" in lowered[max(0, at - _LONGEST_NAME) : at])
-            if match and named and (found := _value_of(text, data, lowered, match)):
-                yield found
-            at = lowered.find(word, at + len(word))
+    for first in range(0, len(data), _WORTH_A_TEST):
+        if not _HOLDS_NAMED.holds(data[max(0, first - _LONGEST_NAME) : first + _WORTH_A_TEST + _LONGEST_BEGINNING]):
+            continue
+        for word in NAME_WORDS:
+            last = first + _WORTH_A_TEST + len(word) - 1
+            at = lowered.find(word, first, last)
+            while at >= 0:
+                match = NAMED.match(lowered, at)
+                # A gap counts behind an option alone, and prose has many: asked before the name is read.
+                named = match and (not match["gap"] or b"--" in lowered[max(0, at - _LONGEST_NAME) : at])
+                if match and named and (found := _value_of(text, data, lowered, match)):
+                    yield found
+                at = lowered.find(word, at + len(word), last)
 
 
 def _value_of(text: str, data: bytes, lowered: bytes, match: re.Match[bytes]) -> Span | None:
@@ -319,13 +320,13 @@ def in_base64(text: str, start: int, end: int) -> bool:
     return left + right >= _BASE64_RUN
 
 
-def names_secret(lowered: str) -> bool:
-    """Return whether a text in lower case has a JSON member with such a name, and a value worth a look."""
-    return any(
-        (f'{word}"' in lowered or f"{word}\\" in lowered) and pattern.search(lowered)
-        for word, pattern in MEMBERS
-        if word in lowered
-    )
+def names_secret(text: str) -> bool:
+    """Return whether a text has a JSON member with such a name, and a value worth a look."""
+    runs = find_key_runs(text)
+    if not (runs.near and _HOLDS_MEMBER.holds(runs.data)):
+        return False
+    lowered = text.lower()
+    return any(pattern.search(lowered) for _, pattern in MEMBERS)
 
 
 def disjoint(spans: Iterable[Span]) -> list[Span]:
@@ -485,7 +486,7 @@ class KnownSecrets:
 
     def _find_anchored(self, text: str) -> set[str]:
         anchors, found = self._anchors, set[str]()
-        for start, end, _ in find_key_runs(text).spans:
+        for start, end in find_key_runs(text).spans:
             run = text[start:end]
             for at in range(len(run) - _ANCHOR + 1):
                 if run[at : at + _ANCHOR] in anchors:
@@ -496,7 +497,7 @@ class KnownSecrets:
 def _anchor(form: str) -> str | None:
     """Return the last characters of the first long run in a form: how keys begin is what they have in common."""
     runs = find_key_runs(form).spans
-    return form[runs[0].end - _ANCHOR : runs[0].end] if runs else None
+    return form[runs[0][1] - _ANCHOR : runs[0][1]] if runs else None
 
 
 def _places(form: str, text: str) -> Iterator[Span]:
@@ -535,10 +536,10 @@ class CredentialEpoch:
 
     def search(self, text: str) -> bool:
         """Note that a text was searched; False if it is too long for that: whatever comes may change it."""
-        data, lean, spans = find_key_runs(text)
-        if len(data) != len(lean) or sum(end - start for start, end, _ in spans) > _LONGEST:
+        data, lean, spans, _ = find_key_runs(text)
+        if len(data) != len(lean) or sum(end - start for start, end in spans) > _LONGEST:
             return False
-        pieces = {text[at : at + _ANCHOR] for start, end, _ in spans for at in range(start, end - _ANCHOR + 1)}
+        pieces = {text[at : at + _ANCHOR] for start, end in spans for at in range(start, end - _ANCHOR + 1)}
         if len(pieces) > _MOST_OF_A_TEXT:
             return False
         self._searched |= pieces

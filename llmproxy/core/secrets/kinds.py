@@ -99,17 +99,26 @@ class SecretKind:
         before = self.template.partition(self.needle)[0]
         return len(_PIECE.sub("", before)) + sum(int(piece[2]) for piece in _PIECE.finditer(before))
 
+    @property
+    def run(self) -> str:
+        """An expression for the needle and what follows in one run of key characters."""
+        return _write_expression(re.split("(?<=.)[:@]", self.template[self.template.index(self.needle) :])[0])
 
-@cache
-def expression(template: str, *, loose: bool = False) -> re.Pattern[str]:
-    """Return what matches a template where it begins, as far as its open end goes; `loose`: whatever follows."""
+
+def _write_expression(template: str) -> str:
     out, at = [], 0
     for piece in _PIECE.finditer(template):
         out.append(re.escape(template[at : piece.start()]))
         out.append(f"[{ALPHABETS[piece[1]]}]{{{piece[2]}{',' if piece[3] else ''}}}")
         at = piece.end()
-    out.append(re.escape(template[at:]))
-    return re.compile("".join(out) + ("" if loose or template.endswith("+>") else r"(?![A-Za-z0-9])"))
+    return "".join([*out, re.escape(template[at:])])
+
+
+@cache
+def expression(template: str, *, loose: bool = False) -> re.Pattern[str]:
+    """Return what matches a template where it begins, as far as its open end goes; `loose`: whatever follows."""
+    end = "" if loose or template.endswith("+>") else r"(?![A-Za-z0-9])"
+    return re.compile(_write_expression(template) + end)
 
 
 def _rows() -> tuple[SecretKind, ...]:
@@ -299,6 +308,8 @@ class Pattern:
     """Its group ``secret`` is the secret."""
     is_one: Callable[[re.Match[str]], bool] = lambda _: True
     """Looks at what was found: examples and words are none."""
+    near: str = ""
+    """Where needles are common: an expression (`Anywhere`) for more of it, other characters as ``?``."""
     certain: bool = True
     """Whether the form leaves no doubt; of what is only named, a fingerprint says which it is."""
 
@@ -422,6 +433,14 @@ class Cookies(Pattern):
                     yield pair.span("secret")
 
 
+_SPACE = r"[\s?\x1c-\x1f]"
+
+
+def loosely(text: str) -> str:
+    """Return an expression for letters in either case, also those outside ASCII that Python takes for them."""
+    return f"(?i:{re.sub('[ks]', r'[\g<0>?]', text)})"
+
+
 PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "private key", (b"PRIVATE KEY",),
@@ -444,6 +463,7 @@ PATTERNS: tuple[Pattern, ...] = (
         "bearer", (b"earer",),
         late(r"earer(?<=[Bb]earer)(?:\s|%20|\\u0020|\+|:\s?){1,2}(?P<secret>[A-Za-z0-9._~+/\-]{20,4000}={0,2})"),
         lambda match: is_token(match["secret"]),
+        rf"earer(?:{_SPACE}|%20|\\u0020|\+|:{_SPACE}?){{1,2}}[A-Za-z0-9._~+/\-]{{20}}",
     ),
     Pattern(
         "basic", (b"asic ",),
@@ -453,7 +473,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "url password", (b"://", b":\\/\\/"),
         late(r":(?:\\?/){2}(?P<user>[^\s/:@\"'<>\\]{0,100}):(?P<secret>[^\s/@\"'<>\\]{3,200})@(?=[\w.\-\[])"),
-        _url_password,
+        _url_password, r":(?:\\?/){2}[^\s/:@\"'<>\\]*:[^\s/@\"'<>\\]{3,}@",
     ),
     Pattern(
         "aws secret",
@@ -472,7 +492,8 @@ PATTERNS: tuple[Pattern, ...] = (
             b"ecret= ig%3D ature%3D oken%3D ey%3D".split()
         ),
         late(rf"(?:=|%3D)(?:{_AFTER_QUERY})(?P<secret>{_IN_QUERY}{{12,4000}}+)(?![(\[{{])"),
-        lambda match: is_token(match["secret"]), certain=False,
+        lambda match: is_token(match["secret"]),
+        rf"[?&;6]{loosely('|'.join((*_QUERY, *_OAUTH)))}(?:=|%3D){_IN_QUERY}{{12}}", certain=False,
     ),
     Pattern(
         "oauth", (b"ccess_token=", b"efresh_token=", b"d_token=", b"lient_secret=", b"lient_assertion="),
@@ -493,15 +514,19 @@ PATTERNS: tuple[Pattern, ...] = (
             r"(?:(?i:bearer|basic|token|apikey)\s{1,3})?(?P<secret>[\w=~@.+/\-]{8,4000})"
         ),
         _looks_random(2.5),
+        rf"(?:-H|--header)[ =]*\\*[\"']?[A-Za-z\-?]*{loosely('authorization|key|token|secret')}"
+        rf"{_SPACE}*:",
     ),
     Pattern(
         "curl user", (b" -u", b" --user", b"\t-u"),
         late(r"[ \t](?:-u|--user)[ =]{0,3}\\{0,15}[\"']?(?P<user>[^\s:\"'\\]{1,100}):(?P<secret>[^\s\"'\\]{3,200})"),
         lambda match: "curl" in match.string[max(0, match.start() - _COMMAND) : match.start()] and _url_password(match),
+        r"[ \t](?:-u|--user)[ =]*\\*[\"']?[^\s:\"'\\]+:[^\s\"'\\]{3}",
     ),
     Pattern(
         "connection string", (b"assword=", b"ASSWORD=", b"wd=", b"WD="),
-        late(r"(?i)\b(?:password|pwd)=(?P<secret>[^;\s&\"'\\<>(){}\[\],]{4,200})"), _is_connected, certain=False,
+        late(r"(?i)\b(?:password|pwd)=(?P<secret>[^;\s&\"'\\<>(){}\[\],]{4,200})"), _is_connected,
+        rf"{loosely('password|pwd')}=[^;\s&\"'\\<>(){{}}\[\],]{{4}}", certain=False,
     ),
     Pattern(
         "dsn", (b"@tcp(", b"@unix("),
@@ -528,7 +553,7 @@ PATTERNS: tuple[Pattern, ...] = (
             r'auth(?:(?<="auth)|(?<=_auth))\\*"?\s{0,4}[:=]\s{0,4}\\*"?'
             r"(?P<secret>[A-Za-z0-9+/]{8,2000}={0,2})(?![\w+/=])"
         ),
-        _is_login, certain=False,
+        _is_login, rf"auth\\*\"?{_SPACE}*[:=]{_SPACE}*\\*\"?[A-Za-z0-9+/]{{8}}", certain=False,
     ),
     Pattern(
         "otpauth", (b"otpauth",),
@@ -537,12 +562,14 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "jwk", (b'"d', b'"p', b'"q', b'"k'),
-        late(r'"(?:d|p|q|dp|dq|qi|k)\\*"\s{0,4}:\s{0,4}\\*"(?P<secret>[\w\-]{22,4000})\\*"'), _is_jwk, certain=False,
+        late(r'"(?:d|p|q|dp|dq|qi|k)\\*"\s{0,4}:\s{0,4}\\*"(?P<secret>[\w\-]{22,4000})\\*"'), _is_jwk,
+        rf'"(?:d|p|q|dp|dq|qi|k)\\*"{_SPACE}*:{_SPACE}*\\*"[A-Za-z0-9_\-?]{{22}}', certain=False,
     ),
     Cookies(
         "cookie", (b"ookie", b"OOKIE"),
         late(r"(?i:cookie)2?\\{0,3}[\"'\])]{0,2}\s{0,3}[:=]\s{0,3}\\{0,3}[\"']?(?P<secret>[^\r\n\"'\\<>]{8,4000})"),
-        certain=False,
+        near=rf"{loosely('cookie')}2?\\*[\"'\])]*{_SPACE}*[:=]{_SPACE}*\\*[\"']?"
+        r"[^\r\n\"'\\<>]{8}", certain=False,
     ),
 )  # fmt: skip
 
@@ -551,6 +578,8 @@ PATTERNS: tuple[Pattern, ...] = (
 class Label:
     """What is a secret because a service's name stands before it: ``datadog_api_key = "..."``."""
 
+    near: str
+    """As of a `Pattern`."""
     whole: re.Pattern[str]
     """With the groups ``label`` and ``value``."""
     named: re.Pattern[str]
@@ -586,6 +615,8 @@ SERVICES = split_words(
 SERVICE = any_of([name.replace("_", mark) for name in SERVICES for mark in ("", "_", "-")])
 """An expression; in lower case."""
 LABEL = Label(
+    near=rf"(?i:{SERVICE})[A-Za-z0-9_?.\t -]*\\*[\"'`]?{_SPACE}*(?:=>|[:=,]){_SPACE}*"
+    r"\\*[\"'`]?[A-Za-z0-9_\-+/.%|:]{14}",
     whole=late(
         rf"(?P<label>(?i:{SERVICE})(?![a-z])[\w.\t -]{{0,24}})"
         rf"(?:\\{{0,15}}[\"'`])?\s{{0,3}}(?:=>|:=|=|:|,)\s{{0,3}}(?:\\{{0,15}}[\"'`])?"
@@ -665,6 +696,8 @@ MEMBERS = tuple(
     for word in words
 )
 """A name's end, and for lower case an expression from it on: one matches wherever a JSON member is worth a look."""
+NAMED_MEMBER = "|".join(rf'{loosely(word)}\\*"{_SPACE}*:{_SPACE}*\\*"[^"\\]{{4}}' for word, _ in MEMBERS)
+"""What stands in a text in which one of them matches."""
 MEMBER = late(
     r'(?<!\\)(?P<escape>\\*)"(?P<name>[A-Za-z_\-]{4,40})(?P=escape)"\s{0,8}:\s{0,8}'
     r'(?P=escape)"(?P<value>[^"\\]{8,20000})'
@@ -723,16 +756,30 @@ NAME_WORDS = (
     b"_auth",
 )  # fmt: skip
 """With one of which the name of a secret ends, in lower case."""
+_BUT_KEY = "pass(?:word|wd|wort|phrase|code)?|pwd|secret|token|credentials?|jwt|bearer|authorization|x-access|_auth"
+_QUOTE = r"(?:\\{0,15}[\"'`])?\]?"
 NAMED = late(
-    rb"(?:pass(?:word|wd|wort|phrase|code)?|pwd|secret|token|key|credentials?|jwt|bearer|authorization|x-access|_auth)"
-    rb"(?:\\{0,15}[\"'`])?\]?(?:[ \t]{0,4}(?P<sign>:=|=>|=(?![=~>])|:(?!:)|%3d|>)[ \t]{0,4}"
-    rb"|(?P<gap>[ \t]{1,3}(?=[^\s\-=:])))"
+    rf"(?:{_BUT_KEY}|key){_QUOTE}(?:[ \t]{{0,4}}(?P<sign>:=|=>|=(?![=~>])|:(?!:)|%3d|>)[ \t]{{0,4}}"
+    r"|(?P<gap>[ \t]{1,3}(?=[^\s\-=:])))".encode()
 )
 """The end of a name, in lower case, and what stands between it and its value."""
 _BARE = r"[^\s\"'`\\,;<>(){}\[\]|&]"
 _MORE = rf"(?:&(?![\w.%\-]{{1,40}}=|#?\w{{1,8}};){_BARE}{{1,2000}}+){{0,20}}+"
 """Behind an ``&`` that begins neither the next member of a query nor an entity."""
-_SCHEME = r"(?:(?i:bearer|basic|token|api-?key|bot|key|sso-key)[ +]{1,3})?"
+_SCHEMES = "bearer|basic|token|api-?key|bot|key|sso-key"
+_SCHEME = rf"(?:(?i:{_SCHEMES})[ +]{{1,3}})?"
+_WHOSE_KEY = (
+    "(?:api|private|secret|access|auth|encryption|signing|master|account|shared|license|service|session|webhook"
+    "|deploy|admin|client|app|root|preshared|subscription|sas|ssh|jwt|hmac|aes|connection|management|server"
+    "|integration|write|ingest|project|account_access|ingestion|sending|licence|security|user|dev|prod|rest"
+    "|secretaccess|accountaccess)"
+)
+_SIGNED_NAME = rf"(?:{_BUT_KEY}|(?:_|{_WHOSE_KEY}[_.\-]?)key)\\*[\"'`]?\]?"
+NAMED_VALUE = (
+    rf"(?i)(?:{_SIGNED_NAME}[ \t]*(?:[=:>]|%3d)|--[a-z0-9_\-.$@]*{_SIGNED_NAME}[ \t])"
+    rf"[ \t=>]*[rbuf]*\\*[\"'`]?(?:{loosely(_SCHEMES)}[ +]{{1,3}})?[^\s\"'`\\]{{8}}"
+)
+"""What stands wherever a name and its value are worth a look."""
 QUOTED_VALUE = late(rf"[rbuf]{{0,2}}\\{{0,15}}[\"'`]{_SCHEME}(?P<value>[^\"'`\\\s]{{8,2000}})(?=\\{{0,15}}[\"'`])")
 BARE_VALUE = late(rf"{_SCHEME}(?P<value>{_BARE}{{8,2000}}+{_MORE})(?![(\[{{])")
 ENV_VALUE = late(r"(?P<value>[^\s\"'`\\]{8,2000})")
@@ -741,12 +788,7 @@ NAME_CHARS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.
 _SECRET_NAME = late(
     r"(?:(?P<short>(?<![a-z])pass|(?:pass(?:word|wd|wort|phrase|code)|pwd))|(?P<secret>secret)"
     r"|(?<![a-z])(?:jwt|bearer|credentials?|(?:proxy-)?authorization|x-access)|_auth|token"
-    r"|(?:api|private|secret|access|auth|encryption|signing|master|account|shared|license|service|session|webhook"
-    r"|deploy|admin"
-    r"|client|app|root|preshared|subscription|sas|ssh|jwt|hmac|aes|connection|management|server|integration|write"
-    r"|ingest"
-    r"|project|account_access|ingestion|sending|licence|security|user|dev|prod|rest|secretaccess"
-    r"|accountaccess)[_.\-]?key)$"
+    rf"|{_WHOSE_KEY}[_.\-]?key)$"
 )
 _OTHER_NAME = late(
     r"(?:(?<![a-z])(?:prev(?:ious)?|skip|max|min|num|pad|eos|bos|unk|sep|mask|cls|start|end|stop|special|image|video"

@@ -241,7 +241,7 @@ class Redactor:
         spans = self._known.spans(text) + shapes(text)
         if 0 <= text.find("\n") < len(text) - 1 or "\\n" in text:  # a line break at its end breaks nothing
             spans += find_wrapped(text, self._find_shapes)
-        if ours and "RED" in text:
+        if ours and ("REDACTE" in text or "REDx" in text):
             spans += [Span(*match.span()) for match in OURS.finditer(text)]
         return disjoint(spans)
 
@@ -390,7 +390,7 @@ class Redactor:
 
     def _json(self, text: str, numbers: Marks, depth: int) -> str:
         """Redact text with JSON strings, decoded only if an escape or a member's name may hide something."""
-        if hides(text) or names_secret(text.lower()):
+        if hides(text) or names_secret(text):
             text = self._strings(text, numbers, depth)
         spans = [span for span in self._and_ours(text) if '"' not in text[span.start : span.end]]
         return recode_text(replace_spans(text, spans, numbers.placeholder) if spans else text, self._and_ours)
@@ -488,7 +488,7 @@ class Redactor:
         changed = narrow_text(text, self._find_plain)
         view, offset = unescape_text(changed)
         spans = self._find(view, ours=False)
-        if names_secret(view.lower()):
+        if names_secret(view):
             spans = disjoint([*spans, *self._members(view)])
         changed = overwrite_spans(
             changed, [Span(offset(start), offset(end), kind) for start, end, kind in spans], numbers
