@@ -77,7 +77,7 @@ def ls(
             for info in infos
             if not (info.closed_cleanly or info.holder)
             for each in database.summaries(info.name, superseded=False, limit=None)
-            if (each.status or 0) >= _FAILED or each.ending in (Ending.CUT, Ending.UNTERMINATED)
+            if (each.status or 0) >= _FAILED or each.ending in (Ending.CUT, Ending.UNTERMINATED, Ending.FAILED)
         )
         children = {(each.cassette, each.sample): each for each in forks(database)}
     if as_json:

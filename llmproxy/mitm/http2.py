@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -45,7 +46,7 @@ from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
 from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 
 from llmproxy.core.traffic import grpc
-from llmproxy.core.traffic.interaction import is_grpc
+from llmproxy.core.traffic.interaction import RESET, is_grpc
 from llmproxy.errors import RefusedError
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.proxy_context import ProxyContext
@@ -63,6 +64,8 @@ ONE_CONNECTION = frozenset(
 """Fields that HTTP/2 has no place for (RFC 9113 8.2.2)."""
 LOOK = 1.0
 """Seconds after which a gRPC request that has not ended is looked at."""
+
+_RESET_BY_SERVER = re.compile(r"stream reset by \w+ \((\w+)\)")
 
 Commands = layer.CommandGenerator[None]
 
@@ -144,6 +147,8 @@ class Stream:
         self.head: http.Response | None = None
         """Of the answer, until it is sent."""
         self.answered = self.closed = False
+        self.code: int = ErrorCodes.INTERNAL_ERROR
+        """With which a cut answer ends."""
         self.h1 = h11.Connection(h11.CLIENT, max_incomplete_event_size=LONGEST_HEAD)
 
     @property
@@ -308,8 +313,8 @@ class Http2Layer(layer.Layer):
             stream.number = 0
             self._free[stream.rpc].append(stream)
         elif stream.closed:  # answered in the middle of its body, or cut
-            code = ErrorCodes.NO_ERROR if stream.answered else ErrorCodes.INTERNAL_ERROR
-            yield from self._reset(stream.number, code)
+            code = self._shell.resets.pop(stream.client.id, stream.code)
+            yield from self._reset(stream.number, ErrorCodes.NO_ERROR if stream.answered else code)
 
     def _answer(self, stream: Stream, data: bytes) -> Commands:
         """Send what the layer says to its client; nothing is the end of its connection."""
@@ -332,6 +337,9 @@ class Http2Layer(layer.Layer):
         number = stream.number
         if isinstance(event, h11.Response):
             kept = [field for field in event.headers if field[0] not in ONE_CONNECTION]
+            stream.code = next(
+                (int(value) for name, value in kept if name == RESET.encode() and value.isdigit()), stream.code
+            )
             stream.head = answer_of(event.status_code, kept)
             if not any(name == b"grpc-status" for name, _ in kept):  # else its head is its end
                 yield from self._send_head(stream)
@@ -355,7 +363,7 @@ class Http2Layer(layer.Layer):
 
     # --- ends ------------------------------------------------------------------------------------------------------
 
-    def _reset(self, number: int, code: ErrorCodes = ErrorCodes.INTERNAL_ERROR) -> Commands:
+    def _reset(self, number: int, code: int = ErrorCodes.INTERNAL_ERROR) -> Commands:
         """End a stream at once, if it has not ended."""
         if not self._server.is_closed(number):
             self._server.h2_conn.reset_stream(number, code)
@@ -380,6 +388,16 @@ class Http2Layer(layer.Layer):
     def _forget(self, connection: Connection) -> None:
         self._upstream.pop(connection, None)
         self._shell.streams.pop(connection.id, None)
+
+
+def reset_code(error: str) -> int | None:
+    """Return the code that mitmproxy names where a server has reset a stream; None where none has."""
+    found = _RESET_BY_SERVER.search(error)
+    if found is None:
+        return None
+    return (
+        int(found[1]) if found[1].isdecimal() else ErrorCodes[found[1]] if found[1] in ErrorCodes.__members__ else None
+    )
 
 
 def head_of(request: http.Request, *, whole: bool, length: int | None = None) -> h11.Request:

@@ -183,6 +183,8 @@ class ProxyContext:
     """By id of the client's connection: the session that the proxy's URL named, `HTTPS_PROXY=http://<session>@...`."""
     without_tls: set[str] = field(default_factory=set)
     """Ids of clients' connections whose TLS handshake an injected fault lets fail."""
+    resets: dict[str, int] = field(default_factory=dict)
+    """By client: the code with which its upstream has just broken its answer off."""
     streams: dict[str, str] = field(default_factory=dict)
     """By id of an upstream's connection: the id of the client of the HTTP/2 stream for which it is opened."""
     tunnels: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -288,6 +290,7 @@ class ProxyContext:
     def forget_client(self, client: str) -> None:
         """Forget what is known of a connection that has ended, by its id."""
         self.users.pop(client, None)
+        self.resets.pop(client, None)
         self.tunnels.pop(client, None)
         self.without_tls.discard(client)
 

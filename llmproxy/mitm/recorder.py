@@ -33,7 +33,7 @@ from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers, header, is_grpc
 from llmproxy.errors import LLMProxyError, UpstreamError, unsign_text
 from llmproxy.mitm.http1.incoming import LOOK
-from llmproxy.mitm.http2 import ALPN, PatientHttp2Client
+from llmproxy.mitm.http2 import ALPN, PatientHttp2Client, reset_code
 from llmproxy.mitm.intercept import is_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.websocket_recorder import SocketHooks, is_unasked_switch, is_upgrade, prepare_upgrade
@@ -306,6 +306,9 @@ class Recorder(SocketHooks):
         if exchange.recording.started:
             why = flow.error.msg if flow.error else ""
             exchange.recording.left = why.startswith(CLIENT_LEFT) and not self._shell.draining
+            if (code := reset_code(why)) is not None:
+                self._shell.resets[flow.client_conn.id] = code
+                exchange.recording.reset(code)
             await self._commit(exchange, proper=False)
         elif exchange.error is None:
             cause = flow.error.msg if flow.error else "unknown error"

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import pytest
 
+from llmproxy.core.dialects.table import REASONS
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
 from tests.provider.tls import server_context
@@ -53,6 +54,8 @@ class Upstream:
         self._note(context)
         if request == b"fail":
             context.abort(grpc.StatusCode.NOT_FOUND, "no such thing: ä%")
+        if request == b"once" and len(self.asked) == 1:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "in a moment")
         return b"answer to " + request
 
     def _many(self, request: bytes, context: Any) -> Iterator[bytes]:  # noqa: ANN401 - as above
@@ -161,6 +164,39 @@ def test_a_miss_is_a_status_with_our_text(tmp_path: Path) -> None:
         assert many(c, b"x")[0] is grpc.StatusCode.FAILED_PRECONDITION
         assert 'message 1: "hello" -> "hi"' in str(say(c, b"\x0a\x02hi")[1])
         assert len(rig.outcomes) == 3
+
+
+def test_a_call_that_failed_is_asked_anew(tmp_path: Path) -> None:
+    """As after 503: `replay` repeats the failure, `auto` and `once` ask again; a call that was answered with a refusal stands."""
+    store = tmp_path / "x.db"
+    with Upstream() as up:
+        for mode, code in (("record", "UNAVAILABLE"), ("replay", "UNAVAILABLE"), ("auto", "OK"), ("replay", "OK")):
+            with Rig(mode, store, {"xai": up.url}) as rig, channel(rig) as c:
+                assert say(c, b"once")[0] is getattr(grpc.StatusCode, code), mode
+        for _ in range(2):
+            with Rig("auto", store, {"xai": up.url}) as rig, channel(rig) as c:
+                assert say(c, b"fail")[0] is grpc.StatusCode.NOT_FOUND
+        assert len(up.asked) == 3
+    assert [each.response.ending.value for each in recorded(store)] == ["complete", "complete"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("http-429", "RESOURCE_EXHAUSTED"),
+        ("http-500", "INTERNAL"),
+        ("http-503", "UNAVAILABLE"),
+        ("http-529", "UNAVAILABLE"),
+    ],
+)
+def test_an_injected_failure_is_a_status_of_grpc(tmp_path: Path, kind: str, code: str) -> None:
+    """Not one of HTTP, in which clients see an unknown failure; the next attempt has the recorded answer."""
+    with Upstream() as up:
+        with Rig("record", tmp_path / "x.db", {"xai": up.url}) as rig, channel(rig) as c:
+            say(c, b"hello")
+        with Rig("replay", tmp_path / "x.db", {"xai": up.url}, faults=kind) as rig, channel(rig) as c:
+            assert say(c, b"hello")[:2] == (getattr(grpc.StatusCode, code), f"{kind[5:]} {REASONS[int(kind[5:])]}")
+            assert say(c, b"hello")[2] == b"answer to hello"
 
 
 def test_an_upstream_that_is_away_is_unavailable(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 import h2.events as h2_events
 import httpx
 import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
 from hyperframe.frame import GoAwayFrame
 
 from llmproxy.core.traffic.interaction import Ending
@@ -118,6 +120,51 @@ def test_a_stream_that_is_reset_ends_upstream_and_the_others_go_on(tmp_path: Pat
                 pass
             rig.wait_idle(20)
     assert [each.response.ending for each in recorded(store)] == [Ending.LEFT, Ending.COMPLETE]
+
+
+@contextmanager
+def breaking(code: int) -> Iterator[str]:
+    """Serve one request over HTTP/2 without TLS: the beginning of a stream, then a reset with this code."""
+    with socket.create_server(("127.0.0.1", 0)) as port:
+
+        def serve() -> None:
+            sock, _ = port.accept()
+            with sock:
+                h2 = H2Connection(H2Configuration(client_side=False))
+                h2.initiate_connection()
+                sock.sendall(h2.data_to_send())
+                while not any(isinstance(each, h2_events.StreamEnded) for each in h2.receive_data(take(sock))):
+                    sock.sendall(h2.data_to_send())
+                h2.send_headers(1, [(":status", "200"), ("content-type", "application/grpc")])
+                h2.send_data(1, b"\0\0\0\0\1x")
+                sock.sendall(h2.data_to_send())
+                h2.reset_stream(1, code)
+                sock.sendall(h2.data_to_send())
+                with suppress(OSError):
+                    sock.recv(9999)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{port.getsockname()[1]}"
+        thread.join(20)
+
+
+def test_an_answer_that_its_server_resets_is_reset_with_the_same_code(tmp_path: Path) -> None:
+    """While it is recorded, and in replay; of gRPC the code says whether a call may be made again."""
+    fields = [(":method", "POST"), (":scheme", "http"), (":authority", "127.0.0.1"), (":path", "/xai_api.Test/Say")]
+    with breaking(11) as url:
+        for mode in ("record", "replay"):
+            with Rig(mode, tmp_path / "x.db", {"xai": url}) as rig:
+                h2, sock = h2_client(), socket.create_connection(("127.0.0.1", rig.port), timeout=20)
+                with sock:
+                    h2.send_headers(1, [*fields, ("content-type", "application/grpc"), ("te", "trailers")])
+                    h2.send_data(1, b"\0\0\0\0\1a", end_stream=True)
+                    sock.sendall(h2.data_to_send())
+                    got = list[object]()
+                    while not any(isinstance(each, h2_events.StreamReset | h2_events.StreamEnded) for each in got):
+                        got += h2.receive_data(take(sock))
+                assert [each.error_code for each in got if isinstance(each, h2_events.StreamReset)] == [11], mode
+    assert [each.response.ending for each in recorded(tmp_path / "x.db")] == [Ending.CUT]
 
 
 def test_a_client_that_asks_nothing_more_gets_its_answer(tmp_path: Path) -> None:

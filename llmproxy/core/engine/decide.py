@@ -106,6 +106,7 @@ _SAID: dict[Ending, str] = {
     Ending.LEFT: "the client left it",
     Ending.CUT: "it broke off",
     Ending.UNTERMINATED: "it has no end",
+    Ending.FAILED: "its grpc-status says so",
 }
 
 

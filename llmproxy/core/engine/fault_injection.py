@@ -39,7 +39,7 @@ from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.frames import SWITCHING
-from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage, header
+from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage, header, is_grpc
 from llmproxy.core.traffic.response_bytes import SendingPlan
 from llmproxy.protocol import FAULT_HEADER, Decision
 
@@ -145,6 +145,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             answer=answer,
             tools=lambda: tools_of(call.family, call.operation, call.request.data, answer()),
             in_session=header(call.request.headers, "mcp-session-id") is not None,
+            rpc=is_grpc(call.request.headers),
         )
 
     def _read(self, call: Exchange, found: Lookup, slot: KeyedRecording) -> Response | None:

@@ -80,6 +80,8 @@ class FaultTarget(NamedTuple):
     """Reads which tools the answer calls; of MCP which tool the request calls."""
     in_session: bool = False
     """A request of MCP that names a session of its server's."""
+    rpc: bool = False
+    """Whether it is a call of gRPC, whose failures are told in `grpc-status`."""
 
 
 Values = Mapping[str, float]

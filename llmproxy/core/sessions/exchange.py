@@ -25,6 +25,7 @@ from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.traffic.encoding import Inflater
 from llmproxy.core.traffic.interaction import (
+    RESET,
     Cut,
     Ending,
     Headers,
@@ -32,6 +33,7 @@ from llmproxy.core.traffic.interaction import (
     Request,
     Response,
     header,
+    is_failed_call,
     with_trailers,
     without,
 )
@@ -428,6 +430,10 @@ class Recording:
             self._offsets.append(offset)
             self._lengths.append(len(data))
 
+    def reset(self, code: int) -> None:
+        """Note the code of HTTP/2 with which the upstream breaks the answer off."""
+        self._headers = (*self._headers, (RESET, str(code)))
+
     def end(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:
         """Close the recording; `proper`: HTTP's framing ended the message. Slow: off the event loop."""
         proper = proper or self.whole
@@ -438,9 +444,11 @@ class Recording:
         if how is Ending.CUT and (proper or self.left):
             how = Ending.UNTERMINATED if proper else Ending.LEFT
         headers = without(self._headers, "content-encoding") if undone else self._headers
+        headers = with_trailers(headers, self.trailers)
+        if how is Ending.COMPLETE and is_failed_call(headers):
+            how = Ending.FAILED
         return Response(
-            status=self.status, reason=self._reason, headers=with_trailers(headers, self.trailers), chunks=chunks,
-            ending=how,
+            status=self.status, reason=self._reason, headers=headers, chunks=chunks, ending=how,
             head_offset=self._head_offset, chunked=self._chunked,
         )  # fmt: skip
 

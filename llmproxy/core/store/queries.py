@@ -106,7 +106,7 @@ _NEWEST = "SELECT id FROM interactions WHERE cassette = ? AND superseded_at IS N
 _TIMES = f"""
 SELECT id, started_at, started_at + duration_ms / 1000, party, key, response_body FROM interactions
 WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND duration_ms > 0 AND started_at <> round(started_at)
-    AND ending IN ('complete', 'unterminated') AND NOT ({OF_CHANNEL[Channel.MCP]} AND method = 'GET')
+    AND ending IN ('complete', 'failed', 'unterminated') AND NOT ({OF_CHANNEL[Channel.MCP]} AND method = 'GET')
 """
 """Whole seconds, as others keep them, order nothing concurrent; an open MCP stream tells of no client's pause."""
 

@@ -25,9 +25,11 @@ PREFIX = 5
 """Bytes before a message."""
 LONGEST = 6000
 """Characters of an error's text: clients take heads of 8 KiB."""
-FAILED_PRECONDITION, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 9, 12, 13, 14
+RESOURCE_EXHAUSTED, FAILED_PRECONDITION, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 8, 9, 12, 13, 14
 _PLAIN = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
-_STATUS = {501: UNIMPLEMENTED, 502: UNAVAILABLE, 503: UNAVAILABLE, 500: INTERNAL}
+_STATUS = {
+    429: RESOURCE_EXHAUSTED, 500: INTERNAL, 501: UNIMPLEMENTED, 502: UNAVAILABLE, 503: UNAVAILABLE, 529: UNAVAILABLE,
+}  # fmt: skip
 """By our HTTP status; all else is a request that will fail until something is changed, and no client repeats it."""
 _SIZES = {1: 8, 5: 4}
 """By kind of a field: bytes of its value."""
@@ -58,6 +60,13 @@ def refusal(status: int, code: str, text: str, *, miss: bool = False) -> Headers
     ours = (("x-llmproxy-error", code), *(((CACHE_HEADER, "miss"),) if miss else ()))
     number = str(_STATUS.get(status, FAILED_PRECONDITION))
     return (("content-type", GRPC), ("grpc-status", number), ("grpc-message", said), *ours)
+
+
+def failure(status: int, text: str, retry_after: float = 0) -> Headers:
+    """Return the head of a provider's failure that has a status of HTTP; `retry_after`: seconds to wait."""
+    wait = (("grpc-retry-pushback-ms", str(int(retry_after * 1000))),) if retry_after else ()
+    number = str(_STATUS.get(status, FAILED_PRECONDITION))
+    return (("content-type", GRPC), ("grpc-status", number), ("grpc-message", quote(text, safe=_PLAIN)), *wait)
 
 
 class Descriptors:

@@ -42,13 +42,27 @@ so every store and file of cassettes can carry them.
 """
 
 
+RESET = "h2-reset"
+"""Among the header fields of an answer: the code of HTTP/2 with which its upstream broke it off."""
+
+
 GRPC = "application/grpc"
+_FAILED_CALLS = frozenset({"1", "2", "4", "7", "8", "10", "13", "14", "15", "16"})
+"""Statuses of gRPC after which the same call may be answered otherwise, as after 401, 429 and 503: cancelled, unknown,
+deadline exceeded, permission denied, resource exhausted, aborted, internal, unavailable, data loss, unauthenticated.
+"""
 
 
 def is_grpc(headers: Headers) -> bool:
     """Return whether a body holds messages of gRPC; gRPC-Web is HTTP as any other."""
     kind = header(headers, "content-type") or ""
     return kind == GRPC or kind.startswith((f"{GRPC}+", f"{GRPC};"))
+
+
+def is_failed_call(headers: Headers) -> bool:
+    """Return whether an answer of gRPC, with its trailers, says that the call failed and may be made again."""
+    said = header(headers, f"{TRAILER}grpc-status") or header(headers, "grpc-status")
+    return said in _FAILED_CALLS and is_grpc(headers)
 
 
 def with_trailers(headers: Headers, trailers: Headers) -> Headers:
@@ -65,6 +79,8 @@ class Ending(StrEnum):
     """The connection ended in the middle: the upstream broke off, or we were ended."""
     LEFT = "left"
     """The client left before the end: an agent that has read enough, or one that was interrupted."""
+    FAILED = "failed"
+    """The whole answer is here, and its status of gRPC is a failure (`is_failed_call`); that of HTTP is 200."""
 
 
 @dataclass(frozen=True, slots=True)

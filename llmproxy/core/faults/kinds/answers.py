@@ -17,6 +17,7 @@ from llmproxy.core.dialects.usage import COUNT_MEMBERS
 from llmproxy.core.dialects.writing import write_json
 from llmproxy.core.faults.pieces import after, kind_of, time_pieces, with_pieces
 from llmproxy.core.faults.values import CHUNK, Break, Broken, FaultKind, FaultTarget, Needs, Parameter, Values
+from llmproxy.core.traffic.grpc import failure
 from llmproxy.core.traffic.interaction import Chunk, Response, without
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.protocol import Channel
@@ -24,6 +25,9 @@ from llmproxy.protocol import Channel
 
 def status(number: int) -> Break:
     def do(call: FaultTarget, values: Values) -> Broken:
+        if call.rpc:
+            head = failure(number, f"{number} {REASONS[number]}", values.get("retry_after", 0))
+            return Broken(Response(200, "OK", head, ()))
         headers, body = write_failure(call.family, number, RepeatedRequest(call.model, values.get("retry_after", 0)))
         return Broken(Response(number, REASONS[number], headers, (Chunk(0, body),)))
 
