@@ -8,6 +8,7 @@ said or lost comes together here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import secrets
@@ -101,14 +102,19 @@ class Ahead(Closable, Protocol):
 
 
 LONGEST_TURN = 1.0
-"""Seconds that a piece of an answer waits at most for a client to read the end before it."""
+"""Seconds that other answers wait at most for a client to read an end, and for an end to be stored."""
 
 
 @dataclass(slots=True)
-class _LastEnd:
-    """The end of an answer that a session recorded last."""
+class _Ends:
+    """Ends of answers that a session recorded."""
 
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Pieces wait in the order in which they came."""
+    coming: deque[int] = field(default_factory=deque)
+    """Answers whose ends are here and did not go out yet, by `seq`."""
     seq: int = 0
+    """Whose end went out last."""
     at: float = -math.inf
     """Monotonic seconds: when it went out, or was still not read by its client."""
     until: float = 0.0
@@ -121,35 +127,60 @@ class Turns:
 
     clock: Callable[[], float]
     released: Mapping[str, Exchange]
-    _last: dict[str, _LastEnd] = field(default_factory=dict)
+    _ends: dict[str, _Ends] = field(default_factory=dict)
 
     async def wait(self, exchange: Exchange) -> None:
         """Wait until a piece of an answer may reach its client; servers of tools' own messages wait for none."""
-        last, latest = self._last.get(exchange.session.name), self.clock() + LONGEST_TURN
-        if exchange.channel is Channel.MCP and exchange.method == "GET":
+        ends = self._ends.get(exchange.session.name)
+        if ends is None or (exchange.channel is Channel.MCP and exchange.method == "GET"):
             return
-        while last is not None and last.at > exchange.progress.arrived and last.seq != exchange.progress.seq:
-            if self.clock() >= latest:  # ends that go on and on hold nobody up
-                break
-            if last.client is not None and self.clock() < last.until:
-                last.client, last.at = (None, last.at) if has_read(last.client) else (last.client, self.clock())
-            left = last.at + min(LONGEST_PAUSE, ALL_PAUSES / max(1, self._count(exchange))) - self.clock()
-            if left <= 0:
-                break
-            await asyncio.sleep(left if last.client is None else min(left, LOOK))
+        if self._wait_before(exchange, ends):
+            async with ends.lock if exchange.progress.seq not in ends.coming else contextlib.nullcontext():
+                while wait := self._wait_before(exchange, ends):  # noqa: ASYNC110 - the kernel tells nobody
+                    await asyncio.sleep(wait)
 
-    def on_piece(self, exchange: Exchange, data: bytes, client: ClientEnds) -> None:
-        """Note a piece of a stream that goes to its client; empty for its end."""
-        if self._count(exchange) > 1:
+    def _wait_before(self, exchange: Exchange, ends: _Ends) -> float:
+        """Return in how many seconds to ask again; 0 if it is its turn."""
+        now, own = self.clock(), exchange.progress.seq
+        if ends.coming and ends.coming[0] != own:
+            if now < ends.until:
+                return LOOK
+            ends.coming.popleft()  # its client has left, or the store is slow
+            ends.until = now + LONGEST_TURN
+            return self._wait_before(exchange, ends)
+        if ends.at <= exchange.progress.arrived or ends.seq == own:
+            return 0.0
+        if ends.client is not None and now < ends.until:
+            ends.client, ends.at = (None, ends.at) if has_read(ends.client) else (ends.client, now)
+        left = max(0.0, ends.at + min(LONGEST_PAUSE, ALL_PAUSES / max(1, self._count(exchange))) - now)
+        return left if ends.client is None else min(left, LOOK)
+
+    def on_piece(self, exchange: Exchange, data: bytes) -> None:
+        """Note a piece of a stream that goes to its client: what says that it is the last comes before HTTP's end."""
+        if data and exchange.decision is Decision.RECORD and self._count(exchange) > 1:
             came, how = exchange.recording, (exchange.family, exchange.operation, exchange.identity.stream)
-            if not data or ending(*how, came.status, came.kind, data, http_ended=False) is Ending.COMPLETE:
-                self.on_end(exchange, client)
+            if ending(*how, came.status, came.kind, data, http_ended=False) is Ending.COMPLETE:
+                self._on_coming(exchange)
+
+    async def wait_for_end(self, exchange: Exchange) -> None:
+        """Wait until an answer's end may be recorded and go to its client; until it has gone nothing else does."""
+        self._on_coming(exchange)
+        await self.wait(exchange)
+
+    def _on_coming(self, exchange: Exchange) -> None:
+        ends = self._ends.setdefault(exchange.session.name, _Ends())
+        if exchange.progress.seq not in ends.coming:
+            if not ends.coming:
+                ends.until = max(ends.until, self.clock() + LONGEST_TURN)
+            ends.coming.append(exchange.progress.seq)
 
     def on_end(self, exchange: Exchange, client: ClientEnds) -> None:
-        """Note that the end of an answer goes to its client."""
-        last, now = self._last.setdefault(exchange.session.name, _LastEnd()), self.clock()
-        if last.seq != exchange.progress.seq:
-            last.seq, last.at, last.until, last.client = exchange.progress.seq, now, now + LONGEST_TURN, client
+        """Note that the end of an answer goes to its client, or that it has left."""
+        ends = self._ends.get(exchange.session.name)
+        if ends is not None and exchange.progress.seq in ends.coming:
+            now = self.clock()
+            ends.coming.remove(exchange.progress.seq)
+            ends.seq, ends.at, ends.until, ends.client = exchange.progress.seq, now, now + LONGEST_TURN, client
 
     def _count(self, exchange: Exchange) -> int:
         return sum(each.session is exchange.session for each in self.released.values())

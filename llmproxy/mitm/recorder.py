@@ -230,7 +230,7 @@ class Recorder(SocketHooks):
 
     # --- on the way back -------------------------------------------------------------------------------------------
 
-    def responseheaders(self, flow: http.HTTPFlow) -> None:
+    async def responseheaders(self, flow: http.HTTPFlow) -> None:
         """Note the head and put the tap on the body."""
         try:
             exchange, response = self._exchange(flow), flow.response
@@ -260,20 +260,20 @@ class Recorder(SocketHooks):
             if response.is_http2 and not bodiless and "content-length" not in response.headers:
                 response.headers["transfer-encoding"] = "chunked"  # as the layer's client, HTTP/1, has to hear it
             if response.status_code != SWITCHING:
-                response.stream = self._tap(exchange, flow.client_conn)
+                response.stream = self._tap(exchange)
+                await self._shell.turns.wait(exchange)  # an end may have gone out since the head came
         except Exception as why:  # noqa: BLE001 - as above
             self._fail_closed(flow, why)
 
-    def _tap(self, exchange: Exchange, client: connection.Client) -> Callable[[bytes], bytes]:
+    def _tap(self, exchange: Exchange) -> Callable[[bytes], bytes]:
         recording, offset = exchange.recording, self._offset
-        ends = client.peername, client.sockname
 
         def tap(data: bytes) -> bytes:
             try:
                 if data:
                     recording.data(offset(exchange), data)
                 if not recording.holds_end:
-                    self._shell.turns.on_piece(exchange, data, ends)
+                    self._shell.turns.on_piece(exchange, data)
             except Exception:  # an exception that leaves a tap makes the client hang; the answer is its, come what may
                 log.exception("a piece of an answer could not be noted")
                 recording.damaged = True
@@ -293,10 +293,12 @@ class Recorder(SocketHooks):
         elif exchange is not None:
             if flow.response is not None and flow.response.trailers:
                 exchange.recording.trailers = _fields(flow.response.trailers)
+            if exchange.decision is Decision.RECORD:
+                await self._shell.turns.wait_for_end(exchange)
+                if exchange.recording.holds_end:
+                    exchange.recording.hold(self._offset(exchange))
             await self._commit(exchange, proper=True)
-            if exchange.decision is Decision.RECORD and exchange.recording.holds_end:
-                await self._shell.turns.wait(exchange)
-                self._shell.turns.on_end(exchange, (flow.client_conn.peername, flow.client_conn.sockname))
+            self._shell.turns.on_end(exchange, (flow.client_conn.peername, flow.client_conn.sockname))
 
     async def error(self, flow: http.HTTPFlow) -> None:
         """Store what came before the break, or say why nothing came: the layer tells it to the client."""
@@ -327,6 +329,8 @@ class Recorder(SocketHooks):
             begun.exchange.note = begun.exchange.note or "the connection ended before it was served"
             self._shell.settle(begun.exchange, 0)
         exchange = self._shell.released.pop(client.id, None)
+        if exchange is not None:
+            self._shell.turns.on_end(exchange, None)
         if exchange is None or exchange.progress.finished:
             return
         if exchange.recording.started:

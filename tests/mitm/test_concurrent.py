@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
 
 import pytest
 
 from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.queries import list_times
 from llmproxy.mitm.proxy_context import ProxyContext, Turns
 from tests.mitm.rig import Rig
 from tests.mitm.wire import chat
@@ -78,6 +83,29 @@ def test_no_order_is_kept_where_nobody_is_to_wait(store: tuple[Path, bool]) -> N
     with Rig("replay", store[0], order_wait=0) as rig:
         ask(rig, QUESTIONS[0], stream=store[1])
         assert [call.note for call in rig.wait_outcomes(1)] == [""]
+
+
+def test_ends_that_come_together_are_recorded_in_the_order_in_which_a_client_hears_them(tmp_path: Path) -> None:
+    """A client that looks at all of its connections at once gets each end alone, and where the recording has it."""
+    names = [f"q{n}" for n in range(16)]
+    with echo() as up, Rig("record", tmp_path / "x.db", {"openai": f"{up.url}/v1"}) as rig, ExitStack() as opened:
+        heard, selector = list[str](), DefaultSelector()
+        for name in names:
+            wire = opened.enter_context(rig.client())
+            selector.register(wire.sock, EVENT_READ, (name, wire))
+            wire.send(chat(f"{name} wait=0.1"))
+        while len(heard) < len(names):
+            for key, _ in selector.select():
+                name, wire = key.data
+                wire.more()
+                if wire.buffer.endswith(b"}"):
+                    heard.append(name)
+                    selector.unregister(wire.sock)
+        rig.wait_idle()
+    with FileStore.open(tmp_path / "x.db", writable=False, now=time.time) as kept:
+        ends = sorted((end, each) for each, _, end, *_ in list_times(kept, "default", 1))
+        asked = [kept.load(each).request.body.decode() for _, each in ends]
+    assert [re.findall(r"q\d+", body)[0] for body in asked] == heard
 
 
 class WaitingTurns(Turns):

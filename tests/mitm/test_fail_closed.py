@@ -219,7 +219,7 @@ class OnlyTheWall(Recorder):
     def requestheaders(self, flow: http.HTTPFlow) -> None:
         """Let it pass."""
 
-    def responseheaders(self, flow: http.HTTPFlow) -> None:
+    async def responseheaders(self, flow: http.HTTPFlow) -> None:
         """Let it pass."""
 
 

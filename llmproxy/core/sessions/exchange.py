@@ -434,6 +434,11 @@ class Recording:
         """Note the code of HTTP/2 with which the upstream breaks the answer off."""
         self._headers = (*self._headers, (RESET, str(code)))
 
+    def hold(self, offset: int) -> None:
+        """Note that the last bytes of the body go to the client not before now."""
+        if self._offsets:
+            self._offsets[-1] = offset
+
     def end(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:
         """Close the recording; `proper`: HTTP's framing ended the message. Slow: off the event loop."""
         proper = proper or self.whole

@@ -24,12 +24,9 @@ SSE = (("content-type", "text/event-stream"),)
 class Late(Recorder):
     """A recorder that has to think about a head while pieces are coming already."""
 
-    def responseheaders(self, flow: http.HTTPFlow):  # type: ignore[no-untyped-def]  # noqa: ANN201
-        return self._later(flow)
-
-    async def _later(self, flow: http.HTTPFlow) -> None:
+    async def responseheaders(self, flow: http.HTTPFlow) -> None:
         await asyncio.sleep(0.1)
-        super().responseheaders(flow)
+        await super().responseheaders(flow)
 
 
 @pytest.mark.parametrize("recorder", [Recorder, Late])
