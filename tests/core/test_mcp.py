@@ -102,15 +102,11 @@ def test_a_call_gets_a_result_that_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("operation", "status", "harmless"),
     [
-        ("mcp:tools/call echo", 200, False),
-        ("mcp:initialize", 200, False),
-        ("mcp:answer", 202, False),
-        ("mcp:notifications/initialized", 202, True),
-        ("mcp:stream", 405, True),
-        ("mcp:end", 200, True),
+        ("mcp:tools/call echo", 200, False), ("mcp:initialize", 200, False), ("mcp:answer", 202, False),
+        ("mcp:notifications/initialized", 202, True), ("mcp:stream", 405, True), ("mcp:end", 200, True),
         ("mcp:server/discover", 200, True),
     ],
-)
+)  # fmt: skip
 def test_each_message_is_refused_in_its_way(operation: str, status: int, *, harmless: bool) -> None:
     """A 404 would end the session; what nobody waits for has no body, and is no miss unless something depends on it."""
     got, _, data = refuse(operation, body(operation.removeprefix("mcp:").partition(" ")[0]), "text\udc80")

@@ -118,12 +118,9 @@ def damage(data: bytes) -> dict[str, bytes]:
     """Return what may have become of the key's file, by what is said about it."""
     key, mark, certificate = data.partition(b"-----BEGIN CERTIFICATE-----")
     return {
-        "empty": b"",
-        "cut": data[: len(data) // 2],
-        "key only": key,
-        "certificate only": mark + certificate,
+        "empty": b"", "cut": data[: len(data) // 2], "key only": key, "certificate only": mark + certificate,
         "text": b"hello",
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("how", ["empty", "cut", "key only", "certificate only", "text", "other"])

@@ -22,15 +22,9 @@ def ignore(_outcome: Call) -> None:
 def test_every_setting_reaches_the_engine(tmp_path: Path) -> None:
     """What is set is what counts."""
     flags = {
-        "mode": "auto",
-        "cassette": "c",
-        "speed": "2",
-        "exhausted": "miss",
-        "miss_status": "503",
-        "max_request": "1234",
-        "store": str(tmp_path / "s.db"),
-        "upstream": ["x=http://127.0.0.1:1/v1"],
-    }
+        "mode": "auto", "cassette": "c", "speed": "2", "exhausted": "miss", "miss_status": "503", "max_request": "1234",
+        "store": str(tmp_path / "s.db"), "upstream": ["x=http://127.0.0.1:1/v1"],
+    }  # fmt: skip
     config = config_of(load(flags, {}, tmp_path).settings)
     assert (config.mode, config.cassette, config.speed, config.exhausted) == (Mode.AUTO, "c", 2.0, Exhausted.MISS)
     assert (config.miss_status, config.max_request, config.store) == (503, 1234, tmp_path / "s.db")

@@ -27,13 +27,9 @@ from tests.mitm.wire import BAD, Received, body_of, chat, chunked, request
 from tests.provider import Provider, Reply, Script, Step
 
 PARTS: dict[str, type] = {
-    "engine": Engine,
-    "layer": ReplayLayer,
-    "choice": NextLayerChoice,
-    "recorder": Recorder,
-    "shell": ProxyContext,
+    "engine": Engine, "layer": ReplayLayer, "choice": NextLayerChoice, "recorder": Recorder, "shell": ProxyContext,
     "front": Front,
-}
+}  # fmt: skip
 INSIDE = {field.name for field in fields(Engine.parts)}
 """Parts of the engine."""
 OF_THE_LAYER = {field.name for field in fields(ReplayLayer.parts)}
@@ -101,13 +97,7 @@ AFTER = [
     *(
         ("forwarding", name)
         for name in (
-            "on_event",
-            "_pass_commands",
-            "_taken_back",
-            "_let_go",
-            "_failed_before_answer",
-            "upload",
-            "forward",
+            "on_event", "_pass_commands", "_taken_back", "_let_go", "_failed_before_answer", "upload", "forward",
             "stream",
         )
     ),
@@ -116,34 +106,19 @@ AFTER = [
     *(
         ("layer", name)
         for name in (
-            "_complete",
-            "_replay",
-            "_end_replay",
-            "_send",
-            "refuse",
-            "finish",
-            "_fail",
-            "_client_left",
-            "_reset",
+            "_complete", "_replay", "_end_replay", "_send", "refuse", "finish", "_fail", "_client_left", "_reset",
         )
     ),
     *(
         ("recorder", name)
         for name in (
-            "_exchange",
-            "server_connect",
-            "responseheaders",
-            "_tap",
-            "_offset",
-            "response",
-            "error",
-            "_commit",
+            "_exchange", "server_connect", "responseheaders", "_tap", "_offset", "response", "error", "_commit",
             "_unreachable",
         )
     ),
     *(("shell", name) for name in ("commit", "_store", "refusal")),
     *(("choice", name) for name in ("_choose",)),
-]
+]  # fmt: skip
 """What may raise when the request is on its way, or had been answered from the store."""
 
 

@@ -69,10 +69,8 @@ def test_a_struck_call_is_refused_and_its_retry_gets_the_recorded_answer(tape: P
         assert (second.status, third.status) == (200, 429)
         assert "hello" in second.body.decode()
         assert [(each.decision, each.fault, each.occurrence) for each in rig.outcomes] == [
-            (Decision.FAULT, "http-429", None),
-            (Decision.REPLAY, None, 1),
-            (Decision.FAULT, "http-429", None),
-        ]
+            (Decision.FAULT, "http-429", None), (Decision.REPLAY, None, 1), (Decision.FAULT, "http-429", None),
+        ]  # fmt: skip
         assert rig.outcomes[0].note == "fault http-429 (rule 1)"
     assert tape.read_bytes() == before
 
@@ -84,10 +82,8 @@ def test_no_faults_no_difference(tape: Path) -> None:
     with Rig("replay", tape, faults="http-500@7") as rig:
         struck_later = ask(rig, chat("hi"))
     assert (plain.status, plain.body, plain.headers.keys()) == (
-        struck_later.status,
-        struck_later.body,
-        struck_later.headers.keys(),
-    )
+        struck_later.status, struck_later.body, struck_later.headers.keys(),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", ["auto", "record", "once", "passthrough"])

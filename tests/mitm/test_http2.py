@@ -102,11 +102,9 @@ def test_a_stream_that_is_reset_ends_upstream_and_the_others_go_on(tmp_path: Pat
         h2, sock = h2_client(), socket.create_connection(("127.0.0.1", rig.port))
         with sock:
             fields = [
-                (":method", "POST"),
-                (":scheme", "http"),
-                (":authority", "127.0.0.1"),
+                (":method", "POST"), (":scheme", "http"), (":authority", "127.0.0.1"),
                 (":path", "/v1/chat/completions"),
-            ]
+            ]  # fmt: skip
             h2.send_headers(1, [*fields, ("content-type", "application/json")])
             h2.send_data(1, body_of("hi", stream=True), end_stream=True)
             sock.sendall(h2.data_to_send())
@@ -174,11 +172,8 @@ def test_a_client_that_asks_nothing_more_gets_its_answer(tmp_path: Path) -> None
         h2, sock = h2_client(), socket.create_connection(("127.0.0.1", rig.port), timeout=20)
         with sock:
             fields = [
-                (":method", "POST"),
-                (":scheme", "http"),
-                (":authority", "127.0.0.1"),
-                (":path", "/v1/completions"),
-            ]
+                (":method", "POST"), (":scheme", "http"), (":authority", "127.0.0.1"), (":path", "/v1/completions"),
+            ]  # fmt: skip
             h2.send_headers(1, [*fields, ("content-type", "application/json")])
             h2.send_data(1, b'{"model": "m"}', end_stream=True)
             sock.sendall(h2.data_to_send() + GoAwayFrame(0).serialize())

@@ -15,14 +15,9 @@ from tests.provider.answer import Answer, Piece
 from tests.support.tools import http_server, use
 
 ALONE: list[Any] = [
-    ["echo", {"text": "a"}],
-    ["count", {}],
-    ["count", {}],
-    ["steps", {"number": 3}],
-    ["fail", {}],
-    ["delete_all", {}],
+    ["echo", {"text": "a"}], ["count", {}], ["count", {}], ["steps", {"number": 3}], ["fail", {}], ["delete_all", {}],
     ["poem", {"about": "x"}],
-]
+]  # fmt: skip
 TOGETHER: list[Any] = [["echo", {"text": str(number)}] for number in range(5)]
 DEAD = "http://127.0.0.1:9"
 

@@ -70,10 +70,7 @@ BROKEN_OFF = [b"P", b"C", b"CONN", b"COPY / HT", b"POST /v1/chat/completions HTT
     [*((each, False) for each in BROKEN_OFF), *((each, True) for each in BROKEN_OFF if each.startswith(b"P"))],
 )
 def test_who_breaks_off_a_head_is_not_waited_for_without_end(
-    tmp_path: Path,
-    said: bytes,
-    answered: bool,
-    drips: bool,
+    tmp_path: Path, said: bytes, answered: bool, drips: bool
 ) -> None:
     """Whatever has begun, on a new connection and behind an answer; a byte now and then buys no time."""
 

@@ -164,10 +164,8 @@ def test_our_own_page_may_ask(tmp_path: Path) -> None:
     store = tape(tmp_path / "x.db", ("default", "hi", "one"))
     with Rig("replay", store) as rig, rig.client() as c:
         own = {
-            "host": f"localhost:{rig.port}",
-            "origin": f"http://localhost:{rig.port}",
-            "sec-fetch-site": "same-origin",
-        }
+            "host": f"localhost:{rig.port}", "origin": f"http://localhost:{rig.port}", "sec-fetch-site": "same-origin",
+        }  # fmt: skip
         assert c.ask(chat("hi", headers=own)).status == 200
 
 

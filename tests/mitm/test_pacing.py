@@ -54,10 +54,7 @@ def provider() -> Provider:
 def test_nothing_goes_before_its_time(tmp_path: Path) -> None:
     """Neither is one sent whose client left while it waited; a hit waits for nothing."""
     gate = Gate()
-    with (
-        provider() as upstream,
-        Rig("auto", tmp_path / "x.db", {"openai": upstream.url}, recorder=Watching) as rig,
-    ):
+    with provider() as upstream, Rig("auto", tmp_path / "x.db", {"openai": upstream.url}, recorder=Watching) as rig:
         rig.shell.pace = gate
         with rig.client() as stays, rig.client() as leaves:
             stays.send(chat("stays"))

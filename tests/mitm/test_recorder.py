@@ -565,11 +565,9 @@ def test_what_goes_upstream_is_the_clients_less_what_was_meant_for_us(tmp_path: 
     """Ours, hop-by-hop invitations and the proxy's own credentials stay here; authorization arrives as it was."""
     with upstream(Reply("ok")) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig, rig.client() as c:
         mine = {
-            "X-LLMProxy-Session": "s",
-            "x-llmproxy-party": "judge",
-            "Proxy-Authorization": "Basic eDp5",
+            "X-LLMProxy-Session": "s", "x-llmproxy-party": "judge", "Proxy-Authorization": "Basic eDp5",
             "TE": "trailers",
-        }
+        }  # fmt: skip
         java = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAARAAAAAAAIAAAAA"}
         theirs = {"authorization": "Bearer sk-canary-0123456789abcdef", "X-Custom": "Kept", "user-agent": "test/1"}
         assert c.ask(chat(headers={**mine, **java, **theirs})).status == 200

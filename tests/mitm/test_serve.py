@@ -171,11 +171,8 @@ def test_no_credential_stands_in_any_file(tmp_path: Path) -> None:
     store = tmp_path / "x.db"
     echo = throttled(1, f"Incorrect API key provided: {CANARY}.")
     secret = {
-        "authorization": f"Bearer {CANARY}",
-        "cookie": f"s={CANARY}",
-        "x-api-key": CANARY,
-        "x-goog-api-key": CANARY,
-    }
+        "authorization": f"Bearer {CANARY}", "cookie": f"s={CANARY}", "x-api-key": CANARY, "x-goog-api-key": CANARY,
+    }  # fmt: skip
     with Provider(Script((Step(Reply(f"your key is {CANARY}")), Step(echo), Step(Reply("ok"), times=None)))) as p:
         with proxy("record", store, upstreams={"openai": p.url}, options=("--verbose",)) as px, Wire(px.port) as c:
             assert c.ask(chat("hi", "/openai/v1/chat/completions", headers=secret)).status == 200
@@ -216,15 +213,9 @@ def test_a_full_disk_costs_the_recording_never_the_answer(tmp_path: Path) -> Non
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         command = [
-            sys.executable,
-            "-c",
-            LIMITED.format(what="FSIZE", size=size),
-            "start",
-            "--mode",
-            "record",
-            "--port",
+            sys.executable, "-c", LIMITED.format(what="FSIZE", size=size), "start", "--mode", "record", "--port",
             str(port),
-        ]
+        ]  # fmt: skip
         px = Proxy([*command, "--store", str(store), "--upstream", f"openai={p.url}"], tmp_path, "full", clean_env())
         px.port, px.store = port, store
         px.wait_until(px.is_healthy)
@@ -265,16 +256,8 @@ def test_idle_connections_go_first_where_descriptors_are_few(tmp_path: Path) -> 
 def refused(store: Path, *options: str, mode: str = "record") -> subprocess.CompletedProcess[str]:
     """Start a proxy that cannot start."""
     command = [
-        sys.executable,
-        "-m",
-        "llmproxy",
-        "start",
-        "--mode",
-        mode,
-        "--store",
-        str(store),
-        *(options or ("--port", "0")),
-    ]
+        sys.executable, "-m", "llmproxy", "start", "--mode", mode, "--store", str(store), *(options or ("--port", "0")),
+    ]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=clean_env())
 
 
@@ -412,13 +395,10 @@ def test_a_store_that_appears_later_is_replayed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "said"),
     [
-        ("0.0.0.0", "127.0.0.1"),
-        ("::", "[::1]"),
-        ("127.0.0.1", "127.0.0.1"),
-        ("localhost", "localhost"),
+        ("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("127.0.0.1", "127.0.0.1"), ("localhost", "localhost"),
         ("fe80::1", "[fe80::1]"),
     ],
-)
+)  # fmt: skip
 def test_the_base_url_that_is_printed_can_be_used(host: str, said: str) -> None:
     """Bound to every address, one of them is said: no client can ask for all."""
     assert reached_at(host) == said

@@ -66,12 +66,9 @@ async def realtime(peer: Peer) -> None:
                 )
             usage = {"input_tokens": 10 * turn, "output_tokens": 3, "total_tokens": 10 * turn + 3}
             done = {
-                "id": f"resp_{turn}",
-                "object": "realtime.response",
-                "status": "completed",
-                "usage": usage,
+                "id": f"resp_{turn}", "object": "realtime.response", "status": "completed", "usage": usage,
                 "output": [],
-            }
+            }  # fmt: skip
             await peer.say({"type": "response.done", "event_id": f"event_d{turn}", "response": done})
 
 

@@ -65,10 +65,8 @@ def test_a_conversation_becomes_one_interaction(tmp_path: Path) -> None:
         assert (outcome.decision, outcome.status, outcome.lost, outcome.note) == ("RECORD", 101, False, "")
     (kept,) = recorded(tmp_path / "x.db")
     assert (kept.request.method, kept.request.target, kept.request.body) == (
-        "GET",
-        "/v1/realtime?model=gpt-realtime",
-        b"",
-    )
+        "GET", "/v1/realtime?model=gpt-realtime", b"",
+    )  # fmt: skip
     assert (kept.response.status, kept.response.ending, kept.operation) == (101, "complete", "realtime")
     assert header(kept.response.headers, "content-type") == "application/x-llmproxy-frames+jsonl"
     assert header(kept.response.headers, "x-request-id") == "req-1"

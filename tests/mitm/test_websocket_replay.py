@@ -101,12 +101,8 @@ def test_a_conversation_is_replayed_message_for_message(store: Path, deflate: bo
         rig.wait_idle()
         (outcome,) = rig.outcomes
         assert (outcome.decision, outcome.status, outcome.miss, outcome.note, outcome.model) == (
-            "REPLAY",
-            101,
-            False,
-            "",
-            "gpt-realtime",
-        )
+            "REPLAY", 101, False, "", "gpt-realtime",
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("other", ["sk-proj-Zz9yX8wV7uT6sR5qP4oN3mL2kJ1iH0gF", "aB3dE5fG7hJ9kL1mN0pQ2rS4"])
@@ -225,14 +221,7 @@ def test_a_plain_get_does_not_get_a_socket(store: Path) -> None:
         assert "no upgrade" in answer.message
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"sec_websocket_version": "8"},
-        {"sec_websocket_key": ""},
-        {"content_length": "3"},
-    ],
-)
+@pytest.mark.parametrize("fields", [{"sec_websocket_version": "8"}, {"sec_websocket_key": ""}, {"content_length": "3"}])
 def test_what_is_no_upgrade_is_refused(store: Path, fields: dict[str, str]) -> None:
     """An upgrade without key, of another version or with a body reaches neither a recording nor mitmproxy."""
     usual = {"upgrade": "websocket", "connection": "Upgrade", "sec_websocket_version": "13", "content_type": "",
@@ -250,16 +239,9 @@ async def echo(peer: Peer) -> None:
 
 
 ODD: list[Data] = [
-    "text",
-    "",
-    "ünïcödé \u2028\n \U0001f30d",
-    b"\x00\xff\xfe",
-    b'{"binary": "json"}',
-    b"",
-    BIG,
-    BIG.encode()[::-1],
+    "text", "", "ünïcödé \u2028\n \U0001f30d", b"\x00\xff\xfe", b'{"binary": "json"}', b"", BIG, BIG.encode()[::-1],
     "\\u0000",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("deflate", [True, pytest.param(False, marks=pytest.mark.slow)])

@@ -41,15 +41,11 @@ def test_an_upgrade_may_pass() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        head("POST /v1/realtime HTTP/1.1"),
-        head("GET /v1/realtime HTTP/1.0"),
-        head(Sec_WebSocket_Version="8"),
-        head(Sec_WebSocket_Version=None),
-        head(Sec_WebSocket_Key=None),
-        head(Content_Length="3"),
+        head("POST /v1/realtime HTTP/1.1"), head("GET /v1/realtime HTTP/1.0"), head(Sec_WebSocket_Version="8"),
+        head(Sec_WebSocket_Version=None), head(Sec_WebSocket_Key=None), head(Content_Length="3"),
         head(Transfer_Encoding="chunked"),
     ],
-)
+)  # fmt: skip
 def test_what_only_claims_to_be_one_is_refused(bad: Head) -> None:
     """Each of these would be a raw tunnel, or a request that two readers understand differently."""
     with pytest.raises(RefusedError, match="no upgrade to a WebSocket"):

@@ -19,11 +19,9 @@ from tests.oracle.speak import DIALECTS, JSON_TYPE, Call, Dialect, Said, Turn, d
 
 TOOLS = ("createTask", "deleteTask", "listTasks")
 FAILED = (
-    {"error": "no such task"},
-    {"error": "e", "errors": ["e"]},
-    {"success": False, "why": "error"},
+    {"error": "no such task"}, {"error": "e", "errors": ["e"]}, {"success": False, "why": "error"},
     {"isError": True, "is": "error"},
-)
+)  # fmt: skip
 FINE = ({"id": 0}, {"id": 1}, {"id": 2, "ok": True}, {"id": 3, "errors": []})
 """What tools return."""
 HOSTED = {"responses": "web_search", "messages": "web_search", "gemini": "code_execution"}

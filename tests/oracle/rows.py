@@ -137,11 +137,8 @@ class Clerk:
         key = keys[self.shape.keys]
         owner = self.random.choice((ME, ME, ME, OTHER, None))
         self.rows[key] = {
-            "id": key,
-            "title": self.random.choice(TITLES),
-            "status": self.random.choice(STATES),
-            "owner": owner,
-        }
+            "id": key, "title": self.random.choice(TITLES), "status": self.random.choice(STATES), "owner": owner,
+        }  # fmt: skip
         self.made.add(key)
         self.same = self.same or self.gone.get(key) == self.rows[key]
 

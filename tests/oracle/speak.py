@@ -205,13 +205,10 @@ def _items(said: Said) -> list[Json]:
             arguments = json.dumps(call.arguments)
             items.append(
                 {
-                    "type": "function_call",
-                    "id": f"i{call.id}",
-                    "call_id": call.id,
-                    "name": call.name,
+                    "type": "function_call", "id": f"i{call.id}", "call_id": call.id, "name": call.name,
                     "arguments": arguments,
                 }
-            )
+            )  # fmt: skip
     return items + ([{"type": "robot_call", "call_id": "r1", "name": "deleteTask"}] if said.strange else [])
 
 
@@ -410,13 +407,11 @@ def _converse_ask(turns: Sequence[Turn], tools: Sequence[str], stream: bool) -> 
             content = [
                 {
                     "toolResult": {
-                        "toolUseId": call.id,
-                        "content": [{"text": text}],
-                        "status": "error" if failed else "success",
+                        "toolUseId": call.id, "content": [{"text": text}], "status": "error" if failed else "success",
                     }
                 }
                 for call, text, failed in what
-            ]
+            ]  # fmt: skip
             messages.append({"role": "user", "content": content})
     offered = {"tools": [{"toolSpec": {"name": name}} for name in tools]}
     return {"system": [{"text": system}], "messages": messages, "toolConfig": offered}

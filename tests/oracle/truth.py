@@ -14,12 +14,10 @@ from tests.oracle.speak import Call
 
 Json = dict[str, Any]
 _COMPARE = {
-    "gt": lambda number, bound: number > bound,
-    "gte": lambda number, bound: number >= bound,
-    "lt": lambda number, bound: number < bound,
-    "lte": lambda number, bound: number <= bound,
+    "gt": lambda number, bound: number > bound, "gte": lambda number, bound: number >= bound,
+    "lt": lambda number, bound: number < bound, "lte": lambda number, bound: number <= bound,
     "eq": lambda number, bound: number == bound,
-}
+}  # fmt: skip
 
 
 def compared(number: int, wanted: object) -> bool:

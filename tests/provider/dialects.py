@@ -120,12 +120,9 @@ def _ollama(reply: Reply, seen: Seen, number: int) -> Answer:
     calls = [{"function": {"name": call.name, "arguments": dict(call.arguments)}} for call in reply.call]
     tokens = usage_of(reply, seen)
     end = {
-        "done": True,
-        "done_reason": "stop",
-        "total_duration": 1000 + number,
-        "load_duration": 10,
+        "done": True, "done_reason": "stop", "total_duration": 1000 + number, "load_duration": 10,
         "prompt_eval_count": tokens[0],
-    }
+    }  # fmt: skip
     end |= {"prompt_eval_duration": 20, "eval_count": tokens[1], "eval_duration": 30}
     if not seen.stream:
         return json_answer(

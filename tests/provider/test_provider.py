@@ -70,12 +70,7 @@ def test_it_plays_the_dialogue_in_order() -> None:
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [
-        ("/v1/responses", chat("hi")),
-        (CHAT, chat("ho")),
-        (CHAT, chat("hi", model="other")),
-        (CHAT, b"\xff not JSON"),
-    ],
+    [("/v1/responses", chat("hi")), (CHAT, chat("ho")), (CHAT, chat("hi", model="other")), (CHAT, b"\xff not JSON")],
     ids=["path", "user", "model", "broken"],
 )
 def test_it_refuses_what_it_did_not_expect(path: str, body: bytes) -> None:

@@ -60,11 +60,9 @@ def read_everything(path: Path) -> int:
     """Use every reading method of a store opened for replay, and return how many interactions it gives."""
     with reopened(path) as store:
         _ = (
-            store.generation,
-            store.cassettes(),
-            store.first_key("default", 1),
+            store.generation, store.cassettes(), store.first_key("default", 1),
             store.slots("default", 1, "agent", key(1)),
-        )
+        )  # fmt: skip
         return len(list(store.interactions("default")))
 
 

@@ -107,16 +107,8 @@ class Run:
 _WORDS = ("look", "into", "the", "file", "and", "say", "what", "Zeile", "日本", "naïve", "it's", '"quoted"', "a\\b", "x=1;", "7", "{}", "<b>",
           "2025-01-02", "deadbeef", "/usr/lib", "/tmpfile", "$HOME", "~", "…", "\t", "-I", "::", "%2F")  # fmt: skip
 _AROUND = (
-    (" ", " "),
-    ("\n", "\n"),
-    ('"', '"'),
-    ("'", "'"),
-    ("(", ")"),
-    ("=", ","),
-    (" ", "."),
-    ("`", "`"),
-    (" -I", " "),
-)
+    (" ", " "), ("\n", "\n"), ('"', '"'), ("'", "'"), ("(", ")"), ("=", ","), (" ", "."), ("`", "`"), (" -I", " "),
+)  # fmt: skip
 
 
 def _prose(rng: random.Random, refs: Sequence[Ref], most: int = 6) -> Text:

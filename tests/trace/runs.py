@@ -28,11 +28,8 @@ def weather(**changes: Json) -> Cassette:
     cassette = Cassette(id="c", name="weather", created_at=NOW, agent_name="agent", input_text="Weather in Paris?",
                         output_text="It's 18°C and cloudy in Paris.")  # fmt: skip
     call = {
-        "tool_name": "get_weather",
-        "tool_args": {"city": "Paris"},
-        "tool_result": {"temp": 18},
-        "output": {"temp": 18},
-    }
+        "tool_name": "get_weather", "tool_args": {"city": "Paris"}, "tool_result": {"temp": 18}, "output": {"temp": 18},
+    }  # fmt: skip
     for each in (
         span(SpanKind.USER_INPUT, 1, name="user_input", input="Weather in Paris?"),
         span(SpanKind.LLM_REQUEST, 2, name="llm", model="gpt-4o", input="Weather in Paris?"),
@@ -129,10 +126,7 @@ def streamed(made: Interaction, *pieces: tuple[int, object], ending: Ending = En
 def loop() -> list[Interaction]:
     """Return the exchanges of an agent that calls one tool and answers."""
     first = [SYSTEM, user("Weather in Paris?")]
-    return [
-        chat(1, first, calling(call())),
-        chat(2, [*first, calling(call()), result()], says("18 degrees.")),
-    ]
+    return [chat(1, first, calling(call())), chat(2, [*first, calling(call()), result()], says("18 degrees."))]
 
 
 def store(path: Path, *interactions: Interaction) -> Path:

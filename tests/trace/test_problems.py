@@ -16,12 +16,10 @@ from llmproxy.trace.model import TraceIncomplete, TraceNotJSON, TraceWrongShape,
 @pytest.mark.parametrize(
     ("kind", "theirs"),
     [
-        (TraceNotJSON, json.JSONDecodeError),
-        (TraceWrongShape, AttributeError),
-        (TraceIncomplete, KeyError),
+        (TraceNotJSON, json.JSONDecodeError), (TraceWrongShape, AttributeError), (TraceIncomplete, KeyError),
         (TraceWrongValue, ValueError),
     ],
-)
+)  # fmt: skip
 def test_each_is_both(kind: type[Exception], theirs: type[Exception]) -> None:
     """Ours and the original's, with our code."""
     assert issubclass(kind, theirs)

@@ -28,9 +28,7 @@ from tests.trace.environments import python
 PARSE = Path(__file__).parent / "sdk" / "parse.py"
 DIALECTS = ("chat.completions", "completions", "responses", "messages", "generateContent", "converse", "api.chat",
             "api.generate", "v2.chat", "v1.chat")  # fmt: skip
-KNOWN = {
-    ("test_chat_streaming_legacy", "tokens"): "Groq says them in x_groq.usage, which openai's SDK does not know",
-}
+KNOWN = {("test_chat_streaming_legacy", "tokens"): "Groq says them in x_groq.usage, which openai's SDK does not know"}
 """Where we say more than the SDK: (cassette, what), with the reason."""
 
 

@@ -254,17 +254,10 @@ def test_the_kind_of_a_value_says_where_it_may_be_bound(name: str, value: str, n
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("", "x"),
-        ("a b", "x"),
-        ("cwd", "/"),
-        ("cwd", ""),
-        ("x", None),
-        ("x", True),
-        ("x", "a\0b"),
-        ("x", ["a"]),
+        ("", "x"), ("a b", "x"), ("cwd", "/"), ("cwd", ""), ("x", None), ("x", True), ("x", "a\0b"), ("x", ["a"]),
         (7, "x"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_a_run_variable_is_refused(name: object, value: object) -> None:
     """The root is in every path; a name is letters and digits; a value is a text or a whole number."""
     with pytest.raises(BadRunVariable):

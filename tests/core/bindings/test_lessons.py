@@ -113,15 +113,10 @@ def test_what_one_result_made_is_known_in_the_next() -> None:
 
 
 NEVER = [
-    ("buy milk", "buy bread"),
-    ("for ann", "for bob"),
-    ("app is up", "ann is up"),
-    ("main.py", "util.py"),
-    ("status: ok", "status: failed"),
-    ("a\nb\nc", "c\na\nb"),
-    ("notes.txt", "notes.txt\nleft-here.txt"),
+    ("buy milk", "buy bread"), ("for ann", "for bob"), ("app is up", "ann is up"), ("main.py", "util.py"),
+    ("status: ok", "status: failed"), ("a\nb\nc", "c\na\nb"), ("notes.txt", "notes.txt\nleft-here.txt"),
     ("true", "false"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("recorded", "present"), NEVER)

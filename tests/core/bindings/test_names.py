@@ -39,12 +39,10 @@ def test_a_slot_is_called_after_what_stands_before_it(before: str, called: str, 
 @pytest.mark.parametrize(
     ("tool", "name"),
     [
-        ("createIssue", "issue_id"),
-        ("mcp__github__create_issue", "issue_id"),
-        ("create", "create_id"),
+        ("createIssue", "issue_id"), ("mcp__github__create_issue", "issue_id"), ("create", "create_id"),
         ("orders", "orders_id"),
     ],
-)
+)  # fmt: skip
 def test_a_bare_id_is_that_of_the_thing_that_the_tool_makes(tool: str, name: str) -> None:
     """So that it is found again where another tool is given it by that name."""
     assert name_volatile_field("", "id", "integer", tool, ()) == name

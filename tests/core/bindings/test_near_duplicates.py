@@ -199,10 +199,8 @@ def _keyed(files: Json, *, written: bool, cwd: str = "/srv/ci/w-1", commit: str 
     arguments = json.dumps(files) if written else files
     named = {"id": "call#2", "type": "function", "function": {"name": "edit", "arguments": arguments}}
     messages = [
-        {"role": "system", "content": f"in {cwd}"},
-        _call(1, "commit", {}),
-        _result(1, json.dumps({"sha": commit})),
-    ]
+        {"role": "system", "content": f"in {cwd}"}, _call(1, "commit", {}), _result(1, json.dumps({"sha": commit})),
+    ]  # fmt: skip
     return {"messages": [*messages, {"role": "assistant", "tool_calls": [named]}]}
 
 

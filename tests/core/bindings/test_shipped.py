@@ -95,10 +95,7 @@ def test_what_codex_and_opencode_note_of_their_sub_agents_varies(
 
 
 SESSION = "Session folder: {home}/.copilot/session-state/"
-COPILOT = (
-    SESSION.replace("{home}", "{0}") + "{1}\n\nContents:",
-    "<current_datetime>{2}</current_datetime>\n\n{3}",
-)
+COPILOT = (SESSION.replace("{home}", "{0}") + "{1}\n\nContents:", "<current_datetime>{2}</current_datetime>\n\n{3}")
 
 
 @pytest.mark.parametrize(

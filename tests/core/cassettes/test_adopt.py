@@ -81,13 +81,10 @@ def test_secrets_do_not_come_in() -> None:
 @pytest.mark.parametrize(
     ("coding", "body"),
     [
-        ("gzip", gzip.compress(ANSWER)),
-        ("br", brotli.compress(ANSWER)),
-        ("zstd", zstandard.compress(ANSWER)),
-        ("gzip", ANSWER),
-        ("made-up", ANSWER),
+        ("gzip", gzip.compress(ANSWER)), ("br", brotli.compress(ANSWER)), ("zstd", zstandard.compress(ANSWER)),
+        ("gzip", ANSWER), ("made-up", ANSWER),
     ],
-)
+)  # fmt: skip
 def test_bodies_are_decoded(coding: str, body: bytes) -> None:
     """A compressed answer is decoded, and a coding that the body does not have is dropped."""
     headers = (JSON, ("Content-Encoding", coding), ("Content-Length", str(len(body))))

@@ -31,12 +31,9 @@ def ndjson(*values: object) -> bytes:
 
 
 DIALOGUE = [
-    Message("system", "Be brief."),
-    Message("user", "Weather?"),
-    Message("assistant", "", (CALL,)),
-    Message("tool", "sunny", tool_call_id="c1"),
-    Message("user", "Thanks"),
-]
+    Message("system", "Be brief."), Message("user", "Weather?"), Message("assistant", "", (CALL,)),
+    Message("tool", "sunny", tool_call_id="c1"), Message("user", "Thanks"),
+]  # fmt: skip
 OPENAI_CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": ARGS}}
 ASKED: list[tuple[Family, str, object, list[Message]]] = [
     ("openai", "chat.completions", {"messages": [

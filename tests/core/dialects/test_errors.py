@@ -62,15 +62,11 @@ def test_bedrock_names_the_error_in_a_header(status: int, name: str) -> None:
 @pytest.mark.parametrize(
     ("family", "operation", "status"),
     [
-        ("anthropic", "messages", 400),
-        ("anthropic", "messages.count_tokens", 400),
-        ("openai", "responses", 400),
-        ("openai", "chat.completions", 404),
-        ("gemini", "generateContent", 404),
-        ("bedrock", "converse", 404),
+        ("anthropic", "messages", 400), ("anthropic", "messages.count_tokens", 400), ("openai", "responses", 400),
+        ("openai", "chat.completions", 404), ("gemini", "generateContent", 404), ("bedrock", "converse", 404),
         ("generic", "", 404),
     ],
-)
+)  # fmt: skip
 def test_each_dialect_has_the_status_that_its_clients_take_best(family: Family, operation: str, status: int) -> None:
     """Where a coding agent tells them apart its row decides; every SDK takes 400 as it takes 404."""
     assert status_of_miss(family, operation) == status

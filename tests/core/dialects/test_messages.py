@@ -78,13 +78,9 @@ def test_responses_call_tools_by_items(kind: str, how: str) -> None:
 def test_a_tool_in_a_namespace_is_not_its_namesake() -> None:
     """Codex has a namespace for each server of tools; in an answer, in a stream and in a history."""
     item = {
-        "type": "function_call",
-        "id": "i1",
-        "call_id": "c1",
-        "namespace": "mcp__crm",
-        "name": "delete",
+        "type": "function_call", "id": "i1", "call_id": "c1", "namespace": "mcp__crm", "name": "delete",
         "arguments": "{}",
-    }
+    }  # fmt: skip
     added = {"type": "response.output_item.added", "output_index": 0, "item": item}
     for values in ([{"object": "response", "output": [item]}], [added]):
         assert called(read("responses", *values))[0][0] == "mcp__crm__delete"

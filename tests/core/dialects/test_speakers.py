@@ -17,11 +17,9 @@ from llmproxy.core.traffic.interaction import Ending
 
 CALL = ToolCall("call_1", "weather", '{"city":"Oslo"}')
 TALK = [
-    Message("system", "Be brief."),
-    Message("user", "Weather?"),
-    Message("assistant", "", (CALL,)),
+    Message("system", "Be brief."), Message("user", "Weather?"), Message("assistant", "", (CALL,)),
     Message("tool", "12", tool_call_id="call_1"),
-]
+]  # fmt: skip
 MODELS = ("gpt-4o-mini", "claude-sonnet-4-5", "gemini-2.5-flash")
 COUNTS = {"prompt_tokens": 7, "completion_tokens": 3}
 

@@ -124,18 +124,10 @@ def test_aws_frames() -> None:
 
 LINES = st.sampled_from(
     [
-        b"data: 1",
-        b"data:2",
-        b'data: {"a": 3}',
-        b"data",
-        b"event: x",
-        b": c",
-        b"",
-        b"",
-        b"data: \xff",
+        b"data: 1", b"data:2", b'data: {"a": 3}', b"data", b"event: x", b": c", b"", b"", b"data: \xff",
         b"\xef\xbb\xbfdata: 4",
     ]
-)
+)  # fmt: skip
 
 
 @given(st.lists(LINES, max_size=12), st.sampled_from([b"\n", b"\r\n", b"\r"]), st.booleans())
@@ -414,15 +406,10 @@ def test_long_lists_are_left_out_and_what_stands_around_them_stays() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"",
-        b'"' * 9,
-        b"[" * 5_000_000,
-        b"]" * 100,
-        b'{"a": "' + b"x" * 5_000_000,
-        b"{" + b'"%s":1,' % (b"a" * 100) * 50_000,
-        b'{"a": [1, "\\"',
+        b"", b'"' * 9, b"[" * 5_000_000, b"]" * 100, b'{"a": "' + b"x" * 5_000_000,
+        b"{" + b'"%s":1,' % (b"a" * 100) * 50_000, b'{"a": [1, "\\"',
     ],
-)
+)  # fmt: skip
 def test_what_is_no_document_is_none_afterwards(body: bytes) -> None:
     """And ends quickly."""
     assert list(events_in(JSON, body)) == []

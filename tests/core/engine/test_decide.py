@@ -6,14 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from llmproxy.core.engine.decide import (
-    Situation,
-    decide,
-    describe_failure,
-    exhausted_of,
-    is_perfect,
-    playable,
-)
+from llmproxy.core.engine.decide import Situation, decide, describe_failure, exhausted_of, is_perfect, playable
 from llmproxy.core.sessions.interceptor import Decided, MissReason
 from llmproxy.core.sessions.session import Session, SessionSettings
 from llmproxy.core.traffic.interaction import Ending
@@ -78,14 +71,9 @@ TABLE: list[tuple[Mode, list[Take], list[str]]] = [
 ]
 
 COMPLETE: list[tuple[list[Take], list[str]]] = [
-    ([], ["NEVER"]),
-    ([A], ["A", "A"]),
-    ([LIMIT, A], ["429", "A", "A"]),
-    ([CUT, A], ["cut", "A", "A"]),
-    ([CUT], ["cut", "cut"]),
-    ([OPEN, LEFT], ["open", "left", "left"]),
-    ([DENIED], ["401", "401"]),
-]
+    ([], ["NEVER"]), ([A], ["A", "A"]), ([LIMIT, A], ["429", "A", "A"]), ([CUT, A], ["cut", "A", "A"]),
+    ([CUT], ["cut", "cut"]), ([OPEN, LEFT], ["open", "left", "left"]), ([DENIED], ["401", "401"]),
+]  # fmt: skip
 
 
 def policy_of(mode: Mode, *, complete: bool) -> ModePolicy:
@@ -169,12 +157,8 @@ def test_each_mode_plays_what_it_may() -> None:
     takes = [A, LIMIT, CUT, B]
     whole, good = ["A", "429", "cut", "B"], ["A", "B"]
     expected = {
-        (REPLAY, False): whole,
-        (ONCE, True): whole,
-        (ONCE, False): good,
-        (AUTO, True): good,
-        (AUTO, False): good,
-    }
+        (REPLAY, False): whole, (ONCE, True): whole, (ONCE, False): good, (AUTO, True): good, (AUTO, False): good,
+    }  # fmt: skip
     for (mode, complete), names in expected.items():
         assert [take.name for take in playable(policy_of(mode, complete=complete), takes)] == names
 

@@ -28,13 +28,10 @@ def placing(mode: Mode, tmp_path: Path) -> tuple[Dispatcher, Sessions]:
 @pytest.mark.parametrize(
     ("mode", "decision"),
     [
-        (Mode.REPLAY, None),
-        (Mode.AUTO, None),
-        (Mode.ONCE, None),
-        (Mode.RECORD, Decision.RECORD),
+        (Mode.REPLAY, None), (Mode.AUTO, None), (Mode.ONCE, None), (Mode.RECORD, Decision.RECORD),
         (Mode.PASSTHROUGH, Decision.PASS),
     ],
-)
+)  # fmt: skip
 def test_a_head_settles_what_need_not_be_looked_up(mode: Mode, decision: Decision | None, tmp_path: Path) -> None:
     """What is recorded or passed may stream through at once; what may be a hit waits for its body."""
     made, sessions = placing(mode, tmp_path)

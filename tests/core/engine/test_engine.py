@@ -136,12 +136,8 @@ def test_what_is_asked_again_without_a_stream_is_one_miss(tmp_path: Path) -> Non
         streamed = [ask(made, "hi there", stream=True), ask(made, "hi there", stream=True)]
         again, other, late = ask(made, "hi there"), ask(made, "who?"), ask(made, "hi there")
         assert [made.outcome(each, 404).miss for each in (*streamed, again, other, late)] == [
-            True,
-            True,
-            False,
-            True,
-            True,
-        ]
+            True, True, False, True, True,
+        ]  # fmt: skip
         assert "asked again by its client" in made.outcome(again, 404).note
         assert len(made.journal.misses()) == 4
 

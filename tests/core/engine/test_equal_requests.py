@@ -20,11 +20,9 @@ OWN = ["/tmp/a1", "/srv/ci/w", "/home/kim/work", "/private/var/folders/x9/T", "/
 NOBODYS = ["/tmp", "/root", "/app", "/work", "/home", "/data", "/usr/local", "/usr/src/app", "/var/tmp", "/opt/app"]
 """Of one part, or well known: images and machines have them, whoever runs."""
 SENTENCES = [
-    "Linux uses {}, which is cleared at reboot.",
-    "FROM python\nWORKDIR {}\n",
-    "The file is {}/notes.txt, I think.",
+    "Linux uses {}, which is cleared at reboot.", "FROM python\nWORKDIR {}\n", "The file is {}/notes.txt, I think.",
     "Try `ls {}` first; {} is where it lies.",
-]
+]  # fmt: skip
 
 
 class Case(NamedTuple):

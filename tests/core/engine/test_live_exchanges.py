@@ -10,11 +10,8 @@ import pytest
 from tests.support.live import Bench, Turn, Wish, World, scripted
 
 SET, GET, TOGGLE, COUNT = (
-    Wish("set", {"name": "a", "to": 1}),
-    Wish("get", {"name": "a"}),
-    Wish("toggle", {}),
-    Wish("count", {}),
-)
+    Wish("set", {"name": "a", "to": 1}), Wish("get", {"name": "a"}), Wish("toggle", {}), Wish("count", {}),
+)  # fmt: skip
 TALE = [Turn((GET,)), Turn((SET,)), Turn((GET,)), Turn((TOGGLE,)), Turn((TOGGLE,)), Turn(text="done")]
 
 
@@ -44,11 +41,8 @@ def test_a_new_model_meets_recorded_tools(tmp_path: Path) -> None:
     with Bench(store) as bench:
         again = bench.run("do it", session="x@live-1")
     assert (again.text, again.calls, again.report["misses"], again.report["unused"]) == (
-        "other words",
-        ran.calls,
-        0,
-        [],
-    )
+        "other words", ran.calls, 0, [],
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -51,18 +51,8 @@ def run(
     """Run an agent that asks both questions."""
     env = clean_env({"OPENAI_BASE_URL": f"{upstream}/v1", "OPENAI_API_KEY": "sk-test"})
     command = [
-        *program("llmproxy"),
-        "run",
-        "--store",
-        str(store),
-        *typed,
-        "--",
-        sys.executable,
-        "-c",
-        AGENT,
-        "old",
-        "new",
-    ]
+        *program("llmproxy"), "run", "--store", str(store), *typed, "--", sys.executable, "-c", AGENT, "old", "new",
+    ]  # fmt: skip
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False, cwd=store.parent)
 
 

@@ -11,18 +11,10 @@ from llmproxy.core.traffic.interaction import Chunk, Response
 def call(**given: Any) -> FaultTarget:  # noqa: ANN401 - as Call takes them
     """Return a call of an agent to OpenAI."""
     plain: dict[str, Any] = {
-        "session": "default",
-        "party": "agent",
-        "provider": "openai",
-        "model": "gpt-4o",
-        "operation": "chat.completions",
-        "channel": "llm",
-        "transport": "http",
-        "key": "v2:1",
-        "nth": 1,
-        "family": "openai",
-        "recording": 1,
-    }
+        "session": "default", "party": "agent", "provider": "openai", "model": "gpt-4o",
+        "operation": "chat.completions", "channel": "llm", "transport": "http", "key": "v2:1", "nth": 1,
+        "family": "openai", "recording": 1,
+    }  # fmt: skip
     return FaultTarget(**plain | given)
 
 

@@ -14,10 +14,8 @@ def test_what_is_typed_is_what_the_model_reads() -> None:
     """The text of a result stays as it was typed; JSON is only checked. A number names one call."""
     found = parse_overrides(['get_weather={"temp":  5}', "add#2=seven", "empty="], [])
     assert [(each.tool, each.nth, each.text) for each in found.tools] == [
-        ("get_weather", None, '{"temp":  5}'),
-        ("add", 2, "seven"),
-        ("empty", None, ""),
-    ]
+        ("get_weather", None, '{"temp":  5}'), ("add", 2, "seven"), ("empty", None, ""),
+    ]  # fmt: skip
     assert [each.value for each in found.tools] == [{"temp": 5}, "seven", ""]
     assert [each.name for each in found.tools] == ["get_weather", "add#2", "empty"]
 

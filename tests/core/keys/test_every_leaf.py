@@ -60,11 +60,8 @@ class Maker:
         made["opaque"] = [f"free {next(self._numbers)}"]
         if not path:
             made["opaque"] = {
-                "deep": [1.5, True, None, "free"],
-                "id": "kept",
-                "cache_control": "kept",
-                "call_id": "kept",
-            }
+                "deep": [1.5, True, None, "free"], "id": "kept", "cache_control": "kept", "call_id": "kept",
+            }  # fmt: skip
         for name, rule in chosen.members.items():
             self.rules[*path, name] = rule
             made[name] = self._value(rule, (*path, name), (*seen, id(shape)))
@@ -224,57 +221,19 @@ KNOWN = [
 STRANGE = ("POST", "/openai/v1/nobody/knows", b'{"a":1}')
 VALUE = "one-of-a-kind"
 GATEWAYS = [
-    "azureml-model-deployment",
-    "x-amz-target",
-    "x-portkey-provider",
-    "x-portkey-config",
-    "x-portkey-virtual-key",
-    "x-amzn-bedrock-guardrailidentifier",
-    "x-amzn-bedrock-guardrailversion",
-    "x-amzn-sagemaker-target-model",
-    "helicone-target-url",
-    "cf-aig-skip-cache",
-    "x-litellm-tags",
-    "x-model-route",
-    "x-target-provider",
-    "x-upstream-model",
-    "nvcf-input-asset-references",
-    "groq-model-version",
-    "x-ai-eg-model",
-]
+    "azureml-model-deployment", "x-amz-target", "x-portkey-provider", "x-portkey-config", "x-portkey-virtual-key",
+    "x-amzn-bedrock-guardrailidentifier", "x-amzn-bedrock-guardrailversion", "x-amzn-sagemaker-target-model",
+    "helicone-target-url", "cf-aig-skip-cache", "x-litellm-tags", "x-model-route", "x-target-provider",
+    "x-upstream-model", "nvcf-input-asset-references", "groq-model-version", "x-ai-eg-model",
+]  # fmt: skip
 TRACING = [
-    "traceparent",
-    "tracestate",
-    "baggage",
-    "x-request-id",
-    "sentry-trace",
-    "idempotency-key",
-    "user-agent",
-    "x-stainless-retry-count",
-    "date",
-    "x-client-request-id",
-    "amz-sdk-invocation-id",
-    "amz-sdk-request",
-    "x-b3-traceid",
-    "x-datadog-trace-id",
-    "x-amzn-trace-id",
-    "via",
-    "x-forwarded-for",
-    "accept-encoding",
-    "content-length",
-    "host",
-    "connection",
-    "authorization",
-    "x-api-key",
-    "cookie",
-    "x-amz-security-token",
-    "x-goog-api-client",
-    "x-amz-date",
-    "openai-organization",
-    "helicone-session-id",
-    "x-portkey-trace-id",
+    "traceparent", "tracestate", "baggage", "x-request-id", "sentry-trace", "idempotency-key", "user-agent",
+    "x-stainless-retry-count", "date", "x-client-request-id", "amz-sdk-invocation-id", "amz-sdk-request",
+    "x-b3-traceid", "x-datadog-trace-id", "x-amzn-trace-id", "via", "x-forwarded-for", "accept-encoding",
+    "content-length", "host", "connection", "authorization", "x-api-key", "cookie", "x-amz-security-token",
+    "x-goog-api-client", "x-amz-date", "openai-organization", "helicone-session-id", "x-portkey-trace-id",
     "sec-websocket-key",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("method", "target", "body"), [*KNOWN, STRANGE], ids=lambda each: str(each)[:40])
@@ -377,11 +336,8 @@ OF_PARTS = [
 ]  # fmt: skip
 """What a server may read out of a part's head: a wrong type is a 400, which must not answer the right one."""
 OF_FRAMING = [
-    "Content-Transfer-Encoding: binary",
-    "Content-Transfer-Encoding: 8bit",
-    "content-length: 1",
-    "MIME-Version: 1.0",
-]
+    "Content-Transfer-Encoding: binary", "Content-Transfer-Encoding: 8bit", "content-length: 1", "MIME-Version: 1.0",
+]  # fmt: skip
 
 
 def part(target: str, *lines: str) -> Key:

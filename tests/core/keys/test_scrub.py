@@ -123,9 +123,5 @@ def test_codex_environment_is_scrubbed_where_codex_puts_it() -> None:
 def test_paths_are_steps() -> None:
     """The dialect in one line."""
     assert parse_path("$..a[0].b-c[*]['d e']") == (
-        ("deep", "a"),
-        ("index", 0),
-        ("name", "b-c"),
-        ("every", "*"),
-        ("name", "d e"),
-    )
+        ("deep", "a"), ("index", 0), ("name", "b-c"), ("every", "*"), ("name", "d e"),
+    )  # fmt: skip

@@ -15,11 +15,9 @@ from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Key, Request
 
 MADE = {
-    "resp_1": Origin(Key("v1:a"), 1, 0),
-    "msg_1": Origin(Key("v1:a"), 1, 1),
-    "call_s": Origin(Key("v1:a"), 1, 2),
+    "resp_1": Origin(Key("v1:a"), 1, 0), "msg_1": Origin(Key("v1:a"), 1, 1), "call_s": Origin(Key("v1:a"), 1, 2),
     "files/f1": Origin(Key("v1:f"), 2, 0),
-}
+}  # fmt: skip
 
 
 def walked(tree: dict[str, Any], shape: Shape) -> tuple[dict[str, Any], list[str]]:
@@ -160,12 +158,8 @@ def test_signatures_go_only_where_the_thinking_is_there() -> None:
 def test_tool_inputs_and_results_are_opaque() -> None:
     """A member called id, or null, or cache_control, is data there."""
     data: dict[str, Any] = {
-        "id": "x",
-        "tool_use_id": "x",
-        "none": None,
-        "cache_control": {},
-        "content": [{"cache_control": 1}],
-    }
+        "id": "x", "tool_use_id": "x", "none": None, "cache_control": {}, "content": [{"cache_control": 1}],
+    }  # fmt: skip
     anthropic, _ = walked({"messages": [{"content": [{"type": "tool_use", "id": "x", "input": dict(data)}]}]}, MESSAGES)
     assert anthropic["messages"][0]["content"][0] == {"type": "tool_use", "id": "call#1", "input": data}
     bedrock, _ = walked({"messages": [{"content": [{"toolUse": {"toolUseId": "x", "input": dict(data)}}]}]}, CONVERSE)

@@ -37,12 +37,7 @@ CONTEXT = MissContext(
 NEAR = Nearest(12, True, (Difference("$.messages[1].content", '"Rome"', '"Paris"'),), 0.9)
 
 STATES = [
-    (
-        replace(CONTEXT, store_exists=False),
-        "no_store",
-        "there is no store llmproxy.db",
-        "--mode auto --cassette trip",
-    ),
+    (replace(CONTEXT, store_exists=False), "no_store", "there is no store llmproxy.db", "--mode auto --cassette trip"),
     (replace(CONTEXT, recordings=0), "empty", "nothing is recorded in it", "--mode auto --cassette trip"),
     (replace(CONTEXT, recordings=0, sample=3), "empty", "nothing is recorded in it for sample 3", "--mode auto"),
     (

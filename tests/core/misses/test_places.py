@@ -48,10 +48,8 @@ def test_places_begin_with_what_people_edit_and_are_bounded() -> None:
     assert found is not None
     assert len(found.places) == len(found.differences) == COUNTED
     assert [each["where"] for each in found.places[:3]] == [
-        "parameter temperature",
-        "message 1 (user)",
-        "message 2 (user)",
-    ]
+        "parameter temperature", "message 1 (user)", "message 2 (user)",
+    ]  # fmt: skip
     assert [each.place for each in found.differences] == [each["where"] for each in found.places]
 
 

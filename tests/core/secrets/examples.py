@@ -125,32 +125,15 @@ NAMED: dict[str, tuple[str, str]] = {
     **{
         f"env {name}": (f"DEBUG=1\n{name}={value}\nPORT=80", value)
         for name, value in {
-            "DATABASE_PASSWORD": SHORT,
-            "POSTGRES_PASSWORD": SHORT,
-            "MYSQL_ROOT_PASSWORD": SHORT,
-            "SMTP_PASS": SHORT,
-            "REDIS_PWD": SHORT,
-            "JWT_SECRET": B64,
-            "SECRET_KEY": LOT,
-            "NEXTAUTH_SECRET": B64,
-            "SESSION_SECRET": HEX,
-            "STRIPE_WEBHOOK_SECRET": LOT,
-            "TWILIO_AUTH_TOKEN": HEX,
-            "GITHUB_TOKEN": HEX,
-            "VAULT_TOKEN": LOT,
-            "CI_JOB_TOKEN": LOT,
-            "MAPS_API_KEY": LOT,
-            "ACME_APIKEY": HEX,
-            "ENCRYPTION_KEY": B64,
-            "SSH_PRIVATE_KEY": B64,
-            "DEPLOY_PRIVATE_KEY": B64,
-            "AWS_SECRET_ACCESS_KEY": drawn("<base6440>"),
-            "AZURE_CLIENT_SECRET": LOT,
-            "SENDGRID_API_KEY": LOT,
-            "KEYCLOAK_ADMIN_PASSWORD": SHORT,
+            "DATABASE_PASSWORD": SHORT, "POSTGRES_PASSWORD": SHORT, "MYSQL_ROOT_PASSWORD": SHORT, "SMTP_PASS": SHORT,
+            "REDIS_PWD": SHORT, "JWT_SECRET": B64, "SECRET_KEY": LOT, "NEXTAUTH_SECRET": B64, "SESSION_SECRET": HEX,
+            "STRIPE_WEBHOOK_SECRET": LOT, "TWILIO_AUTH_TOKEN": HEX, "GITHUB_TOKEN": HEX, "VAULT_TOKEN": LOT,
+            "CI_JOB_TOKEN": LOT, "MAPS_API_KEY": LOT, "ACME_APIKEY": HEX, "ENCRYPTION_KEY": B64, "SSH_PRIVATE_KEY": B64,
+            "DEPLOY_PRIVATE_KEY": B64, "AWS_SECRET_ACCESS_KEY": drawn("<base6440>"), "AZURE_CLIENT_SECRET": LOT,
+            "SENDGRID_API_KEY": LOT, "KEYCLOAK_ADMIN_PASSWORD": SHORT,
         }.items()
     },
-}
+}  # fmt: skip
 """Secrets that only their name tells, or what stands around them: a text, and the part that may not be found
 anywhere."""
 

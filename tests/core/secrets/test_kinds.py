@@ -97,27 +97,15 @@ def test_fields_of_answers_by_name(name: str, hidden: object) -> None:
 @pytest.mark.parametrize(
     ("name", "secret", "learned"),
     [
-        ("authorization", True, True),
-        ("proxy-authorization", True, True),
-        ("x-api-key", True, True),
-        ("api-key", True, True),
-        ("x-goog-api-key", True, True),
-        ("x-amz-security-token", True, True),
-        ("cookie", True, True),
-        ("x-llmproxy-token", True, True),
-        ("openai-organization", True, False),
-        ("idempotency-key", True, False),
-        ("session_id", True, False),
-        ("anthropic-version", False, False),
-        ("anthropic-beta", False, False),
-        ("openai-beta", False, False),
-        ("content-type", False, False),
-        ("x-stainless-retry-count", False, False),
-        ("user-agent", False, False),
-        ("x-author", False, False),
+        ("authorization", True, True), ("proxy-authorization", True, True), ("x-api-key", True, True),
+        ("api-key", True, True), ("x-goog-api-key", True, True), ("x-amz-security-token", True, True),
+        ("cookie", True, True), ("x-llmproxy-token", True, True), ("openai-organization", True, False),
+        ("idempotency-key", True, False), ("session_id", True, False), ("anthropic-version", False, False),
+        ("anthropic-beta", False, False), ("openai-beta", False, False), ("content-type", False, False),
+        ("x-stainless-retry-count", False, False), ("user-agent", False, False), ("x-author", False, False),
         ("keep-alive", False, False),
     ],
-)
+)  # fmt: skip
 def test_header_fields_by_name(name: str, secret: object, learned: object) -> None:
     """What is hidden, and what is worth knowing again elsewhere."""
     assert bool(SECRET_HEADER.search(name)) is secret

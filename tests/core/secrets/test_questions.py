@@ -38,13 +38,11 @@ def test_a_question_about_a_secret_is_not_answered_with_that_about_another() -> 
         kind = f"Who issued this key: {drawn_key(one)}?"
         pairs = {
             f"{one.name} and {other.name}": (
-                kind,
-                f"Who issued this key: {drawn_key(other)}?",
-                one.label == other.label,
+                kind, f"Who issued this key: {drawn_key(other)}?", one.label == other.label,
             ),
             f"{one.name} and {name}": (kind, f"Who issued this key: {text}?", False),
             f"{name}": (f"What is this: {text}", f"What is this: {another}", False),
-        }
+        }  # fmt: skip
         served += [what for what, (first, second, same) in pairs.items() if not same and kept(first) == kept(second)]
     assert served == []
 

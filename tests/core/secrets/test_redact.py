@@ -125,14 +125,9 @@ def test_only_the_string_with_the_secret_is_written_anew() -> None:
 def test_credentials_of_headers_and_of_the_providers_row_do_not_count() -> None:
     """A request recorded with one key equals one replayed with another, or with a dummy."""
     headers: Headers = (
-        ("Authorization", "Bearer a"),
-        ("x-api-key", "b"),
-        ("Cookie", "c=d"),
-        ("X-Amz-Security-Token", "e"),
-        ("OpenAI-Organization", "org-f"),
-        ("accept", f"x {SK}"),
-        ("anthropic-version", "2023-06-01"),
-    )
+        ("Authorization", "Bearer a"), ("x-api-key", "b"), ("Cookie", "c=d"), ("X-Amz-Security-Token", "e"),
+        ("OpenAI-Organization", "org-f"), ("accept", f"x {SK}"), ("anthropic-version", "2023-06-01"),
+    )  # fmt: skip
     out = redacted(b"", headers, f"/v1/x?key={SK}&a=%41&other=1", names=frozenset({"key"}))
     assert [value for _, value in out.headers] == [*["[REDACTED]"] * 5, "x [REDACTED:credential]", "2023-06-01"]
     assert out.target == "/v1/x?key=REDACTED&a=%41&other=1"
@@ -389,22 +384,11 @@ def test_event_stream_frames_stay_valid() -> None:
 def test_volatile_and_private_fields_of_answers_are_dropped() -> None:
     """What a replay needs stays; a secret in a field is overwritten."""
     headers: Headers = (
-        ("Content-Type", "text/event-stream"),
-        ("Set-Cookie", "a=b"),
-        ("CF-RAY", "1"),
-        ("cf-cache-status", "x"),
-        ("openai-organization", "org"),
-        ("openai-project", "proj"),
-        ("Content-Length", "3"),
-        ("Transfer-Encoding", "chunked"),
-        ("alt-svc", "h3"),
-        ("Date", "x"),
-        ("strict-transport-security", "x"),
-        ("x-request-id", "req_1"),
-        ("retry-after", "3"),
-        ("x-ratelimit-remaining-tokens", "5"),
-        ("x-echo", SK),
-    )
+        ("Content-Type", "text/event-stream"), ("Set-Cookie", "a=b"), ("CF-RAY", "1"), ("cf-cache-status", "x"),
+        ("openai-organization", "org"), ("openai-project", "proj"), ("Content-Length", "3"),
+        ("Transfer-Encoding", "chunked"), ("alt-svc", "h3"), ("Date", "x"), ("strict-transport-security", "x"),
+        ("x-request-id", "req_1"), ("retry-after", "3"), ("x-ratelimit-remaining-tokens", "5"), ("x-echo", SK),
+    )  # fmt: skip
     out, flagged = answered([b"{}"], headers=headers)
     assert flagged
     assert out.headers == (

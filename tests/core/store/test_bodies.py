@@ -58,10 +58,8 @@ def conversation(turns: int, seed: int = 1, words: int = 60) -> Iterator[tuple[b
         said = {"role": "assistant", "content": " ".join(rng.choices(WORDS, k=words))}
         messages.append(said)
         answer = {
-            "id": f"chatcmpl-{rng.getrandbits(128):x}",
-            "created": turn,
-            "choices": [{"index": 0, "message": said}],
-        }
+            "id": f"chatcmpl-{rng.getrandbits(128):x}", "created": turn, "choices": [{"index": 0, "message": said}],
+        }  # fmt: skip
         yield request, json.dumps(answer).encode()
 
 

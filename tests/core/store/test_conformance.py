@@ -60,11 +60,8 @@ def test_slots_are_per_cassette_sample_party_and_key(open_: Opener) -> None:
             store.add(interaction(1, **change), supersede=False)
         assert len(store.slots("default", 1, "agent", key(1))) == 1
         assert find_other_places(store, key(1), 9) == [
-            ("default", 1, "agent"),
-            ("default", 1, "judge"),
-            ("default", 2, "agent"),
-            ("other", 1, "agent"),
-        ]
+            ("default", 1, "agent"), ("default", 1, "judge"), ("default", 2, "agent"), ("other", 1, "agent"),
+        ]  # fmt: skip
 
 
 def test_of_several_all_are_stored_or_none(open_: Opener) -> None:

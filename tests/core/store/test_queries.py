@@ -59,10 +59,8 @@ def test_counts_are_of_live_recordings(store: Store) -> None:
 def test_where_else_a_key_is_recorded(store: Store) -> None:
     """Cassette, sample and party, at most so many."""
     assert sorted(find_other_places(store, Key("v1:a"), 9)) == [
-        ("default", 1, "agent"),
-        ("other", 1, "judge"),
-        ("other", 2, "agent"),
-    ]
+        ("default", 1, "agent"), ("other", 1, "judge"), ("other", 2, "agent"),
+    ]  # fmt: skip
     assert len(find_other_places(store, Key("v1:a"), 2)) == 2
     assert find_other_places(store, Key("v1:z"), 9) == []
 

@@ -11,9 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Request, Response, Usage
-from llmproxy.errors import (
-    CassetteNotFound,
-)
+from llmproxy.errors import CassetteNotFound
 from tests.support.recordings import interaction, key, reopened
 
 texts = st.text(st.characters(), max_size=20)

@@ -83,15 +83,11 @@ def test_slots_are_per_cassette_sample_party_and_key(store: Store) -> None:
 @pytest.mark.parametrize(
     ("code", "ending", "good"),
     [
-        (200, Ending.COMPLETE, True),
-        (404, Ending.COMPLETE, True),
-        (429, Ending.COMPLETE, False),
-        (500, Ending.COMPLETE, False),
-        (401, Ending.COMPLETE, False),
-        (200, Ending.CUT, False),
+        (200, Ending.COMPLETE, True), (404, Ending.COMPLETE, True), (429, Ending.COMPLETE, False),
+        (500, Ending.COMPLETE, False), (401, Ending.COMPLETE, False), (200, Ending.CUT, False),
         (200, Ending.UNTERMINATED, False),
     ],
-)
+)  # fmt: skip
 def test_a_good_slot_is_complete_and_neither_transient_nor_unauthorized(
     store: Store, code: int, ending: Ending, good: bool
 ) -> None:

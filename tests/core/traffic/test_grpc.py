@@ -9,14 +9,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 from hypothesis import given, strategies as st
 
-from llmproxy.core.traffic.grpc import (
-    Descriptors,
-    count_messages,
-    find_texts,
-    format_messages,
-    refusal,
-    split_messages,
-)
+from llmproxy.core.traffic.grpc import Descriptors, count_messages, find_texts, format_messages, refusal, split_messages
 from llmproxy.core.traffic.interaction import is_grpc
 from llmproxy.errors import SettingsError
 

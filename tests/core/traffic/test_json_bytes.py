@@ -25,18 +25,11 @@ def canonical(text: str | bytes) -> bytes:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ('{"a":1,"b":2}', ' { "b" : 2 ,\n"a":1 } '),
-        ("1", "1.0"),
-        ("1", "1e0"),
-        ("100", "1E2"),
-        ("0", "-0.0"),
-        ("0.5", "5e-1"),
-        ("0.1", "0.10"),
-        ('"é/"', '"\\u00e9\\/"'),
-        ('"\U0001f600"', '"\\ud83d\\ude00"'),
+        ('{"a":1,"b":2}', ' { "b" : 2 ,\n"a":1 } '), ("1", "1.0"), ("1", "1e0"), ("100", "1E2"), ("0", "-0.0"),
+        ("0.5", "5e-1"), ("0.1", "0.10"), ('"é/"', '"\\u00e9\\/"'), ('"\U0001f600"', '"\\ud83d\\ude00"'),
         ("100000000000000000000000", "1e23"),
     ],
-)
+)  # fmt: skip
 def test_equal_values_written_differently_are_equal(one: str, other: str) -> None:
     """Order, white space, escapes and the form of a number are syntax."""
     assert canonical(one) == canonical(other)
@@ -45,21 +38,12 @@ def test_equal_values_written_differently_are_equal(one: str, other: str) -> Non
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("[1,2]", "[2,1]"),
-        ("1", "true"),
-        ("0", "false"),
-        ("0", "null"),
-        ('"1"', "1"),
-        ("9007199254740993", "9007199254740992"),
-        ('"\\ud800"', '"\\udbff"'),
-        ('"\\ud800"', '"\\ufffd"'),
-        ('"e\u0301"', '"\u00e9"'),
-        ("{}", "[]"),
-        ('{"a":null}', "{}"),
-        ("99999999999999991611392", "1e23"),
+        ("[1,2]", "[2,1]"), ("1", "true"), ("0", "false"), ("0", "null"), ('"1"', "1"),
+        ("9007199254740993", "9007199254740992"), ('"\\ud800"', '"\\udbff"'), ('"\\ud800"', '"\\ufffd"'),
+        ('"e\u0301"', '"\u00e9"'), ("{}", "[]"), ('{"a":null}', "{}"), ("99999999999999991611392", "1e23"),
         ("0.1", "0.10000000000000002"),
     ],
-)
+)  # fmt: skip
 def test_different_values_stay_different(one: str, other: str) -> None:
     """Nothing is rounded, reordered or unified that could be meant."""
     assert canonical(one) != canonical(other)

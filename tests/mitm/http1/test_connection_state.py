@@ -122,10 +122,7 @@ def test_what_is_no_address_says_nothing(addresses: tuple[object, object]) -> No
     assert not has_gone(*addresses)
 
 
-@pytest.mark.parametrize(
-    ("states", "runs"),
-    [("S", False), ("SR", True), ("SD", True), ("ST", False), ("", False)],
-)
+@pytest.mark.parametrize(("states", "runs"), [("S", False), ("SR", True), ("SD", True), ("ST", False), ("", False)])
 def test_client_with_something_left_to_do_is_known_by_its_threads(states: str, runs: bool, tmp_path: Path) -> None:
     """One that runs, or waits for a processor or a disk, is enough; one that never rests is not waited for for long."""
     now = [0.0]

@@ -96,13 +96,9 @@ def test_requests_of_one_connection_are_answered_in_their_order(tape: Path) -> N
     """Hits, misses, odd heads and hits again, all sent at once: the answers come in the order of the requests."""
     with Rig("replay", tape) as rig, rig.client() as c:
         kinds = [
+            chat("one"), chat("two", stream=True), chat("never"), chat("one"), request(b"", "/v1/models/x", "GET"),
             chat("one"),
-            chat("two", stream=True),
-            chat("never"),
-            chat("one"),
-            request(b"", "/v1/models/x", "GET"),
-            chat("one"),
-        ]
+        ]  # fmt: skip
         c.send(b"".join(kinds * 5))
         statuses = [c.response().status for _ in kinds * 5]
         assert statuses == [200, 200, 404, 200, 404, 200] * 5

@@ -92,8 +92,7 @@ def test_a_miss_that_began_in_front_is_decided_once_and_said_by_the_layer(tape: 
 
 
 @pytest.mark.parametrize(
-    ("line", "opens"),
-    [("GET / HTTP/1.1", True), ("GET /v1 HTTP/1.1", False), ("POST / HTTP/1.1", False)],
+    ("line", "opens"), [("GET / HTTP/1.1", True), ("GET /v1 HTTP/1.1", False), ("POST / HTTP/1.1", False)]
 )
 def test_a_person_at_the_root_is_told_from_an_agent(line: str, opens: bool) -> None:
     """Only a page that is asked for is the page."""

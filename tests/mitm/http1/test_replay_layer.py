@@ -290,10 +290,8 @@ class TestOnOneProxy:
         with player.client() as c:
             got = c.ask(chat("hi there"))
             assert (got.status, got.headers["x-should-retry"], got.headers["x-llmproxy-cache"]) == (
-                404,
-                "false",
-                "miss",
-            )
+                404, "false", "miss",
+            )  # fmt: skip
             assert "hi there" in got.message
             claude = c.ask(request(body_of(), "/v1/messages"))
             assert (claude.status, claude.json["error"]["type"]) == (400, "invalid_request_error")

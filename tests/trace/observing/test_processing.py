@@ -182,11 +182,8 @@ def test_a_provider_that_clears_says_so(kind: str) -> None:
     member = "cleared_tool_uses" if "tool" in kind else "cleared_thinking_turns"
     edits = {"applied_edits": [{"type": kind, member: 3, "cleared_input_tokens": 900}]}
     answer = {
-        "type": "message",
-        "role": "assistant",
-        "content": [{"type": "text", "text": "x"}],
-        "context_management": edits,
-    }
+        "type": "message", "role": "assistant", "content": [{"type": "text", "text": "x"}], "context_management": edits,
+    }  # fmt: skip
     chats.add("anthropic", "messages", "/v1/messages", {"messages": [user("x")]}, answer)
     found = processing(chats.wire.step(0))
     assert (verdict(found.pruner), found.pruner.values) == ((True, "declared"), {"partsRemoved": 3})
@@ -240,11 +237,7 @@ def test_a_summary_call_that_looks_like_the_rest_is_no_turn(kept: int, spoken: l
     chats.chat([*TURN_2, user(DEMAND)], said(summary))
     found = third(chats, SYSTEM, user(f"Summary: {summary}"), *(TURN_2[-kept:] if kept else ()), NOW, spoken=spoken)
     assert verdict(found.condenser) == (True, evidence)
-    assert found.condenser.values == {
-        "condensedMessages": 4 - kept,
-        "recentMessages": kept,
-        "totalMessages": 5,
-    }
+    assert found.condenser.values == {"condensedMessages": 4 - kept, "recentMessages": kept, "totalMessages": 5}
 
 
 def test_of_several_conversations_the_one_that_was_summarized_lost_its_messages() -> None:

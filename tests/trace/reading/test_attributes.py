@@ -20,16 +20,11 @@ from tests.trace.runs import chat, says, user
 @pytest.mark.parametrize(
     ("operation", "name"),
     [
-        ("chat.completions", "chat"),
-        ("responses", "chat"),
-        ("messages", "chat"),
-        ("generateContent", "generate_content"),
-        ("completions", "text_completion"),
-        ("v2.embed", "embeddings"),
-        ("embedContent", "embeddings"),
-        ("v1.rerank", "v1.rerank"),
+        ("chat.completions", "chat"), ("responses", "chat"), ("messages", "chat"),
+        ("generateContent", "generate_content"), ("completions", "text_completion"), ("v2.embed", "embeddings"),
+        ("embedContent", "embeddings"), ("v1.rerank", "v1.rerank"),
     ],
-)
+)  # fmt: skip
 def test_operations(operation: str, name: str) -> None:
     """Four well-known ones; what has no name keeps ours."""
     assert operation_name(operation) == name

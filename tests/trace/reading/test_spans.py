@@ -10,20 +10,7 @@ import pytest
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Response, Usage
 from llmproxy.trace import Span, SpanKind, TokenUsage
 from llmproxy.trace.reading.spans import build
-from tests.trace.runs import (
-    NOW,
-    SYSTEM,
-    USAGE,
-    Json,
-    call,
-    calling,
-    chat,
-    loop,
-    result,
-    says,
-    streamed,
-    user,
-)
+from tests.trace.runs import NOW, SYSTEM, USAGE, Json, call, calling, chat, loop, result, says, streamed, user
 
 
 def tree(interactions: Iterable[Interaction]) -> list[str]:

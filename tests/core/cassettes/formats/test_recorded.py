@@ -25,13 +25,10 @@ def test_values_of_every_kind() -> None:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("é", "é".encode()),
-        (b"\xff", b"\xff"),
-        (io.BytesIO(b"f"), b"f"),
-        (iter([b"a", "b"]), b"ab"),
+        ("é", "é".encode()), (b"\xff", b"\xff"), (io.BytesIO(b"f"), b"f"), (iter([b"a", "b"]), b"ab"),
         ({"string": ""}, b""),
     ],
-)
+)  # fmt: skip
 def test_bodies(body: object, expected: bytes) -> None:
     """A body may be text, bytes, a file, pieces or a mapping."""
     assert recorded_of({"request": {**REQUEST, "body": body}, "response": RESPONSE}, 1).body == expected

@@ -143,11 +143,8 @@ def test_a_question_of_one_line_is_at_most_twenty_lines() -> None:
     """With all that a provider says of itself, its limits and its counts; and what was written line by line is read."""
     counts = {"prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0}, "completion_tokens": 31}
     message: dict[str, object] = {
-        "role": "assistant",
-        "content": "Oslo is wet. " * 12,
-        "refusal": None,
-        "annotations": [],
-    }
+        "role": "assistant", "content": "Oslo is wet. " * 12, "refusal": None, "annotations": [],
+    }  # fmt: skip
     tree = {
         "id": "chatcmpl-1", "object": "chat.completion", "created": 1774962775, "model": "gpt-4o-mini-2024-07-18",
         "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],

@@ -42,13 +42,10 @@ def test_yaml_and_json() -> None:
 @pytest.mark.parametrize(
     ("text", "is_it"),
     [
-        ("", True),
-        ("interactions: []\nversion: 1\n", True),
-        ("- request:\n", True),
-        ("key: value\n", False),
+        ("", True), ("interactions: []\nversion: 1\n", True), ("- request:\n", True), ("key: value\n", False),
         ("{}", False),
     ],
-)
+)  # fmt: skip
 def test_recognition(text: str, is_it: bool) -> None:
     """An empty file counts, so that it is called empty; other YAML does not."""
     assert ours.recognises(Source(text.encode(), "x")) is is_it

@@ -21,14 +21,9 @@ from llmproxy.core.traffic.json_bytes import parse_json
 from tests.core.faults.cases import call
 
 FAMILIES: dict[str, Family] = {
-    "messages": "anthropic",
-    "invoke": "bedrock",
-    "converse": "bedrock",
-    "generateContent": "gemini",
-    "api.chat": "ollama",
-    "v2.chat": "cohere",
-    "v1.chat": "cohere",
-}
+    "messages": "anthropic", "invoke": "bedrock", "converse": "bedrock", "generateContent": "gemini",
+    "api.chat": "ollama", "v2.chat": "cohere", "v1.chat": "cohere",
+}  # fmt: skip
 TEXT = Message("assistant", "Grüße aus Oslo, dort regnet es.")
 TOOL = Message("assistant", "", (ToolCall("call_123456", "get_weather", '{"city":"Oslo","unit":"celsius"}'),))
 USED = {"prompt_tokens": 15, "completion_tokens": 4, "total_tokens": 19}
@@ -108,10 +103,8 @@ def test_a_kind_changes_the_answer_or_finds_nothing_to_be_done_to(kind: str, cas
     assert found.response is not None
     after = found.response
     assert found.reset or (after.body, after.ending, after.chunks[-1:]) != (
-        before.body,
-        before.ending,
-        before.chunks[-1:],
-    )
+        before.body, before.ending, before.chunks[-1:],
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -12,13 +12,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.file.connect import gitignore_hint
-from llmproxy.errors import (
-    CassetteBusy,
-    CassetteCorrupt,
-    CassetteNewer,
-    CassetteNotFound,
-    StoreReadOnly,
-)
+from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNewer, CassetteNotFound, StoreReadOnly
 from tests.support.recordings import filled, interaction, look, read_everything, reopened, run
 
 

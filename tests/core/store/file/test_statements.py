@@ -8,9 +8,7 @@ import pytest
 
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
-from llmproxy.errors import (
-    CassetteBusy,
-)
+from llmproxy.errors import CassetteBusy
 from tests.support.recordings import NOW, reopened, run
 
 

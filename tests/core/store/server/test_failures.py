@@ -133,10 +133,7 @@ def test_a_new_question_waits_for_the_server(
     server: Postgres, team_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In `auto`: while it is away hits are served; who asks something new waits as writes do, then is told so with a 503."""
-    with (
-        cut_network(server.socket) as network,
-        Provider(Script((Step(Reply("yes"), times=None),))) as p,
-    ):
+    with cut_network(server.socket) as network, Provider(Script((Step(Reply("yes"), times=None),))) as p:
         store = place(through(network, team_url), {"XDG_CACHE_HOME": str(tmp_path)})
         store.parent.mkdir(parents=True)
         with Rig("auto", store, {"openai": p.url}) as rig, rig.client() as c:
