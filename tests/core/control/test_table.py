@@ -42,13 +42,7 @@ class Api:
         self.token = token
 
     def ask(
-        self,
-        method: str,
-        path: str,
-        body: object = None,
-        *,
-        headers: Mapping[str, str] = LOCAL,
-        loopback: bool = True,
+        self, method: str, path: str, body: object = None, *, headers: Mapping[str, str] = LOCAL, loopback: bool = True
     ) -> tuple[int, Any]:
         """Ask, and return status and parsed answer."""
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
@@ -191,42 +185,32 @@ def test_the_document_is_served(api: Api) -> None:
 # --- who may ask ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8080", "localhost:1", "LOCALHOST", "[::1]:8080", "[::1]", ""])
-def test_our_own_names_are_served(api: Api, host: str) -> None:
-    """Loopback by number or name, any port."""
-    assert api.ask("GET", "sessions", headers={"host": host})[0] == 200
+NODE = {"content-type": "text/plain;charset=UTF-8", "sec-fetch-mode": "cors", "sec-fetch-site": "none"}
+OURS = ["127.0.0.1", "127.0.0.1:8080", "localhost:1", "LOCALHOST", "[::1]:8080", "[::1]", ""]
 
 
-@pytest.mark.parametrize(
-    "host",
-    ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "evil.example:127", "[::2"],
-)
-def test_foreign_hosts_are_not(api: Api, host: str) -> None:
-    """A page's own name may point here (DNS rebinding); its Host tells."""
-    status, value = api.ask("POST", "sessions", {"name": "x"}, headers={"host": host})
-    assert (status, value["error"]["code"]) == (403, "llmproxy_forbidden")
-    assert api.engine.sessions.walks == {}
+@pytest.mark.parametrize("headers", [*({"host": host} for host in OURS), LOCAL | NODE])
+def test_our_own_names_are_served(api: Api, headers: dict[str, str]) -> None:
+    """Loopback by number or name, any port; Node's fetch and a typed address only look like a page."""
+    assert api.ask("POST", "sessions", {"name": "x"}, headers=headers)[0] == 201
+    assert api.ask("GET", "sessions", headers=headers)[0] == 200
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        {"origin": "http://evil.example"}, {"origin": "null"}, {"origin": "http://127.0.0.1:8080"}, {"origin": ""},
-        {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}, {"sec-fetch-site": "same-origin"},
-    ],
-)  # fmt: skip
-def test_web_pages_are_not(api: Api, sent: dict[str, str]) -> None:
-    """A form, a no-cors POST with text/plain, a page that we replayed ourselves: a browser always says one of these."""
+FOREIGN = ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "evil.example:127", "[::2"]
+ORIGINS = ["http://evil.example", "null", "http://127.0.0.1:8080", ""]
+SITES = ["cross-site", "same-site", "same-origin"]
+PAGES = [*({"host": host} for host in FOREIGN), *({"origin": each} for each in ORIGINS),
+         *({"sec-fetch-site": site} for site in SITES)]  # fmt: skip
+
+
+@pytest.mark.parametrize("sent", PAGES)
+def test_foreign_hosts_and_web_pages_are_not(api: Api, sent: dict[str, str]) -> None:
+    """A name that points here (DNS rebinding), a form, a no-cors POST with text/plain, a page that we replayed."""
     headers = LOCAL | {"content-type": "text/plain"} | sent
-    assert api.ask("POST", "sessions", {"name": "x"}, headers=headers)[0] == 403
+    status, value = api.ask("POST", "sessions", {"name": "x"}, headers=headers)
+    assert (status, value["error"]["code"]) == (403, "llmproxy_forbidden")
     assert api.ask("GET", "sessions", headers=headers)[0] == 403
     assert api.engine.sessions.walks == {}
-
-
-def test_what_only_looks_like_a_page_is_served(api: Api) -> None:
-    """Node's fetch says sec-fetch-mode, and text/plain for a string; a person may type the address into a browser."""
-    headers = LOCAL | {"content-type": "text/plain;charset=UTF-8", "sec-fetch-mode": "cors", "sec-fetch-site": "none"}
-    assert api.ask("POST", "sessions", {"name": "x"}, headers=headers)[0] == 201
 
 
 def test_other_machines_need_the_token(make: Make) -> None:
@@ -463,19 +447,13 @@ def test_an_interrupted_session_leaves_its_cassette_incomplete(make: Make, tmp_p
     assert (status, told["error"]["code"]) == (400, "llmproxy_control")
 
 
-def test_a_passthrough_session_has_no_unused(make: Make, tmp_path: Path) -> None:
-    """It does not look at recordings, so it cannot say which were not asked for."""
-    fill(tmp_path / "x.db", chat("hi", cassette="a"))
-    api = make(allow_live=True)
-    opened = api.post("sessions", {"name": "a", "mode": "passthrough"})
-    assert (opened["unused"], opened["unused_total"]) == (None, None)
-
-
 def test_many_unused_are_counted_all_and_listed_in_part(make: Make, tmp_path: Path) -> None:
-    """A big cassette does not make a big answer."""
+    """A big cassette makes no big answer; a session that passes through looks at no recordings, so it knows of none."""
     fill(tmp_path / "x.db", *(chat(f"q{n}", cassette="big") for n in range(130)))
     opened = make().post("sessions", {"name": "big"})
     assert (len(opened["unused"]), opened["unused_total"]) == (100, 130)
+    opened = make(allow_live=True).post("sessions", {"name": "big", "mode": "passthrough"})
+    assert (opened["unused"], opened["unused_total"]) == (None, None)
 
 
 def test_listings_give_the_last_rows(api: Api) -> None:
@@ -516,64 +494,33 @@ def test_secrets_are_not_listed(api: Api) -> None:
         assert secret not in json.dumps(api.get(path))
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "found"),
-    [
-        ("GET", "sessions/a", True),
-        ("POST", "sessions/a~1/close", True),
-        ("POST", "sessions/a/reset", True),
-        ("POST", "sessions/a/bind", False),
-        ("GET", "sessions", False),
-        ("GET", "sessions/b", False),
-        ("GET", "sessions/%FF", False),
-        ("GET", "sessions/~~1", False),
-        ("GET", "sessions//close", False),
-    ],
-)
-def test_which_session_a_request_asks_about(api: Api, method: str, path: str, found: bool) -> None:
+ASKED = [
+    ("GET sessions/a", True), ("POST sessions/a~1/close", True), ("POST sessions/a/reset", True),
+    ("POST sessions/a/bind", False), ("GET sessions", False), ("GET sessions/b", False), ("GET sessions/%FF", False),
+    ("GET sessions/~~1", False), ("GET sessions//close", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "found"), ASKED)
+def test_which_session_a_request_asks_about(api: Api, asked: str, found: bool) -> None:
     """So that the shell can let its open calls end before it is summed up."""
     api.post("sessions", {"name": "a"})
+    method, _, path = asked.partition(" ")
     session = session_of(api.engine, ControlRequest(method, PREFIX + path, (), b"", loopback=True))
     assert (session is not None) == found
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    """Return a replay engine over a cassette `a`: hi, hi, and a judge's hi."""
-    path = tmp_path / "x.db"
-    hi = chat("hi", "one", cassette="a")
-    fill(path, hi, chat("hi", "two", cassette="a", occurrence=2), chat("hi", "verdict", cassette="a", party="judge"))
-    journal = Journal.open(tmp_path / "x.state.db", lambda: NOW)
-    made = Engine(
-        Config(mode=Mode.REPLAY, store=path), redactor=Redactor(), journal=journal, now=lambda: NOW, clock=lambda: 0.0
-    )
-    yield made
-    made.close()
-    journal.close()
+def session(api: Api) -> Session:
+    """Return an open session."""
+    return api.engine.sessions.open("a")
 
 
-@pytest.fixture
-def session(engine: Engine) -> Session:
-    """Return an open session of it."""
-    return engine.sessions.open("a")
-
-
-def ask(engine: Engine, text: str, party: str | None = None) -> None:
-    """Let somebody ask, and answer."""
-    recorded = chat(text)
-    headers = (*recorded.request.headers, *((("x-llmproxy-party", party),) if party else ()))
-    exchange = engine.arrive("POST", "/s/a/v1/chat/completions", None, headers)
-    engine.identify(exchange, recorded.request.body)
-    if exchange.decision is Decision.REPLAY:
-        engine.answer(exchange)
-    engine.outcome(exchange, 200 if exchange.decision is Decision.REPLAY else 404)
-
-
-def test_each_call_is_told_with_its_recording(engine: Engine, session: Session) -> None:
+def test_each_call_is_told_with_its_recording(api: Api, session: Session) -> None:
     """Hits in order, with what was played; a miss with the text its client got and no recording; who asked."""
     for text, party in (("hi", None), ("hi", "judge"), ("nothing", None), ("hi", None)):
-        ask(engine, text, party)
-    told = session_calls(engine, session, 0)
+        api.call("a", text, party=party)
+    told = session_calls(api.engine, session, 0)
     assert (told["arrived"], told["open"]) == (4, 0)
     calls: list[dict[str, Any]] = told["calls"]
     assert [call["seq"] for call in calls] == [1, 2, 3, 4]
@@ -581,46 +528,42 @@ def test_each_call_is_told_with_its_recording(engine: Engine, session: Session) 
     assert [call["party"] for call in calls] == ["agent", "judge", "agent", "agent"]
     answers = [call["recording"] and call["recording"]["response_body"] for call in calls]
     assert ["one" in answers[0], "verdict" in answers[1], answers[2], "two" in answers[3]] == [True, True, None, True]
-    assert [(call["decision"], call["miss"], call["status"]) for call in calls[2:]] == [
-        ("REFUSE", True, 404),
-        ("REPLAY", False, 200),
-    ]
+    ends = [(call["decision"], call["miss"], call["status"]) for call in calls[2:]]
+    assert ends == [("REFUSE", True, 404), ("REPLAY", False, 200)]
     assert "no recorded response" in calls[2]["note"]
-    assert [call["seq"] for call in session_calls(engine, session, 3)["calls"]] == [4]
+    assert [call["seq"] for call in session_calls(api.engine, session, 3)["calls"]] == [4]
 
 
-def test_a_recording_that_is_gone_is_no_recording(engine: Engine, session: Session) -> None:
-    """Pruned beside us: the call stays, what was said is unknown."""
-    ask(engine, "hi")
-    assert engine.load_recording(1) is not None
-    assert engine.load_recording(999) is None
-    assert engine.load_recording(None) is None
+def test_what_is_told_is_the_interaction(api: Api, session: Session) -> None:
+    """Read back, it is what the store has; of one that was pruned beside us, nothing is told."""
+    api.call("a", "hi")
+    recording = session_calls(api.engine, session, 0)["calls"][0]["recording"]
+    assert api.engine.store is not None
+    assert from_json(recording) == api.engine.store.load(1) == api.engine.load_recording(1)
+    assert api.engine.load_recording(999) is api.engine.load_recording(None) is None
 
 
-def test_calls_go_on_over_a_reset(engine: Engine, session: Session) -> None:
+def test_calls_go_on_over_a_reset(api: Api, session: Session) -> None:
     """`seq` counts since the session was opened, so nobody who asks for what is new sees a call twice."""
-    ask(engine, "hi")
-    engine.sessions.reset("a")
-    ask(engine, "hi")
-    assert [call["seq"] for call in session_calls(engine, session, 1)["calls"]] == [2]
-    assert report(engine, session)["arrived"] == 2
+    api.call("a", "hi")
+    api.engine.sessions.reset("a")
+    api.call("a", "hi")
+    assert [call["seq"] for call in session_calls(api.engine, session, 1)["calls"]] == [2]
+    assert report(api.engine, session)["arrived"] == 2
 
 
-def test_spans_are_of_one_party_and_of_each_call(engine: Engine, session: Session) -> None:
+def test_spans_are_of_one_party_and_of_each_call(api: Api, session: Session) -> None:
     """A recording that is played twice is two calls; the agent's unless another is named; nobody's are a question."""
     for party in (None, "judge", None, None):
-        ask(engine, "hi", party)
-    seen: list[list[Interaction]] = []
+        api.call("a", "hi", party=party)
 
     def make(given: Sequence[Interaction]) -> list[Any]:
-        seen.append(list(given))
         return [each.occurrence for each in given]
 
-    assert spans(engine, session, "", make)["spans"] == [1, 2, 3]
-    assert spans(engine, session, "judge", make)["spans"] == [1]
-    assert len(spans(engine, session, "*", make)["spans"]) == 4
+    for party, occurrences in (("", [1, 2, 3]), ("judge", [1]), ("*", [1, 1, 2, 3])):
+        assert spans(api.engine, session, party, make)["spans"] == occurrences
     with pytest.raises(BadControl, match="no spans"):
-        spans(engine, session, "", None)
+        spans(api.engine, session, "", None)
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "9" * 40, "²"])
@@ -630,17 +573,9 @@ def test_after_is_a_number(text: str) -> None:
         number(text)
 
 
-def test_what_is_told_is_the_interaction(engine: Engine, session: Session) -> None:
-    """Read back, it is what the store has."""
-    ask(engine, "hi")
-    recording = session_calls(engine, session, 0)["calls"][0]["recording"]
-    assert engine.store is not None
-    assert from_json(recording) == engine.store.load(1)
-
-
-def test_a_run_variable_that_is_a_secret_is_told_without_it(engine: Engine) -> None:
+def test_a_run_variable_that_is_a_secret_is_told_without_it(api: Api) -> None:
     """Neither to who asks for the session, nor in any other form; what is none stands there."""
     secret = "sk-proj-" + "a1B2c3D4" * 6
     declared = [check_run_variable("token", secret), check_run_variable("cwd", "/srv/a")]
-    found = report(engine, engine.sessions.open("a", run_variables=declared))["run_variables"]
+    found = report(api.engine, api.engine.sessions.open("a", run_variables=declared))["run_variables"]
     assert found == [{"name": "token", "value": "[REDACTED]"}, {"name": "cwd", "value": "/srv/a"}]

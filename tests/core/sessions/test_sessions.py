@@ -38,27 +38,14 @@ def sessions(store: Store | None, mode: Mode = Mode.AUTO, *, allow_live: bool = 
     return Sessions(SessionDefaults(mode, 0.0, Exhausted.LAST, allow_live=allow_live), lambda _: store, "me")
 
 
-@pytest.mark.parametrize(
-    ("said", "meant"),
-    [
-        ("x", "x"),
-        ("x~1", "x"),
-        ("x~01", "x"),
-        ("x~2", "x~2"),
-        ("x~002", "x~2"),
-        ("x~0", "x~0"),
-        ("~2", "~2"),
-        ("x~2~1", "x~2~1"),
-        ("x~2~3", "x~2~3"),
-        ("x~0~1", "x~0"),
-        ("a/b", "a/b"),
-        ("..", ".."),
-    ],
-)
+NAMES = [("x", "x"), ("x~1", "x"), ("x~01", "x"), ("x~2", "x~2"), ("x~002", "x~2"), ("x~0", "x~0"), ("~2", "~2"),
+         ("x~2~1", "x~2~1"), ("x~2~3", "x~2~3"), ("x~0~1", "x~0"), ("a/b", "a/b"), ("..", "..")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "meant"), NAMES)
 def test_a_cassette_and_sample_has_one_name(said: str, meant: str) -> None:
     """`x` and `x~1` are one session; a name that is already canonical stays as it is."""
-    assert canonical(said) == meant
-    assert canonical(meant) == meant
+    assert canonical(said) == canonical(meant) == meant
 
 
 def test_two_names_of_one_cassette_are_one_session(store: Store) -> None:
@@ -75,19 +62,8 @@ def test_a_session_has_properties_of_its_own(store: Store) -> None:
     """What `open` does not say is the proxy's; the next session is not affected."""
     found = sessions(store)
     one = found.open("a", mode=Mode.REPLAY, speed=2.0, exhausted=Exhausted.MISS, upstreams={"openai": "http://o"})
-    two = found.open("b")
-    assert (one.settings.mode, one.settings.speed, one.settings.exhausted, one.settings.upstreams) == (
-        "replay",
-        2.0,
-        "miss",
-        {"openai": "http://o"},
-    )
-    assert (two.settings.mode, two.settings.speed, two.settings.exhausted, two.settings.upstreams) == (
-        "auto",
-        0.0,
-        "last",
-        {},
-    )
+    seen = [(s.mode, s.speed, s.exhausted, s.upstreams) for s in (one.settings, found.open("b").settings)]
+    assert seen == [("replay", 2.0, "miss", {"openai": "http://o"}), ("auto", 0.0, "last", {})]
     assert found.get("a") is one
 
 
@@ -184,34 +160,17 @@ def test_a_binding_sends_a_name_to_a_session(store: Store) -> None:
     assert found.get("worker").name == "worker"
 
 
-def test_binding_twice_is_busy(store: Store) -> None:
-    """Also to the same session: two tests that share a process by mistake must not mix."""
-    found = sessions(store)
-    found.open("one")
-    found.bind("worker", "one")
-    with pytest.raises(SessionBusy):
-        found.bind("worker~1", "one")
-    assert found.bindings == {"worker": "one"}
-
-
-def test_binding_to_itself_is_refused(store: Store) -> None:
-    """It would mean nothing, and hide a mistake."""
-    found = sessions(store)
-    found.open("one")
-    with pytest.raises(RefusedError):
-        found.bind("one~1", "one")
-    assert found.bindings == {}
-
-
-def test_what_is_known_is_looked_up_without_opening(store: Store) -> None:
-    """A tunnel asks for a session's mode before any request of it came; bindings and other spellings count."""
+@pytest.mark.parametrize(("name", "error"), [("worker~1", SessionBusy), ("one~1", RefusedError)])
+def test_binding_twice_or_to_itself_is_refused(store: Store, name: str, error: type[Exception]) -> None:
+    """Twice also to the same session: two tests that share a process by mistake must not mix."""
     found = sessions(store)
     one = found.open("one")
     found.bind("worker", "one")
-    assert found.find_open("worker") is one
-    assert found.find_open("one~1") is one
-    assert found.find_open("nobody") is None
-    assert list(found.walks) == ["one"]
+    with pytest.raises(error):
+        found.bind(name, "one")
+    assert found.bindings == {"worker": "one"}
+    assert (found.find_open("worker"), found.find_open("one~1"), found.find_open("nobody")) == (one, one, None)
+    assert list(found.walks) == ["one"], "looked up without opening"
 
 
 def test_bindings_do_not_chain(store: Store) -> None:
@@ -273,9 +232,12 @@ def test_what_is_stored_after_the_close_leaves_the_cassette_complete(store: Stor
 
 
 def test_what_is_stored_late_does_not_end_another_recording(store: Store) -> None:
-    """While the next session records the cassette, only its own end makes it complete; its lease stays its own."""
+    """While a session records the cassette, only its own end makes it complete; its lease stays its own."""
     found = sessions(store)
     session = found.open("a", mode=Mode.RECORD)
+    store.add(interaction(1, cassette="a"), supersede=False)
+    found.on_recording_stored(session)
+    assert (store.closed_cleanly("a", 1), found.closed) == (False, [])
     found.close("a")
     found.open("a", mode=Mode.RECORD)
     store.add(interaction(1, cassette="a"), supersede=False)
@@ -284,16 +246,6 @@ def test_what_is_stored_late_does_not_end_another_recording(store: Store) -> Non
     assert store.heartbeat("a", 1, "me")
     found.close("a")
     assert store.closed_cleanly("a", 1)
-
-
-def test_what_an_open_session_stores_changes_nothing(store: Store) -> None:
-    """It is not complete before it is closed."""
-    found = sessions(store)
-    session = found.open("a", mode=Mode.RECORD)
-    store.add(interaction(1, cassette="a"), supersede=False)
-    found.on_recording_stored(session)
-    assert not store.closed_cleanly("a", 1)
-    assert found.closed == []
 
 
 HOLD = """
@@ -345,17 +297,12 @@ def stuck(tmp_path: Path) -> Iterator[Sessions]:
         yield found
 
 
-def test_a_close_that_fails_leaves_the_session_open(stuck: Sessions) -> None:
-    """It can be tried again; nothing is marked complete, and nothing is unbound."""
+def test_a_close_that_fails_leaves_the_session_open_and_does_not_keep_the_others(stuck: Sessions) -> None:
+    """It can be tried again, nothing is unbound; at the end of the proxy every other lease is given back."""
     stuck.bind("w", "stuck")
     with pytest.raises(CassetteBusy):
         stuck.close("stuck")
-    assert "stuck" in stuck.walks
-    assert stuck.bindings == {"w": "stuck"}
-
-
-def test_one_that_cannot_be_ended_does_not_keep_the_others(stuck: Sessions) -> None:
-    """At the end of the proxy every other lease is given back, and the failure is said."""
+    assert ("stuck" in stuck.walks, stuck.bindings) == (True, {"w": "stuck"})
     with pytest.raises(LLMProxyError):
         stuck.close_all()
     store = stuck.store(Mode.RECORD)

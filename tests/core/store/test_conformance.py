@@ -75,21 +75,20 @@ def test_of_several_all_are_stored_or_none(open_: Opener) -> None:
 
 
 def test_several_are_stored_as_one_after_the_other(open_: Opener) -> None:
-    """Occurrences, positions and superseding come out the same."""
-    many = [
-        Addition(interaction(n, cassette=name), replaced)
-        for name in "ab"
-        for n, replaced in ((1, False), (1, False), (2, True), (1, True))
-    ]
+    """Occurrences, positions, superseding and shared bodies come out the same."""
+    turns = ((1, False), (1, False), (2, True), (1, True))
+    many = [Addition(interaction(n, cassette=name), replaced) for name in "ab" for n, replaced in turns]
     with open_() as store:
-        store.add_all(many[:4])
-        for each in many[4:]:
-            store.add(each.interaction, supersede=each.supersede)
+        ids = store.add_all(many[:4])
+        contents = [store.conn.execute("SELECT count(*) FROM bodies").fetchone()]
+        ids += [store.add(each.interaction, supersede=each.supersede) for each in many[4:]]
+        contents.append(store.conn.execute("SELECT count(*) FROM bodies").fetchone())
         seen = [
             [(row.position, row.key, row.occurrence, row.superseded) for row in store.summaries(name, superseded=True)]
             for name in "ab"
         ]
-    assert seen[0] == seen[1]
+        bodies = [(one.request.body, one.response.body) for one in map(store.load, ids)]
+    assert (seen[0], bodies[:4], contents[0]) == (seen[1], bodies[4:], contents[1])
     assert sorted(position for position, *_ in seen[0]) == [1, 2, 3, 4]
 
 
