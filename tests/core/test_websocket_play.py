@@ -11,6 +11,7 @@ from llmproxy.core.keys.scrub import Rules, TextScrub
 from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.frames import Frame
 from llmproxy.core.websocket import FrameCanon, FrameMismatch, FramePlayer
+from tests.support.narrowing import narrow
 
 
 def canon(operation: str = "realtime", rules: Rules | None = None, family: Family = "openai") -> FrameCanon:
@@ -52,8 +53,7 @@ def test_a_conversation_without_messages() -> None:
     play = player(client(5, "", 1000))
     assert play.opening(0) == []
     assert (play.is_over, play.speaks_first, play.total) == (True, False, 0)
-    missed = play.on_message("x")
-    assert isinstance(missed, FrameMismatch)
+    missed = narrow(FrameMismatch, play.on_message("x"))
     assert (missed.number, missed.expected, missed.nearest, missed.differences) == (1, 0, None, ())
 
 
@@ -126,23 +126,20 @@ def test_a_mismatch_names_the_nearest_message_and_where_it_differs() -> None:
         {"type": "session.update", "x": 1}, {"type": "say", "text": "one"}, {"type": "say", "text": "two"}))]  # fmt: skip
     play = player(*tape)
     assert play.on_message(json.dumps({"type": "session.update", "x": 1})) == []
-    missed = play.on_message(json.dumps({"type": "say", "text": "three"}))
-    assert isinstance(missed, FrameMismatch)
+    missed = narrow(FrameMismatch, play.on_message(json.dumps({"type": "say", "text": "three"})))
     assert (missed.number, missed.expected, missed.nearest) == (2, 3, 2)
     assert [(each.path, each.old, each.new) for each in missed.differences] == [("$.text", '"one"', '"three"')]
 
 
 def test_a_message_recorded_elsewhere_is_found() -> None:
     """Said too early: the message that it equals is named, without differences."""
-    missed = player(client(1, '{"a": 1}'), client(2, '{"b": 2}')).on_message('{"b": 2}')
-    assert isinstance(missed, FrameMismatch)
+    missed = narrow(FrameMismatch, player(client(1, '{"a": 1}'), client(2, '{"b": 2}')).on_message('{"b": 2}'))
     assert (missed.nearest, missed.differences) == (2, ())
 
 
 def test_bytes_are_described_not_shown() -> None:
     """Their size and digest differ."""
-    missed = player(client(1, b"\x00\x01")).on_message(b"\x00\x02\x03")
-    assert isinstance(missed, FrameMismatch)
+    missed = narrow(FrameMismatch, player(client(1, b"\x00\x01")).on_message(b"\x00\x02\x03"))
     (difference,) = missed.differences
     assert "2 bytes" in difference.old
     assert "3 bytes" in difference.new

@@ -12,6 +12,7 @@ from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Request
+from tests.support.narrowing import known
 
 
 def _asked(question: str, *more: object) -> dict[str, object]:
@@ -59,8 +60,7 @@ def test_whatever_fits_is_a_candidate(recorded: str) -> None:
                     if isinstance(fit_request(bindings, _asked(one), _asked(other)), Fit):
                         fitted += 1
                         assert _key(one) == _key(other), (one, other)
-                        typed = read_typed(_canonical(other), {})
-                        assert typed is not None
+                        typed = known(read_typed(_canonical(other), {}))
                         assert typed.may_be(1, _canonical(one), bindings), (one, other)
     assert fitted > 50
 
@@ -70,8 +70,7 @@ def test_what_was_typed_is_looked_at_first() -> None:
     bindings = Bindings([RunVariable("cwd", "/tmp/a")], [RunVariable("cwd", "/srv/b")])
     recorded = [_canonical(f"In {folder} say {n}") for folder in ("/tmp/a", "/data") for n in range(9)]
     for question, wanted in (("In /srv/b say 7", [7]), ("In /data say 3", [3, 12]), ("In /srv/b say 77", [])):
-        typed = read_typed(_canonical(question), {})
-        assert typed is not None
+        typed = known(read_typed(_canonical(question), {}))
         assert [n for n, one in enumerate(recorded) if typed.may_be(n, one, bindings)] == wanted
 
 

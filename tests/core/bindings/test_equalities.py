@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from llmproxy.core.bindings import Bindings, Fit, Mismatch, RunVariable, Why, expect, fit_request
+from tests.support.narrowing import narrow
 
 Json = Any
 CASES = int(os.environ.get("CASES", "600"))
@@ -157,8 +158,7 @@ def _about(asked: int, *told: int) -> Json:
 )  # fmt: skip
 def test_these_are_other_questions(bindings: Bindings, recorded: Json, present: Json, why: Why) -> None:
     """Each was a hit once, and its answer wrong."""
-    result = fit_request(bindings, recorded, present)
-    assert isinstance(result, Mismatch)
+    result = narrow(Mismatch, fit_request(bindings, recorded, present))
     assert result.why is why, str(result)
 
 
@@ -180,8 +180,7 @@ def test_two_variables_stay_apart() -> None:
         [RunVariable("cwd", "/tmp/a"), RunVariable("tmp", "/tmp/b")],
         [RunVariable("cwd", "/srv/x"), RunVariable("tmp", "/srv/x")],
     )
-    result = fit_request(bindings, _system("", "cp /tmp/a /tmp/b"), _system("", "cp /srv/x /srv/x"))
-    assert isinstance(result, Mismatch)
+    result = narrow(Mismatch, fit_request(bindings, _system("", "cp /tmp/a /tmp/b"), _system("", "cp /srv/x /srv/x")))
     assert result.why is Why.MERGED
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from llmproxy.core.bindings import Bindings, Fit, Identities, Identity, Mismatch, RunVariable, Why, expect, fit_request
 from tests.core.bindings import test_near_duplicates as near
+from tests.support.narrowing import narrow
 from tests.support.renamings import REQUESTS, SLOTS, World, make_run, make_world
 
 Json = Any
@@ -64,8 +65,7 @@ def test_a_near_duplicate_is_a_miss_after_any_number_of_hits(name: str) -> None:
     for _ in range(3):
         assert isinstance(fit_request(bindings, recorded, near._present(), None, expectations), Fit)
     present = near.plant(name)
-    result = fit_request(bindings, recorded, present, None, expectations)
-    assert isinstance(result, Mismatch)
+    result = narrow(Mismatch, fit_request(bindings, recorded, present, None, expectations))
     assert result == fit_request(bindings, recorded, present)
 
 
@@ -129,8 +129,7 @@ def test_an_id_that_a_tool_makes_later_counts_in_what_was_expected_before() -> N
     for _ in range(3):
         assert isinstance(fit_request(bindings, before, now, None, expectations), Fit)
     known = Identities([Identity("made", "hex", "c0ffee12", "beefbeef")])
-    result = fit_request(bindings, before, now, known, expectations)
-    assert isinstance(result, Mismatch)
+    result = narrow(Mismatch, fit_request(bindings, before, now, known, expectations))
     assert result.why is Why.LEAKED
 
 
@@ -153,6 +152,5 @@ def test_a_value_is_known_as_it_reads_not_as_json_writes_it() -> None:
     before, now = (_chat(*_call(json.dumps({"path": cwd}))) for cwd in ("/tmp/a", "/srv/\u00fcb"))
     expectations = expect(bindings)
     for _ in range(3):
-        fit = fit_request(bindings, before, now, None, expectations)
-        assert isinstance(fit, Fit)
+        fit = narrow(Fit, fit_request(bindings, before, now, None, expectations))
         assert fit.chosen == {"/tmp/a": {"/srv/\u00fcb"}}

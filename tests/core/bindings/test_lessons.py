@@ -19,6 +19,7 @@ from llmproxy.core.bindings import (
 )
 from llmproxy.core.bindings.kinds import find_value, kind_of
 from llmproxy.core.bindings.lessons import Lesson, find_lessons, generalize
+from tests.support.narrowing import known, narrow
 
 
 def run_variables(cwd: str, **more: str) -> list[Any]:
@@ -122,8 +123,7 @@ NEVER = [
 @pytest.mark.parametrize(("recorded", "present"), NEVER)
 def test_words_are_never_learned(recorded: str, present: str) -> None:
     """Another result is another question, whatever surrounds it."""
-    outcome = learn(asked(recorded), asked(present, cwd="/srv/of-today"))
-    assert isinstance(outcome, Mismatch)
+    outcome = narrow(Mismatch, learn(asked(recorded), asked(present, cwd="/srv/of-today")))
     assert outcome.why is Why.DIFFERENT
 
 
@@ -215,8 +215,7 @@ def test_kinds_of_whole_values() -> None:
 
 def test_a_difference_at_the_end_of_a_text_is_found() -> None:
     """A value that is longer now than it was."""
-    found = find_value("took 5 ms", 6, "took 51 ms", 6)
-    assert found is not None
+    found = known(find_value("took 5 ms", 6, "took 51 ms", 6))
     assert (found.kind, found.recorded, found.present) == ("duration", "5 ms", "51 ms")
     assert find_value("abc", 3, "abcd", 3) is None
 
@@ -244,8 +243,7 @@ def test_a_slot_behind_the_branch_is_found_on_another_branch() -> None:
     assert isinstance(found, tuple), found
     assert [(each.slot.name, each.slot.before) for each in found] == [("commit", "[{git_branch} ")]
     there = asked("[trunk abcdef1] Add", cwd="/srv/of-today")
-    fitted = fit_request(Bindings(A, B, [found[0].slot]), old, there)
-    assert isinstance(fitted, Fit), fitted
+    fitted = narrow(Fit, fit_request(Bindings(A, B, [found[0].slot]), old, there))
     assert [each.present for each in fitted.identities] == ["abcdef1"]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.bindings import Bindings, Fit, Mismatch, check_run_variable, fit_request, read_volatile_field
+from tests.support.narrowing import narrow
 
 RECORDED = """total 20
 drwxr-xr-x 3 ann ann 4096 Nov 22 13:52 .
@@ -41,8 +42,7 @@ def _asked(result: str, cwd: str) -> dict[str, Any]:
 
 def test_a_parent_elsewhere_moves_all_columns_and_is_no_difference() -> None:
     """`/wk` has the root of the file system as its parent: more links, another owner, and wider columns for all."""
-    found = fit(RECORDED, ELSEWHERE)
-    assert isinstance(found, Fit), found
+    found = narrow(Fit, fit(RECORDED, ELSEWHERE))
     assert found.names == ("cwd", "listing")
 
 
@@ -56,8 +56,7 @@ def test_a_link_is_as_long_as_what_it_leads_to() -> None:
 def test_files_of_the_user_are_of_this_user() -> None:
     """The owner's column names who runs the agent; who owned a file before still does."""
     kims = RECORDED.replace("ann ann", "kimberly kimberly")
-    found = fit(RECORDED, kims, user="kimberly")
-    assert isinstance(found, Fit), found
+    found = narrow(Fit, fit(RECORDED, kims, user="kimberly"))
     assert "user" in found.names
     assert isinstance(fit(RECORDED, kims.replace("kimberly kimberly    9", "lee lee    9"), user="kimberly"), Mismatch)
     assert isinstance(fit(RECORDED, kims), Mismatch), "who was declared to be ann owns nothing of kimberly's"
@@ -79,8 +78,7 @@ def test_files_of_the_user_are_of_this_user() -> None:
 def test_what_is_listed_stays_the_question(before: str, now: str) -> None:
     """Sizes, permissions, links, owners, times and names of files are what was asked for."""
     assert before in ELSEWHERE
-    found = fit(RECORDED, ELSEWHERE.replace(before, now))
-    assert isinstance(found, Mismatch), found
+    narrow(Mismatch, fit(RECORDED, ELSEWHERE.replace(before, now)))
 
 
 OURS = """
@@ -108,13 +106,11 @@ def test_the_parents_row_counts_in_the_same_folder() -> None:
 def test_a_slot_in_a_row_is_found_however_the_row_is_padded() -> None:
     """It was learned where the columns were narrower."""
     slot = {"name": "when", "kind": "time", "tool": "sh", "before": "-rw-r--r-- 1 ann ann    9 "}
-    found = fit(RECORDED, ELSEWHERE.replace("9 Nov 22 13:52", "9 Dec 24 18:00"), **slot)
-    assert isinstance(found, Fit), found
+    found = narrow(Fit, fit(RECORDED, ELSEWHERE.replace("9 Nov 22 13:52", "9 Dec 24 18:00"), **slot))
     assert found.names == ("cwd", "listing", "when")
     made = {"name": "made", "kind": "hex", "tool": "sh", "before": "-rw-r--r-- 1 ann ann    9 Nov 22 13:52 "}
-    found = fit(RECORDED.replace("notes.txt", "0a1b2c3d"), ELSEWHERE.replace("notes.txt", "ffeeddcc"), **made)
-    assert isinstance(found, Fit), found
-    assert [each.present for each in found.identities] == ["ffeeddcc"]
+    other = fit(RECORDED.replace("notes.txt", "0a1b2c3d"), ELSEWHERE.replace("notes.txt", "ffeeddcc"), **made)
+    assert [each.present for each in narrow(Fit, other).identities] == ["ffeeddcc"]
 
 
 OUR_STATUS = "?? llmproxy.db\n?? llmproxy.db.state.db"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.bindings import Bindings, Fit, Mismatch, RunVariable, VolatileField, fit_request
+from tests.support.narrowing import narrow
 
 Json = Any
 COMMIT = "1f3a9c0de4b5a69788776655443322110ffeeddc"
@@ -77,8 +78,7 @@ def _fit(present: Json) -> Fit | Mismatch:
 
 def test_the_same_run_elsewhere_fits() -> None:
     """Folder, home, day, branch, ids, a captured number, times and pids differ, and nothing else."""
-    fit = _fit(_present())
-    assert isinstance(fit, Fit), str(fit)
+    fit = narrow(Fit, _fit(_present()))
     assert set(fit.names) == {"chunk", "commit", "cwd", "date", "git_branch", "home", "pid", "task"}
 
 
@@ -190,8 +190,7 @@ def test_a_short_text_that_a_tool_made_is_a_leak_when_it_comes_back() -> None:
         for made, named in (("abc", "abc"), ("xyz", "xyz"), ("xyz", "abc"))
     )
     assert isinstance(fit_request(Bindings((), (), slots), recorded, present), Fit)
-    result = fit_request(Bindings((), (), slots), recorded, leaky)
-    assert isinstance(result, Mismatch)
+    result = narrow(Mismatch, fit_request(Bindings((), (), slots), recorded, leaky))
     assert "leaked" in str(result)
 
 

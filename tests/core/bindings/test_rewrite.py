@@ -22,6 +22,7 @@ from llmproxy.core.bindings import (
     rewrite_answer,
 )
 from llmproxy.core.traffic.interaction import Chunk, Response
+from tests.support.narrowing import narrow
 
 Json = Any
 OLD, NEW = "3f2b9c1e-0000-4000-8000-00000000000a", "77777777-1111-4111-8111-00000000000b"
@@ -64,8 +65,7 @@ def test_only_the_deltas_that_held_the_value_change() -> None:
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": piece}} for piece in pieces
     ]
     before = _stream(*events, {"type": "message_stop"})
-    got = rewrite_answer(BINDINGS, EMPTY, before)
-    assert isinstance(got, Response)
+    got = narrow(Response, rewrite_answer(BINDINGS, EMPTY, before))
     texts = [json.loads(chunk.data[6:])["delta"]["text"] for chunk in got.chunks[:-1]]
     assert texts == ["see ", "/srv/ci/w", "", "", "/x ", "and", " more"]
     assert [chunk.offset for chunk in got.chunks] == [chunk.offset for chunk in before.chunks]
@@ -93,8 +93,7 @@ def test_arguments_stay_json() -> None:
         {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}}]}
         for piece in deltas
     ]
-    got = rewrite_answer(bindings, EMPTY, _stream(*events))
-    assert isinstance(got, Response)
+    got = narrow(Response, rewrite_answer(bindings, EMPTY, _stream(*events)))
     values = [json.loads(chunk.data[6:]) for chunk in got.chunks]
     joined = "".join(value["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"] for value in values)
     assert json.loads(joined) == {"file_path": '/srv/"é/x.py', "old_string": 'say "/srv/"é"\n'}
@@ -121,8 +120,7 @@ def test_an_id_has_borders_of_letters_and_digits_only() -> None:
 
 def test_a_recorded_id_that_is_left_is_a_leak() -> None:
     """Where it cannot be exchanged, glued to other letters, the answer is not served."""
-    result = rewrite_answer(BINDINGS, _identity(), _message({"type": "text", "text": f"x{OLD}y"}))
-    assert isinstance(result, Mismatch)
+    result = narrow(Mismatch, rewrite_answer(BINDINGS, _identity(), _message({"type": "text", "text": f"x{OLD}y"})))
     assert result.why is Why.LEAKED
 
 
@@ -164,14 +162,11 @@ def test_a_model_may_name_the_beginning_of_a_commit(length: int, written: int) -
 def test_one_value_seen_both_ways_that_the_answer_holds_is_a_miss() -> None:
     """The request names the recorded folder and this one: which does the answer mean?"""
     bodies = [{"system": f"in {cwd}; a file says /tmp/a"} for cwd in ("/tmp/a", "/srv/ci/w")]
-    fit = fit_request(BINDINGS, bodies[0], bodies[1])
-    assert isinstance(fit, Fit)
-    result = rewrite_answer(BINDINGS, fit, _message({"type": "text", "text": "cd /tmp/a"}))
-    assert isinstance(result, Mismatch)
+    fit = narrow(Fit, fit_request(BINDINGS, bodies[0], bodies[1]))
+    result = narrow(Mismatch, rewrite_answer(BINDINGS, fit, _message({"type": "text", "text": "cd /tmp/a"})))
     assert result.why is Why.BOTH_WAYS
     assert "cwd" in str(result)
-    unchanged = fit_request(BINDINGS, bodies[0], bodies[0])
-    assert isinstance(unchanged, Fit)
+    unchanged = narrow(Fit, fit_request(BINDINGS, bodies[0], bodies[0]))
     same = _message({"type": "text", "text": "cd /tmp/a"})
     assert rewrite_answer(BINDINGS, unchanged, same) is same
 
@@ -201,11 +196,9 @@ def test_two_names_of_one_recorded_value_are_not_guessed() -> None:
     before = [RunVariable("cwd", "/h"), RunVariable("home", "/h")]
     bindings = Bindings(before, [RunVariable("cwd", "/w"), RunVariable("home", "/users/ann")])
     answer = _message({"type": "text", "text": "in /h"})
-    result = rewrite_answer(bindings, EMPTY, answer)
-    assert isinstance(result, Mismatch)
+    result = narrow(Mismatch, rewrite_answer(bindings, EMPTY, answer))
     assert result.why is Why.AMBIGUOUS
-    fit = fit_request(bindings, {"system": "in /h"}, {"system": "in /w"})
-    assert isinstance(fit, Fit)
+    fit = narrow(Fit, fit_request(bindings, {"system": "in /h"}, {"system": "in /w"}))
     assert _blocks(rewrite_answer(bindings, fit, answer))[0]["text"] == "in /w"
 
 
@@ -231,8 +224,7 @@ def test_a_short_id_is_written_only_at_arguments_that_name_it() -> None:
     assert text["text"] == words
     written = json.dumps(arguments)
     call = {"type": "function_call", "call_id": "c", "name": "close_task", "arguments": written}
-    got = rewrite_answer(bindings, EMPTY, _whole({"object": "response", "output": [call]}))
-    assert isinstance(got, Response)
+    got = narrow(Response, rewrite_answer(bindings, EMPTY, _whole({"object": "response", "output": [call]})))
     assert json.loads(json.loads(got.body)["output"][0]["arguments"]) == first["input"]
 
 
@@ -247,8 +239,7 @@ def test_a_sentence_that_names_a_thing_by_its_old_number_is_not_said(words: str)
     """In prose a number is not exchanged, so an answer that means the thing would be wrong: a miss that says which."""
     bindings = Bindings([RunVariable("task.id", "7")], [RunVariable("task.id", "1007")])
     answer = _message({"type": "text", "text": words})
-    result = rewrite_answer(bindings, EMPTY, answer)
-    assert isinstance(result, Mismatch)
+    result = narrow(Mismatch, rewrite_answer(bindings, EMPTY, answer))
     assert (result.why, result.name, result.recorded, result.present) == (Why.SHORT, "task.id", "7", "1007")
     unchanged = Fit((), (), unchanged={"task.id=7"})
     assert rewrite_answer(bindings, unchanged, answer) is answer, "this run calls it so too"
@@ -267,8 +258,7 @@ def test_a_sentence_that_names_a_thing_by_its_old_number_is_not_said(words: str)
 def test_a_command_with_what_the_recorded_tool_made_is_not_run(kind: str, old: str, new: str, command: str) -> None:
     """Too short to be exchanged in a text, and long enough to be meant."""
     call = {"type": "tool_use", "id": "t", "name": "bash", "input": {"command": command}}
-    result = rewrite_answer(BINDINGS, _identity(kind, old, new), _message(call))
-    assert isinstance(result, Mismatch)
+    result = narrow(Mismatch, rewrite_answer(BINDINGS, _identity(kind, old, new), _message(call)))
     assert result.why in (Why.SHORT, Why.LEAKED)
     other = _message({"type": "tool_use", "id": "t", "name": "bash", "input": {"command": "git show deadbeef 10071"}})
     assert rewrite_answer(BINDINGS, _identity(kind, old, new), other) is other
@@ -281,8 +271,7 @@ def test_one_number_of_two_things_is_not_guessed() -> None:
         {"type": "tool_use", "id": "t", "name": name, "input": arguments}
         for name, arguments in (("assign_user_task", {"id": 7}), ("assign_user_task", {"task_id": 7, "user_id": 7}))
     ]
-    result = rewrite_answer(Bindings(before, now), EMPTY, _message(calls[0]))
-    assert isinstance(result, Mismatch)
+    result = narrow(Mismatch, rewrite_answer(Bindings(before, now), EMPTY, _message(calls[0])))
     assert (result.why, result.name) == (Why.AMBIGUOUS, "task.id and user.id")
     assert _blocks(rewrite_answer(Bindings(before, now), EMPTY, _message(calls[1])))[0]["input"] == {
         "task_id": 1007,
@@ -318,8 +307,7 @@ def test_members_are_called_by_this_runs_values(written: bool) -> None:
         if written
         else _message({"type": "tool_use", "name": "edit", "input": old})
     )
-    got = rewrite_answer(BINDINGS, _identity(), answer)
-    assert isinstance(got, Response)
+    got = narrow(Response, rewrite_answer(BINDINGS, _identity(), answer))
     body = json.loads(got.body)
     found = body["output"][0]["arguments"] if written else json.dumps(body["content"][0]["input"])
     assert found == json.dumps(new)
@@ -340,8 +328,7 @@ def test_what_a_tool_answers_as_an_object_is_rewritten_whole() -> None:
         "id": 1,
         "result": {"content": [], "structuredContent": {"name": "/tmp/a/x", "data": {"/tmp/a": 1}}},
     }
-    got = rewrite_answer(BINDINGS, EMPTY, _whole(message))
-    assert isinstance(got, Response)
+    got = narrow(Response, rewrite_answer(BINDINGS, EMPTY, _whole(message)))
     assert json.loads(got.body)["result"]["structuredContent"] == {"name": "/srv/ci/w/x", "data": {"/srv/ci/w": 1}}
 
 
@@ -358,11 +345,9 @@ def test_a_short_id_that_this_run_leaves_as_it_was_stays_in_the_answer(number: b
 
     answer = _message({"type": "tool_use", "id": "t", "name": "close_task", "input": {"task_id": old}})
     for ids, wanted in (((new, 3), new), ((old, 3), old)):
-        fit = fit_request(bindings, asked(old, 3), asked(*ids))
-        assert isinstance(fit, Fit)
+        fit = narrow(Fit, fit_request(bindings, asked(old, 3), asked(*ids)))
         assert _blocks(rewrite_answer(bindings, fit, answer))[0]["input"] == {"task_id": wanted}
-    both = fit_request(bindings, asked(old, old), asked(new, old))
-    assert isinstance(both, Mismatch)
+    both = narrow(Mismatch, fit_request(bindings, asked(old, old), asked(new, old)))
     assert (both.why, both.name) == (Why.UNEVEN, "task.id")
 
 
@@ -370,8 +355,7 @@ def test_a_tilde_that_a_request_holds_is_written_only_where_one_was() -> None:
     """In quotes a shell makes no home of it."""
     before = [RunVariable("cwd", "/tmp/a"), RunVariable("home", "/home/ann")]
     bindings = Bindings(before, [RunVariable("cwd", "/home/kim/src/a"), RunVariable("home", "/home/kim")])
-    fit = fit_request(bindings, {"system": "in /tmp/a"}, {"system": "in ~/src/a"})
-    assert isinstance(fit, Fit)
+    fit = narrow(Fit, fit_request(bindings, {"system": "in /tmp/a"}, {"system": "in ~/src/a"}))
     call = {"type": "tool_use", "id": "t", "name": "bash", "input": {"command": 'cat "/tmp/a/x"'}}
     assert _blocks(rewrite_answer(bindings, fit, _message(call)))[0]["input"] == {"command": 'cat "/home/kim/src/a/x"'}
 
@@ -439,8 +423,7 @@ def test_days_and_blocks_never_change_an_exact_hit() -> None:
 def test_what_cannot_be_read_is_served_only_if_nothing_is_in_it() -> None:
     """Bytes that are no JSON and hold the folder are a miss, others pass."""
     headers = (("content-type", "text/plain"),)
-    result = rewrite_answer(BINDINGS, EMPTY, Response(200, "OK", headers, (Chunk(0, b"in /tmp/a"),)))
-    assert isinstance(result, Mismatch)
+    result = narrow(Mismatch, rewrite_answer(BINDINGS, EMPTY, Response(200, "OK", headers, (Chunk(0, b"in /tmp/a"),))))
     assert result.why is Why.UNREADABLE
     audio = Response(200, "OK", (("content-type", "audio/mpeg"),), (Chunk(0, bytes(range(256))),))
     assert rewrite_answer(BINDINGS, EMPTY, audio) is audio
@@ -460,13 +443,11 @@ def test_what_the_session_knows_checks_and_does_not_choose() -> None:
             ]
         }
 
-    fit = fit_request(bindings, body(OLD), body(NEW))
-    assert isinstance(fit, Fit)
+    fit = narrow(Fit, fit_request(bindings, body(OLD), body(NEW)))
     assert fit.identities == (Identity("made", "uuid", OLD, NEW),)
     known = Identities(fit.identities)
     assert isinstance(fit_request(bindings, body(OLD), body(NEW), known), Fit)
-    third = fit_request(bindings, body(OLD), body(NEW.replace("7", "8")), known)
-    assert isinstance(third, Mismatch)
+    third = narrow(Mismatch, fit_request(bindings, body(OLD), body(NEW.replace("7", "8")), known))
     assert third.why is Why.NOT_ONE_TO_ONE
 
 

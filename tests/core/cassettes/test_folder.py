@@ -28,6 +28,7 @@ from llmproxy.core.store.reading import is_left_again
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
+from tests.support.narrowing import known
 from tests.support.recordings import NOW, look
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -126,8 +127,7 @@ def test_in_step_nothing_is_written(kept: CassetteDir, store: Store, tmp_path: P
 def test_an_edited_file_wins(kept: CassetteDir, store: Store) -> None:
     """What a person changed is answered; what was deleted is gone; the rest stays, and older recordings are set aside."""
     record(store, "a", "b", "c")
-    path = kept.save(store, "trip")
-    assert path is not None
+    path = known(kept.save(store, "trip"))
     text = path.read_text()
     path.write_text(text.replace("content: to a", "content: edited by hand"))
     assert load(kept, store) == LoadedFile(imported=("trip",), interactions=3, set_aside=3)
@@ -155,8 +155,7 @@ def test_a_question_is_short_to_review(kept: CassetteDir, store: Store, fresh: S
     store.begin("trip", 1, exclusive=True, holder="a")
     store.add(asked_by_an_sdk(), supersede=False)
     store.end("trip", 1, "a", clean=True)
-    path = kept.save(store, "trip")
-    assert path is not None
+    path = known(kept.save(store, "trip"))
     text = path.read_text()
     assert len(text.splitlines()) <= 20
     assert [word in text for word in ("OpenAI/Python 3", "stainless", "run_variables")] == [True, False, False]
@@ -173,16 +172,14 @@ def test_a_file_that_says_more_is_in_step_and_written_anew(kept: CassetteDir, st
     )
     assert load(kept, store) == LoadedFile(unchanged=1)
     record(store, "more", at=NOW + 9)
-    path = kept.save(store, "trip")
-    assert path is not None
+    path = known(kept.save(store, "trip"))
     assert "stainless" not in path.read_text()
 
 
 def test_a_checked_out_file_brings_its_answers_back(kept: CassetteDir, store: Store) -> None:
     """Switching between two versions of a file switches the answers, as often as one likes."""
     record(store, "a")
-    path = kept.save(store, "trip")
-    assert path is not None
+    path = known(kept.save(store, "trip"))
     old = path.read_bytes()
     record(store, "x", "y", at=NOW + 50)
     kept.save(store, "trip")
@@ -197,8 +194,7 @@ def test_a_checked_out_file_brings_its_answers_back(kept: CassetteDir, store: St
 def test_differently_written_files_are_in_step(kept: CassetteDir, store: Store) -> None:
     """Comments and other ways of writing the same are no difference: the store is not filled with copies."""
     record(store, "a")
-    path = kept.save(store, "trip")
-    assert path is not None
+    path = known(kept.save(store, "trip"))
     path.write_text("# checked by me\n" + path.read_text().replace("content: to a", "content: 'to a'"))
     assert load(kept, store) == LoadedFile(unchanged=1)
     assert len(store.summaries("trip", superseded=True)) == 1
@@ -209,8 +205,7 @@ def test_a_fork_is_in_its_file(kept: CassetteDir, store: Store, fresh: Store) ->
     fork = Fork("trip", "base", 2, "because", overrides=parse_overrides(["get_weather=5"], []), created_at=NOW)
     record(store, "a", "b")
     put(store, fork)
-    path = kept.save(store, "trip")
-    assert path is not None
+    path = known(kept.save(store, "trip"))
     assert load(kept, fresh).imported == ("trip",)
     assert (fork_of(fresh, "trip", 1), plain(fresh)) == (fork, plain(store))
     assert load(kept, fresh).imported == ()
@@ -218,8 +213,7 @@ def test_a_fork_is_in_its_file(kept: CassetteDir, store: Store, fresh: Store) ->
     with pytest.raises(CassetteBusy, match="`fork`"):
         kept.save(store, "trip")
     assert (load(kept, fresh).imported, load(kept, fresh).imported) == (("trip",), ())
-    edited = fork_of(fresh, "trip", 1)
-    assert edited is not None
+    edited = known(fork_of(fresh, "trip", 1))
     assert edited.overrides.tools[0].text == "6"
     head, rest = path.read_text().split("fork:\n")
     path.write_text(head + rest[rest.index("interactions:") :])
@@ -258,8 +252,7 @@ def test_damage_stops_everything(kept: CassetteDir, store: Store, tmp_path: Path
 def test_a_damaged_file_is_not_overwritten(kept: CassetteDir, store: Store) -> None:
     """A file that cannot be read, or that others wrote, stays; `force` replaces it."""
     record(store, "a")
-    path = kept.save(store, "trip")
-    assert path is not None
+    path = known(kept.save(store, "trip"))
     for text in (path.read_text()[:-30], "llmproxy-cassette: 2\ncassette: trip\n...\n", dumps([], "trip")):
         path.write_text(text)
         with pytest.raises(CassetteError, match="Not overwritten"):
@@ -272,8 +265,7 @@ def test_a_damaged_file_is_not_overwritten(kept: CassetteDir, store: Store) -> N
 def test_an_edit_during_the_run_is_not_overwritten(kept: CassetteDir, store: Store) -> None:
     """What a person wrote while the proxy ran stays; what other recordings replaced may be overwritten."""
     record(store, "a", "b")
-    path = kept.save(store, "trip")
-    assert path is not None
+    path = known(kept.save(store, "trip"))
     record(store, "a", at=NOW + 20)  # recorded anew: the file's is known, though replaced
     kept.save(store, "trip")
     edited = path.read_text().replace("to b", "to me")
@@ -287,8 +279,7 @@ def test_an_edit_during_the_run_is_not_overwritten(kept: CassetteDir, store: Sto
 def test_the_name_inside_counts(kept: CassetteDir, store: Store) -> None:
     """A file that was moved is the same cassette, and is written where it lies now; two files of one are refused."""
     record(store, "a")
-    path = kept.save(store, "trip")
-    assert path is not None
+    path = known(kept.save(store, "trip"))
     moved = kept.path / "deep" / "other.yaml"
     moved.parent.mkdir()
     path.rename(moved)
@@ -302,8 +293,7 @@ def test_the_name_inside_counts(kept: CassetteDir, store: Store) -> None:
 def test_a_file_is_opened_again_only_after_a_change(kept: CassetteDir, store: Store) -> None:
     """In a folder of ten thousand each new cassette would open all: what is as it was is known, what is not is read."""
     record(store, "a")
-    path = kept.save(store, "trip")
-    assert path is not None
+    path = known(kept.save(store, "trip"))
     before = path.stat()
     assert kept.files() == {"trip": path}
     path.write_text(path.read_text().replace("cassette: trip", "cassette: hike"))
@@ -321,8 +311,7 @@ def test_a_file_is_opened_again_only_after_a_change(kept: CassetteDir, store: St
 def test_any_name_is_a_file_in_the_folder(name: str, kept: CassetteDir, store: Store, fresh: Store) -> None:
     """Names that no path can be get a hash; the folder is never left, and the name comes back."""
     record(store, "a", cassette=name)
-    path = kept.save(store, name)
-    assert path is not None
+    path = known(kept.save(store, name))
     assert path.parent == kept.path
     assert len(path.name) <= 110
     assert load(kept, fresh).imported == (name,)
@@ -430,8 +419,7 @@ def test_a_folder_that_cannot_be_written(kept: CassetteDir, store: Store, tmp_pa
 def test_secrets_do_not_come_in_by_hand(kept: CassetteDir, store: Store) -> None:
     """A key that a person put into a file is redacted like any other on the way in."""
     record(store, "a")
-    path = kept.save(store, "trip")
-    assert path is not None
+    path = known(kept.save(store, "trip"))
     secret = "sk-proj-" + "Zq8Xv3Lm" * 5
     path.write_text(
         path.read_text().replace("    headers:\n", f"    headers:\n      - authorization: Bearer {secret}\n", 1)
@@ -442,9 +430,7 @@ def test_secrets_do_not_come_in_by_hand(kept: CassetteDir, store: Store) -> None
 
 def step(kept: CassetteDir, store: Store) -> Path:
     """Save as a session's end does."""
-    path = kept.save(store, "trip", remember=store.remember_file)
-    assert path is not None
-    return path
+    return known(kept.save(store, "trip", remember=store.remember_file))
 
 
 @pytest.mark.parametrize("imported", [False, True])

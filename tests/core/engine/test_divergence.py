@@ -23,6 +23,7 @@ from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import engine
 from tests.support.chats import NOW, chat, chat_exchange, fill
+from tests.support.narrowing import known
 
 BODY = json.dumps({"messages": [{"role": "tool", "name": "t", "content": "21"}]}).encode()
 ALONE = json.dumps({"input": [{"type": "function_call_output", "call_id": "c9", "output": "21"}]}).encode()
@@ -45,9 +46,7 @@ def canonical() -> Canonical:
 
 
 def made_for(session: Session) -> ForkInterceptor:
-    found = session.find(ForkInterceptor)
-    assert found is not None
-    return found
+    return known(session.find(ForkInterceptor))
 
 
 def exchange(forks: ForkInterceptor, *headers: tuple[str, str]) -> Exchange:
@@ -96,8 +95,7 @@ def test_a_fork_is_begun_in_the_store(tmp_path: Path, forks: ForkInterceptor, se
     assert forks.on_decision(sent, Lookup(chat("one").key, (), canonical), hit).decision is Decision.RECORD
     with FileStore.open(tmp_path / "x.db", writable=False, now=lambda: NOW) as store:
         assert [b"by hand" in each.response.body for each in store.interactions("b")] == [False, True]
-        found = fork_of(store, "b", 1)
-        assert found is not None
+        found = known(fork_of(store, "b", 1))
         assert secret not in str(found.overrides)
         assert (found.step, found.shared) == (3, 1)
     assert (sent.session.cassette, sent.session.settings.mode, sent.note) == ("b", Mode.RECORD, "fork: b")

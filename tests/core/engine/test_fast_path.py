@@ -20,6 +20,7 @@ from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.response_bytes import ClientHttp
 from llmproxy.protocol import Decision, Exhausted, Mode
 from tests.core.engine.test_engine import CHAT, answered, ask, body, engine
+from tests.support.narrowing import known
 
 CLIENT = ClientHttp()
 
@@ -223,8 +224,7 @@ def test_a_new_run_of_the_agent_starts_again(store: Path) -> None:
             long_way(made, text)
         assert short_way(made) is None
         assert long_way(made)[1].occurrence == 1
-        again = short_way(made)
-        assert again is not None
+        again = known(short_way(made))
         assert again[1].occurrence == 2
 
 
@@ -233,13 +233,11 @@ def test_what_another_process_records_counts_from_the_next_request_on(store: Pat
     with engine(store, Mode.REPLAY) as made:
         long_way(made, "other")
         place = made.place("POST", CHAT, None, ())
-        found = short_way(made, "other", place)
-        assert found is not None
+        found = known(short_way(made, "other", place))
         assert b'{"n": 3}' in found[0]
         with engine(store, Mode.RECORD, holder="another") as recorder:
             answered(recorder, ask(recorder, "other"), b'{"n": 4}')
-        found = short_way(made, "other", place)
-        assert found is not None
+        found = known(short_way(made, "other", place))
         assert b'{"n": 4}' in found[0]
 
 
@@ -251,8 +249,7 @@ def test_a_session_of_the_same_name_is_another_session(store: Path) -> None:
         assert short_way(made, place=place) is not None
         made.sessions.close("default")
         made.sessions.open("default")
-        found = short_way(made, place=place)
-        assert found is not None
+        found = known(short_way(made, place=place))
         assert (found[1].seq, found[1].occurrence) == (1, 1)
         assert made.sessions.walks["default"].calls.totals.to_json()["hits"] == 1
         short_way(made, place=place)
@@ -284,8 +281,7 @@ def test_a_recording_that_was_given_another_key_is_said_with_that(store: Path) -
         key = ask(made, "new").key  # a miss
         with closing(sqlite3.connect(store)) as conn, conn:
             conn.execute("UPDATE interactions SET key = ? WHERE id = 2", (key,))
-        found = short_way(made, "new")
-        assert found is not None
+        found = known(short_way(made, "new"))
         assert found[1].key == key
         assert f"x-llmproxy-key: {key}".encode() in found[0]
 
@@ -305,8 +301,7 @@ def test_a_hit_says_that_it_is_one(store: Path) -> None:
     """Decision, row, key and tokens are the recording's."""
     with engine(store, Mode.REPLAY) as made:
         long_way(made)
-        found = short_way(made)
-        assert found is not None
+        found = known(short_way(made))
         outcome = found[1]
         assert (outcome.decision, outcome.status, outcome.interaction) == (Decision.REPLAY, 200, 3)
         assert b"x-llmproxy-key: " + (outcome.key or "").encode() in found[0]

@@ -25,6 +25,7 @@ from llmproxy.core.traffic.interaction import Chunk, Key, Response
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import Channel, Decision, Mode
 from tests.support.chats import NOW
+from tests.support.narrowing import known
 
 Json = Any
 """A value of JSON."""
@@ -104,9 +105,7 @@ def opened(engine: Engine, overrides: Overrides, name: str = "a", **fork: Json) 
 
 def overridden(session: Session) -> ForkInterceptor:
     """Return what overrides in a session."""
-    found = session.find(ForkInterceptor)
-    assert found is not None
-    return found
+    return known(session.find(ForkInterceptor))
 
 
 def test_a_swapped_result_is_another_request(engine: Make) -> None:
@@ -191,8 +190,7 @@ def test_an_overridden_answer_is_in_the_child(engine: Make) -> None:
     assert said(ask(one, [*third, {"role": "user", "content": "Bye."}])) == "The end."
     assert texts(one, "mine") == ["", "Cold.", "Sure.", "The end."]
     assert one.store is not None
-    found = fork_of(one.store, "mine", 1)
-    assert found is not None
+    found = known(fork_of(one.store, "mine", 1))
     assert (found.why, found.step) == ("the answer of LLM call 1 was overridden", 3)
 
 

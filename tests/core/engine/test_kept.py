@@ -6,21 +6,17 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config, Exchange
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Mode
-from tests.support.chats import NOW
+from tests.core.engine.test_engine import engine
 
 JSON: Headers = (("content-type", "application/json"),)
 
@@ -110,16 +106,6 @@ def _plays(rng: random.Random) -> dict[str, list[Step]]:
             Step("GET", "/v1/batches/{batch}"),
         ],
     }  # fmt: skip
-
-
-@contextmanager
-def engine(store: Path, mode: Mode) -> Iterator[Engine]:
-    """Run an engine over a store."""
-    config = Config(mode=mode, store=store, allow_live=True, rules=Rules())
-    with closing(
-        Engine(config, redactor=Redactor(), journal=Journal(None, lambda: NOW, ""), now=lambda: NOW, clock=lambda: NOW)
-    ) as made:
-        yield made
 
 
 def _fill(value: object, ids: dict[str, str]) -> str:

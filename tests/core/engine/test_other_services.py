@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config, Exchange
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.checks import find_merged, find_uncounted
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Mode
+from tests.core.engine.test_engine import engine as engine_of_a_chat
 from tests.support.chats import NOW
 
 HOST = ("https", "api.example.com", 443)
 
 
-@contextmanager
-def engine(store: Path, mode: Mode, **more: Any) -> Iterator[Engine]:  # noqa: ANN401 - of Config
-    """Run an engine that records one service."""
-    config = Config(mode=mode, store=store, allow_live=True, rules=Rules(), record_host=("api.example.com",), **more)
-    with closing(
-        Engine(config, redactor=Redactor(), journal=Journal(None, lambda: NOW, ""), now=lambda: NOW, clock=lambda: NOW)
-    ) as made:
-        yield made
+engine = functools.partial(engine_of_a_chat, record_host=("api.example.com",))
 
 
 def ask(made: Engine, headers: Headers, target: str = "/api/me", method: str = "GET", body: bytes = b"") -> Exchange:

@@ -20,72 +20,32 @@ from llmproxy.core.traffic.differences import Difference
 from llmproxy.core.traffic.interaction import Request
 
 CONTEXT = MissContext(
-    mode="replay",
-    cassette="trip",
-    session="trip",
-    key="v1:" + "ab12" * 16,
-    method="POST",
-    provider="openai",
-    operation="chat.completions",
-    model="gpt-4o",
-    stream=True,
-    last_user="Book a flight",
-    recordings=3,
-    same_operation=2,
-    again=StartCommand(page="http://127.0.0.1:8080/"),
-)
+    mode="replay", cassette="trip", session="trip", key="v1:" + "ab12" * 16, method="POST", provider="openai",
+    operation="chat.completions", model="gpt-4o", stream=True, last_user="Book a flight", recordings=3,
+    same_operation=2, again=StartCommand(page="http://127.0.0.1:8080/"),
+)  # fmt: skip
 NEAR = Nearest(12, True, (Difference("$.messages[1].content", '"Rome"', '"Paris"'),), 0.9)
 
+AUTO = "--mode auto --cassette trip"
+OTHER_OPERATION = "none of its 3 recordings is of openai chat.completions"
+NO_SERVERS, AS_BEFORE = "it was recorded without servers of tools", "be, as they were when it was recorded"
+RUN = StartCommand("llmproxy run", " -- claude -p hi", (("cassette_dir", "tapes"),))
+TOOLLESS = replace(CONTEXT, provider="tools", operation="mcp:tools/list", same_operation=0, toolless=True)
 STATES = [
-    (replace(CONTEXT, store_exists=False), "no_store", "there is no store llmproxy.db", "--mode auto --cassette trip"),
-    (replace(CONTEXT, recordings=0), "empty", "nothing is recorded in it", "--mode auto --cassette trip"),
+    (replace(CONTEXT, store_exists=False), "no_store", "there is no store llmproxy.db", AUTO),
+    (replace(CONTEXT, recordings=0), "empty", "nothing is recorded in it", AUTO),
     (replace(CONTEXT, recordings=0, sample=3), "empty", "nothing is recorded in it for sample 3", "--mode auto"),
-    (
-        replace(CONTEXT, same_operation=0),
-        "operation",
-        "none of its 3 recordings is of openai chat.completions",
-        "--mode auto",
-    ),
-    (
-        replace(
-            CONTEXT,
-            provider="tools",
-            operation="mcp:tools/list",
-            same_operation=0,
-            toolless=True,
-            again=StartCommand("llmproxy run", " -- claude -p hi", (("cassette_dir", "tapes"),)),
-        ),
-        "no_tools",
-        "it was recorded without servers of tools",
-        "be, as they were when it was recorded: llmproxy run --cassette trip --cassette-dir tapes --mcp-config none -- claude -p hi",
-    ),
-    (
-        replace(CONTEXT, provider="tools", operation="mcp:tools/list", same_operation=0, toolless=True),
-        "no_tools",
-        "it was recorded without servers of tools",
-        "leave its servers of tools be, as they were when it was recorded\n",
-    ),
+    (replace(CONTEXT, same_operation=0), "operation", OTHER_OPERATION, "--mode auto"),
+    (replace(TOOLLESS, again=RUN), "no_tools", NO_SERVERS,
+     f"{AS_BEFORE}: llmproxy run --cassette trip --cassette-dir tapes --mcp-config none -- claude -p hi"),
+    (TOOLLESS, "no_tools", NO_SERVERS, f"leave its servers of tools {AS_BEFORE}\n"),
     (replace(CONTEXT, played=2), "exhausted", "all its 2 recordings were already played", "--exhausted last"),
-    (
-        replace(CONTEXT, elsewhere=(MissPlace("rome"),)),
-        "elsewhere",
-        'recorded under cassette "rome"',
-        "--mode replay --cassette rome",
-    ),
-    (
-        replace(CONTEXT, elsewhere=(MissPlace("trip", 2),)),
-        "elsewhere",
-        "recorded under sample 2",
-        'use session "trip~2"',
-    ),
-    (
-        replace(CONTEXT, elsewhere=(MissPlace("trip", 1, "judge"),)),
-        "elsewhere",
-        'under party "judge"',
-        "x-llmproxy-party",
-    ),
-    (CONTEXT, "different", "no recording has this key", "--mode auto --cassette trip"),
-]
+    (replace(CONTEXT, elsewhere=(MissPlace("rome"),)), "elsewhere", 'recorded under cassette "rome"',
+     "--mode replay --cassette rome"),
+    (replace(CONTEXT, elsewhere=(MissPlace("trip", 2),)), "elsewhere", "recorded under sample 2", 'use session "trip~2"'),
+    (replace(CONTEXT, elsewhere=(MissPlace("trip", 1, "judge"),)), "elsewhere", 'under party "judge"', "x-llmproxy-party"),
+    (CONTEXT, "different", "no recording has this key", AUTO),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("context", "name", "cause", "step"), STATES)
@@ -98,18 +58,13 @@ def test_states(context: MissContext, name: str, cause: str, step: str) -> None:
     assert step in rest
 
 
-def test_first_line_stands_alone() -> None:
-    """SDKs that show one line show a complete sentence with the cause."""
-    first = miss_text(CONTEXT, NEAR).splitlines()[0]
-    assert first == (
-        "llmproxy: no recorded response for this request (openai chat.completions gpt-4o) in cassette "
-        '"trip": the nearest recording (#12) differs at $.messages[1].content.'
-    )
+NOTHING = "llmproxy: no recorded response for this request (openai chat.completions gpt-4o)"
 
 
 def test_text() -> None:
-    """The whole text: where, what, nearest, what to do."""
-    assert miss_text(CONTEXT, NEAR).splitlines()[1:] == [
+    """The whole text: a first line that stands alone, as SDKs show it; where, what, nearest, what to do."""
+    assert miss_text(CONTEXT, NEAR).splitlines() == [
+        f'{NOTHING} in cassette "trip": the nearest recording (#12) differs at $.messages[1].content.',
         'mode replay, session "trip", store llmproxy.db, key v1:ab12ab12ab12; nothing was sent to the provider.',
         'request: POST openai chat.completions gpt-4o, streaming, last user text "Book a flight"',
         "nearest recording: #12, differs in 1 place:",
@@ -174,25 +129,17 @@ def test_who_has_a_shorter_way_is_told_what_to_replace(old: str, new: str, numbe
     assert not ExplainedMiss(by_run, None, "").numbers_only
 
 
-def test_commands_can_be_pasted() -> None:
-    """Names with blanks are quoted for the shell, and another store is named."""
+def test_what_started_the_proxy_is_what_to_type() -> None:
+    """Who typed `llmproxy run` has no use for `llmproxy start`; names with blanks are quoted for the shell."""
     text = miss_text(replace(CONTEXT, cassette="my trip", store="/data/x y.db"), None)
     assert "llmproxy start --mode auto --cassette 'my trip' --store '/data/x y.db'" in text
-
-
-def test_what_started_the_proxy_is_what_to_type() -> None:
-    """Who typed `llmproxy run` has no use for `llmproxy start`."""
     started = replace(CONTEXT, again=StartCommand("llmproxy run --intercept", " -- ..."), store="a b.db")
     command = "llmproxy run --intercept --mode auto --cassette trip --store 'a b.db' -- ..."
     assert f"record what is missing: {command}\n" in miss_text(started, NEAR)
     assert "1. record what is missing: llmproxy run" in miss_text(replace(started, store_exists=False), None)
     assert "llmproxy start" not in miss_text(started, NEAR)
-
-
-def test_complete_cassette_in_mode_once() -> None:
-    """Who wonders why `once` did not record is told."""
-    text = miss_text(replace(CONTEXT, mode="once", complete=True), NEAR)
-    assert "1. mode once adds nothing to a complete cassette; record what is missing" in text
+    once = miss_text(replace(CONTEXT, mode="once", complete=True), NEAR)
+    assert "1. mode once adds nothing to a complete cassette; record what is missing" in once
 
 
 def test_four_differences_are_shown() -> None:

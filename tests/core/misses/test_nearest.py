@@ -13,6 +13,7 @@ from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.misses.nearest import COUNTED, Wording, nearest
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Request
+from tests.support.narrowing import known
 
 Turn = tuple[str, str]
 
@@ -39,8 +40,7 @@ def test_same_operation_beats_likeness() -> None:
     """A recording of another operation is never nearer than one of the same."""
     wanted = canonical(("user", "hello there"))
     other = canonical(("user", "hello there"), target="/v1/responses")
-    found = nearest(wanted, [(1, other), (2, canonical(("user", "something else")))])
-    assert found is not None
+    found = known(nearest(wanted, [(1, other), (2, canonical(("user", "something else")))]))
     assert (found.id, found.same_operation) == (2, True)
 
 
@@ -48,8 +48,7 @@ def test_longest_common_beginning_wins() -> None:
     """The recording that shares most messages from the start was meant."""
     turns: list[Turn] = [SYSTEM, ("user", "a"), ("assistant", "b"), ("user", "c")]
     recorded = [(n, canonical(*turns[:n])) for n in range(1, 5)]
-    found = nearest(canonical(*turns[:3], ("user", "changed")), recorded)
-    assert found is not None
+    found = known(nearest(canonical(*turns[:3], ("user", "changed")), recorded))
     assert found.id == 4
     assert [difference.path for difference in found.differences] == ["$.messages[3].content"]
 
@@ -63,8 +62,7 @@ def test_model_then_likeness_decide() -> None:
         (40, canonical(SYSTEM, ("user", "Find me a flight to Rome on Tuesday"))),
         (41, canonical(SYSTEM, ("user", "What is love?"))),
     ]
-    found = nearest(wanted, recorded)
-    assert found is not None
+    found = known(nearest(wanted, recorded))
     assert found.id == 40
     assert found.similarity > 0.8
 
@@ -74,15 +72,13 @@ def test_parts_outside_the_body_count() -> None:
     headers = (("content-type", "application/json"), ("openai-beta", "assistants=v2"))
     request = Request("POST", "/v1/chat/completions", headers, b"{}")
     wanted = canonicalize(request, route("POST", request.target, headers), Rules(), lambda _: None)
-    found = nearest(wanted, [(1, canonical(raw=b"{}"))])
-    assert found is not None
+    found = known(nearest(wanted, [(1, canonical(raw=b"{}"))]))
     assert [(item.path, item.old) for item in found.differences] == [("headers.openai-beta", "")]
 
 
 def test_bodies_that_are_not_json() -> None:
     """Bodies without a tree are compared as text."""
-    found = nearest(canonical(raw=b"\xff" * 50 + b"old"), [(1, canonical(raw=b"\xff" * 50 + b"new"))])
-    assert found is not None
+    found = known(nearest(canonical(raw=b"\xff" * 50 + b"old"), [(1, canonical(raw=b"\xff" * 50 + b"new"))]))
     assert [item.path for item in found.differences] == ["body"]
     assert found.similarity > 0.9
 
@@ -91,8 +87,7 @@ def test_suggests_a_rule_that_helps() -> None:
     """A date in the system prompt brings a rule, and what stays different is counted."""
     old = canonical(("system", "Today is 2026-11-19. Be kind."), ("user", "hi"), temperature=0)
     new = canonical(("system", "Today is 2026-11-20. Be kind."), ("user", "hi"), temperature=1)
-    found = nearest(new, [(1, old)])
-    assert found is not None
+    found = known(nearest(new, [(1, old)]))
     assert found.suggestion is not None
     assert found.suggestion.toml == 'packs = ["days"]'
     assert found.suggestion.left == 1
@@ -120,8 +115,7 @@ def test_only_what_decides_is_told_in_this_runs_words() -> None:
     others = [(n, canonical(SYSTEM, ("user", f"question {'x' * n}"), *turns)) for n in range(49)]
     wanted = canonical(SYSTEM, *turns[:80], ("user", "and now?"))
     wording = Counting()
-    found = nearest(wanted, [*others, (99, canonical(SYSTEM, *turns))], wording)
-    assert found is not None
+    found = known(nearest(wanted, [*others, (99, canonical(SYSTEM, *turns))], wording))
     assert found.id == 99
     assert len([n for id_, n in wording.messages if id_ != 99]) == 3 * 49  # two messages, and the last one
     assert wording.wholes == [99]
@@ -135,8 +129,7 @@ def test_what_varies_in_every_message_is_not_looked_at_without_end() -> None:
 
     wording = Counting()
     recorded = [(n, numbered(n, f"the {n}th end of all")) for n in range(50)]
-    found = nearest(numbered(1000, "the 31st end of all"), recorded, wording)
-    assert found is not None
+    found = known(nearest(numbered(1000, "the 31st end of all"), recorded, wording))
     assert found.id == 31
     assert len(wording.messages) < 50 * 20
     assert len(wording.wholes) == 8
@@ -166,8 +159,7 @@ def test_is_quick_and_bounded() -> None:
 
 def test_to_dict_is_json() -> None:
     """The journal can write it down."""
-    found = nearest(canonical(("user", "a")), [(7, canonical(("user", "b")))])
-    assert found is not None
+    found = known(nearest(canonical(("user", "a")), [(7, canonical(("user", "b")))]))
     value = json.loads(json.dumps(found.to_dict()))
     assert value["id"] == 7
     assert value["differences"][0]["path"] == "$.messages[0].content"
@@ -177,8 +169,7 @@ def test_changed_system_text_names_the_recording_that_says_the_rest() -> None:
     """One difference is nearer than two."""
     meant = canonical(("system", "be brief"), ("user", "plan it"))
     other = canonical(("system", "be kind"), ("user", "plan it"), ("assistant", "I do"), ("user", "plan it"))
-    found = nearest(canonical(("system", "be quick"), ("user", "plan it")), [(10, other), (1, meant)])
-    assert found is not None
+    found = known(nearest(canonical(("system", "be quick"), ("user", "plan it")), [(10, other), (1, meant)]))
     assert (found.id, len(found.differences)) == (1, 1)
 
 
@@ -197,8 +188,7 @@ ONE, TWO = ("user", "paris: 7 degrees"), ("user", "oslo: 3 degrees")
 )  # fmt: skip
 def test_the_same_in_another_order_is_told_as_that(recorded: Canonical, asked: Canonical, path: str) -> None:
     """Permuted messages, members and words are one difference, with its place; no rule is advised."""
-    found = nearest(asked, [(1, recorded)])
-    assert found is not None
+    found = known(nearest(asked, [(1, recorded)]))
     assert found.reordered == path
     assert not path or found.suggestion is None
 
@@ -206,7 +196,6 @@ def test_the_same_in_another_order_is_told_as_that(recorded: Canonical, asked: C
 def test_what_a_model_wrote_looks_like_nothing() -> None:
     """A number in an answer is no counter, and no rule takes it out."""
     recorded, asked = (canonical(("user", "count"), ("assistant", f"step {n}"), ("user", "on")) for n in (1, 2))
-    found = nearest(asked, [(1, recorded)])
-    assert found is not None
+    found = known(nearest(asked, [(1, recorded)]))
     assert [each.looks for each in found.differences] == [None]
     assert found.suggestion is None

@@ -13,6 +13,7 @@ from llmproxy.core.providers.routing import family_of, route, route_host, split_
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
+from tests.support.narrowing import known
 from tests.support.traffic import exchanges
 
 BEARER: Headers = (("Host", "127.0.0.1:8080"), ("Authorization", "Bearer x"))
@@ -244,8 +245,7 @@ HOSTS = [
 @pytest.mark.parametrize(("scheme", "host", "port", "target", "provider"), HOSTS)
 def test_hosts(scheme: str, host: str, port: int | None, target: str, provider: str) -> None:
     """A host of the table is its provider's, and the request goes where the client wanted it."""
-    found = route_host(scheme, host, port, "POST", target, ())
-    assert found is not None
+    found = known(route_host(scheme, host, port, "POST", target, ()))
     assert (found.provider.name, found.known, found.upstream_target, found.session) == (provider, True, target, None)
 
 
@@ -254,8 +254,7 @@ def test_host_and_base_url_agree() -> None:
     for target, headers, provider, operation, seen in BY_URL:
         host = PROVIDERS[provider].hosts[0].replace("*", "eu")
         name, _, port = host.partition(":")
-        by_host = route_host("https", name, int(port) if port else None, "POST", seen, headers)
-        assert by_host is not None
+        by_host = known(route_host("https", name, int(port) if port else None, "POST", seen, headers))
         by_url = route("POST", target, headers)
         assert (by_host.operation, by_host.model, by_host.stream, by_host.target) == (
             operation, by_url.model, by_url.stream, seen,
@@ -271,13 +270,11 @@ def test_foreign_hosts_are_none() -> None:
 def test_host_of_an_upstream() -> None:
     """The host of an `--upstream` is in scope below its path, under its name."""
     upstreams = {"openai": "https://gw.corp/openai/v1", "vllm": "http://gpu:8000"}
-    found = route_host("https", "gw.corp", 443, "POST", "/openai/v1/chat/completions", (), upstreams)
-    assert found is not None
+    found = known(route_host("https", "gw.corp", 443, "POST", "/openai/v1/chat/completions", (), upstreams))
     assert (found.provider.name, found.target) == ("openai", "/v1/chat/completions")
     assert found.upstream + found.upstream_target == "https://gw.corp/openai/v1/chat/completions"
     assert route_host("https", "gw.corp", 443, "POST", "/other", (), upstreams) is None
-    custom = route_host("http", "gpu", 8000, "POST", "/v1/embeddings", (), upstreams)
-    assert custom is not None
+    custom = known(route_host("http", "gpu", 8000, "POST", "/v1/embeddings", (), upstreams))
     assert (custom.provider.name, custom.operation) == ("vllm", "embeddings")
 
 

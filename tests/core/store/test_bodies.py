@@ -226,32 +226,16 @@ def test_a_conversation_grows_with_its_new_text(tmp_path: Path) -> None:
 NOISE = random.Random(1).randbytes(LARGE + 3_000_000)
 WORDS_BLOBS = b"the quick brown fox " * (LARGE // 10)
 HALF = NOISE + WORDS_BLOBS
-GROUP_BLOBS = ("default", "openai", "files")
-
-
-@pytest.fixture
-def conn_of_blobs() -> Iterator[sqlite3.Connection]:
-    """Return a database in memory with the store's schema."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
-        upgrade(made)
-        yield made
-
-
-def put_of_blobs(conn_of_blobs: sqlite3.Connection, writer: Bodies, content: bytes) -> int:
-    """Store a content as `Store.add` does."""
-    prepared = writer.prepare(conn_of_blobs, content, GROUP_BLOBS)
-    with immediate(conn_of_blobs):
-        return writer.put(conn_of_blobs, prepared)[0]
 
 
 @pytest.mark.parametrize("content", [NOISE, WORDS_BLOBS, HALF, NOISE[:LARGE], NOISE[: LARGE + 1]])
-def test_what_is_large_comes_back_as_it_was(conn_of_blobs: sqlite3.Connection, content: bytes) -> None:
+def test_what_is_large_comes_back_as_it_was(conn: sqlite3.Connection, content: bytes) -> None:
     """Compressed where that saves something; stored once."""
     writer = Bodies()
-    row = put_of_blobs(conn_of_blobs, writer, content)
-    assert read(conn_of_blobs, row) == content
-    assert put_of_blobs(conn_of_blobs, writer, content) == row
-    encoding, stored = conn_of_blobs.execute("SELECT encoding, length(data) FROM bodies").fetchone()
+    row = put(conn, writer, content)
+    assert read(conn, row) == content
+    assert put(conn, writer, content) == row
+    encoding, stored = conn.execute("SELECT encoding, length(data) FROM bodies").fetchone()
     assert encoding == ("identity" if content[:9] == NOISE[:9] and WORDS_BLOBS[:9] not in content else "zlib")
     assert stored <= len(content)
 
@@ -265,30 +249,28 @@ def test_packed_gives_up_where_nothing_is_saved() -> None:
     assert zlib.decompress(made) == WORDS_BLOBS
 
 
-@pytest.mark.parametrize("damage", ["UPDATE bodies SET data = zeroblob(length(data))", "UPDATE bodies SET encoding = 'zlib'",
-                                    "UPDATE bodies SET data = substr(data, 1, length(data) - 5)"])  # fmt: skip
-@pytest.mark.parametrize("content", [NOISE, HALF])
-def test_what_is_damaged_is_said(conn_of_blobs: sqlite3.Connection, content: bytes, damage: str) -> None:
+DAMAGES = [
+    (NOISE, "data = zeroblob(length(data))"), (NOISE, "encoding = 'zlib'"),
+    (NOISE, "data = substr(data, 1, length(data) - 5)"), (HALF, "data = zeroblob(length(data))"),
+    (HALF, "data = substr(data, 1, length(data) - 5)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "damage"), DAMAGES)
+def test_what_is_damaged_is_said(conn: sqlite3.Connection, content: bytes, damage: str) -> None:
     """Never served."""
-    row = put_of_blobs(conn_of_blobs, Bodies(), content)
-    conn_of_blobs.execute(damage)
-    if (
-        conn_of_blobs.execute("SELECT encoding FROM bodies").fetchone() == ("zlib",)
-        and content is HALF
-        and "encoding" in damage
-    ):
-        return  # it was that before
+    row = put(conn, Bodies(), content)
+    conn.execute(f"UPDATE bodies SET {damage}")
     with pytest.raises(CassetteCorrupt, match=f"Row {row} of table `bodies`"):
-        read(conn_of_blobs, row)
+        read(conn, row)
 
 
-def test_a_column_is_read_to_its_end(conn_of_blobs: sqlite3.Connection) -> None:
+def test_a_column_is_read_to_its_end(conn: sqlite3.Connection) -> None:
     """A deflated one that stops early is an error."""
     made = zlib.compress(WORDS_BLOBS)
     insert = "INSERT INTO bodies (sha256, size, encoding, data) VALUES (?, 1, 'zlib', ?)"
-    whole = conn_of_blobs.execute(insert, (b"1", made)).lastrowid
-    cut = conn_of_blobs.execute(insert, (b"2", made[:-9])).lastrowid
-    assert contents(conn_of_blobs, whole or 0, deflated=True) == WORDS_BLOBS
-    assert contents(conn_of_blobs, whole or 0, deflated=False) == made
+    whole, cut = (conn.execute(insert, each).lastrowid or 0 for each in ((b"1", made), (b"2", made[:-9])))
+    assert contents(conn, whole, deflated=True) == WORDS_BLOBS
+    assert contents(conn, whole, deflated=False) == made
     with pytest.raises(zlib.error):
-        contents(conn_of_blobs, cut or 0, deflated=True)
+        contents(conn, cut, deflated=True)

@@ -247,16 +247,6 @@ def test_questions_count_what_is_there(open_: Opener) -> None:
         assert len(volatile_fields_of(store, "ü")) == 1
 
 
-def test_what_is_open_for_replay_is_not_written(open_: Opener) -> None:
-    """Nobody records through it by mistake."""
-    open_().close()
-    with open_(writable=False) as store:
-        with pytest.raises(StoreReadOnly):
-            store.add(interaction(1), supersede=False)
-        with pytest.raises(StoreReadOnly):
-            store.begin("default", 1, exclusive=True, holder="h")
-
-
 def test_what_is_deleted_is_gone_for_everybody(open_: Opener) -> None:
     """What stays reads as before, though it was stored as what differs from what went; who looked before does not keep it."""
     turns = [b"".join(b"%06d " % n * 60 for n in range(turn)) for turn in range(1, 9)]
@@ -352,6 +342,9 @@ def test_one_recording_takes_the_place_of_one(open_: Opener) -> None:
 
 
 CHANGES: dict[str, Callable[[Store, int], object]] = {
+    "add": lambda store, _: store.add(interaction(1), supersede=False),
+    "begin": lambda store, _: store.begin("default", 1, exclusive=True, holder="h"),
+    "end": lambda store, _: store.end("default", 1, "h", clean=True),
     "delete": lambda store, id_: store.delete([id_]),
     "rename": lambda store, _: store.rename("default", "other"),
     "rekey": lambda store, id_: store.rekey([Rekeying(id_, key(1), key(2), 1, "")]),

@@ -23,6 +23,7 @@ from llmproxy.trace import (
     SpanKind,
     replay,
 )
+from tests.support.narrowing import known
 from tests.trace.runs import Json, weather
 
 
@@ -213,13 +214,11 @@ def test_step_applies_both_kinds_of_overrides() -> None:
 def test_step_gives_copies_and_the_cursor_stays_when_the_filter_changes() -> None:
     """The cursor is an index into the list of now."""
     engine = ReplayEngine(weather())
-    first = engine.step()
-    assert first is not None
+    first = known(engine.step())
     first.input = "changed"
     assert engine.spans[0].input == "Weather in Paris?"
     engine.filter_spans(lambda span: span.kind in (SpanKind.TOOL_CALL, SpanKind.TOOL_RESULT))
-    second = engine.step()
-    assert second is not None
+    second = known(engine.step())
     assert second.kind is SpanKind.TOOL_RESULT
 
 
@@ -228,8 +227,7 @@ def test_reset_keeps_overrides_and_filter() -> None:
     engine = ReplayEngine(weather()).filter_spans(lambda span: span.kind is SpanKind.TOOL_CALL)
     engine.override_tool_result("get_weather", 7)
     for _ in range(2):
-        step = engine.step()
-        assert step is not None
+        step = known(engine.step())
         assert step.tool_result == 7
         engine.reset()
 

@@ -20,6 +20,7 @@ from llmproxy.core.cassettes.formats.yaml_text import (
     write_tree,
 )
 from llmproxy.errors import CassetteCorrupt
+from tests.support.narrowing import known
 
 TEXTS = st.text(st.characters(codec="utf-8")) | st.text("ab \n\t:#-'\"{}[]&*!|>%@`,?\r\x85\u2028\ufeff~=<")
 TREES = st.recursive(
@@ -151,8 +152,7 @@ TREES_STYLES = st.recursive(
 def test_every_style_is_found(style: str) -> None:
     """A body in any style is a tree and a style that give it back."""
     body = write_tree({"a": [1, {"b": "ü"}], "c": None, "d": 1.5}, style)
-    found = style_of(body)
-    assert found is not None
+    found = known(style_of(body))
     assert write_tree(*found) == body
 
 
@@ -164,8 +164,7 @@ def test_what_is_found_is_exact(tree: object, style: str) -> None:
         body = write_tree([tree], style)
     except UnicodeEncodeError:  # a lone surrogate, in a style that does not escape it
         return
-    found = style_of(body)
-    assert found is not None
+    found = known(style_of(body))
     assert write_tree(*found) == body
 
 

@@ -19,6 +19,7 @@ from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.interaction import Ending, Response
 from llmproxy.core.traffic.json_bytes import parse_json
 from tests.core.faults.cases import call
+from tests.support.narrowing import known
 
 FAMILIES: dict[str, Family] = {
     "messages": "anthropic", "invoke": "bedrock", "converse": "bedrock", "generateContent": "gemini",
@@ -68,8 +69,7 @@ def do(kind: str, case: Case, **values: float) -> Broken | None:
 
 def broken(kind: str, case: Case, **values: float) -> Response:
     """Return what the client gets."""
-    found = do(kind, case, **values)
-    assert found is not None
+    found = known(do(kind, case, **values))
     assert found.response is not None
     return found.response
 
@@ -82,9 +82,7 @@ def read(case: Case, response: Response) -> Message:
 
 def recorded(case: Case) -> Response:
     """Return the answer before anything was done to it."""
-    found = case.call.answer()
-    assert found is not None
-    return found
+    return known(case.call.answer())
 
 
 def calls_of(said: Message) -> list[tuple[str, Any]]:
