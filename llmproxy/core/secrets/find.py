@@ -103,8 +103,8 @@ _LONGEST_BEGINNING = 256
 """More than these expressions ask for."""
 _WORTH_A_TEST = 1 << 12
 """Characters of a part that is searched for names only where there may be one."""
-_IS_NEAR = Anywhere(lambda: "|".join((*map(_of_needles, PATTERNS), f"(?:{NAMED_VALUE})", LABEL.near, NAMED_MEMBER)))
-"""All in one, which is as quick as each."""
+_IS_NEAR = Anywhere(lambda: "|".join((*map(_of_needles, PATTERNS), f"(?:{NAMED_VALUE})", NAMED_MEMBER)))
+"""In one, which is as quick as each; with `LABEL` in it they have more states than Rust keeps."""
 _MIXED = late(rb"[0-9][A-Za-z]|[A-Za-z][0-9]")
 _SERVICE = late(SERVICE.encode)
 """In lower case."""
@@ -120,7 +120,7 @@ class Runs(NamedTuple):
     spans: list[tuple[int, int]]
     """Where at least 16 key characters stand in a row."""
     near: bool
-    """Whether there is something of what stands around a secret: a place, a name, a service."""
+    """Whether there is something of what stands around a secret: a place, a name."""
 
 
 @lru_cache(maxsize=2)
@@ -154,7 +154,7 @@ def shapes(text: str, *, named: bool = True) -> list[Span]:
         found += _find_named(text, data)
     if runs and (kinds := _find_kinds(text)):
         found += {span[:2]: span for kind in kinds for span in _of_kind(kind, text)}.values()  # the last one names it
-    if near and runs and named:
+    if runs and named and _HOLDS_LABEL.holds(data):
         found += _find_labelled(text, data, runs)
     return [span for span in found if not in_base64(text, span.start, span.end)] if found else found
 

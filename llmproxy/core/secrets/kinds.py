@@ -463,7 +463,7 @@ PATTERNS: tuple[Pattern, ...] = (
         "bearer", (b"earer",),
         late(r"earer(?<=[Bb]earer)(?:\s|%20|\\u0020|\+|:\s?){1,2}(?P<secret>[A-Za-z0-9._~+/\-]{20,4000}={0,2})"),
         lambda match: is_token(match["secret"]),
-        rf"earer(?:{_SPACE}|%20|\\u0020|\+|:{_SPACE}?){{1,2}}[A-Za-z0-9._~+/\-]{{20}}",
+        rf"earer(?:{_SPACE}|%20|\\u0020|\+|:{_SPACE}?){{1,2}}[A-Za-z0-9._~+/\-]{{6}}",
     ),
     Pattern(
         "basic", (b"asic ",),
@@ -493,7 +493,7 @@ PATTERNS: tuple[Pattern, ...] = (
         ),
         late(rf"(?:=|%3D)(?:{_AFTER_QUERY})(?P<secret>{_IN_QUERY}{{12,4000}}+)(?![(\[{{])"),
         lambda match: is_token(match["secret"]),
-        rf"[?&;6]{loosely('|'.join((*_QUERY, *_OAUTH)))}(?:=|%3D){_IN_QUERY}{{12}}", certain=False,
+        rf"[?&;6]{loosely('|'.join((*_QUERY, *_OAUTH)))}(?:=|%3D){_IN_QUERY}{{6}}", certain=False,
     ),
     Pattern(
         "oauth", (b"ccess_token=", b"efresh_token=", b"d_token=", b"lient_secret=", b"lient_assertion="),
@@ -553,7 +553,7 @@ PATTERNS: tuple[Pattern, ...] = (
             r'auth(?:(?<="auth)|(?<=_auth))\\*"?\s{0,4}[:=]\s{0,4}\\*"?'
             r"(?P<secret>[A-Za-z0-9+/]{8,2000}={0,2})(?![\w+/=])"
         ),
-        _is_login, rf"auth\\*\"?{_SPACE}*[:=]{_SPACE}*\\*\"?[A-Za-z0-9+/]{{8}}", certain=False,
+        _is_login, rf"auth\\*\"?{_SPACE}*[:=]{_SPACE}*\\*\"?[A-Za-z0-9+/]{{6}}", certain=False,
     ),
     Pattern(
         "otpauth", (b"otpauth",),
@@ -563,13 +563,13 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "jwk", (b'"d', b'"p', b'"q', b'"k'),
         late(r'"(?:d|p|q|dp|dq|qi|k)\\*"\s{0,4}:\s{0,4}\\*"(?P<secret>[\w\-]{22,4000})\\*"'), _is_jwk,
-        rf'"(?:d|p|q|dp|dq|qi|k)\\*"{_SPACE}*:{_SPACE}*\\*"[A-Za-z0-9_\-?]{{22}}', certain=False,
+        rf'"(?:d|p|q|dp|dq|qi|k)\\*"{_SPACE}*:{_SPACE}*\\*"[A-Za-z0-9_\-?]{{6}}', certain=False,
     ),
     Cookies(
         "cookie", (b"ookie", b"OOKIE"),
         late(r"(?i:cookie)2?\\{0,3}[\"'\])]{0,2}\s{0,3}[:=]\s{0,3}\\{0,3}[\"']?(?P<secret>[^\r\n\"'\\<>]{8,4000})"),
         near=rf"{loosely('cookie')}2?\\*[\"'\])]*{_SPACE}*[:=]{_SPACE}*\\*[\"']?"
-        r"[^\r\n\"'\\<>]{8}", certain=False,
+        r"[^\r\n\"'\\<>]{6}", certain=False,
     ),
 )  # fmt: skip
 
@@ -615,8 +615,8 @@ SERVICES = split_words(
 SERVICE = any_of([name.replace("_", mark) for name in SERVICES for mark in ("", "_", "-")])
 """An expression; in lower case."""
 LABEL = Label(
-    near=rf"(?i:{SERVICE})[A-Za-z0-9_?.\t -]*\\*[\"'`]?{_SPACE}*(?:=>|[:=,]){_SPACE}*"
-    r"\\*[\"'`]?[A-Za-z0-9_\-+/.%|:]{14}",
+    near=rf"{loosely(SERVICE)}[A-Za-z0-9_?.\t -]*\\*[\"'`]?{_SPACE}*(?:=>|[:=,]){_SPACE}*"
+    r"\\*[\"'`]?[A-Za-z0-9_\-+/.%|:]{8}",
     whole=late(
         rf"(?P<label>(?i:{SERVICE})(?![a-z])[\w.\t -]{{0,24}})"
         rf"(?:\\{{0,15}}[\"'`])?\s{{0,3}}(?:=>|:=|=|:|,)\s{{0,3}}(?:\\{{0,15}}[\"'`])?"
@@ -777,7 +777,7 @@ _WHOSE_KEY = (
 _SIGNED_NAME = rf"(?:{_BUT_KEY}|(?:_|{_WHOSE_KEY}[_.\-]?)key)\\*[\"'`]?\]?"
 NAMED_VALUE = (
     rf"(?i)(?:{_SIGNED_NAME}[ \t]*(?:[=:>]|%3d)|--[a-z0-9_\-.$@]*{_SIGNED_NAME}[ \t])"
-    rf"[ \t=>]*[rbuf]*\\*[\"'`]?(?:{loosely(_SCHEMES)}[ +]{{1,3}})?[^\s\"'`\\]{{8}}"
+    rf"[ \t=>]*[rbuf]*\\*[\"'`]?(?:{loosely(_SCHEMES)}[ +]{{1,3}})?[^\s\"'`\\]{{6}}"
 )
 """What stands wherever a name and its value are worth a look."""
 QUOTED_VALUE = late(rf"[rbuf]{{0,2}}\\{{0,15}}[\"'`]{_SCHEME}(?P<value>[^\"'`\\\s]{{8,2000}})(?=\\{{0,15}}[\"'`])")
