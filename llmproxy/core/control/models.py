@@ -558,7 +558,7 @@ class ToolLine(TypedDict):
     server: NotRequired[str]
     """Name of the server in recordings; with `line`."""
     line: NotRequired[str]
-    """One message of the client's."""
+    """One message of the client's; empty to ask `again`."""
     secrets: NotRequired[list[str]]
     """Values that must not be kept; with `line`."""
     held: NotRequired[bool]
@@ -582,6 +582,8 @@ class ToolLineAnswer(TypedDict, total=False):
     """An injected fault: seconds after which `out` goes to the client; absent for at once."""
     gone: bool
     """An injected fault: the server ends, as far as its client can see; absent otherwise."""
+    again: float
+    """An answer waits for others that ended before it: seconds after which an empty `line` asks for it."""
 
 
 class Close(TypedDict, total=False):

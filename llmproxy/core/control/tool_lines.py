@@ -6,6 +6,7 @@ the client and obeys:
     Heard(out, forward)    `out` goes to the client; with `forward`, a number, the line goes to the real server, and
                            what that answers is told under the number (`on_server_answer`); both are empty for a message
                            that needs no answer
+          (again)          an answer waits for others, recorded at once: an empty line asks for it so many seconds later
           (late, gone)     what an injected fault makes of it: `out` goes out so many seconds later, or the client's
                            server ends
 
@@ -66,6 +67,8 @@ class ToolLineOutcome:
     """Seconds after which `out` goes out, while everything else goes on."""
     gone: bool = False
     """The server ends, as far as its client can see."""
+    again: float = 0
+    """Seconds after which an empty line asks for what waits for its turn; 0 where nothing does."""
 
 
 @dataclass(slots=True)
@@ -73,7 +76,8 @@ class _Waiting:
     """A recorded answer that has not been told whole."""
 
     exchange: Exchange
-    playback: Playback
+    playback: Playback | None
+    """None for one that waits for nothing but its turn."""
     turns: deque[AnswerPart]
 
 
@@ -105,7 +109,12 @@ class ToolLine:
             self.engine.redactor.learn_value(value)
 
     def on_line(self, line: bytes) -> ToolLineOutcome:
-        """Say what becomes of a line of the client's. Raises LLMProxyError: the session cannot be."""
+        """Say what becomes of a line of the client's; an empty one asks for what may be told by now. Raises
+        LLMProxyError: the session cannot be.
+        """
+        if not line:
+            out, again = self._pump()
+            return ToolLineOutcome(out, again=again)
         if self._number == 0:
             self._begin_stream()
         self._number += 1
@@ -123,7 +132,8 @@ class ToolLine:
         except Exception:
             self.shell.settle(exchange, 0)
             raise
-        return ToolLineOutcome(out + self._pump(), forward)
+        told, again = self._pump()
+        return ToolLineOutcome(out + told, forward, again=again)
 
     def _obey(self, exchange: Exchange, line: bytes) -> tuple[bytes, int | None]:
         if exchange.decision is Decision.REPLAY:
@@ -143,6 +153,9 @@ class ToolLine:
     def _play(self, exchange: Exchange) -> bytes:
         response = self.engine.answer(exchange)
         playback = self.engine.playback(exchange)
+        if playback is None and response.body and exchange.answer.held:
+            self._waiting.append(_Waiting(exchange, None, deque([AnswerPart(Wait.NOTHING, None, response.body)])))
+            return b""
         if playback is None:
             self.shell.settle(exchange, response.status)
             return response.body
@@ -159,22 +172,25 @@ class ToolLine:
         elif exchange.decision is Decision.RECORD:
             self._stream = exchange
 
-    def _pump(self) -> bytes:
-        """Return what may be told by now of all that waits."""
-        out = b""
+    def _pump(self) -> tuple[bytes, float]:
+        """Return what may be told by now of all that waits, and when to ask for the rest, in seconds."""
+        out, again = b"", 0.0
         for each in list(self._waiting):
-            while each.turns and (ready := each.playback.ready(each.turns[0])):
-                if isinstance(ready, str):
+            while each.turns and (ready := each.playback is None or each.playback.ready(each.turns[0])):
+                if len(each.turns) == 1 and (wait := self.engine.wait_before(each.exchange, None, None, bool)):
+                    again = min(again or wait, wait)
+                    break
+                if each.playback is not None and isinstance(ready, str):
                     out += each.playback.refusal(ready)
                     each.turns.clear()
                     break
                 out += each.turns.popleft().data
-                if each.turns:
+                if each.playback is not None and each.turns:
                     each.playback.ask(each.turns[0])
             if not each.turns or (each.turns[0].wait is Wait.FOR_EVER and each.exchange.method == "GET"):
                 self._waiting.remove(each)
                 self.shell.settle(each.exchange, each.exchange.replayed_status or 0)
-        return out
+        return out, again
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Hear what the server answered to a forwarded message: (microseconds, line), in order; nothing where none was
@@ -190,6 +206,8 @@ class ToolLine:
         exchange.recording.head(0, status, reason, headers)
         for offset, line in lines:
             exchange.recording.data(offset, line + b"\n")
+        if exchange.progress.released is not None:  # the shim's clock began later, by how long its call took
+            exchange.recording.hold(round((self.engine.clock() - exchange.progress.released) * MICROSECONDS))
         self.shell.keep(exchange, proper=not left)
 
     def on_server_loss(self, number: int, why: str) -> None:
@@ -241,9 +259,11 @@ class ToolLines:
             if body.get("held") is True:
                 line.held = connection
             line.learn([each for each in body.get("secrets") or () if isinstance(each, str) and each])
-            heard = line.on_line(text_of(body, "line").encode("utf-8", "surrogatepass"))
-            said = {"out": heard.out.decode("utf-8", "surrogatepass"), "forward": heard.forward}
-            return said | ({"late": heard.late} if heard.late else {}) | ({"gone": True} if heard.gone else {})
+            said = text_of(body, "line") if body["line"] != "" else ""
+            heard = line.on_line(said.encode("utf-8", "surrogatepass"))
+            told = {"out": heard.out.decode("utf-8", "surrogatepass"), "forward": heard.forward}
+            rare = {"late": heard.late, "gone": heard.gone, "again": heard.again}
+            return told | {name: value for name, value in rare.items() if value}
         number, why = body.get("number"), body.get("lost")
         if (known := self._lines.get(which)) is None:
             if isinstance(number, int) and why is None:

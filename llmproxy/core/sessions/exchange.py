@@ -437,7 +437,7 @@ class Recording:
     def hold(self, offset: int) -> None:
         """Note that the last bytes of the body go to the client not before now."""
         if self._offsets:
-            self._offsets[-1] = offset
+            self._offsets[-1] = max(self._offsets[-1], offset)
 
     def end(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:
         """Close the recording; `proper`: HTTP's framing ended the message. Slow: off the event loop."""

@@ -41,6 +41,8 @@ class LineOutcome(NamedTuple):
     """Seconds after which `out` goes out, while everything else goes on."""
     gone: bool = False
     """An injected fault: the server ends, as far as its client can see."""
+    again: float = 0
+    """Seconds after which an empty line asks for what waits for its turn; 0 where nothing does."""
 
 
 class ToolHost(Protocol):
@@ -76,7 +78,7 @@ class ProxyHost:
         # Another proxy that was started in its place must not take us for a new client.
         self._first = {"known": True}
         out = str(told["out"]).encode("utf-8", "surrogatepass")
-        return LineOutcome(out, told["forward"], told.get("late", 0), told.get("gone") is True)
+        return LineOutcome(out, told["forward"], told.get("late", 0), told.get("gone") is True, told.get("again", 0))
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         self._ask({"number": number, "lines": _decode_lines(lines)} | ({"left": True} if left else {}))
@@ -182,7 +184,7 @@ class OwnHost:
     def on_line(self, line: bytes) -> LineOutcome:
         """Say what becomes of a line of the client's. Raises LLMProxyError."""
         heard = self._line.on_line(line)
-        return LineOutcome(heard.out, heard.forward, heard.late, heard.gone)
+        return LineOutcome(heard.out, heard.forward, heard.late, heard.gone, heard.again)
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Keep an answer. Raises LLMProxyError."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from llmproxy.client.tools.shim.hosts import ToolHost
+from llmproxy.client.tools.shim.hosts import LineOutcome, ToolHost
 from llmproxy.client.tools.shim.pipes import ToolServer, lines
 from llmproxy.errors import Exit, LLMProxyError, unsign_text
 
@@ -71,6 +71,8 @@ class StdioProxy:
         self._dead = ""
         self._gone = False
         self._late: list[threading.Timer] = []
+        self._next: threading.Timer | None = None
+        """Asks for what waits for its turn."""
         self.failed = ""
         """Why nothing more is served: the host is gone."""
 
@@ -115,6 +117,7 @@ class StdioProxy:
         try:
             with self._asking:
                 heard = self._host.on_line(bare)
+                self._write_in_turn(heard)
         except LLMProxyError as why:
             self._fail(why, message)
             return
@@ -126,10 +129,24 @@ class StdioProxy:
             later.daemon = True
             self._late.append(later)
             later.start()
-        elif heard.out:
-            self._write_whole(heard.out)
         if heard.forward is not None:
             self._forward(heard.forward, message, bare)
+
+    def _write_in_turn(self, heard: LineOutcome) -> None:
+        """Write what may be told by now, before the host is asked again, and ask for the rest in its time."""
+        if heard.out and not heard.late:
+            self._write_whole(heard.out)
+        if heard.again and self._next is None:
+            self._next = threading.Timer(heard.again, self._ask_again)
+            self._next.daemon = True
+            self._next.start()
+
+    def _ask_again(self) -> None:
+        def take() -> None:
+            self._next = None
+            self._write_in_turn(self._host.on_line(b""))
+
+        self._call_host(take)
 
     def _on_other_line(self, line: bytes, bare: bytes) -> None:
         """Do what is to be done with a line of the client's that is no message."""
@@ -298,6 +315,8 @@ class StdioProxy:
         code = 0
         for each in self._late:
             each.cancel()
+        while (asking := self._next) is not None and not (self.failed or self._gone):
+            asking.join()  # what was asked for is answered, as a server would
         if self._server is not None:
             code = self._server.end(at_once=bool(self.failed) or self._gone)
             if self._reader is not None:

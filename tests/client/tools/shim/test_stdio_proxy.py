@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 from llmproxy.client.tools.shim import pipes
-from llmproxy.client.tools.shim.hosts import LineOutcome
+from llmproxy.client.tools.shim.hosts import LineOutcome, OwnHost
 from llmproxy.client.tools.shim.stdio_proxy import StdioProxy
 from llmproxy.errors import Exit, MachineError
+from llmproxy.protocol import Mode
+from llmproxy.settings import Settings
 
 
 class Forwarding:
@@ -386,6 +388,20 @@ def test_a_server_that_is_gone_on_purpose_ends_with_its_client_s_pipe(tmp_path: 
     assert list(client.host.lost_ones) == [1]
     assert not Path(f"/proc/{int(pid.read_text())}").exists()
     client.close()
+
+
+def test_calls_at_once_are_answered_in_the_order_in_which_they_were(tmp_path: Path) -> None:
+    """In replay too, where the first one is asked first; a client that has said all and left still hears them."""
+    asked = [{"jsonrpc": "2.0", "id": n, "method": "tools/call", "params": {"name": f"t{n}"}} for n in (1, 2, 3)]
+    answers = [f'echo \'{{"jsonrpc":"2.0","id":{n},"result":{{}}}}\'' for n in (3, 1, 2)]
+    server = ("sh", "-c", f"read a; read b; read c; {'; '.join(answers)}; cat > /dev/null")
+    for mode in (Mode.RECORD, Mode.REPLAY):
+        written: list[bytes] = []
+        said = iter([json.dumps(each).encode() + b"\n" for each in asked])
+        settings = Settings(mode=mode, store=tmp_path / "x.db")
+        shim = StdioProxy(server, os.environ, OwnHost(settings, "slow", {}, ()), written.append)
+        assert shim.serve(lambda _, said=said: next(said, b"")) == 0  # type: ignore[misc]
+        assert [json.loads(line)["id"] for line in b"".join(written).splitlines()] == [3, 1, 2]
 
 
 def test_a_late_answer_lets_others_pass() -> None:
