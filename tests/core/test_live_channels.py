@@ -132,22 +132,19 @@ def test_a_restart_begins_in_the_first_state() -> None:
     assert [walk.ask(row.wish) for row in rows] == first == ["started", "stopped"]
 
 
-@pytest.mark.parametrize(
-    ("operation", "dependent", "changing"),
-    [
-        ("mcp:tools/call get", True, True),
-        ("mcp:resources/read", True, False),
-        ("mcp:tasks/get", True, False),
-        ("mcp:tasks/cancel", True, True),
-        ("mcp:vendor/whatever", True, True),
-        ("mcp:initialize", False, False),
-        ("mcp:ping", False, False),
-        ("mcp:answer", False, False),
-        ("mcp:stream", False, False),
-        ("mcp:notifications/cancelled", False, False),
-        ("mcp:tools/list", False, False),
-    ],
-)
+@pytest.mark.parametrize(("operation", "dependent", "changing"), [
+    ("mcp:tools/call get", True, True),
+    ("mcp:resources/read", True, False),
+    ("mcp:tasks/get", True, False),
+    ("mcp:tasks/cancel", True, True),
+    ("mcp:vendor/whatever", True, True),
+    ("mcp:initialize", False, False),
+    ("mcp:ping", False, False),
+    ("mcp:answer", False, False),
+    ("mcp:stream", False, False),
+    ("mcp:notifications/cancelled", False, False),
+    ("mcp:tools/list", False, False),
+])  # fmt: skip
 def test_a_method_that_nobody_knows_may_change_something(operation: str, dependent: bool, changing: bool) -> None:
     """What sets a connection up depends on no state; all else does."""
 
@@ -172,18 +169,15 @@ def test_only_a_hint_that_never_wavers_counts() -> None:
     assert tools_that_only_read(lists) == ({"a"}, {"b", "c"})
 
 
-@pytest.mark.parametrize(
-    ("provider", "operation", "body", "live"),
-    [
-        ("openai", "/some/new/path", b"", True),
-        ("mine", "chat.completions", b'{"messages": []}', True),
-        ("mine", "models", b"", True),
-        ("mine", "files", b"{}", False),
-        ("mine", "/invoices", b"{}", False),
-        ("mine", "messages", b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call"}', False),
-        ("mine", "messages", b"no json", True),
-    ],
-)
+@pytest.mark.parametrize(("provider", "operation", "body", "live"), [
+    ("openai", "/some/new/path", b"", True),
+    ("mine", "chat.completions", b'{"messages": []}', True),
+    ("mine", "models", b"", True),
+    ("mine", "files", b"{}", False),
+    ("mine", "/invoices", b"{}", False),
+    ("mine", "messages", b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call"}', False),
+    ("mine", "messages", b"no json", True),
+])  # fmt: skip
 def test_under_a_name_of_ones_own_only_models_are_asked(provider: str, operation: str, body: bytes, live: bool) -> None:
     """There may be a server of tools, or any service, which must not run."""
     assert asks_a_model(provider, operation, body) is live

@@ -99,14 +99,11 @@ def test_a_call_gets_a_result_that_is_an_error() -> None:
     assert error_message(stateless, "no")["result"]["resultType"] == "complete"
 
 
-@pytest.mark.parametrize(
-    ("operation", "status", "harmless"),
-    [
-        ("mcp:tools/call echo", 200, False), ("mcp:initialize", 200, False), ("mcp:answer", 202, False),
-        ("mcp:notifications/initialized", 202, True), ("mcp:stream", 405, True), ("mcp:end", 200, True),
-        ("mcp:server/discover", 200, True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("operation", "status", "harmless"), [
+    ("mcp:tools/call echo", 200, False), ("mcp:initialize", 200, False), ("mcp:answer", 202, False),
+    ("mcp:notifications/initialized", 202, True), ("mcp:stream", 405, True), ("mcp:end", 200, True),
+    ("mcp:server/discover", 200, True),
+])  # fmt: skip
 def test_each_message_is_refused_in_its_way(operation: str, status: int, *, harmless: bool) -> None:
     """A 404 would end the session; what nobody waits for has no body, and is no miss unless something depends on it."""
     got, _, data = refuse(operation, body(operation.removeprefix("mcp:").partition(" ")[0]), "text\udc80")
@@ -126,17 +123,13 @@ def line(**said: Any) -> bytes:  # noqa: ANN401 - JSON
     return json.dumps({"jsonrpc": "2.0", "id": 1, **said}).encode() + b"\n"
 
 
-@pytest.mark.parametrize(
-    ("answer", "result", "failed"),
-    [
-        (line(result={"content": [{"type": "text", "text": "a"}, {"type": "image", "data": "x"}]}), "a\n[image]",
-         False),
-        (line(result={"content": [{"type": "text", "text": "no"}], "isError": True}), "no", True),
-        (line(error={"code": 1, "message": "gone"}), "gone", True),
-        (line(id=9, method="roots/list") + line(result={"structuredContent": {"n": 1}}), '{"n": 1}', False),
-        (b"", "", False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("answer", "result", "failed"), [
+    (line(result={"content": [{"type": "text", "text": "a"}, {"type": "image", "data": "x"}]}), "a\n[image]", False),
+    (line(result={"content": [{"type": "text", "text": "no"}], "isError": True}), "no", True),
+    (line(error={"code": 1, "message": "gone"}), "gone", True),
+    (line(id=9, method="roots/list") + line(result={"structuredContent": {"n": 1}}), '{"n": 1}', False),
+    (b"", "", False),
+])  # fmt: skip
 def test_a_call_is_told_with_its_result(answer: bytes, result: str, *, failed: bool) -> None:
     """Texts as they are, other content by its kind; an error is one."""
     found = read_call(asked(text="é"), "application/x-ndjson", answer)

@@ -13,15 +13,9 @@ from llmproxy.core.traffic.frames import Frame
 from llmproxy.core.websocket import LONGEST_REASON, FrameCanon, FrameMismatch, FramePlayer, cut, explain
 
 CONTEXT = MissContext(
-    mode="replay",
-    cassette="it's mine",
-    session="s",
-    key="v1:" + "0" * 64,
-    method="GET",
-    provider="openai",
-    operation="realtime",
-    store="x.db",
-)
+    mode="replay", cassette="it's mine", session="s", key="v1:" + "0" * 64, method="GET", provider="openai",
+    operation="realtime", store="x.db",
+)  # fmt: skip
 
 
 def missed(recorded: list[object], *said: object) -> FrameMismatch:
@@ -33,15 +27,12 @@ def missed(recorded: list[object], *said: object) -> FrameMismatch:
     return last
 
 
-@pytest.mark.parametrize(
-    ("mismatch", "reason", "text"),
-    [
-        (missed([{"a": 1}], {"a": 2}), "llmproxy: message 1 is not in recording #7; nearest 1 of 1 differs at $.a; see llmproxy why", "differs at $.a"),
-        (missed([{"a": 1}, {"b": 1}], {"b": 1}), "llmproxy: message 1 is not in recording #7; equals its message 2 of 2; see llmproxy why", "has it as message 2"),
-        (missed([], {"b": 1}), "llmproxy: message 1 is not in recording #7, which has none; see llmproxy why", "said nothing"),
-        (missed([{"a": 1}], {"a": 1}, {"a": 2}), "llmproxy: message 2 is not in recording #7; nearest 1 of 1 differs at $.a; see llmproxy why", "has no more"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("mismatch", "reason", "text"), [
+    (missed([{"a": 1}], {"a": 2}), "llmproxy: message 1 is not in recording #7; nearest 1 of 1 differs at $.a; see llmproxy why", "differs at $.a"),
+    (missed([{"a": 1}, {"b": 1}], {"b": 1}), "llmproxy: message 1 is not in recording #7; equals its message 2 of 2; see llmproxy why", "has it as message 2"),
+    (missed([], {"b": 1}), "llmproxy: message 1 is not in recording #7, which has none; see llmproxy why", "said nothing"),
+    (missed([{"a": 1}], {"a": 1}, {"a": 2}), "llmproxy: message 2 is not in recording #7; nearest 1 of 1 differs at $.a; see llmproxy why", "has no more"),
+])  # fmt: skip
 def test_the_reason_is_short_and_the_text_tells_all(mismatch: FrameMismatch, reason: str, text: str) -> None:
     """The close frame names recording, nearest message and path; the journal what to type."""
     miss = explain(CONTEXT, 7, mismatch)

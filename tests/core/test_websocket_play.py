@@ -62,37 +62,31 @@ def said(value: object, operation: str = "realtime", **how: Any) -> bytes:  # no
     return canon(operation, **how)(value if isinstance(value, (str, bytes)) else json.dumps(value)).body
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "operation"),
-    [
-        ('{"type": "a", "x": 1.0}', '{"x":1,"type":"\\u0061"}', "realtime"),
-        ({"type": "a", "event_id": "event_1"}, {"type": "a"}, "realtime"),
-        ({"item": {"id": "item_x", "type": "message"}}, {"item": {"id": "item_y", "type": "message"}}, "realtime"),
-        ({"type": "response.create", "event_id": "1", "metadata": {"run": 1}, "input": "a"},
-         {"type": "response.create", "input": "a"}, "responses"),
-        ('{"setup": {"model": "m"}}', b'{"setup":{"model":"m"}}', "/ws/live"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("one", "other", "operation"), [
+    ('{"type": "a", "x": 1.0}', '{"x":1,"type":"\\u0061"}', "realtime"),
+    ({"type": "a", "event_id": "event_1"}, {"type": "a"}, "realtime"),
+    ({"item": {"id": "item_x", "type": "message"}}, {"item": {"id": "item_y", "type": "message"}}, "realtime"),
+    ({"type": "response.create", "event_id": "1", "metadata": {"run": 1}, "input": "a"},
+     {"type": "response.create", "input": "a"}, "responses"),
+    ('{"setup": {"model": "m"}}', b'{"setup":{"model":"m"}}', "/ws/live"),
+])  # fmt: skip
 def test_what_does_not_count(one: object, other: object, operation: str) -> None:
     """How JSON is written, ids that SDKs make up, and what does not count in the same request over HTTP."""
     assert said(one, operation) == said(other, operation)
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "operation"),
-    [
-        ({"type": "a", "event_id": "event_1"}, {"type": "a"}, "/ws/live"),
-        ({"type": "a", "inner": {"event_id": "1"}}, {"type": "a", "inner": {"event_id": "2"}}, "realtime"),
-        ({"type": "response.create", "input": "a"}, {"type": "response.create", "input": "b"}, "responses"),
-        ({"type": "response.create"}, {"type": "response.cancel"}, "responses"),
-        ({"item_id": "item_1"}, {"item_id": "item_2"}, "realtime"),
-        ("text", "texts", "realtime"),
-        (b"\x00\x01", b"\x00\x02", "realtime"),
-        (b"\xfftext", "text", "realtime"),
-        ([1, 2], [2, 1], "realtime"),
-        ("", "{}", "realtime"),
-    ],
-)
+@pytest.mark.parametrize(("one", "other", "operation"), [
+    ({"type": "a", "event_id": "event_1"}, {"type": "a"}, "/ws/live"),
+    ({"type": "a", "inner": {"event_id": "1"}}, {"type": "a", "inner": {"event_id": "2"}}, "realtime"),
+    ({"type": "response.create", "input": "a"}, {"type": "response.create", "input": "b"}, "responses"),
+    ({"type": "response.create"}, {"type": "response.cancel"}, "responses"),
+    ({"item_id": "item_1"}, {"item_id": "item_2"}, "realtime"),
+    ("text", "texts", "realtime"),
+    (b"\x00\x01", b"\x00\x02", "realtime"),
+    (b"\xfftext", "text", "realtime"),
+    ([1, 2], [2, 1], "realtime"),
+    ("", "{}", "realtime"),
+])  # fmt: skip
 def test_what_counts(one: object, other: object, operation: str) -> None:
     """Everything else: a wrong hit is worse than a miss."""
     assert said(one, operation) != said(other, operation)

@@ -76,29 +76,23 @@ def test_without_secrets_nothing_is_overwritten() -> None:
 DONE = Frame(2, client=False, data='{"type": "response.done"}')
 
 
-@pytest.mark.parametrize(
-    ("frames", "expected"),
-    [
-        ([], Ending.CUT),
-        ([DONE], Ending.CUT),
-        ([DONE, Frame(3, client=True, close=1000)], Ending.COMPLETE),
-        ([Frame(3, client=False, close=1011)], Ending.COMPLETE),
-        ([Frame(3, client=False, close=1005)], Ending.COMPLETE),
-        ([DONE, Frame(3, client=True, close=CUT)], Ending.COMPLETE),
-        (
-            [
-                Frame(1, client=False, data=b'{"serverContent": {"turnComplete": true}}'),
-                Frame(3, client=True, close=CUT),
-            ],
-            Ending.COMPLETE,
-        ),
-        ([DONE, Frame(3, client=False, close=CUT)], Ending.CUT),
-        ([DONE, Frame(3, client=True, data="more"), Frame(4, client=True, close=CUT)], Ending.CUT),
-        ([Frame(2, client=False, data='{"type": "response.created"}'), Frame(3, client=True, close=CUT)], Ending.CUT),
-        ([Frame(3, client=True, close=CUT)], Ending.CUT),
-        ([Frame(2, client=False, data="[1]"), Frame(3, client=True, close=CUT)], Ending.CUT),
-    ],
-)
+@pytest.mark.parametrize(("frames", "expected"), [
+    ([], Ending.CUT),
+    ([DONE], Ending.CUT),
+    ([DONE, Frame(3, client=True, close=1000)], Ending.COMPLETE),
+    ([Frame(3, client=False, close=1011)], Ending.COMPLETE),
+    ([Frame(3, client=False, close=1005)], Ending.COMPLETE),
+    ([DONE, Frame(3, client=True, close=CUT)], Ending.COMPLETE),
+    (
+        [Frame(1, client=False, data=b'{"serverContent": {"turnComplete": true}}'), Frame(3, client=True, close=CUT)],
+        Ending.COMPLETE,
+    ),
+    ([DONE, Frame(3, client=False, close=CUT)], Ending.CUT),
+    ([DONE, Frame(3, client=True, data="more"), Frame(4, client=True, close=CUT)], Ending.CUT),
+    ([Frame(2, client=False, data='{"type": "response.created"}'), Frame(3, client=True, close=CUT)], Ending.CUT),
+    ([Frame(3, client=True, close=CUT)], Ending.CUT),
+    ([Frame(2, client=False, data="[1]"), Frame(3, client=True, close=CUT)], Ending.CUT),
+])  # fmt: skip
 def test_what_counts_as_whole(frames: list[Frame], expected: Ending) -> None:
     """Closed properly, or left by a client to which the server owed nothing (as with HTTP, where clients hang up after the terminator)."""
     assert ending(frames) is expected

@@ -253,25 +253,22 @@ def test_what_cannot_be_meant_is_refused_at_the_start(tape: Path, tmp_path: Path
         Rig("replay", tape, faults=str(broken)).start()
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "whole", "holds"),
-    [
-        ("cut-frame", "stream", False, EVENTS[1]),
-        ("cut-character", "stream", False, b"data: "),
-        ("early-end", "stream", True, EVENTS[1]),
-        ("error-event", "stream", True, b'"type":"server_error"'),
-        ("malformed-json", "stream", True, b"[DONE]"),
-        ("malformed-json", "hi", True, b'"choices"'),
-        ("empty-body", "hi", True, b""),
-        ("empty-answer", "hi", True, b'"content":""'),
-        ("length", "hi", True, b'"finish_reason":"length"'),
-        ("content-filter", "stream", True, b'"finish_reason":"content_filter"'),
-        ("refusal", "hi", True, b'"refusal":"I\'m sorry'),
-        ("truncated-arguments", "tool", True, b'"arguments":"{\\"city\\":'),
-        ("duplicate-call", "tool", True, b"get_weather"),
-        ("unknown-tool", "tool", True, b"get_weather_v2"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "text", "whole", "holds"), [
+    ("cut-frame", "stream", False, EVENTS[1]),
+    ("cut-character", "stream", False, b"data: "),
+    ("early-end", "stream", True, EVENTS[1]),
+    ("error-event", "stream", True, b'"type":"server_error"'),
+    ("malformed-json", "stream", True, b"[DONE]"),
+    ("malformed-json", "hi", True, b'"choices"'),
+    ("empty-body", "hi", True, b""),
+    ("empty-answer", "hi", True, b'"content":""'),
+    ("length", "hi", True, b'"finish_reason":"length"'),
+    ("content-filter", "stream", True, b'"finish_reason":"content_filter"'),
+    ("refusal", "hi", True, b'"refusal":"I\'m sorry'),
+    ("truncated-arguments", "tool", True, b'"arguments":"{\\"city\\":'),
+    ("duplicate-call", "tool", True, b"get_weather"),
+    ("unknown-tool", "tool", True, b"get_weather_v2"),
+])  # fmt: skip
 def test_a_broken_answer_is_sent_and_the_retry_is_whole(
     tape: Path, kind: str, text: str, whole: bool, holds: bytes
 ) -> None:

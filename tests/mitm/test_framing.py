@@ -56,24 +56,21 @@ def head(*lines: str, first: str = "POST /x HTTP/1.1") -> Head:
     return parse_head("\r\n".join((first, "Host: h", *lines, "", "")).encode("latin-1"))
 
 
-@pytest.mark.parametrize(
-    ("lines", "first", "expected"),
-    [
-        ((), "POST /x HTTP/1.1", {"keep_alive": True, "length": 0, "expects": False, "http10": False}),
-        ((), "POST /x HTTP/1.0", {"keep_alive": False, "http10": True}),
-        (("Connection: Keep-Alive",), "GET / HTTP/1.0", {"keep_alive": True}),
-        (("Connection: foo, CLOSE",), "GET / HTTP/1.1", {"keep_alive": False}),
-        (("connection: a", "Connection: close"), "GET / HTTP/1.1", {"keep_alive": False}),
-        (("Content-Length: 5", "content-length: 5"), "POST / HTTP/1.1", {"length": 5}),
-        (("Transfer-Encoding: Chunked",), "POST / HTTP/1.1", {"length": None}),
-        (("Expect: 100-Continue",), "POST / HTTP/1.1", {"expects": True}),
-        (("Expect: 100-continue",), "POST / HTTP/1.0", {"expects": False}),
-        (("Upgrade: h2c",), "GET / HTTP/1.1", {"upgrade": ""}),
-        (("Upgrade: WebSocket", "Connection: Upgrade"), "GET / HTTP/1.1", {"upgrade": "websocket"}),
-        (("X-A:\t padded \t",), "GET / HTTP/1.1", {"headers": (("Host", "h"), ("X-A", "padded"))}),
-        (("X-A: \xe9",), "GET / HTTP/1.1", {"headers": (("Host", "h"), ("X-A", "\xe9"))}),
-    ],
-)
+@pytest.mark.parametrize(("lines", "first", "expected"), [
+    ((), "POST /x HTTP/1.1", {"keep_alive": True, "length": 0, "expects": False, "http10": False}),
+    ((), "POST /x HTTP/1.0", {"keep_alive": False, "http10": True}),
+    (("Connection: Keep-Alive",), "GET / HTTP/1.0", {"keep_alive": True}),
+    (("Connection: foo, CLOSE",), "GET / HTTP/1.1", {"keep_alive": False}),
+    (("connection: a", "Connection: close"), "GET / HTTP/1.1", {"keep_alive": False}),
+    (("Content-Length: 5", "content-length: 5"), "POST / HTTP/1.1", {"length": 5}),
+    (("Transfer-Encoding: Chunked",), "POST / HTTP/1.1", {"length": None}),
+    (("Expect: 100-Continue",), "POST / HTTP/1.1", {"expects": True}),
+    (("Expect: 100-continue",), "POST / HTTP/1.0", {"expects": False}),
+    (("Upgrade: h2c",), "GET / HTTP/1.1", {"upgrade": ""}),
+    (("Upgrade: WebSocket", "Connection: Upgrade"), "GET / HTTP/1.1", {"upgrade": "websocket"}),
+    (("X-A:\t padded \t",), "GET / HTTP/1.1", {"headers": (("Host", "h"), ("X-A", "padded"))}),
+    (("X-A: \xe9",), "GET / HTTP/1.1", {"headers": (("Host", "h"), ("X-A", "\xe9"))}),
+])  # fmt: skip
 def test_a_head_says_how_the_request_goes_on(lines: tuple[str, ...], first: str, expected: dict[str, object]) -> None:
     """Length, keep-alive, Expect and Upgrade as HTTP/1 defines them."""
     made = head(*lines, first=first)
@@ -175,16 +172,13 @@ def test_a_request_with_another_body_says_its_framing_anew() -> None:
     assert (made[0].length, made[1]) == (1, b"n")
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        "GET /v1/x?key=hunter2-hunter2 HTTX/1\r\n",
-        "POST /v1/x HTTP/1.1\r\nAuthorization Bearer hunter2-hunter2\r\n",
-        "POST /v1/x HTTP/1.1\r\nhunter2-hunter2\r\n",
-        "POST /v1/x HTTP/1.1\r\nx-api-key : hunter2-hunter2\r\n",
-        "POST /v1/x HTTP/1.1\r\ncontent-length: hunter2-hunter2\r\n",
-    ],
-)
+@pytest.mark.parametrize("head", [
+    "GET /v1/x?key=hunter2-hunter2 HTTX/1\r\n",
+    "POST /v1/x HTTP/1.1\r\nAuthorization Bearer hunter2-hunter2\r\n",
+    "POST /v1/x HTTP/1.1\r\nhunter2-hunter2\r\n",
+    "POST /v1/x HTTP/1.1\r\nx-api-key : hunter2-hunter2\r\n",
+    "POST /v1/x HTTP/1.1\r\ncontent-length: hunter2-hunter2\r\n",
+])  # fmt: skip
 def test_a_broken_head_is_not_quoted(head: str) -> None:
     """Errors are logged, and a key can stand anywhere in a head that cannot be read."""
     with pytest.raises(FramingError) as error:

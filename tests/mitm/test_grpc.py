@@ -180,13 +180,10 @@ def test_a_call_that_failed_is_asked_anew(tmp_path: Path) -> None:
     assert [each.response.ending.value for each in recorded(store)] == ["complete", "complete"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "code"),
-    [
-        ("http-429", "RESOURCE_EXHAUSTED"), ("http-500", "INTERNAL"), ("http-503", "UNAVAILABLE"),
-        ("http-529", "UNAVAILABLE"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "code"), [
+    ("http-429", "RESOURCE_EXHAUSTED"), ("http-500", "INTERNAL"), ("http-503", "UNAVAILABLE"),
+    ("http-529", "UNAVAILABLE"),
+])  # fmt: skip
 def test_an_injected_failure_is_a_status_of_grpc(tmp_path: Path, kind: str, code: str) -> None:
     """Not one of HTTP, in which clients see an unknown failure; the next attempt has the recorded answer."""
     with Upstream() as up:

@@ -428,13 +428,10 @@ def test_after_a_refused_connect_nothing_more_is_served(tape: Path) -> None:
         rig.wait_idle()
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        b"\x00\xff\xfe not tls\r\n\r\n", b"\x16\x03\x01\x00\x05hello", b"\x16\x03\x01\xff\xff" + b"x" * 300,
-        b"GET\r\n\r\n",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("garbage", [
+    b"\x00\xff\xfe not tls\r\n\r\n", b"\x16\x03\x01\x00\x05hello", b"\x16\x03\x01\xff\xff" + b"x" * 300,
+    b"GET\r\n\r\n",
+])  # fmt: skip
 def test_garbage_after_connect_ends_the_connection(tape: Path, garbage: bytes) -> None:
     """No hang, no connection upstream, and the proxy serves the next client."""
     with Provider(check=False) as p, Rig("replay", tape, {"openai": p.url}, forward=True) as rig:
@@ -593,15 +590,12 @@ def raising(part: str, base: type, method: str) -> dict[str, type]:
     return {part: made}
 
 
-@pytest.mark.parametrize(
-    ("part", "base", "method"),
-    [
-        ("intercept", Intercept, "_explain_refusal"), ("intercept", Intercept, "_report_refusal"),
-        ("choice", NextLayerChoice, "_choose"), ("dispatcher", Dispatcher, "in_scope"),
-        ("dispatcher", Dispatcher, "mode_of"), ("stages", Stages, "begin"), ("layer", ReplayLayer, "_open"),
-        ("recorder", Recorder, "requestheaders"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("part", "base", "method"), [
+    ("intercept", Intercept, "_explain_refusal"), ("intercept", Intercept, "_report_refusal"),
+    ("choice", NextLayerChoice, "_choose"), ("dispatcher", Dispatcher, "in_scope"),
+    ("dispatcher", Dispatcher, "mode_of"), ("stages", Stages, "begin"), ("layer", ReplayLayer, "_open"),
+    ("recorder", Recorder, "requestheaders"),
+])  # fmt: skip
 @pytest.mark.parametrize("mode", ["replay", "record"])
 def test_what_raises_opens_nothing(tape: Path, mode: str, part: str, base: type, method: str) -> None:
     """Whatever of ours fails: no connection upstream, no answer from it, and no client that waits for ever."""

@@ -242,22 +242,18 @@ def batch(status: str, ident: str = "batch_1") -> Answer:
 
 
 LINES = b'{"custom_id":"1","response":{"status_code":200}}\n{"custom_id":"2","response":{"status_code":200}}\n'
-BATCH = Script(
-    (
-        Step(json_answer({"id": "file-in1", "object": "file", "purpose": "batch"}), path="/v1/files", method="POST"),
-        Step(batch("validating"), path="/v1/batches", method="POST"),
-        Step(batch("in_progress"), path="/v1/batches/batch_1", times=2),
-        Step(batch("completed"), path="/v1/batches/batch_1"),
-        Step(
-            Answer(200, (("content-type", "application/jsonl"),), (Piece(LINES),)), path="/v1/files/file-out1/content"
-        ),
-        Step(
-            json_answer({"id": "file-in1", "object": "file", "deleted": True}),
-            path="/v1/files/file-in1",
-            method="DELETE",
-        ),
-    )
-)
+BATCH = Script((
+    Step(json_answer({"id": "file-in1", "object": "file", "purpose": "batch"}), path="/v1/files", method="POST"),
+    Step(batch("validating"), path="/v1/batches", method="POST"),
+    Step(batch("in_progress"), path="/v1/batches/batch_1", times=2),
+    Step(batch("completed"), path="/v1/batches/batch_1"),
+    Step(Answer(200, (("content-type", "application/jsonl"),), (Piece(LINES),)), path="/v1/files/file-out1/content"),
+    Step(
+        json_answer({"id": "file-in1", "object": "file", "deleted": True}),
+        path="/v1/files/file-in1",
+        method="DELETE",
+    ),
+))  # fmt: skip
 
 
 def upload(boundary: str) -> bytes:

@@ -57,15 +57,12 @@ def test_a_recorded_service_is_not_asked_again(tape: Path, service: CountingServ
     assert [outcome.decision for outcome in rig.outcomes] == ["REPLAY", "REPLAY"]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body"),
-    [
-        ("POST", "/invoices", b'{"customer": "ann", "amount": 8}'),
-        ("POST", "/refunds", INVOICE),
-        ("PUT", "/invoices", INVOICE),
-        ("GET", "/invoices?page=3", b""),
-    ],
-)
+@pytest.mark.parametrize(("method", "path", "body"), [
+    ("POST", "/invoices", b'{"customer": "ann", "amount": 8}'),
+    ("POST", "/refunds", INVOICE),
+    ("PUT", "/invoices", INVOICE),
+    ("GET", "/invoices?page=3", b""),
+])  # fmt: skip
 def test_what_was_never_recorded_is_refused_and_named(
     tape: Path, service: CountingService, method: str, path: str, body: bytes
 ) -> None:

@@ -532,18 +532,15 @@ def test_an_unreachable_upstream_is_a_readable_502(tmp_path: Path, mode: str, he
     assert mode == "passthrough" or recorded(store) == []
 
 
-@pytest.mark.parametrize(
-    ("cause", "said"),
-    [
-        ("[Errno -2] Name or service not known", "Name or service not known"),
-        (f"[Errno {errno.ECONNREFUSED}] Connect call failed ('::1', 1, 0, 0)", os.strerror(errno.ECONNREFUSED)),
-        (
-            f"Multiple exceptions: [Errno {errno.EHOSTUNREACH}] Connect call failed ('::1', 1, 0, 0), [Errno 111] Connect call",
-            os.strerror(errno.EHOSTUNREACH),
-        ),
-        ("server closed connection", "server closed connection"),
-    ],
-)
+@pytest.mark.parametrize(("cause", "said"), [
+    ("[Errno -2] Name or service not known", "Name or service not known"),
+    (f"[Errno {errno.ECONNREFUSED}] Connect call failed ('::1', 1, 0, 0)", os.strerror(errno.ECONNREFUSED)),
+    (
+        f"Multiple exceptions: [Errno {errno.EHOSTUNREACH}] Connect call failed ('::1', 1, 0, 0), [Errno 111] Connect call",
+        os.strerror(errno.EHOSTUNREACH),
+    ),
+    ("server closed connection", "server closed connection"),
+])  # fmt: skip
 def test_a_reason_is_told_in_words(cause: str, said: str) -> None:
     """Numbers and tuples of asyncio are for programmers."""
     assert plain_cause(cause) == said

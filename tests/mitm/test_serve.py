@@ -392,13 +392,10 @@ def test_a_store_that_appears_later_is_replayed(tmp_path: Path) -> None:
         assert c.ask(chat("hi")).status == 200
 
 
-@pytest.mark.parametrize(
-    ("host", "said"),
-    [
-        ("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("127.0.0.1", "127.0.0.1"), ("localhost", "localhost"),
-        ("fe80::1", "[fe80::1]"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("host", "said"), [
+    ("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("127.0.0.1", "127.0.0.1"), ("localhost", "localhost"),
+    ("fe80::1", "[fe80::1]"),
+])  # fmt: skip
 def test_the_base_url_that_is_printed_can_be_used(host: str, said: str) -> None:
     """Bound to every address, one of them is said: no client can ask for all."""
     assert reached_at(host) == said

@@ -74,14 +74,11 @@ def test_lies_are_recorded_and_replayed_as_what_they_are(tmp_path: Path) -> None
                 assert said == (coding or "plain")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "CONNECT ::::: HTTP/1.1", "CONNECT /v1/x HTTP/1.1", "CONNECT * HTTP/1.1", "CONNECT http://x/ HTTP/1.1", "CONNECT x HTTP/1.1", "CONNECT x:0 HTTP/1.1",
-        "CONNECT x:99999 HTTP/1.1", "CONNECT x:80:80 HTTP/1.1", "CONNECT u:p@x:80 HTTP/1.1", "CONNECT [::1:80 HTTP/1.1", "CONNECT <script>:80 HTTP/1.1",
-        "connect x:443 HTTP/1.1", "Connect x:443 HTTP/1.1", "CONNECT x:443 HTTP/3.0", "CONNECT x:443", "CONNECT  x:443 HTTP/1.1", "CONNECT \xff:443 HTTP/1.1",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("line", [
+    "CONNECT ::::: HTTP/1.1", "CONNECT /v1/x HTTP/1.1", "CONNECT * HTTP/1.1", "CONNECT http://x/ HTTP/1.1", "CONNECT x HTTP/1.1", "CONNECT x:0 HTTP/1.1",
+    "CONNECT x:99999 HTTP/1.1", "CONNECT x:80:80 HTTP/1.1", "CONNECT u:p@x:80 HTTP/1.1", "CONNECT [::1:80 HTTP/1.1", "CONNECT <script>:80 HTTP/1.1",
+    "connect x:443 HTTP/1.1", "Connect x:443 HTTP/1.1", "CONNECT x:443 HTTP/3.0", "CONNECT x:443", "CONNECT  x:443 HTTP/1.1", "CONNECT \xff:443 HTTP/1.1",
+])  # fmt: skip
 @pytest.mark.parametrize("field", ["host: x", "no field at all", "content-length: -1", "transfer-encoding: x"])
 def test_a_connect_that_names_no_place_is_refused_in_words(rig: Rig, line: str, field: str) -> None:
     """Never by a page in HTML, which says nothing of us and repeats what was sent."""

@@ -53,13 +53,11 @@ async def realtime(peer: Peer) -> None:
         elif heard["type"] == "response.create":
             turn += 1
             ids = {"response_id": f"resp_{turn}", "item_id": f"item_{turn}", "output_index": 0, "content_index": 0}
-            await peer.say(
-                {
-                    "type": "response.created",
-                    "event_id": f"event_c{turn}",
-                    "response": {"id": f"resp_{turn}", "status": "in_progress"},
-                }
-            )
+            await peer.say({
+                "type": "response.created",
+                "event_id": f"event_c{turn}",
+                "response": {"id": f"resp_{turn}", "status": "in_progress"},
+            })  # fmt: skip
             for piece in ("one ", "two ", "three"):
                 await peer.say(
                     {"type": "response.output_text.delta", "event_id": f"event_{turn}{piece}", "delta": piece, **ids}

@@ -414,16 +414,13 @@ def test_a_switch_that_nobody_asked_for_goes_nowhere(tmp_path: Path, upgrade: by
     assert recorded(tmp_path / "x.db") == []
 
 
-@pytest.mark.parametrize(
-    ("offered", "kept"),
-    [
-        ("permessage-deflate; client_max_window_bits", "permessage-deflate; client_max_window_bits"),
-        ("x-webkit-deflate-frame, permessage-deflate", "permessage-deflate"),
-        ("permessage-deflate; server_max_window_bits=8, permessage-deflate", "permessage-deflate"),
-        ("permessage-deflate; server_max_window_bits=8", None),
-        ("bbf-usp-protocol", None),
-    ],
-)
+@pytest.mark.parametrize(("offered", "kept"), [
+    ("permessage-deflate; client_max_window_bits", "permessage-deflate; client_max_window_bits"),
+    ("x-webkit-deflate-frame, permessage-deflate", "permessage-deflate"),
+    ("permessage-deflate; server_max_window_bits=8, permessage-deflate", "permessage-deflate"),
+    ("permessage-deflate; server_max_window_bits=8", None),
+    ("bbf-usp-protocol", None),
+])  # fmt: skip
 def test_only_what_can_be_taken_apart_is_offered(offered: str, kept: str | None) -> None:
     """The relay (mitmproxy) knows permessage-deflate alone, and zlib no window of 8 bits."""
     fields = {"Sec-WebSocket-Extensions": offered, "Upgrade": "WebSocket", "Connection": "keep-alive, Upgrade"}

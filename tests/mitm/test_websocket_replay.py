@@ -149,17 +149,14 @@ def test_how_json_is_written_and_random_event_ids_do_not_count(store: Path) -> N
         assert client.hear()["of"] == "one"
 
 
-@pytest.mark.parametrize(
-    ("said", "reason", "path"),
-    [
-        ([{"type": "say", "text": "other"}], "message 1 is not in recording #1; nearest 1 of 2 differs at $.text", "$.text"),
-        ([{"type": "say", "text": "two"}], "message 1 is not in recording #1; equals its message 2 of 2", ""),
-        (["no JSON"], "message 1 is not in recording #1", ""),
-        ([b"\x00\x01"], "message 1 is not in recording #1", ""),
-        (["", {"type": "say", "text": "one"}], "message 1 is not in recording #1", ""),
-        ([{"type": "say", "text": "one"}, {"type": "say", "text": "two"}, {"type": "say", "text": "three"}], "message 3 is not in recording", "$.text"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("said", "reason", "path"), [
+    ([{"type": "say", "text": "other"}], "message 1 is not in recording #1; nearest 1 of 2 differs at $.text", "$.text"),
+    ([{"type": "say", "text": "two"}], "message 1 is not in recording #1; equals its message 2 of 2", ""),
+    (["no JSON"], "message 1 is not in recording #1", ""),
+    ([b"\x00\x01"], "message 1 is not in recording #1", ""),
+    (["", {"type": "say", "text": "one"}], "message 1 is not in recording #1", ""),
+    ([{"type": "say", "text": "one"}, {"type": "say", "text": "two"}, {"type": "say", "text": "three"}], "message 3 is not in recording", "$.text"),
+])  # fmt: skip
 def test_what_was_never_said_closes_the_socket(store: Path, said: list[object], reason: str, path: str) -> None:
     """4404 with a reason that names the nearest recorded message; the whole story is in the journal; it counts as a miss."""
     with Rig("replay", store) as rig, Client(rig.port) as client:

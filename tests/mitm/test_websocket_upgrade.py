@@ -38,14 +38,11 @@ def test_an_upgrade_may_pass() -> None:
     check_upgrade(head())
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        head("POST /v1/realtime HTTP/1.1"), head("GET /v1/realtime HTTP/1.0"), head(Sec_WebSocket_Version="8"),
-        head(Sec_WebSocket_Version=None), head(Sec_WebSocket_Key=None), head(Content_Length="3"),
-        head(Transfer_Encoding="chunked"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("bad", [
+    head("POST /v1/realtime HTTP/1.1"), head("GET /v1/realtime HTTP/1.0"), head(Sec_WebSocket_Version="8"),
+    head(Sec_WebSocket_Version=None), head(Sec_WebSocket_Key=None), head(Content_Length="3"),
+    head(Transfer_Encoding="chunked"),
+])  # fmt: skip
 def test_what_only_claims_to_be_one_is_refused(bad: Head) -> None:
     """Each of these would be a raw tunnel, or a request that two readers understand differently."""
     with pytest.raises(RefusedError, match="no upgrade to a WebSocket"):
@@ -57,15 +54,12 @@ def test_refusals_let_clients_fall_back() -> None:
     assert (UpgradeRefused.status, UpgradeMissed.status, UpgradeMissed.code) == (426, 426, "llmproxy_cache_miss")
 
 
-@pytest.mark.parametrize(
-    ("offered", "key"),
-    [
-        ("realtime, openai-insecure-api-key.ek_123, openai-beta.realtime-v1", "ek_123"),
-        ("openai-insecure-api-key.sk-a.b", "sk-a.b"),
-        ("realtime", None),
-        (None, None),
-    ],
-)
+@pytest.mark.parametrize(("offered", "key"), [
+    ("realtime, openai-insecure-api-key.ek_123, openai-beta.realtime-v1", "ek_123"),
+    ("openai-insecure-api-key.sk-a.b", "sk-a.b"),
+    ("realtime", None),
+    (None, None),
+])  # fmt: skip
 def test_a_browsers_key_is_found(offered: str | None, key: str | None) -> None:
     """It cannot set headers, so the key stands among the subprotocols."""
     assert subprotocol_key(head(Sec_WebSocket_Protocol=offered)) == key

@@ -171,13 +171,9 @@ class World:
     def talk(self, dialect: Dialect) -> Talk:
         """Begin a conversation."""
         return Talk(
-            dialect,
-            stream=self.chance(0.5),
-            says_attempts=self.chance(0.4),
-            renumbers=self.chance(0.3),
-            forgets=self.chance(0.15),
-            hides=self.chance(0.3),
-        )
+            dialect, stream=self.chance(0.5), says_attempts=self.chance(0.4), renumbers=self.chance(0.3),
+            forgets=self.chance(0.15), hides=self.chance(0.3),
+        )  # fmt: skip
 
     def aside(self, dialect: Dialect) -> Generator[Exchange]:
         """Make a judge speak in between: nothing of it is the agent's."""

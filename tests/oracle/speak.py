@@ -178,13 +178,9 @@ def _chat_pieces(said: Said) -> Iterable[tuple[str, Json]]:
             yield delta({"tool_calls": [{"index": index, **call}]})
             continue
         first, second = split(call["function"]["arguments"])
-        yield delta(
-            {
-                "tool_calls": [
-                    {"index": index, **call, "function": {"name": call["function"]["name"], "arguments": first}}
-                ]
-            }
-        )
+        yield delta({
+            "tool_calls": [{"index": index, **call, "function": {"name": call["function"]["name"], "arguments": first}}]
+        })  # fmt: skip
         yield delta({"tool_calls": [{"index": index, "function": {"arguments": second}}]})
     yield delta({}, "stop")
 
@@ -203,12 +199,10 @@ def _items(said: Said) -> list[Json]:
             items.append({"type": "shell_call", "id": f"i{call.id}", "call_id": call.id, "action": call.arguments})
         else:
             arguments = json.dumps(call.arguments)
-            items.append(
-                {
-                    "type": "function_call", "id": f"i{call.id}", "call_id": call.id, "name": call.name,
-                    "arguments": arguments,
-                }
-            )  # fmt: skip
+            items.append({
+                "type": "function_call", "id": f"i{call.id}", "call_id": call.id, "name": call.name,
+                "arguments": arguments,
+            })  # fmt: skip
     return items + ([{"type": "robot_call", "call_id": "r1", "name": "deleteTask"}] if said.strange else [])
 
 

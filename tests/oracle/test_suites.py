@@ -72,12 +72,10 @@ def written(seed: int, service: Service) -> Play:
         last = moment.states[-1]
         play.parts.append(
             Part(
-                exchanges[after:late],
-                partial(service.put, moment.states[0]),
-                exchanges[late:until],
+                exchanges[after:late], partial(service.put, moment.states[0]), exchanges[late:until],
                 partial(service.put, last),
             )
-        )
+        )  # fmt: skip
         said, true, must = wires(number)
         talk = {"chat": f"step {number}", **said}
         about = claim_created(random)

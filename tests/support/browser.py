@@ -74,12 +74,9 @@ class Browser:
                    f"--user-data-dir={self._folder.name}", "--remote-debugging-pipe"]  # fmt: skip
         command = [sys.executable, "-c", ITS_PIPES, str(to_browser), str(from_browser), chromium(), *options]
         self._process = subprocess.Popen(
-            command,
-            pass_fds=(to_browser, from_browser),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            command, pass_fds=(to_browser, from_browser), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True,
-        )
+        )  # fmt: skip
         os.close(to_browser)
         os.close(from_browser)
         self._numbers = itertools.count(1)

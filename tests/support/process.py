@@ -81,14 +81,9 @@ class Process:
         with self.out_path.open("wb") as out, self.err_path.open("wb") as err:
             # In a group of its own, so that a Ctrl-C at the terminal reaches pytest alone and it ends its children in order.
             self.popen = subprocess.Popen(
-                command,
-                cwd=cwd,
-                env=dict(env),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
+                command, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                 start_new_session=True,
-            )
+            )  # fmt: skip
 
     @property
     def stdout(self) -> str:

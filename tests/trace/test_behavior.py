@@ -45,42 +45,34 @@ def test_retries_do_not_change_it() -> None:
     assert first.behavior_fingerprint == second.behavior_fingerprint
 
 
-@pytest.mark.parametrize(
-    "changed",
+@pytest.mark.parametrize("changed", [
+    [chat(1, [SYSTEM, user("Weather in Oslo?")], calling(call()))],
+    [chat(1, [SYSTEM, user("Weather in Paris?")], calling(call(arguments='{"city": "Oslo"}')))],
+    [chat(1, [SYSTEM, user("Weather in Paris?")], calling(call("get_time")))],
+    [chat(1, [SYSTEM, user("Weather in Paris?")], says("Sunny."))],
     [
-        [chat(1, [SYSTEM, user("Weather in Oslo?")], calling(call()))],
-        [chat(1, [SYSTEM, user("Weather in Paris?")], calling(call(arguments='{"city": "Oslo"}')))],
-        [chat(1, [SYSTEM, user("Weather in Paris?")], calling(call("get_time")))],
-        [chat(1, [SYSTEM, user("Weather in Paris?")], says("Sunny."))],
-        [
-            *loop()[:1],
-            chat(
-                2, [*[SYSTEM, user("Weather in Paris?")], calling(call()), result('{"temp": 5}')], says("18 degrees.")
-            ),
-        ],
+        *loop()[:1],
+        chat(2, [*[SYSTEM, user("Weather in Paris?")], calling(call()), result('{"temp": 5}')], says("18 degrees.")),
     ],
-)
+])  # fmt: skip
 def test_another_behaviour_has_another(changed: list[Any]) -> None:
     """Prompt, arguments, tool, answer and result all count."""
     same = Cassette(spans=list(build(loop()[: len(changed)])))
     assert Cassette(spans=list(build(changed))).behavior_fingerprint != same.behavior_fingerprint
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        ({"x": 1}, {"x": 1.0}, True),
-        ('{"b": 1, "a": 2}', '{"a":2,"b":1}', True),
-        ("at 2024-01-01T10:00:00Z", "at 2025-02-02T11:11:11Z", True),
-        ("3f2b8a7e-1111-4222-8333-444455556666", "3f2b8a7e-1111-4222-8333-444455556667", True),
-        ("see /tmp/abc/x", "see /tmp/def/y", True),
-        ("a  b\n", "a b", True),
-        ("2024-01-01", "2024-01-02", False),
-        ("room 12", "room 13", False),
-        ({"id": 1}, {"id": 2}, False),
-        (True, 1, False),
-    ],
-)
+@pytest.mark.parametrize(("one", "other", "same"), [
+    ({"x": 1}, {"x": 1.0}, True),
+    ('{"b": 1, "a": 2}', '{"a":2,"b":1}', True),
+    ("at 2024-01-01T10:00:00Z", "at 2025-02-02T11:11:11Z", True),
+    ("3f2b8a7e-1111-4222-8333-444455556666", "3f2b8a7e-1111-4222-8333-444455556667", True),
+    ("see /tmp/abc/x", "see /tmp/def/y", True),
+    ("a  b\n", "a b", True),
+    ("2024-01-01", "2024-01-02", False),
+    ("room 12", "room 13", False),
+    ({"id": 1}, {"id": 2}, False),
+    (True, 1, False),
+])  # fmt: skip
 def test_what_counts_in_values(one: Json, other: Json, same: bool) -> None:
     """Moments, ids and temporary paths do not; a date, a number, an id among the arguments does."""
     first, second = tools(("t", {"v": one})), tools(("t", {"v": other}))

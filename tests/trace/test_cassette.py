@@ -41,45 +41,39 @@ def test_the_flat_form_is_read() -> None:
     assert Cassette.from_dict(flat) == Cassette.from_dict(data) == weather()
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        {},
-        {"evalcraft_version": "99.0", "cassette": {"name": "future", "version": "7.0", "new": 1}, "spans": []},
-        {"spans": [SPAN | {"unheard": "of", "metadata": None}]},
-        {"cassette": {"provenance": {"models": ["m"], "new": 1}}},
-        {"spans": [SPAN | {"token_usage": {}}]},
-    ],
-)
+@pytest.mark.parametrize("data", [
+    {},
+    {"evalcraft_version": "99.0", "cassette": {"name": "future", "version": "7.0", "new": 1}, "spans": []},
+    {"spans": [SPAN | {"unheard": "of", "metadata": None}]},
+    {"cassette": {"provenance": {"models": ["m"], "new": 1}}},
+    {"spans": [SPAN | {"token_usage": {}}]},
+])  # fmt: skip
 def test_what_is_tolerated(data: dict[str, Any]) -> None:
     """An empty object, members and versions of the future, empty parts."""
     Cassette.from_dict(data)
 
 
-@pytest.mark.parametrize(
-    ("data", "kind", "words"),
-    [
-        ([], AttributeError, "must be an object, not a list"),
-        ("text", AttributeError, "must be an object"),
-        (None, AttributeError, "must be an object"),
-        ({"cassette": []}, AttributeError, "`cassette`"),
-        ({"cassette": None}, AttributeError, "`cassette`"),
-        ({"spans": "x"}, AttributeError, "`spans` must be a list"),
-        ({"spans": None}, TypeError, "`spans` must be a list"),
-        ({"spans": ["x"]}, AttributeError, "a span must be an object"),
-        ({"spans": [SPAN | {"kind": "dream"}]}, ValueError, "'dream' is not a kind"),
-        ({"spans": [SPAN | {"kind": ["x"]}]}, ValueError, "not a kind"),
-        ({"spans": [{"kind": "tool_call", "timestamp": 1}]}, KeyError, "no 'id'"),
-        ({"spans": [{"id": "1", "timestamp": 1}]}, KeyError, "no 'kind'"),
-        ({"spans": [{"id": "1", "kind": "tool_call"}]}, KeyError, "no 'timestamp'"),
-        ({"spans": [SPAN | {"token_usage": "many"}]}, AttributeError, "token_usage"),
-        ({"spans": [SPAN | {"token_usage": {"total_tokens": "3"}}]}, ValueError, "must be a number"),
-        ({"spans": [SPAN | {"duration_ms": "long"}]}, ValueError, "must be a number"),
-        ({"spans": [SPAN | {"cost_usd": True}]}, ValueError, "must be a number"),
-        ({"total_tokens": "999"}, ValueError, "must be a number"),
-        ({"cassette": {"provenance": "x"}}, AttributeError, "provenance"),
-    ],
-)
+@pytest.mark.parametrize(("data", "kind", "words"), [
+    ([], AttributeError, "must be an object, not a list"),
+    ("text", AttributeError, "must be an object"),
+    (None, AttributeError, "must be an object"),
+    ({"cassette": []}, AttributeError, "`cassette`"),
+    ({"cassette": None}, AttributeError, "`cassette`"),
+    ({"spans": "x"}, AttributeError, "`spans` must be a list"),
+    ({"spans": None}, TypeError, "`spans` must be a list"),
+    ({"spans": ["x"]}, AttributeError, "a span must be an object"),
+    ({"spans": [SPAN | {"kind": "dream"}]}, ValueError, "'dream' is not a kind"),
+    ({"spans": [SPAN | {"kind": ["x"]}]}, ValueError, "not a kind"),
+    ({"spans": [{"kind": "tool_call", "timestamp": 1}]}, KeyError, "no 'id'"),
+    ({"spans": [{"id": "1", "timestamp": 1}]}, KeyError, "no 'kind'"),
+    ({"spans": [{"id": "1", "kind": "tool_call"}]}, KeyError, "no 'timestamp'"),
+    ({"spans": [SPAN | {"token_usage": "many"}]}, AttributeError, "token_usage"),
+    ({"spans": [SPAN | {"token_usage": {"total_tokens": "3"}}]}, ValueError, "must be a number"),
+    ({"spans": [SPAN | {"duration_ms": "long"}]}, ValueError, "must be a number"),
+    ({"spans": [SPAN | {"cost_usd": True}]}, ValueError, "must be a number"),
+    ({"total_tokens": "999"}, ValueError, "must be a number"),
+    ({"cassette": {"provenance": "x"}}, AttributeError, "provenance"),
+])  # fmt: skip
 def test_what_is_refused(tmp_path: Path, data: Json, kind: type[Exception], words: str) -> None:
     """Each wrong file is CassetteCorrupt and the kind that the original raises; from a file the message names it."""
     for wanted in (kind, CassetteCorrupt):

@@ -18,13 +18,10 @@ def test_missing_names_the_file_and_a_command(tmp_path: Path) -> None:
         Cassette.load(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"", "the file is empty"), (b" \n", "the file is empty"), (b"\xff\xfe{", "not UTF-8"),
-        (b"[" * 100_000, "nested|cut off"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("data", "words"), [
+    (b"", "the file is empty"), (b" \n", "the file is empty"), (b"\xff\xfe{", "not UTF-8"),
+    (b"[" * 100_000, "nested|cut off"),
+])  # fmt: skip
 def test_what_is_no_json(tmp_path: Path, data: bytes, words: str) -> None:
     """Empty, binary, endlessly deep."""
     path = tmp_path / "x.json"

@@ -33,13 +33,10 @@ def test_defaults_of_a_span() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("usage", "cached"),
-    [
-        (TokenUsage(1, 2, 3, 4, 5), 9), (TokenUsage(1, 2, 3, 4, None), 4), (TokenUsage(1, 2, 3, None, None), None),
-        (TokenUsage(), 0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("usage", "cached"), [
+    (TokenUsage(1, 2, 3, 4, 5), 9), (TokenUsage(1, 2, 3, 4, None), 4), (TokenUsage(1, 2, 3, None, None), None),
+    (TokenUsage(), 0),
+])  # fmt: skip
 def test_cached_tokens(usage: TokenUsage, cached: int | None) -> None:
     """Read and written together; None only if neither is known."""
     assert usage.cached_tokens == cached

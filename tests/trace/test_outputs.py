@@ -40,36 +40,32 @@ def said(text: str) -> Cassette:
     return Cassette(output_text=text)
 
 
-@pytest.mark.parametrize(
-    ("result", "passed"),
-    [
-        (output_contains(said("Hello"), "ell"), True),
-        (output_contains(said("Hello"), "HELLO"), False),
-        (output_contains(said("Hello"), "HELLO", case_sensitive=False), True),
-        (output_matches(said("Hello 12"), r"\d+"), True),
-        (output_matches(said("Hello"), re.compile("^x")), False),
-        (output_json(said('{"a": 1}')), True),
-        (output_json(said(FENCED)), False),
-        (output_json(said(FENCED), embedded=True), True),
-        (output_json_schema(said('{"temp": 18}'), SCHEMA), True),
-        (output_json_schema(said('{"temp": "x"}'), SCHEMA), False),
-        (output_json_schema(said("x"), SCHEMA), False),
-        (output_json_schema(said(FENCED), Answer, embedded=True), True),
-        (output_json_schema(said("{}"), Answer), False),
-        (cost_under(weather(), 0.0005), True),
-        (cost_under(weather(), 0.0001), False),
-        (token_count_under(weather(), 135), True),
-        (token_count_under(weather(), 134), False),
-        (latency_under(weather(), 720.5), True),
-        (latency_under(weather(), 700), False),
-        (no_loops(weather()), True),
-        (no_loops(tools("a", "b", "a", "b")), True),
-        (no_loops(tools("a", "b", "a", "b", "a")), False),
-        (no_loops(tools("a", "a", "a"), max_tool_repeats=3), True),
-        (no_loops(tools(*[("a", {"page": n}) for n in range(9)])), True),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("result", "passed"), [
+    (output_contains(said("Hello"), "ell"), True),
+    (output_contains(said("Hello"), "HELLO"), False),
+    (output_contains(said("Hello"), "HELLO", case_sensitive=False), True),
+    (output_matches(said("Hello 12"), r"\d+"), True),
+    (output_matches(said("Hello"), re.compile("^x")), False),
+    (output_json(said('{"a": 1}')), True),
+    (output_json(said(FENCED)), False),
+    (output_json(said(FENCED), embedded=True), True),
+    (output_json_schema(said('{"temp": 18}'), SCHEMA), True),
+    (output_json_schema(said('{"temp": "x"}'), SCHEMA), False),
+    (output_json_schema(said("x"), SCHEMA), False),
+    (output_json_schema(said(FENCED), Answer, embedded=True), True),
+    (output_json_schema(said("{}"), Answer), False),
+    (cost_under(weather(), 0.0005), True),
+    (cost_under(weather(), 0.0001), False),
+    (token_count_under(weather(), 135), True),
+    (token_count_under(weather(), 134), False),
+    (latency_under(weather(), 720.5), True),
+    (latency_under(weather(), 700), False),
+    (no_loops(weather()), True),
+    (no_loops(tools("a", "b", "a", "b")), True),
+    (no_loops(tools("a", "b", "a", "b", "a")), False),
+    (no_loops(tools("a", "a", "a"), max_tool_repeats=3), True),
+    (no_loops(tools(*[("a", {"page": n}) for n in range(9)])), True),
+], ids=str)  # fmt: skip
 def test_the_table(result: AssertionResult, passed: bool) -> None:
     """What passes and what fails."""
     assert bool(result) is passed

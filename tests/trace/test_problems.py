@@ -13,13 +13,10 @@ from llmproxy.trace import Cassette
 from llmproxy.trace.model import TraceIncomplete, TraceNotJSON, TraceWrongShape, TraceWrongValue
 
 
-@pytest.mark.parametrize(
-    ("kind", "theirs"),
-    [
-        (TraceNotJSON, json.JSONDecodeError), (TraceWrongShape, AttributeError), (TraceIncomplete, KeyError),
-        (TraceWrongValue, ValueError),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "theirs"), [
+    (TraceNotJSON, json.JSONDecodeError), (TraceWrongShape, AttributeError), (TraceIncomplete, KeyError),
+    (TraceWrongValue, ValueError),
+])  # fmt: skip
 def test_each_is_both(kind: type[Exception], theirs: type[Exception]) -> None:
     """Ours and the original's, with our code."""
     assert issubclass(kind, theirs)

@@ -23,52 +23,48 @@ from tests.trace.runs import Json, tools, weather
 RUN = tools(("a", {"x": 1, "z": {"p": 1, "q": 2}}), "b", ("a", {"x": 2}))
 
 
-@pytest.mark.parametrize(
-    ("result", "passed"),
-    [
-        (tool_called(RUN, "a"), True),
-        (tool_called(RUN, "c"), False),
-        (tool_called(RUN, "a", times=2), True),
-        (tool_called(RUN, "a", times=1), False),
-        (tool_called(RUN, "c", times=0), True),
-        (tool_called(RUN, "a", times=0), False),
-        (tool_called(RUN, "a", with_args={"x": 2}), True),
-        (tool_called(RUN, "a", with_args={"x": 3}), False),
-        (tool_called(RUN, "a", with_args={"z": {"p": 1}}), True),
-        (tool_called(RUN, "a", times=1, with_args={"x": 2}), True),
-        (tool_called(RUN, "a", times=2, with_args={"x": 2}), False),
-        (tool_called(RUN, "a", before="b"), True),
-        (tool_called(RUN, "b", before="a"), False),
-        (tool_called(RUN, "b", after="a"), True),
-        (tool_called(RUN, "a", after="b"), False),
-        (tool_called(RUN, "a", before="never"), False),
-        (no_tool_called(RUN, "c"), True),
-        (no_tool_called(RUN, "a"), False),
-        (no_tool_called(RUN), False),
-        (no_tool_called(tools(output_text="x")), True),
-        (tool_order(RUN, ["a", "b"]), True),
-        (tool_order(RUN, ["b", "a"]), True),
-        (tool_order(RUN, ["a", "a", "b"]), False),
-        (tool_order(RUN, ["a", "b"], strict=True), False),
-        (tool_order(RUN, ["a", "b", "a"], strict=True), True),
-        (tool_trajectory(RUN, ["a", "b", "a"]), True),
-        (tool_trajectory(RUN, ["a", "a", "b"]), False),
-        (tool_trajectory(RUN, ["a", "a", "b"], mode="unordered"), True),
-        (tool_trajectory(RUN, ["a", "b"], mode="unordered"), False),
-        (tool_trajectory(RUN, ["a", "b"], mode="subset"), True),
-        (tool_trajectory(RUN, ["a"], mode="subset"), False),
-        (tool_trajectory(RUN, ["a"], mode="superset"), True),
-        (tool_trajectory(RUN, ["a", "c"], mode="superset"), False),
-        (same_tool_calls(RUN, RUN), True),
-        (same_tool_calls(tools("a", "b"), RUN), False),
-        (same_tool_calls(tools(("a", {"x": 2})), tools(("a", {"x": 1}))), False),
-        (same_tool_calls(tools(("a", {"x": 2})), tools(("a", {"x": 1})), ignore_fields=["a.*"]), True),
-        (same_tool_calls(tools(("a", {}, 1)), tools(("a", {}, 2))), True),
-        (same_tool_calls(tools(("a", {}, 1)), tools(("a", {}, 2)), compare_results=True), False),
-        (same_tool_calls(tools(("a", {"x": "/tmp/b"})), tools(("a", {"x": "/tmp/a"}))), True),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("result", "passed"), [
+    (tool_called(RUN, "a"), True),
+    (tool_called(RUN, "c"), False),
+    (tool_called(RUN, "a", times=2), True),
+    (tool_called(RUN, "a", times=1), False),
+    (tool_called(RUN, "c", times=0), True),
+    (tool_called(RUN, "a", times=0), False),
+    (tool_called(RUN, "a", with_args={"x": 2}), True),
+    (tool_called(RUN, "a", with_args={"x": 3}), False),
+    (tool_called(RUN, "a", with_args={"z": {"p": 1}}), True),
+    (tool_called(RUN, "a", times=1, with_args={"x": 2}), True),
+    (tool_called(RUN, "a", times=2, with_args={"x": 2}), False),
+    (tool_called(RUN, "a", before="b"), True),
+    (tool_called(RUN, "b", before="a"), False),
+    (tool_called(RUN, "b", after="a"), True),
+    (tool_called(RUN, "a", after="b"), False),
+    (tool_called(RUN, "a", before="never"), False),
+    (no_tool_called(RUN, "c"), True),
+    (no_tool_called(RUN, "a"), False),
+    (no_tool_called(RUN), False),
+    (no_tool_called(tools(output_text="x")), True),
+    (tool_order(RUN, ["a", "b"]), True),
+    (tool_order(RUN, ["b", "a"]), True),
+    (tool_order(RUN, ["a", "a", "b"]), False),
+    (tool_order(RUN, ["a", "b"], strict=True), False),
+    (tool_order(RUN, ["a", "b", "a"], strict=True), True),
+    (tool_trajectory(RUN, ["a", "b", "a"]), True),
+    (tool_trajectory(RUN, ["a", "a", "b"]), False),
+    (tool_trajectory(RUN, ["a", "a", "b"], mode="unordered"), True),
+    (tool_trajectory(RUN, ["a", "b"], mode="unordered"), False),
+    (tool_trajectory(RUN, ["a", "b"], mode="subset"), True),
+    (tool_trajectory(RUN, ["a"], mode="subset"), False),
+    (tool_trajectory(RUN, ["a"], mode="superset"), True),
+    (tool_trajectory(RUN, ["a", "c"], mode="superset"), False),
+    (same_tool_calls(RUN, RUN), True),
+    (same_tool_calls(tools("a", "b"), RUN), False),
+    (same_tool_calls(tools(("a", {"x": 2})), tools(("a", {"x": 1}))), False),
+    (same_tool_calls(tools(("a", {"x": 2})), tools(("a", {"x": 1})), ignore_fields=["a.*"]), True),
+    (same_tool_calls(tools(("a", {}, 1)), tools(("a", {}, 2))), True),
+    (same_tool_calls(tools(("a", {}, 1)), tools(("a", {}, 2)), compare_results=True), False),
+    (same_tool_calls(tools(("a", {"x": "/tmp/b"})), tools(("a", {"x": "/tmp/a"}))), True),
+], ids=str)  # fmt: skip
 def test_the_table(result: AssertionResult, passed: bool) -> None:
     """What passes and what fails; a failure says something, a success nothing."""
     assert bool(result) is result.passed is passed
@@ -103,17 +99,14 @@ def test_nothing_is_proven_by_nothing() -> None:
         tool_trajectory(RUN, [], mode="any")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "given", "fits"),
-    [
-        ({"a": 1}, {"a": 1, "b": 2}, True),
-        ({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}}, True),
-        ({"a": [1]}, {"a": [1, 2]}, False),
-        ({"a": True}, {"a": 1}, False),
-        ({"a": None}, {}, False),
-        ({}, "text", False),
-    ],
-)
+@pytest.mark.parametrize(("wanted", "given", "fits"), [
+    ({"a": 1}, {"a": 1, "b": 2}, True),
+    ({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}}, True),
+    ({"a": [1]}, {"a": [1, 2]}, False),
+    ({"a": True}, {"a": 1}, False),
+    ({"a": None}, {}, False),
+    ({}, "text", False),
+])  # fmt: skip
 def test_arguments_fit(wanted: Json, given: Json, fits: bool) -> None:
     """Objects may have more members, lists may not; true is not 1."""
     assert matches(wanted, given) is fits

@@ -29,13 +29,10 @@ def _key(question: str) -> str:
     return bound_key(_canonical(question))
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
-        "Say {}", "Übersetze Kapitel {}", "第{}章を要約", "What is in docs/{}/x?", "Open https://example.com and say {}", "Tell {}, then read /a/b",
-        "50 {}", "Is {} in http://a.b/c ok?",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("question", [
+    "Say {}", "Übersetze Kapitel {}", "第{}章を要約", "What is in docs/{}/x?", "Open https://example.com and say {}", "Tell {}, then read /a/b",
+    "50 {}", "Is {} in http://a.b/c ok?",
+])  # fmt: skip
 def test_other_words_are_no_candidates(question: str) -> None:
     """However many a cassette holds of them, each request is compared with few."""
     assert _key(question.format("one")) != _key(question.format("two"))
@@ -74,16 +71,13 @@ def test_what_was_typed_is_looked_at_first() -> None:
         assert [n for n, one in enumerate(recorded) if typed.may_be(n, one, bindings)] == wanted
 
 
-@pytest.mark.parametrize(
-    "last",
-    [
-        {"role": "tool", "tool_call_id": "c", "content": "x"},
-        {"role": "assistant", "content": "x"},
-        {"role": "user", "content": "<system-reminder>\nx\n</system-reminder>\ny"},
-        {"role": "user", "content": [{"type": "image"}]},
-        {"role": "user", "content": 7},
-    ],
-)
+@pytest.mark.parametrize("last", [
+    {"role": "tool", "tool_call_id": "c", "content": "x"},
+    {"role": "assistant", "content": "x"},
+    {"role": "user", "content": "<system-reminder>\nx\n</system-reminder>\ny"},
+    {"role": "user", "content": [{"type": "image"}]},
+    {"role": "user", "content": 7},
+])  # fmt: skip
 def test_where_it_is_not_clear_who_wrote_nothing_is_told(last: dict[str, object]) -> None:
     """A tool's answer may hold what stands in a question later, and an agent's block a day."""
     assert read_typed(_canonical("hi", last), {}) is None

@@ -140,22 +140,18 @@ def _about(asked: int, *told: int) -> Json:
     return {"messages": [{"role": "assistant", "tool_calls": [call]}, result]}
 
 
-@pytest.mark.parametrize(
-    ("bindings", "recorded", "present", "why"),
-    [
-        (DATES, _system("Today is 2026-11-25. The contract ends on 2026-11-25."),
-         _system("Today is 2026-11-26. The contract ends on 2026-11-25."), Why.UNEVEN),
-        (DATES, _system("Today is 2026-11-25. The contract ends on 2026-11-26."),
-         _system("Today is 2026-11-26. The contract ends on 2026-11-26."), Why.MERGED),
-        (DATES, _system("Today is 2026-11-25.", "Is 2026-11-26 today?"),
-         _system("Today is 2026-11-26.", "Is 2026-11-26 today?"), Why.MERGED),
-        (PATHS, _system("", "Compare /tmp/a/x with /srv/b/x"), _system("", "Compare /srv/b/x with /srv/b/x"),
-         Why.MERGED),
-        (PATHS, _system("In /tmp/a.", "Read /tmp/a/x"), _system("In /srv/b.", "Read /tmp/a/x"), Why.UNEVEN),
-        (TASKS, _about(7, 7), _about(9, 7), Why.UNEVEN),
-        (TASKS, _about(7, 7, 9), _about(9, 9, 9), Why.MERGED),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("bindings", "recorded", "present", "why"), [
+    (DATES, _system("Today is 2026-11-25. The contract ends on 2026-11-25."),
+     _system("Today is 2026-11-26. The contract ends on 2026-11-25."), Why.UNEVEN),
+    (DATES, _system("Today is 2026-11-25. The contract ends on 2026-11-26."),
+     _system("Today is 2026-11-26. The contract ends on 2026-11-26."), Why.MERGED),
+    (DATES, _system("Today is 2026-11-25.", "Is 2026-11-26 today?"),
+     _system("Today is 2026-11-26.", "Is 2026-11-26 today?"), Why.MERGED),
+    (PATHS, _system("", "Compare /tmp/a/x with /srv/b/x"), _system("", "Compare /srv/b/x with /srv/b/x"), Why.MERGED),
+    (PATHS, _system("In /tmp/a.", "Read /tmp/a/x"), _system("In /srv/b.", "Read /tmp/a/x"), Why.UNEVEN),
+    (TASKS, _about(7, 7), _about(9, 7), Why.UNEVEN),
+    (TASKS, _about(7, 7, 9), _about(9, 9, 9), Why.MERGED),
+])  # fmt: skip
 def test_these_are_other_questions(bindings: Bindings, recorded: Json, present: Json, why: Why) -> None:
     """Each was a hit once, and its answer wrong."""
     result = narrow(Mismatch, fit_request(bindings, recorded, present))

@@ -76,14 +76,11 @@ def _chat(*messages: Json) -> Json:
 A, B = [RunVariable("cwd", "/tmp/a")], [RunVariable("cwd", "/srv/b")]
 
 
-@pytest.mark.parametrize(
-    ("recorded", "present"),
-    [
-        ({"role": "user", "content": [{"n": 1}]}, {"role": "user", "content": [{"n": True}]}),
-        ({"role": "user", "content": [{"n": 1}]}, {"role": "user", "content": [{"n": 1.0}]}),
-        ({"role": "user", "content": "/tmp/aé"}, {"role": "user", "content": "/srv/bé"}),
-    ],
-)
+@pytest.mark.parametrize(("recorded", "present"), [
+    ({"role": "user", "content": [{"n": 1}]}, {"role": "user", "content": [{"n": True}]}),
+    ({"role": "user", "content": [{"n": 1}]}, {"role": "user", "content": [{"n": 1.0}]}),
+    ({"role": "user", "content": "/tmp/aé"}, {"role": "user", "content": "/srv/bé"}),
+])  # fmt: skip
 def test_equal_in_python_is_not_equal_in_json(recorded: Json, present: Json) -> None:
     """1, 1.0 and true are three values, however often they are compared."""
     bindings, before = Bindings(A, B), _chat(recorded)
@@ -101,14 +98,11 @@ def _call(arguments: str, result: str = "ok") -> list[Json]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("recorded", "present"),
-    [
-        ('{"path": "/tmp/a\\u00e9"}', '{"path": "/srv/b\\u00e9"}'),  # another folder, whose name goes on with a letter
-        ('{"path": "/tmp/a\\\\ b"}', '{"path": "/srv/b\\\\ b"}'),  # likewise, with a space that a shell escapes
-        ('{"/tmp/a\\u00e9": 1}', '{"/srv/b\\u00e9": 1}'),  # likewise, the name of a member
-    ],
-)
+@pytest.mark.parametrize(("recorded", "present"), [
+    ('{"path": "/tmp/a\\u00e9"}', '{"path": "/srv/b\\u00e9"}'),  # another folder, whose name goes on with a letter
+    ('{"path": "/tmp/a\\\\ b"}', '{"path": "/srv/b\\\\ b"}'),  # likewise, with a space that a shell escapes
+    ('{"/tmp/a\\u00e9": 1}', '{"/srv/b\\u00e9": 1}'),  # likewise, the name of a member
+])  # fmt: skip
 def test_arguments_are_read_as_json(recorded: str, present: str) -> None:
     """What looks like the end of a folder's name in written JSON need not be one."""
     bindings = Bindings(A, B)

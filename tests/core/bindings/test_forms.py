@@ -32,25 +32,19 @@ def _paths(**values: str) -> list[RunVariable]:
 A, B = _paths(cwd="/tmp/a"), _paths(cwd="/srv/ci/b c")
 
 
-@pytest.mark.parametrize(
-    "around",
-    [
-        "{}", "cd {} now", "{}/x.py", "-I{}", "see {}.", "({})", '"{}"', "`{}`", "\x1b[32m{}\x1b[0m", "\\n{}\\n", "\\u001b[1m{}",
-        "file://{}/x", "PATH={}:/bin", "{}:12:3", "{}, {}", "<cwd>{}</cwd>", "a\n{}\nb", "cp {}/x {}/y", "{}...", "\\\\n{}",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("around", [
+    "{}", "cd {} now", "{}/x.py", "-I{}", "see {}.", "({})", '"{}"', "`{}`", "\x1b[32m{}\x1b[0m", "\\n{}\\n", "\\u001b[1m{}",
+    "file://{}/x", "PATH={}:/bin", "{}:12:3", "{}, {}", "<cwd>{}</cwd>", "a\n{}\nb", "cp {}/x {}/y", "{}...", "\\\\n{}",
+])  # fmt: skip
 def test_a_path_is_found_on_its_borders(around: str) -> None:
     """Behind a flag, a colour, an escaped line break; before a full stop, a colon, a separator."""
     assert _fits(around.format("/tmp/a", "/tmp/a"), around.format("/srv/ci/b c", "/srv/ci/b c"), A, B)
 
 
-@pytest.mark.parametrize(
-    "around",
-    [
-        "{}b", "{}.bak", "{}-old", "{}_x", "/private{}", "x{}", "~{}", "{}~", "{}é", "{}@2", "{}%20b", "..{}",
-        "$HOME{}", "é{}", "{}\u0301", "{}\u093f", "e\u0301{}",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("around", [
+    "{}b", "{}.bak", "{}-old", "{}_x", "/private{}", "x{}", "~{}", "{}~", "{}é", "{}@2", "{}%20b", "..{}",
+    "$HOME{}", "é{}", "{}\u0301", "{}\u093f", "e\u0301{}",
+])  # fmt: skip
 def test_another_path_is_not_the_folder(around: str) -> None:
     """``/tmp/a`` is in none of ``/tmp/ab``, ``/tmp/a.bak`` and ``/private/tmp/a``."""
     assert not _fits(around.format("/tmp/a"), around.format("/srv/ci/b c"), A, B)
@@ -66,15 +60,12 @@ def _slug(path: str) -> str:
     return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in path)
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("%2Ftmp%2Fa%2Fproject", "%2Fsrv%2Fci"),
-        ("~/.claude/projects/" + _slug("/tmp/a/project") + "/x", "~/.claude/projects/" + _slug("/srv/ci") + "/x"),
-        (hashlib.sha256(b"/tmp/a/project").hexdigest(), hashlib.sha256(b"/srv/ci").hexdigest()),
-        (r"\/tmp\/a\/project", r"\/srv\/ci"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after"), [
+    ("%2Ftmp%2Fa%2Fproject", "%2Fsrv%2Fci"),
+    ("~/.claude/projects/" + _slug("/tmp/a/project") + "/x", "~/.claude/projects/" + _slug("/srv/ci") + "/x"),
+    (hashlib.sha256(b"/tmp/a/project").hexdigest(), hashlib.sha256(b"/srv/ci").hexdigest()),
+    (r"\/tmp\/a\/project", r"\/srv\/ci"),
+])  # fmt: skip
 def test_a_folder_has_many_forms(before: str, after: str) -> None:
     """Percent-encoded, as a folder's name, hashed, escaped as PHP does."""
     assert _fits(before, after, _paths(cwd="/tmp/a/project"), _paths(cwd="/srv/ci"))
@@ -117,19 +108,16 @@ def test_a_common_word_is_no_folder_of_ours_wherever_it_stands(around: str) -> N
         assert not _fits(around.format("test"), around.format("src"), before, now, role=role), role
 
 
-@pytest.mark.parametrize(
-    ("recorded", "present", "fits"),
-    [
-        ("in /home/ann/.gemini/tmp/my-app now", "in /srv/kim/.gemini/tmp/today now", True),
-        ("/home/ann/.cache/x/My App/y", "/srv/kim/.cache/x/Today/y", True),
-        ("~/.cache/My App", "~/.cache/Today", True),
-        ("/home/ann/.gemini/tmp/my-app", "/srv/kim/.gemini/tmp/other", False),
-        ("/home/ann/.gemini/tmp/my-app2", "/srv/kim/.gemini/tmp/today2", False),
-        ("/home/lee/.gemini/tmp/my-app", "/home/lee/.gemini/tmp/today", False),
-        ("/home/ann/lib/My App", "/srv/kim/lib/Today", False),
-        ("/home/ann/.cache/x, then /etc/My App", "/srv/kim/.cache/x, then /etc/Today", False),
-    ],
-)
+@pytest.mark.parametrize(("recorded", "present", "fits"), [
+    ("in /home/ann/.gemini/tmp/my-app now", "in /srv/kim/.gemini/tmp/today now", True),
+    ("/home/ann/.cache/x/My App/y", "/srv/kim/.cache/x/Today/y", True),
+    ("~/.cache/My App", "~/.cache/Today", True),
+    ("/home/ann/.gemini/tmp/my-app", "/srv/kim/.gemini/tmp/other", False),
+    ("/home/ann/.gemini/tmp/my-app2", "/srv/kim/.gemini/tmp/today2", False),
+    ("/home/lee/.gemini/tmp/my-app", "/home/lee/.gemini/tmp/today", False),
+    ("/home/ann/lib/My App", "/srv/kim/lib/Today", False),
+    ("/home/ann/.cache/x, then /etc/My App", "/srv/kim/.cache/x, then /etc/Today", False),
+])  # fmt: skip
 def test_an_agent_s_folder_below_home_is_called_after_ours(recorded: str, present: str, *, fits: bool) -> None:
     """Gemini CLI writes to ``~/.gemini/tmp/my-app``; only in hidden folders of this run's home, never in a question."""
     before, now = _paths(cwd="/tmp/My App", home="/home/ann"), _paths(cwd="/srv/Today", home="/srv/kim")
@@ -188,21 +176,18 @@ def test_a_folder_that_stayed_is_no_part_of_a_home_that_changed() -> None:
     assert not _fits("/home/kim/x/y", "/users/ann/x/y", before, now)
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("2026-11-22", "2027-01-03"),
-        ("Nov 22, 2026", "Jan 3, 2027"),
-        ("November 22, 2026", "January 3, 2027"),
-        ("22 November 2026", "3 January 2027"),
-        ("Sunday, November 22, 2026", "Sunday, January 3, 2027"),
-        ("Sun Nov 22 2026", "Sun Jan 03 2027"),
-        ("Sun Nov 22 2026", "Sun Jan 3 2027"),
-        ("11/22/2026", "1/3/2027"),
-        ("11/22/2026", "01/03/2027"),
-        ("November 2026", "January 2027"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after"), [
+    ("2026-11-22", "2027-01-03"),
+    ("Nov 22, 2026", "Jan 3, 2027"),
+    ("November 22, 2026", "January 3, 2027"),
+    ("22 November 2026", "3 January 2027"),
+    ("Sunday, November 22, 2026", "Sunday, January 3, 2027"),
+    ("Sun Nov 22 2026", "Sun Jan 03 2027"),
+    ("Sun Nov 22 2026", "Sun Jan 3 2027"),
+    ("11/22/2026", "1/3/2027"),
+    ("11/22/2026", "01/03/2027"),
+    ("November 2026", "January 2027"),
+])  # fmt: skip
 def test_a_day_counts_only_in_what_the_agent_wrote(before: str, after: str) -> None:
     """System text and the agent's own blocks; never what a user typed, never a tool's result."""
     now = [RunVariable("date", "2027-01-03")]
@@ -233,31 +218,25 @@ def test_blocks_are_bound_whole() -> None:
     assert not _fits("Current branch: main", "Current branch: dev", before, now)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "nature"),
-    [
-        ("cwd", "/w", Nature.PATH),
-        ("cwd", "C:\\x\\y", Nature.PATH),
-        ("task.id", "7", Nature.SHORT),
-        ("app", "app", Nature.SHORT),
-        ("user", "root-user-1234", Nature.SHORT),
-        ("order", "b7e2c1d0-1111-4a4a-8b8b-000000000001", Nature.IDENTIFIER),
-        ("words", "two words with 1 digit", Nature.SHORT),
-        ("date", "2026-11-22", Nature.DATE),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "nature"), [
+    ("cwd", "/w", Nature.PATH),
+    ("cwd", "C:\\x\\y", Nature.PATH),
+    ("task.id", "7", Nature.SHORT),
+    ("app", "app", Nature.SHORT),
+    ("user", "root-user-1234", Nature.SHORT),
+    ("order", "b7e2c1d0-1111-4a4a-8b8b-000000000001", Nature.IDENTIFIER),
+    ("words", "two words with 1 digit", Nature.SHORT),
+    ("date", "2026-11-22", Nature.DATE),
+])  # fmt: skip
 def test_the_kind_of_a_value_says_where_it_may_be_bound(name: str, value: str, nature: Nature) -> None:
     """A path, a day, an id anywhere; what is short only where it was captured."""
     assert RunVariable(name, value).nature is nature
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("", "x"), ("a b", "x"), ("cwd", "/"), ("cwd", ""), ("x", None), ("x", True), ("x", "a\0b"), ("x", ["a"]),
-        (7, "x"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "value"), [
+    ("", "x"), ("a b", "x"), ("cwd", "/"), ("cwd", ""), ("x", None), ("x", True), ("x", "a\0b"), ("x", ["a"]),
+    (7, "x"),
+])  # fmt: skip
 def test_what_cannot_be_a_run_variable_is_refused(name: object, value: object) -> None:
     """The root is in every path; a name is letters and digits; a value is a text or a whole number."""
     with pytest.raises(BadRunVariable):

@@ -32,26 +32,23 @@ def _asked(result: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    ("recorded", "present", "fits"),
-    [
-        (LOG.format(ANN, "Bob <b@x>"), LOG.format(KIM, "Bob <b@x>"), True),
-        (LOG.format(ANN, ANN), LOG.format(KIM, ANN), True),
-        (LOG.format(ANN, "Bob <b@x>"), LOG.format(ANN, "Bob <b@x>"), True),
-        (LOG.format(ANN, "Bob <b@x>"), LOG.format(KIM, "Eve <e@x>"), False),
-        (LOG.format(ANN, "Bob <b@x>"), LOG.format(KIM, KIM), False),
-        (f"owner: {ANN}", f"owner: {KIM}", False),
-        ("[main 1f3a9c0] Add", "[topic/x 1f3a9c0] Add", True),
-        ("[main (root-commit) 1f3a9c0] Add", "[topic/x (root-commit) 1f3a9c0] Add", True),
-        ("On branch main\nnothing to commit", "On branch topic/x\nnothing to commit", True),
-        ("* main\n  other", "* topic/x\n  other", True),
-        ("1f3a9c0 (HEAD -> main, origin/x) Add", "1f3a9c0 (HEAD -> topic/x, origin/x) Add", True),
-        ("Switched to a new branch 'main'", "Switched to a new branch 'topic/x'", True),
-        ("the main thing", "the topic/x thing", False),
-        ("[main] x", "[topic/x] x", False),
-        ("On branch mainline", "On branch topic/xline", False),
-    ],
-)
+@pytest.mark.parametrize(("recorded", "present", "fits"), [
+    (LOG.format(ANN, "Bob <b@x>"), LOG.format(KIM, "Bob <b@x>"), True),
+    (LOG.format(ANN, ANN), LOG.format(KIM, ANN), True),
+    (LOG.format(ANN, "Bob <b@x>"), LOG.format(ANN, "Bob <b@x>"), True),
+    (LOG.format(ANN, "Bob <b@x>"), LOG.format(KIM, "Eve <e@x>"), False),
+    (LOG.format(ANN, "Bob <b@x>"), LOG.format(KIM, KIM), False),
+    (f"owner: {ANN}", f"owner: {KIM}", False),
+    ("[main 1f3a9c0] Add", "[topic/x 1f3a9c0] Add", True),
+    ("[main (root-commit) 1f3a9c0] Add", "[topic/x (root-commit) 1f3a9c0] Add", True),
+    ("On branch main\nnothing to commit", "On branch topic/x\nnothing to commit", True),
+    ("* main\n  other", "* topic/x\n  other", True),
+    ("1f3a9c0 (HEAD -> main, origin/x) Add", "1f3a9c0 (HEAD -> topic/x, origin/x) Add", True),
+    ("Switched to a new branch 'main'", "Switched to a new branch 'topic/x'", True),
+    ("the main thing", "the topic/x thing", False),
+    ("[main] x", "[topic/x] x", False),
+    ("On branch mainline", "On branch topic/xline", False),
+])  # fmt: skip
 def test_only_lines_that_git_writes_count(recorded: str, present: str, fits: bool) -> None:
     """A colleague's commit is the colleague's, on whichever branch; other authors, and other lines, are the question."""
     found = fit(recorded, present)

@@ -17,16 +17,13 @@ def exchanged(text: str, *identities: Identity) -> str:
     return "".join([*parts, text[last:]])
 
 
-@pytest.mark.parametrize(
-    ("text", "now"),
-    [
-        ("curl http://localhost:40121/x", "curl http://localhost:39999/x"),
-        ("127.0.0.1:40121", "127.0.0.1:39999"),
-        ("GET [::1]:40121.", "GET [::1]:39999."),
-        ("http://example.com:40121/", "http://example.com:40121/"),
-        ("order 40121 of localhost:401215", "order 40121 of localhost:401215"),
-    ],
-)
+@pytest.mark.parametrize(("text", "now"), [
+    ("curl http://localhost:40121/x", "curl http://localhost:39999/x"),
+    ("127.0.0.1:40121", "127.0.0.1:39999"),
+    ("GET [::1]:40121.", "GET [::1]:39999."),
+    ("http://example.com:40121/", "http://example.com:40121/"),
+    ("order 40121 of localhost:401215", "order 40121 of localhost:401215"),
+])  # fmt: skip
 def test_a_port_is_one_behind_the_name_of_this_machine(text: str, now: str) -> None:
     """A bare number may be anything, and another machine's port is another machine's."""
     assert exchanged(text, Identity("port", "port", "40121", "39999")) == now

@@ -62,19 +62,16 @@ def test_files_of_the_user_are_of_this_user() -> None:
     assert isinstance(fit(RECORDED, kims), Mismatch), "who was declared to be ann owns nothing of kimberly's"
 
 
-@pytest.mark.parametrize(
-    ("before", "now"),
-    [
-        ("   9 Nov", "  10 Nov"),
-        ("-rw-r--r--", "-rwxr--r--"),
-        ("-rw-r--r--  1", "-rw-r--r--  2"),
-        ("notes.txt", "notes.md"),
-        ("notes.txt", " notes.txt"),
-        ("4096 Nov 22 13:52 .\n", "4096 Nov 22 13:53 .\n"),
-        ("total 20", "total 24"),
-        ("ann     9", "root    9"),
-    ],
-)
+@pytest.mark.parametrize(("before", "now"), [
+    ("   9 Nov", "  10 Nov"),
+    ("-rw-r--r--", "-rwxr--r--"),
+    ("-rw-r--r--  1", "-rw-r--r--  2"),
+    ("notes.txt", "notes.md"),
+    ("notes.txt", " notes.txt"),
+    ("4096 Nov 22 13:52 .\n", "4096 Nov 22 13:53 .\n"),
+    ("total 20", "total 24"),
+    ("ann     9", "root    9"),
+])  # fmt: skip
 def test_what_is_listed_stays_the_question(before: str, now: str) -> None:
     """Sizes, permissions, links, owners, times and names of files are what was asked for."""
     assert before in ELSEWHERE
@@ -123,18 +120,15 @@ def _status(recorded: str, present: str, declared: tuple[str, str]) -> Fit | Mis
     return fit_request(Bindings(before, now), mine, theirs)
 
 
-@pytest.mark.parametrize(
-    ("recorded", "present", "declared"),
-    [
-        ("(clean)", OUR_STATUS, ("(clean)", "(clean)")),
-        (OUR_STATUS, "(clean)", ("(clean)", "(clean)")),
-        ("?? notes.txt", f"{OUR_STATUS}\n?? notes.txt", ("?? notes.txt", "?? notes.txt")),
-        ("(clean)", f"?? a\n{OUR_STATUS}\n?? z", ("(clean)", "?? a\n?? z")),
-        (f"M a.py\n{OUR_STATUS}", "(clean)", (f"M a.py\n{OUR_STATUS}", "(clean)")),
-        ("?? b", " M llmproxy.db.state.db\n?? b", ("?? b", " M llmproxy.db.state.db\n?? b")),
-        ("(clean)", "?? sub/llmproxy.db\n?? sub/llmproxy.db-wal", ("(clean)", "?? sub/llmproxy.db")),
-    ],
-)
+@pytest.mark.parametrize(("recorded", "present", "declared"), [
+    ("(clean)", OUR_STATUS, ("(clean)", "(clean)")),
+    (OUR_STATUS, "(clean)", ("(clean)", "(clean)")),
+    ("?? notes.txt", f"{OUR_STATUS}\n?? notes.txt", ("?? notes.txt", "?? notes.txt")),
+    ("(clean)", f"?? a\n{OUR_STATUS}\n?? z", ("(clean)", "?? a\n?? z")),
+    (f"M a.py\n{OUR_STATUS}", "(clean)", (f"M a.py\n{OUR_STATUS}", "(clean)")),
+    ("?? b", " M llmproxy.db.state.db\n?? b", ("?? b", " M llmproxy.db.state.db\n?? b")),
+    ("(clean)", "?? sub/llmproxy.db\n?? sub/llmproxy.db-wal", ("(clean)", "?? sub/llmproxy.db")),
+])  # fmt: skip
 def test_our_own_database_is_no_difference_in_gits_status(
     recorded: str, present: str, declared: tuple[str, str]
 ) -> None:

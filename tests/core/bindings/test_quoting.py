@@ -68,14 +68,11 @@ def test_what_is_quoted_takes_what_these_quotes_keep(write: str) -> None:
     assert ("/srv/it's" in served, '/srv/say "hi"' in served) == (write[0] == '"', write[0] == "'")
 
 
-@pytest.mark.parametrize(
-    ("command", "wanted"),
-    [
-        ("cat /tmp/my\\ work/x", "cat /srv/other\\ one/x"),
-        ("cat '/tmp/my work/x'", "cat '/srv/other one/x'"),
-        ("sh -c \"cat '/tmp/my work/x'\"", "sh -c \"cat '/srv/other one/x'\""),
-    ],
-)
+@pytest.mark.parametrize(("command", "wanted"), [
+    ("cat /tmp/my\\ work/x", "cat /srv/other\\ one/x"),
+    ("cat '/tmp/my work/x'", "cat '/srv/other one/x'"),
+    ("sh -c \"cat '/tmp/my work/x'\"", "sh -c \"cat '/srv/other one/x'\""),
+])  # fmt: skip
 def test_a_folder_that_needed_quotes_is_found_in_each_way_to_write_it(command: str, wanted: str) -> None:
     """Escaped with a backslash it is the folder too: nothing of the recorded run is left."""
     assert rewritten(command, "/tmp/my work", "/srv/other one") == wanted

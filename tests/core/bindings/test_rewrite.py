@@ -171,15 +171,12 @@ def test_one_value_seen_both_ways_that_the_answer_holds_is_a_miss() -> None:
     assert rewrite_answer(BINDINGS, unchanged, same) is same
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "wanted"),
-    [
-        ("bash", {"command": "cat /tmp/a/x"}, None),
-        ("bash", {"command": 'cat "/tmp/a/x"'}, {"command": 'cat "/srv/my work/x"'}),
-        ("bash", {"command": "cat '/tmp/a/x'"}, {"command": "cat '/srv/my work/x'"}),
-        ("read", {"file_path": "/tmp/a/x"}, {"file_path": "/srv/my work/x"}),
-    ],
-)
+@pytest.mark.parametrize(("tool", "arguments", "wanted"), [
+    ("bash", {"command": "cat /tmp/a/x"}, None),
+    ("bash", {"command": 'cat "/tmp/a/x"'}, {"command": 'cat "/srv/my work/x"'}),
+    ("bash", {"command": "cat '/tmp/a/x'"}, {"command": "cat '/srv/my work/x'"}),
+    ("read", {"file_path": "/tmp/a/x"}, {"file_path": "/srv/my work/x"}),
+])  # fmt: skip
 def test_a_path_that_needs_quotes_now_is_a_miss_in_a_command(tool: str, arguments: Json, wanted: Json) -> None:
     """A space in the folder would make two words of it; in quotes, or as a whole argument, it does not."""
     bindings = Bindings([RunVariable("cwd", "/tmp/a")], [RunVariable("cwd", "/srv/my work")])
@@ -228,13 +225,10 @@ def test_a_short_id_is_written_only_at_arguments_that_name_it() -> None:
     assert json.loads(json.loads(got.body)["output"][0]["arguments"]) == first["input"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "Task 7", "I closed task #7.", "task_id: 7", "Tasks 3 and 7 are open", "Created with ID 7", "(task `7`)",
-        "Added #7",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("words", [
+    "Task 7", "I closed task #7.", "task_id: 7", "Tasks 3 and 7 are open", "Created with ID 7", "(task `7`)",
+    "Added #7",
+])  # fmt: skip
 def test_a_sentence_that_names_a_thing_by_its_old_number_is_not_said(words: str) -> None:
     """In prose a number is not exchanged, so an answer that means the thing would be wrong: a miss that says which."""
     bindings = Bindings([RunVariable("task.id", "7")], [RunVariable("task.id", "1007")])
@@ -246,15 +240,12 @@ def test_a_sentence_that_names_a_thing_by_its_old_number_is_not_said(words: str)
     assert rewrite_answer(bindings, EMPTY, answer, strict=False) is answer, "nobody is answered with it"
 
 
-@pytest.mark.parametrize(
-    ("kind", "old", "new", "command"),
-    [
-        ("integer", "1007", "2033", "close 1007"),
-        ("hex", "a1b2", "c3d4", "touch a1b2.txt"),
-        ("name", "topic", "other", "git push origin topic"),
-        ("hex", "0a1b2c3d4e" * 4, "ffeeddccbb" * 4, "git show 0a1b2"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "old", "new", "command"), [
+    ("integer", "1007", "2033", "close 1007"),
+    ("hex", "a1b2", "c3d4", "touch a1b2.txt"),
+    ("name", "topic", "other", "git push origin topic"),
+    ("hex", "0a1b2c3d4e" * 4, "ffeeddccbb" * 4, "git show 0a1b2"),
+])  # fmt: skip
 def test_a_command_with_what_the_recorded_tool_made_is_not_run(kind: str, old: str, new: str, command: str) -> None:
     """Too short to be exchanged in a text, and long enough to be meant."""
     call = {"type": "tool_use", "id": "t", "name": "bash", "input": {"command": command}}
@@ -279,13 +270,10 @@ def test_one_number_of_two_things_is_not_guessed() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        str.upper, lambda text: text.replace("-", ""), lambda text: text.replace("-", "_"),
-        lambda text: f"x{text.upper()}y",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("write", [
+    str.upper, lambda text: text.replace("-", ""), lambda text: text.replace("-", "_"),
+    lambda text: f"x{text.upper()}y",
+])  # fmt: skip
 def test_an_id_may_be_written_otherwise(write: Callable[[str], str]) -> None:
     """In capitals, without dashes, with others: exchanged as it is written, and where it cannot be, not served."""
     result = rewrite_answer(BINDINGS, _identity(), _message({"type": "text", "text": f"made {write(OLD)}."}))
@@ -451,13 +439,10 @@ def test_what_the_session_knows_checks_and_does_not_choose() -> None:
     assert third.why is Why.NOT_ONE_TO_ONE
 
 
-@pytest.mark.parametrize(
-    ("said", "got"),
-    [
-        ("see /home/ann/.gemini/tmp/shop/logs", "see /srv/kim/.gemini/tmp/of-today/logs"),
-        ("see /home/ann/.config/shop/x", "see /srv/kim/.config/shop/x"),
-    ],
-)
+@pytest.mark.parametrize(("said", "got"), [
+    ("see /home/ann/.gemini/tmp/shop/logs", "see /srv/kim/.gemini/tmp/of-today/logs"),
+    ("see /home/ann/.config/shop/x", "see /srv/kim/.config/shop/x"),
+])  # fmt: skip
 def test_only_a_known_agent_s_folder_is_called_after_ours_in_answers(said: str, got: str) -> None:
     """Gemini CLI's; any other below home may be called so by chance."""
     bindings = Bindings(

@@ -37,16 +37,13 @@ def ask(result: str, said: str, values: dict[str, str]) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("result", [LAUNCHED, HEARD])
-@pytest.mark.parametrize(
-    ("said", "changed", "fits"),
-    [
-        (NOTICE, {}, True),
-        (NOTICE, {"uses": "2"}, False),
-        (NOTICE, {"said": "bread"}, False),
-        ("It took <duration_ms>{ms}</duration_ms></usage>. Too long?", {}, False),
-        (NOTICE.replace("system-reminder", "user-message"), {}, False),
-    ],
-)
+@pytest.mark.parametrize(("said", "changed", "fits"), [
+    (NOTICE, {}, True),
+    (NOTICE, {"uses": "2"}, False),
+    (NOTICE, {"said": "bread"}, False),
+    ("It took <duration_ms>{ms}</duration_ms></usage>. Too long?", {}, False),
+    (NOTICE.replace("system-reminder", "user-message"), {}, False),
+])  # fmt: skip
 def test_what_claude_code_notes_of_its_sub_agents_varies(
     result: str, said: str, changed: dict[str, str], *, fits: bool
 ) -> None:
@@ -69,17 +66,14 @@ CARVER = {"id": THEN["session"], "nick": "Carver", "said": "milk"}
 HUME = {"id": NOW["session"], "nick": "Hume", "said": "milk"}
 
 
-@pytest.mark.parametrize(
-    ("tool", "result", "changed", "fits"),
-    [
-        ("multi_agent_v1__spawn_agent", SPAWNED, {}, True),
-        ("multi_agent_v1__spawn_agent", SPAWNED, {"nick": ""}, False),
-        ("find_person", SPAWNED, {}, False),
-        ("task", TASK, {}, True),
-        ("task", TASK, {"said": "bread"}, False),
-        ("read", TASK, {}, False),
-    ],
-)
+@pytest.mark.parametrize(("tool", "result", "changed", "fits"), [
+    ("multi_agent_v1__spawn_agent", SPAWNED, {}, True),
+    ("multi_agent_v1__spawn_agent", SPAWNED, {"nick": ""}, False),
+    ("find_person", SPAWNED, {}, False),
+    ("task", TASK, {}, True),
+    ("task", TASK, {"said": "bread"}, False),
+    ("read", TASK, {}, False),
+])  # fmt: skip
 def test_what_codex_and_opencode_note_of_their_sub_agents_varies(
     tool: str, result: str, changed: dict[str, str], *, fits: bool
 ) -> None:
@@ -98,16 +92,13 @@ SESSION = "Session folder: {home}/.copilot/session-state/"
 COPILOT = (SESSION.replace("{home}", "{0}") + "{1}\n\nContents:", "<current_datetime>{2}</current_datetime>\n\n{3}")
 
 
-@pytest.mark.parametrize(
-    ("now", "fits"),
-    [
-        (("/srv/kim", NOW["session"], "2027-01-03T11:00:01.464+02:00", "What?"), True),
-        (("/srv/kim", "another", "2027-01-03T11:00:01.464+02:00", "What?"), False),
-        (("/srv/lee", NOW["session"], "2027-01-03T11:00:01.464+02:00", "What?"), False),
-        (("/srv/kim", NOW["session"], "yesterday", "What?"), False),
-        (("/srv/kim", NOW["session"], "2027-01-03T11:00:01.464+02:00", "What else?"), False),
-    ],
-)
+@pytest.mark.parametrize(("now", "fits"), [
+    (("/srv/kim", NOW["session"], "2027-01-03T11:00:01.464+02:00", "What?"), True),
+    (("/srv/kim", "another", "2027-01-03T11:00:01.464+02:00", "What?"), False),
+    (("/srv/lee", NOW["session"], "2027-01-03T11:00:01.464+02:00", "What?"), False),
+    (("/srv/kim", NOW["session"], "yesterday", "What?"), False),
+    (("/srv/kim", NOW["session"], "2027-01-03T11:00:01.464+02:00", "What else?"), False),
+])  # fmt: skip
 def test_copilot_s_session_and_clock_vary(now: tuple[str, ...], *, fits: bool) -> None:
     """The session's uuid below this run's home, and the time in the agent's own block; never the question."""
     then = ("/home/ann", THEN["session"], "2026-11-28T03:15:59.464+00:00", "What?")

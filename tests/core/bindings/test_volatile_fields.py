@@ -40,22 +40,19 @@ def _fit(slot: VolatileField, before: Json, now: Json, folders: tuple[str, str] 
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "values", "others"),
-    [
-        ("uuid", ["3f2b9c1e-0000-4000-8000-00000000000a"], ["3f2b9c1e", "3f2b9c1e-0000-4000-8000-00000000000g"]),
-        ("hex", ["98e1ef", "abcd", "0" * 40], ["98e1eg", "abc", ""]),
-        ("integer", ["7", "-12", "0"], ["7.5", "x", "1e5"]),
-        ("time",
-         ["10:30", "10:30:01.5", "2026-11-22T10:30:00Z", "2026-11-22", "Nov 22 10:00", "Nov  3  2025", "1795000000"],
-         ["10", "later"]),
-        ("duration", ["0.51 seconds", "12ms", "3 min", "0.1", "2 h"], ["long", "5 apples"]),
-        ("name", ["tmp.Xy12", "build-7"], ["a b", "/x"]),
-        ("port", ["8080", "49152"], ["x", "123456"]),
-        ("pid", ["1", "3222"], ["-1", "x"]),
-        ("word", ["kim", "a/b"], ["a b", ""]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "values", "others"), [
+    ("uuid", ["3f2b9c1e-0000-4000-8000-00000000000a"], ["3f2b9c1e", "3f2b9c1e-0000-4000-8000-00000000000g"]),
+    ("hex", ["98e1ef", "abcd", "0" * 40], ["98e1eg", "abc", ""]),
+    ("integer", ["7", "-12", "0"], ["7.5", "x", "1e5"]),
+    ("time",
+     ["10:30", "10:30:01.5", "2026-11-22T10:30:00Z", "2026-11-22", "Nov 22 10:00", "Nov  3  2025", "1795000000"],
+     ["10", "later"]),
+    ("duration", ["0.51 seconds", "12ms", "3 min", "0.1", "2 h"], ["long", "5 apples"]),
+    ("name", ["tmp.Xy12", "build-7"], ["a b", "/x"]),
+    ("port", ["8080", "49152"], ["x", "123456"]),
+    ("pid", ["1", "3222"], ["-1", "x"]),
+    ("word", ["kim", "a/b"], ["a b", ""]),
+])  # fmt: skip
 def test_a_slot_takes_values_of_its_kind(kind: str, values: list[str], others: list[str]) -> None:
     """And nothing else."""
     assert all(is_of_kind(kind, value) for value in values)
@@ -67,22 +64,19 @@ def test_only_what_cannot_be_a_question_is_accepted_without_asking() -> None:
     assert {name for name, kind in KINDS.items() if kind.accepted} == {"uuid", "hex", "time", "duration"}
 
 
-@pytest.mark.parametrize(
-    ("slot", "before", "now"),
-    [
-        (VolatileField("c", "hex", "exec", before="Chunk ID: "), "Chunk ID: 98e1ef\nx", "Chunk ID: facade\nx"),
-        (VolatileField("u", "uuid", "exec"), "3f2b9c1e-0000-4000-8000-00000000000a\n",
-         "77777777-1111-4111-8111-00000000000b\n"),
-        (VolatileField("w", "duration", "exec", "text", "took "), "it took 0.5 seconds.", "it took 11 seconds."),
-        (VolatileField("f", "hex", "exec", before="{cwd}/run-"), "/a/run-98e1ef/log", "/b/run-aa01bc/log"),
-        (VolatileField("t", "time", "exec", before="-rw-r--r-- 1 {:word} {:word} 12 "),
-         "-rw-r--r-- 1 kim staff 12 Nov 22 10:00 a", "-rw-r--r-- 1 kim staff 12 Nov 23 11:01 a"),
-        (VolatileField("id", "integer", "exec", "$.items[*].id"), '{"items": [{"id": 1}, {"id": 2}]}',
-         '{"items": [{"id": 8}, {"id": 9}]}'),
-        (VolatileField("at", "time", "exec", "$.at"), '{"at": "10:30", "x": 1}', '{"x": 1, "at": "11:31"}'),
-        (VolatileField("c", "hex", "exec", "$.id"), 'Output:\n{"id": "98e1ef"}\n', 'Output:\n{"id": "aa01bc"}\n'),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("slot", "before", "now"), [
+    (VolatileField("c", "hex", "exec", before="Chunk ID: "), "Chunk ID: 98e1ef\nx", "Chunk ID: facade\nx"),
+    (VolatileField("u", "uuid", "exec"), "3f2b9c1e-0000-4000-8000-00000000000a\n",
+     "77777777-1111-4111-8111-00000000000b\n"),
+    (VolatileField("w", "duration", "exec", "text", "took "), "it took 0.5 seconds.", "it took 11 seconds."),
+    (VolatileField("f", "hex", "exec", before="{cwd}/run-"), "/a/run-98e1ef/log", "/b/run-aa01bc/log"),
+    (VolatileField("t", "time", "exec", before="-rw-r--r-- 1 {:word} {:word} 12 "),
+     "-rw-r--r-- 1 kim staff 12 Nov 22 10:00 a", "-rw-r--r-- 1 kim staff 12 Nov 23 11:01 a"),
+    (VolatileField("id", "integer", "exec", "$.items[*].id"), '{"items": [{"id": 1}, {"id": 2}]}',
+     '{"items": [{"id": 8}, {"id": 9}]}'),
+    (VolatileField("at", "time", "exec", "$.at"), '{"at": "10:30", "x": 1}', '{"x": 1, "at": "11:31"}'),
+    (VolatileField("c", "hex", "exec", "$.id"), 'Output:\n{"id": "98e1ef"}\n', 'Output:\n{"id": "aa01bc"}\n'),
+])  # fmt: skip
 def test_a_slot_is_found_by_its_anchor(slot: VolatileField, before: str, now: str) -> None:
     """The beginning of a line, any text before it, a JSON path; with names for what is bound."""
     assert isinstance(fit := _fit(slot, _body(before), _body(now)), Fit), str(fit)
@@ -149,45 +143,36 @@ def test_a_slot_outside_of_results_is_found_by_what_stands_before_it() -> None:
     assert isinstance(_fit(VolatileField("run", "hex", "exec", "text", "run "), bodies[0], bodies[1]), Mismatch)
 
 
-@pytest.mark.parametrize(
-    "slot",
-    [
-        VolatileField("chunk", "hex", "exec_command", before="Chunk ID: "),
-        VolatileField("id", "integer", "t", "$.id", arguments="{}", noise=True),
-        VolatileField("t", "time", "", "text", "at "),
-        VolatileField("w", "duration", "mcp__*", before="Wall time: ", after="\nOutput:"),
-    ],
-)
+@pytest.mark.parametrize("slot", [
+    VolatileField("chunk", "hex", "exec_command", before="Chunk ID: "),
+    VolatileField("id", "integer", "t", "$.id", arguments="{}", noise=True),
+    VolatileField("t", "time", "", "text", "at "),
+    VolatileField("w", "duration", "mcp__*", before="Wall time: ", after="\nOutput:"),
+])  # fmt: skip
 def test_slots_are_written_and_read(slot: VolatileField) -> None:
     """As plain values, for YAML and the store."""
     assert read_volatile_field(slot.to_dict()) == slot
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        None, [], "x", {}, {"name": "a"}, {"name": "a", "kind": "nope", "tool": "t"}, {"name": "a b", "kind": "hex", "tool": "t"},
-        {"name": "a", "kind": "hex", "tool": "t", "at": "here"}, {"name": "a", "kind": "hex", "tool": "t", "at": "text"},
-        {"name": "a", "kind": "hex", "tool": 1}, {"name": "a", "kind": "hex", "tool": "t", "noise": "yes"},
-        {"name": "a", "kind": "hex", "tool": "t", "pattern": ".*"}, {"name": "a", "kind": "hex", "tool": "t*", "at": "$.a"},
-        {"name": "a", "kind": "hex", "tool": "t", "at": "$.a", "after": "x"}, {"name": "a", "kind": "hex", "tool": "t", "after": 1},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("value", [
+    None, [], "x", {}, {"name": "a"}, {"name": "a", "kind": "nope", "tool": "t"}, {"name": "a b", "kind": "hex", "tool": "t"},
+    {"name": "a", "kind": "hex", "tool": "t", "at": "here"}, {"name": "a", "kind": "hex", "tool": "t", "at": "text"},
+    {"name": "a", "kind": "hex", "tool": 1}, {"name": "a", "kind": "hex", "tool": "t", "noise": "yes"},
+    {"name": "a", "kind": "hex", "tool": "t", "pattern": ".*"}, {"name": "a", "kind": "hex", "tool": "t*", "at": "$.a"},
+    {"name": "a", "kind": "hex", "tool": "t", "at": "$.a", "after": "x"}, {"name": "a", "kind": "hex", "tool": "t", "after": 1},
+])  # fmt: skip
 def test_a_slot_that_cannot_be_is_an_error(value: object) -> None:
     """A typo in a cassette is said, not ignored."""
     with pytest.raises(BadVolatileField):
         read_volatile_field(value)
 
 
-@pytest.mark.parametrize(
-    ("before", "text", "found"),
-    [
-        ("saved {:name}.txt as ", "saved a.b.txt as x9", ["x9"]),
-        ("{:word} {:word} to ", "one two to three", ["three"]),
-        ("Author: {:person} of ", "Author: Ann Smith of Rome", ["Rome"]),
-        ("{:name}" * 40 + "!", ("a" * 400 + "\n") * 100 + "!", []),
-    ],
-)
+@pytest.mark.parametrize(("before", "text", "found"), [
+    ("saved {:name}.txt as ", "saved a.b.txt as x9", ["x9"]),
+    ("{:word} {:word} to ", "one two to three", ["three"]),
+    ("Author: {:person} of ", "Author: Ann Smith of Rome", ["Rome"]),
+    ("{:name}" * 40 + "!", ("a" * 400 + "\n") * 100 + "!", []),
+])  # fmt: skip
 def test_what_varies_before_a_value_gives_back_once(before: str, text: str, found: list[str]) -> None:
     """A name may end before a text that could be its own; forty one after another, in a stranger's cassette, would search for ever."""
     slot = read_volatile_field({"name": "x", "kind": "word", "tool": "t", "before": before})

@@ -23,14 +23,12 @@ from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, header
 
 KEY = "sk-proj-" + "Zq8Xv3Lm" * 5
 ASKED = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "hi"}]}).encode()
-ANSWER = json.dumps(
-    {
-        "id": "chatcmpl-1",
-        "model": "gpt-4o-2024-08-06",
-        "choices": [],
-        "usage": {"prompt_tokens": 3, "completion_tokens": 2},
-    }
-).encode()
+ANSWER = json.dumps({
+    "id": "chatcmpl-1",
+    "model": "gpt-4o-2024-08-06",
+    "choices": [],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+}).encode()  # fmt: skip
 JSON = ("content-type", "application/json")
 
 
@@ -78,13 +76,10 @@ def test_secrets_do_not_come_in() -> None:
     assert one().key == one(headers=(JSON,)).key
 
 
-@pytest.mark.parametrize(
-    ("coding", "body"),
-    [
-        ("gzip", gzip.compress(ANSWER)), ("br", brotli.compress(ANSWER)), ("zstd", zstandard.compress(ANSWER)),
-        ("gzip", ANSWER), ("made-up", ANSWER),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("coding", "body"), [
+    ("gzip", gzip.compress(ANSWER)), ("br", brotli.compress(ANSWER)), ("zstd", zstandard.compress(ANSWER)),
+    ("gzip", ANSWER), ("made-up", ANSWER),
+])  # fmt: skip
 def test_bodies_are_decoded(coding: str, body: bytes) -> None:
     """A compressed answer is decoded, and a coding that the body does not have is dropped."""
     headers = (JSON, ("Content-Encoding", coding), ("Content-Length", str(len(body))))
@@ -159,30 +154,27 @@ FULL = replace(
 )
 
 
-@pytest.mark.parametrize(
-    "before",
-    [
-        one(),
+@pytest.mark.parametrize("before", [
+    one(),
+    FULL,
+    replace(one(), upstream=""),
+    one(status=500, reason="", response_body=b""),
+    one(method="GET", uri="https://api.openai.com/v1/models?limit=2&x=%2F", body=b""),
+    one(uri="http://localhost:8000/v1/chat/completions"),
+    replace(one(), response=replace(one().response, headers=(JSON, ("content-encoding", "foo")))),
+    replace(FULL, response=replace(FULL.response, headers=(JSON, ("content-encoding", "gzip")))),
+    one(uri="https://x.openai.azure.com/openai/deployments/d/chat/completions?api-version=1"),
+    replace(
         FULL,
-        replace(one(), upstream=""),
-        one(status=500, reason="", response_body=b""),
-        one(method="GET", uri="https://api.openai.com/v1/models?limit=2&x=%2F", body=b""),
-        one(uri="http://localhost:8000/v1/chat/completions"),
-        replace(one(), response=replace(one().response, headers=(JSON, ("content-encoding", "foo")))),
-        replace(FULL, response=replace(FULL.response, headers=(JSON, ("content-encoding", "gzip")))),
-        one(uri="https://x.openai.azure.com/openai/deployments/d/chat/completions?api-version=1"),
-        replace(
-            FULL,
-            response=replace(
-                FULL.response,
-                chunks=(Chunk(5, ANSWER[:10]), Chunk(5, ANSWER[10:11]), Chunk(70_000, ANSWER[11:])),
-                head_offset=4,
-                ending=Ending.CUT,
-                chunked=False,
-            ),
+        response=replace(
+            FULL.response,
+            chunks=(Chunk(5, ANSWER[:10]), Chunk(5, ANSWER[10:11]), Chunk(70_000, ANSWER[11:])),
+            head_offset=4,
+            ending=Ending.CUT,
+            chunked=False,
         ),
-    ],
-)
+    ),
+])  # fmt: skip
 def test_round_trip(before: Interaction) -> None:
     """Interaction -> YAML -> interaction loses nothing: chunks, times, party, sample, ending, order of fields."""
     text = dumps([release(before)], "c")

@@ -219,18 +219,9 @@ def odd() -> Interaction:
         chunked=True,
     )
     return chat(
-        response=answer,
-        id=7,
-        sample=3,
-        party="judge.2",
-        occurrence=4,
-        stream=True,
-        usage=Usage(1, None, 0),
-        redacted=True,
-        made_ids=("resp_1",),
-        upstream="",
-        rules="r",
-    )
+        response=answer, id=7, sample=3, party="judge.2", occurrence=4, stream=True, usage=Usage(1, None, 0),
+        redacted=True, made_ids=("resp_1",), upstream="", rules="r",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("made", [chat(), chat("é\ud83d\ude00"), odd()], ids=["plain", "text", "odd"])

@@ -131,15 +131,12 @@ def test_repeats_parties_samples_and_heads_come_along(tmp_path: Path) -> None:
         unite_stores([a, b], tmp_path / "again.db", lambda: NOW)
 
 
-@pytest.mark.parametrize(
-    ("statement", "error", "said"),
-    [
-        ("ALTER TABLE volatile_fields RENAME COLUMN field TO slot;DELETE FROM _sqlite_migrations WHERE name = 'm005_words'", CassetteError, "written by different versions: m004_files and m005_words"),
-        ("UPDATE _sqlite_migrations SET name = 'm999_new' WHERE name = 'm005_words'", CassetteNewer, "written by a newer llmproxy"),
-        ("UPDATE interactions SET rules = 'others'", CassetteError, "made by different rules"),
-        ("UPDATE interactions SET key = replace(key, 'v1:', 'v0:')", CassetteError, "made by different rules"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("statement", "error", "said"), [
+    ("ALTER TABLE volatile_fields RENAME COLUMN field TO slot;DELETE FROM _sqlite_migrations WHERE name = 'm005_words'", CassetteError, "written by different versions: m004_files and m005_words"),
+    ("UPDATE _sqlite_migrations SET name = 'm999_new' WHERE name = 'm005_words'", CassetteNewer, "written by a newer llmproxy"),
+    ("UPDATE interactions SET rules = 'others'", CassetteError, "made by different rules"),
+    ("UPDATE interactions SET key = replace(key, 'v1:', 'v0:')", CassetteError, "made by different rules"),
+])  # fmt: skip
 def test_stores_of_different_versions_are_refused(
     statement: str, error: type[CassetteError], said: str, tmp_path: Path
 ) -> None:

@@ -32,14 +32,11 @@ def test_a_change_is_named_by_its_lines() -> None:
     assert (read.name, read.pair, str(read), read.difference) == (BRIEF.name, BRIEF.pair, str(BRIEF), BRIEF.difference)
 
 
-@pytest.mark.parametrize(
-    ("change", "client", "covered"),
-    [
-        (BRIEF, None, True),
-        (_change("Day 3.\nBe brief.", "Day 3.\nBe brief and kind."), None, False),  # nobody saw this text
-        (_change("You help.\nBe brief.", "You help.\nBe kind."), None, False),
-    ],
-)
+@pytest.mark.parametrize(("change", "client", "covered"), [
+    (BRIEF, None, True),
+    (_change("Day 3.\nBe brief.", "Day 3.\nBe brief and kind."), None, False),  # nobody saw this text
+    (_change("You help.\nBe brief.", "You help.\nBe kind."), None, False),
+])  # fmt: skip
 def test_it_covers_what_was_seen(change: Change, client: Client | None, covered: bool) -> None:
     """An accepted change holds for the very texts that somebody accepted, and for no others."""
     assert accept([BRIEF], DAY)[0].covers(change, client) is covered

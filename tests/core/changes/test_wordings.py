@@ -72,27 +72,24 @@ _STRICT = {"type": "function", "function": {"name": "find", "parameters": {"requ
 _WANTED = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
 
 
-@pytest.mark.parametrize(
-    ("answer", "was", "now", "possible"),
-    [
-        (_TEXT, {}, {"temperature": 1}, True),
-        (_TEXT, {}, {"max_tokens": 2}, False),
-        (_TEXT, {"max_tokens": 9}, {"max_tokens": 90}, True),
-        (_TEXT, {"max_tokens": 3}, {"max_tokens": 90}, False),
-        (_TEXT, {}, {"stop": ["5"]}, False),
-        (_TEXT, {}, {"stop": ["x"]}, True),
-        (_TEXT, {}, {"n": 2}, False),
-        (_TEXT, {}, {"logprobs": True}, False),
-        (_TEXT, {}, {"tool_choice": "required"}, False),
-        (_TEXT, {}, {"response_format": _WANTED}, False),
-        (Message("assistant", "{}"), {}, {"response_format": _WANTED}, True),
-        (_CALLS, {"tools": [_TOOL]}, {"tools": []}, False),
-        (_CALLS, {"tools": [_TOOL]}, {"tools": [_STRICT]}, False),
-        (_CALLS, {"tools": [_TOOL]}, {"tools": [_TOOL], "tool_choice": "none"}, False),
-        (_CALLS, {"tools": [_TOOL]}, {"tools": [_TOOL], "parallel_tool_calls": False}, True),
-        (_CALLS, {"tools": [_TOOL]}, {"tools": [_TOOL], "tool_choice": {"function": {"name": "other"}}}, False),
-    ],
-)
+@pytest.mark.parametrize(("answer", "was", "now", "possible"), [
+    (_TEXT, {}, {"temperature": 1}, True),
+    (_TEXT, {}, {"max_tokens": 2}, False),
+    (_TEXT, {"max_tokens": 9}, {"max_tokens": 90}, True),
+    (_TEXT, {"max_tokens": 3}, {"max_tokens": 90}, False),
+    (_TEXT, {}, {"stop": ["5"]}, False),
+    (_TEXT, {}, {"stop": ["x"]}, True),
+    (_TEXT, {}, {"n": 2}, False),
+    (_TEXT, {}, {"logprobs": True}, False),
+    (_TEXT, {}, {"tool_choice": "required"}, False),
+    (_TEXT, {}, {"response_format": _WANTED}, False),
+    (Message("assistant", "{}"), {}, {"response_format": _WANTED}, True),
+    (_CALLS, {"tools": [_TOOL]}, {"tools": []}, False),
+    (_CALLS, {"tools": [_TOOL]}, {"tools": [_STRICT]}, False),
+    (_CALLS, {"tools": [_TOOL]}, {"tools": [_TOOL], "tool_choice": "none"}, False),
+    (_CALLS, {"tools": [_TOOL]}, {"tools": [_TOOL], "parallel_tool_calls": False}, True),
+    (_CALLS, {"tools": [_TOOL]}, {"tools": [_TOOL], "tool_choice": {"function": {"name": "other"}}}, False),
+])  # fmt: skip
 def test_an_answer_is_possible_or_the_parameter_is_named(
     answer: Message, was: dict[str, object], now: dict[str, object], possible: bool
 ) -> None:

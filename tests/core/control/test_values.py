@@ -48,13 +48,10 @@ def test_what_was_given_is_shown_short(value: object) -> None:
     assert len(show_given(value).encode()) <= 50
 
 
-@pytest.mark.parametrize(
-    ("said", "meant"),
-    [
-        ("replay", "replay"), ("none", "replay"), ("new_episodes", "auto"), ("all", "record"), ("once", "once"),
-        (None, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("said", "meant"), [
+    ("replay", "replay"), ("none", "replay"), ("new_episodes", "auto"), ("all", "record"), ("once", "once"),
+    (None, None),
+])  # fmt: skip
 def test_modes_have_the_names_of_vcr_too(said: str | None, meant: str | None) -> None:
     """What people know from VCR works."""
     assert one_of(Mode, said, "mode") == meant
@@ -76,13 +73,10 @@ def test_a_name_is_text_that_a_url_can_say(value: object) -> None:
         name_of(value, "a session needs a name")
 
 
-@pytest.mark.parametrize(
-    ("name", "sample", "meant"),
-    [
-        ("x", None, "x"), ("x", 1, "x"), ("x", 3, "x~3"), ("x~3", 3, "x~3"), ("x~0", 2, "x~0~2"),
-        ("x", 999_999, "x~999999"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "sample", "meant"), [
+    ("x", None, "x"), ("x", 1, "x"), ("x", 3, "x~3"), ("x~3", 3, "x~3"), ("x~0", 2, "x~0~2"),
+    ("x", 999_999, "x~999999"),
+])  # fmt: skip
 def test_a_sample_makes_the_name(name: str, sample: int | None, meant: str) -> None:
     """It may be said in the name, beside it, or both alike."""
     assert canonical(join_sample(name, sample)) == meant

@@ -281,14 +281,11 @@ def test_real_conversations(traffic: Path) -> None:
     assert streamed >= 90
 
 
-@pytest.mark.parametrize(
-    ("texts", "typed"),
-    [
-        (["<system-reminder>\nToday is Sunday.\n</system-reminder>", "What do my notes say?"], "What do my notes say?"),
-        (["<system-reminder>\na\n</system-reminder>\n\nFix it.\n<b>now</b>"], "Fix it.\n<b>now</b>"),
-        (["# AGENTS.md instructions for /tmp/a\n\nBe brief."], "# AGENTS.md instructions for /tmp/a\n\nBe brief."),
-    ],
-)
+@pytest.mark.parametrize(("texts", "typed"), [
+    (["<system-reminder>\nToday is Sunday.\n</system-reminder>", "What do my notes say?"], "What do my notes say?"),
+    (["<system-reminder>\na\n</system-reminder>\n\nFix it.\n<b>now</b>"], "Fix it.\n<b>now</b>"),
+    (["# AGENTS.md instructions for /tmp/a\n\nBe brief."], "# AGENTS.md instructions for /tmp/a\n\nBe brief."),
+])  # fmt: skip
 def test_what_an_agent_wrote_around_the_question_is_not_what_was_typed(texts: list[str], typed: str) -> None:
     """Where nothing else stands it is told all the same."""
     blocks = [{"type": "text", "text": text} for text in texts]

@@ -59,29 +59,23 @@ def test_bedrock_names_the_error_in_a_header(status: int, name: str) -> None:
     assert header(headers, "x-amzn-errortype") == name
 
 
-@pytest.mark.parametrize(
-    ("family", "operation", "status"),
-    [
-        ("anthropic", "messages", 400), ("anthropic", "messages.count_tokens", 400), ("openai", "responses", 400),
-        ("openai", "chat.completions", 404), ("gemini", "generateContent", 404), ("bedrock", "converse", 404),
-        ("generic", "", 404),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("family", "operation", "status"), [
+    ("anthropic", "messages", 400), ("anthropic", "messages.count_tokens", 400), ("openai", "responses", 400),
+    ("openai", "chat.completions", 404), ("gemini", "generateContent", 404), ("bedrock", "converse", 404),
+    ("generic", "", 404),
+])  # fmt: skip
 def test_each_dialect_has_the_status_that_its_clients_take_best(family: Family, operation: str, status: int) -> None:
     """Where a coding agent tells them apart its row decides; every SDK takes 400 as it takes 404."""
     assert status_of_miss(family, operation) == status
 
 
-@pytest.mark.parametrize(
-    ("family", "field", "status"),
-    [
-        ("anthropic", ("user-agent", "claude-cli/2.1.332 (external)"), 501),
-        ("openai", ("user-agent", "claude-cli/2.1.332 (external)"), 404),
-        ("openai", ("x-interaction-type", "conversation-user"), 422),
-        ("anthropic", ("x-interaction-type", "conversation-user"), 422),
-        ("anthropic", ("user-agent", "Anthropic/JS 0.94.0"), 400),
-    ],
-)
+@pytest.mark.parametrize(("family", "field", "status"), [
+    ("anthropic", ("user-agent", "claude-cli/2.1.332 (external)"), 501),
+    ("openai", ("user-agent", "claude-cli/2.1.332 (external)"), 404),
+    ("openai", ("x-interaction-type", "conversation-user"), 422),
+    ("anthropic", ("x-interaction-type", "conversation-user"), 422),
+    ("anthropic", ("user-agent", "Anthropic/JS 0.94.0"), 400),
+])  # fmt: skip
 def test_a_client_that_takes_another_status_better_gets_it(family: Family, field: tuple[str, str], status: int) -> None:
     """Claude Code asks once at 501, Copilot CLI hides a 404."""
     assert status_of_miss(family, "", (field,)) == status

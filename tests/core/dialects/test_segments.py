@@ -19,14 +19,12 @@ from llmproxy.core.traffic.json_bytes import parse_json
 from tests.support.traffic import exchanges
 
 Json = dict[str, Any]
-WORDS = st.sampled_from(
-    [
-        "type", "text", "role", "content", "parts", "name", "id", "input", "arguments", "function", "tools", "messages",
-        "system", "request", "toolUse", "toolResult", "functionCall", "functionResponse", "functionDeclarations",
-        "tool_calls", "function_call", "tool_call_id", "tool_use", "tool_result", "thinking", "message", "contents",
-        "instructions", "toolConfig", "prompt", "chat_history", "user", "assistant", "tool", "model", "image", "robot",
-    ]
-)  # fmt: skip
+WORDS = st.sampled_from([
+    "type", "text", "role", "content", "parts", "name", "id", "input", "arguments", "function", "tools", "messages",
+    "system", "request", "toolUse", "toolResult", "functionCall", "functionResponse", "functionDeclarations",
+    "tool_calls", "function_call", "tool_call_id", "tool_use", "tool_result", "thinking", "message", "contents",
+    "instructions", "toolConfig", "prompt", "chat_history", "user", "assistant", "tool", "model", "image", "robot",
+])  # fmt: skip
 TREES = st.recursive(
     st.none() | st.booleans() | st.integers(0, 9) | st.text(max_size=3) | WORDS,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS | st.text(max_size=3), inner, max_size=5),

@@ -72,20 +72,17 @@ def parse(pieces: list[bytes]) -> list[Event]:
     return [found for piece in pieces for found in parser.feed(piece)] + parser.finish()
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"data: a\n\n", [Event(None, "a")]),
-        (b"event: x\r\ndata:a\r\ndata: b\r\n\r\n", [Event("x", "a\nb")]),
-        (b"data: a\r\rdata: b\r\r", [Event(None, "a"), Event(None, "b")]),
-        (b"\xef\xbb\xbfdata: a\n\n", [Event(None, "a")]),
-        (b": comment\n\nevent: lost\n\nid: 1\ndata\n\n", [Event(None, "")]),
-        (b"data:  two\n\n", [Event(None, " two")]),
-        (b"data: \xff\n\n", [Event(None, "\ufffd")]),
-        (b"data: unfinished", [Event(None, "unfinished")]),
-        (b"", []),
-    ],
-)
+@pytest.mark.parametrize(("data", "expected"), [
+    (b"data: a\n\n", [Event(None, "a")]),
+    (b"event: x\r\ndata:a\r\ndata: b\r\n\r\n", [Event("x", "a\nb")]),
+    (b"data: a\r\rdata: b\r\r", [Event(None, "a"), Event(None, "b")]),
+    (b"\xef\xbb\xbfdata: a\n\n", [Event(None, "a")]),
+    (b": comment\n\nevent: lost\n\nid: 1\ndata\n\n", [Event(None, "")]),
+    (b"data:  two\n\n", [Event(None, " two")]),
+    (b"data: \xff\n\n", [Event(None, "\ufffd")]),
+    (b"data: unfinished", [Event(None, "unfinished")]),
+    (b"", []),
+])  # fmt: skip
 def test_sse_rules(data: bytes, expected: list[Event]) -> None:
     """Line ends, comments, names, several data lines and a byte order mark follow the standard."""
     assert parse([data]) == expected
@@ -122,12 +119,10 @@ def test_aws_frames() -> None:
             list(iter_frames(bytes(broken)))
 
 
-LINES = st.sampled_from(
-    [
-        b"data: 1", b"data:2", b'data: {"a": 3}', b"data", b"event: x", b": c", b"", b"", b"data: \xff",
-        b"\xef\xbb\xbfdata: 4",
-    ]
-)  # fmt: skip
+LINES = st.sampled_from([
+    b"data: 1", b"data:2", b'data: {"a": 3}', b"data", b"event: x", b": c", b"", b"", b"data: \xff",
+    b"\xef\xbb\xbfdata: 4",
+])  # fmt: skip
 
 
 @given(st.lists(LINES, max_size=12), st.sampled_from([b"\n", b"\r\n", b"\r"]), st.booleans())
@@ -403,13 +398,10 @@ def test_long_lists_are_left_out_and_what_stands_around_them_stays() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"", b'"' * 9, b"[" * 5_000_000, b"]" * 100, b'{"a": "' + b"x" * 5_000_000,
-        b"{" + b'"%s":1,' % (b"a" * 100) * 50_000, b'{"a": [1, "\\"',
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("body", [
+    b"", b'"' * 9, b"[" * 5_000_000, b"]" * 100, b'{"a": "' + b"x" * 5_000_000,
+    b"{" + b'"%s":1,' % (b"a" * 100) * 50_000, b'{"a": [1, "\\"',
+])  # fmt: skip
 def test_what_is_no_document_is_none_afterwards(body: bytes) -> None:
     """And ends quickly."""
     assert list(events_in(JSON, body)) == []

@@ -128,17 +128,14 @@ def test_cost() -> None:
     assert high == 4 * low
 
 
-@pytest.mark.parametrize(
-    ("provider", "model"),
-    [
-        ("openai", "ft:gpt-4o-2024-08-06:me::abc"),
-        ("bedrock", "us.anthropic.claude-3-7-sonnet-20250219-v1:0"),
-        ("bedrock", "arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-3-7-sonnet-20250219-v1:0"),
-        ("bedrock", "claude-3-haiku-20240307"),
-        ("gemini", "models/gemini-2.5-flash"),
-        ("azure", "gpt-4o"),
-    ],
-)
+@pytest.mark.parametrize(("provider", "model"), [
+    ("openai", "ft:gpt-4o-2024-08-06:me::abc"),
+    ("bedrock", "us.anthropic.claude-3-7-sonnet-20250219-v1:0"),
+    ("bedrock", "arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-3-7-sonnet-20250219-v1:0"),
+    ("bedrock", "claude-3-haiku-20240307"),
+    ("gemini", "models/gemini-2.5-flash"),
+    ("azure", "gpt-4o"),
+])  # fmt: skip
 def test_names_of_models(provider: str, model: str) -> None:
     """A model is found under the names that providers and answers give it."""
     assert cost_of(provider, model, Usage(1, 1))
@@ -209,16 +206,13 @@ def test_what_cannot_be_a_count_is_unknown(count: object) -> None:
     assert found.input is None or found.input == 7
 
 
-@pytest.mark.parametrize(
-    ("body", "most"),
-    [
-        ({"max_tokens": 100}, "0.0035"),
-        ({"max_tokens": 100, "max_completion_tokens": 200, "n": 2}, "0.0065"),
-        ({"generationConfig": {"maxOutputTokens": 100, "candidateCount": 3}}, "0.0055"),
-        ({"metadata": {"max_tokens": 1}, "max_tokens": 100}, "0.0035"),
-        ({"max_tokens": -1}, None),
-    ],
-)
+@pytest.mark.parametrize(("body", "most"), [
+    ({"max_tokens": 100}, "0.0035"),
+    ({"max_tokens": 100, "max_completion_tokens": 200, "n": 2}, "0.0065"),
+    ({"generationConfig": {"maxOutputTokens": 100, "candidateCount": 3}}, "0.0055"),
+    ({"metadata": {"max_tokens": 1}, "max_tokens": 100}, "0.0035"),
+    ({"max_tokens": -1}, None),
+])  # fmt: skip
 def test_what_a_call_costs_at_the_most(body: dict[str, Any], most: str | None) -> None:
     """The highest limit of the request counts, for each answer that it asks for; what has none costs anything."""
     found = cost_at_most("openai", "gpt-4o", 1000, body)

@@ -85,15 +85,12 @@ def test_arguments_that_are_no_json_stay_what_they_are() -> None:
         assert b"{broken" in made.body
 
 
-@pytest.mark.parametrize(
-    ("offered", "namespace"),
-    [
-        ({"tools": [{"type": "namespace", "name": "mcp__t", "tools": []}]}, "mcp__t"),
-        ({"input": [{"type": "tool_search_output", "tools": [{"type": "namespace", "name": "mcp__t"}]}]}, "mcp__t"),
-        ({"tools": [{"type": "function", "name": "mcp__t__echo"}, {"type": "namespace", "name": "mcp__t"}]}, None),
-        ({"tools": "odd", "input": "hi"}, None),
-    ],
-)
+@pytest.mark.parametrize(("offered", "namespace"), [
+    ({"tools": [{"type": "namespace", "name": "mcp__t", "tools": []}]}, "mcp__t"),
+    ({"input": [{"type": "tool_search_output", "tools": [{"type": "namespace", "name": "mcp__t"}]}]}, "mcp__t"),
+    ({"tools": [{"type": "function", "name": "mcp__t__echo"}, {"type": "namespace", "name": "mcp__t"}]}, None),
+    ({"tools": "odd", "input": "hi"}, None),
+])  # fmt: skip
 def test_a_tool_is_called_in_the_namespace_in_which_it_is_offered(
     offered: dict[str, Any], namespace: str | None
 ) -> None:

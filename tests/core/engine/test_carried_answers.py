@@ -156,18 +156,15 @@ def _ask_as(
     return json.dumps({"model": "m", "tools": tools, "messages": messages, **more}).encode(), f"claude-cli/{version}"
 
 
-@pytest.mark.parametrize(
-    ("more", "status"),
-    [
-        ({}, 200),
-        ({"question": "What do my letters say?"}, 404),
-        ({"question": "<system-reminder>\nWhat do my notes say?\n</system-reminder>"}, 404),
-        ({"rules": "Be kind."}, 404),
-        ({"found": "Bread."}, 404),
-        ({"model": "n"}, 404),
-        ({"version": "2.1.333"}, 200),
-    ],
-)
+@pytest.mark.parametrize(("more", "status"), [
+    ({}, 200),
+    ({"question": "What do my letters say?"}, 404),
+    ({"question": "<system-reminder>\nWhat do my notes say?\n</system-reminder>"}, 404),
+    ({"rules": "Be kind."}, 404),
+    ({"found": "Bread."}, 404),
+    ({"model": "n"}, 404),
+    ({"version": "2.1.333"}, 200),
+])  # fmt: skip
 def test_an_upgrade_of_a_client_is_one_change(tmp_path: Path, more: Json, status: int) -> None:
     """What it writes itself moves, its tools come: nobody else's words may."""
     store = tmp_path / "s.db"
@@ -185,15 +182,12 @@ def test_an_upgrade_of_a_client_is_one_change(tmp_path: Path, more: Json, status
         assert _send(proxy, *_ask_as(**{"version": "2.1.332", **more})).status == status
 
 
-@pytest.mark.parametrize(
-    ("asked", "status", "said"),
-    [
-        ({"overrides": {}}, 200, b""),
-        ({"fork": {"live": False}}, 200, b""),
-        ({"live": ["mcp"]}, 404, b"a session with live channels carries nothing"),
-        ({"fork": {"live": True}}, 200, b"live"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "status", "said"), [
+    ({"overrides": {}}, 200, b""),
+    ({"fork": {"live": False}}, 200, b""),
+    ({"live": ["mcp"]}, 404, b"a session with live channels carries nothing"),
+    ({"fork": {"live": True}}, 200, b"live"),
+])  # fmt: skip
 def test_what_goes_live_carries_nothing(store: Path, asked: Json, status: int, said: bytes) -> None:
     """A miss says it; a run that forks asks its provider. Overrides, and a fork that is only looked for, carry on."""
     _accept(store, _ask(EDITED))

@@ -54,15 +54,12 @@ def said(body: bytes) -> str:
     return tree["choices"][0]["message"]["content"] if "choices" in tree else "no"
 
 
-@pytest.mark.parametrize(
-    ("coalesce", "fails", "texts", "asked", "heard"),
-    [
-        (True, False, ["same", "same", "same"], 1, ["answer 1"] * 3),
-        (True, True, ["same", "same", "same"], 2, ["answer 2", "answer 2", "no"]),
-        (True, False, ["same", "other", "same"], 2, ["answer 1", "answer 1", "answer 2"]),
-        (False, False, ["same", "same"], 2, ["answer 1", "answer 2"]),
-    ],
-)
+@pytest.mark.parametrize(("coalesce", "fails", "texts", "asked", "heard"), [
+    (True, False, ["same", "same", "same"], 1, ["answer 1"] * 3),
+    (True, True, ["same", "same", "same"], 2, ["answer 2", "answer 2", "no"]),
+    (True, False, ["same", "other", "same"], 2, ["answer 1", "answer 1", "answer 2"]),
+    (False, False, ["same", "same"], 2, ["answer 1", "answer 2"]),
+])  # fmt: skip
 def test_equal_requests_in_flight_share_one_answer(
     *, coalesce: bool, fails: bool, texts: list[str], asked: int, heard: list[str], tmp_path: Path
 ) -> None:

@@ -110,14 +110,11 @@ def test_once_on_a_complete_cassette(takes: list[Take], expected: list[str]) -> 
     assert got == expected
 
 
-@pytest.mark.parametrize(
-    ("exhausted", "expected"),
-    [
-        (Exhausted.LAST, ["A", "429", "B", "B", "B"]),
-        (Exhausted.CYCLE, ["A", "429", "B", "A", "429"]),
-        (Exhausted.MISS, ["A", "429", "B", "EXHAUSTED", "EXHAUSTED"]),
-    ],
-)
+@pytest.mark.parametrize(("exhausted", "expected"), [
+    (Exhausted.LAST, ["A", "429", "B", "B", "B"]),
+    (Exhausted.CYCLE, ["A", "429", "B", "A", "429"]),
+    (Exhausted.MISS, ["A", "429", "B", "EXHAUSTED", "EXHAUSTED"]),
+])  # fmt: skip
 @pytest.mark.parametrize("mode", [REPLAY, ONCE])
 def test_after_the_last_recording(mode: Mode, exhausted: Exhausted, expected: list[str]) -> None:
     """The rule for exhausted tapes counts in the modes that play them."""
@@ -168,16 +165,13 @@ def test_every_reason_is_a_sentence() -> None:
     assert all(" " in reason for reason in MissReason)
 
 
-@pytest.mark.parametrize(
-    ("channel", "method", "operation", "what"),
-    [
-        (Channel.LLM, "POST", "chat.completions", Exhausted.LAST),
-        (Channel.HTTP, "GET", "/invoices", Exhausted.LAST),
-        (Channel.HTTP, "POST", "/invoices", Exhausted.MISS),
-        (Channel.MCP, "POST", "mcp:tools/call pay", Exhausted.MISS),
-        (Channel.MCP, "POST", "mcp:tools/list", Exhausted.LAST),
-    ],
-)
+@pytest.mark.parametrize(("channel", "method", "operation", "what"), [
+    (Channel.LLM, "POST", "chat.completions", Exhausted.LAST),
+    (Channel.HTTP, "GET", "/invoices", Exhausted.LAST),
+    (Channel.HTTP, "POST", "/invoices", Exhausted.MISS),
+    (Channel.MCP, "POST", "mcp:tools/call pay", Exhausted.MISS),
+    (Channel.MCP, "POST", "mcp:tools/list", Exhausted.LAST),
+])  # fmt: skip
 def test_what_may_change_something_is_not_answered_twice(
     channel: Channel, method: str, operation: str, what: Exhausted
 ) -> None:

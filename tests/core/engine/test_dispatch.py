@@ -25,13 +25,10 @@ def placing(mode: Mode, tmp_path: Path) -> tuple[Dispatcher, Sessions]:
     return Dispatcher(Config(mode=mode, store=tmp_path / "x.db"), Redactor(), sessions), sessions
 
 
-@pytest.mark.parametrize(
-    ("mode", "decision"),
-    [
-        (Mode.REPLAY, None), (Mode.AUTO, None), (Mode.ONCE, None), (Mode.RECORD, Decision.RECORD),
-        (Mode.PASSTHROUGH, Decision.PASS),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("mode", "decision"), [
+    (Mode.REPLAY, None), (Mode.AUTO, None), (Mode.ONCE, None), (Mode.RECORD, Decision.RECORD),
+    (Mode.PASSTHROUGH, Decision.PASS),
+])  # fmt: skip
 def test_a_head_settles_what_need_not_be_looked_up(mode: Mode, decision: Decision | None, tmp_path: Path) -> None:
     """What is recorded or passed may stream through at once; what may be a hit waits for its body."""
     made, sessions = placing(mode, tmp_path)
@@ -55,16 +52,13 @@ def test_a_head_opens_no_session(tmp_path: Path) -> None:
     assert sessions.walks == {}
 
 
-@pytest.mark.parametrize(
-    ("headers", "target"),
-    [
-        ((("Authorization", "Bearer sk-right"),), "/v1/models"),
-        ((("x-api-key", "sk-right"),), "/v1/models"),
-        ((("api-key", "sk-right"),), "/v1/models"),
-        ((("X-Goog-Api-Key", "sk-right"),), "/v1/models"),
-        ((), "/v1/models?key=sk-right"),
-    ],
-)
+@pytest.mark.parametrize(("headers", "target"), [
+    ((("Authorization", "Bearer sk-right"),), "/v1/models"),
+    ((("x-api-key", "sk-right"),), "/v1/models"),
+    ((("api-key", "sk-right"),), "/v1/models"),
+    ((("X-Goog-Api-Key", "sk-right"),), "/v1/models"),
+    ((), "/v1/models?key=sk-right"),
+])  # fmt: skip
 def test_the_same_key_is_the_same_caller_wherever_it_stands(headers: tuple[tuple[str, str], ...], target: str) -> None:
     """SDK generations send one key in different headers."""
     assert fingerprint_caller(headers, target, SECRET) == fingerprint_caller((("x-api-key", "sk-right"),), "/", SECRET)

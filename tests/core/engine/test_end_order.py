@@ -126,14 +126,11 @@ X, Y = RecordedCall(5, 10.2, 11), RecordedCall(6, 12, 13)
 SOON, CLOSE_BY = RecordedCall(1, 0, 10), RecordedCall(2, 1, 10.05)
 
 
-@pytest.mark.parametrize(
-    ("cited", "heard"),
-    [
-        ({5: [1, 2]}, {1: 10, 2: 10.05}), ({5: [2, 1]}, {1: 10.05, 2: 10}), ({5: [1], 6: [1, 2]}, {1: 10, 2: 10.2}),
-        ({5: [2], 6: [2, 1]}, {1: 10.2, 2: 10.05}), ({5: [1], 6: [2]}, {1: 10, 2: 10.05}),
-        ({5: [1]}, {1: 10, 2: 10.05}), ({}, {1: 10, 2: 10.05}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("cited", "heard"), [
+    ({5: [1, 2]}, {1: 10, 2: 10.05}), ({5: [2, 1]}, {1: 10.05, 2: 10}), ({5: [1], 6: [1, 2]}, {1: 10, 2: 10.2}),
+    ({5: [2], 6: [2, 1]}, {1: 10.2, 2: 10.05}), ({5: [1], 6: [2]}, {1: 10, 2: 10.05}),
+    ({5: [1]}, {1: 10, 2: 10.05}), ({}, {1: 10, 2: 10.05}),
+])  # fmt: skip
 def test_ends_are_where_the_next_requests_show_that_they_were_heard(
     cited: dict[int, list[int]], heard: dict[int, float]
 ) -> None:
@@ -150,15 +147,12 @@ EARLIER, REST = RecordedCall(1, 0, 10), RecordedCall(3, 0, 12)
 BATCH, NEXT = RecordedCall(5, 10.2, 11), RecordedCall(6, 12.1, 13)
 
 
-@pytest.mark.parametrize(
-    ("cited", "batch", "marked"),
-    [
-        ({5: [1, 2], 6: [1, 2, 3]}, BATCH, {2}),
-        ({5: [1, 2], 6: [1, 2, 3]}, BATCH._replace(began=10.07), set()),
-        ({5: [1, 2], 6: [3]}, BATCH, set()),
-        ({5: [1, 2]}, BATCH, set()),
-    ],
-)
+@pytest.mark.parametrize(("cited", "batch", "marked"), [
+    ({5: [1, 2], 6: [1, 2, 3]}, BATCH, {2}),
+    ({5: [1, 2], 6: [1, 2, 3]}, BATCH._replace(began=10.07), set()),
+    ({5: [1, 2], 6: [3]}, BATCH, set()),
+    ({5: [1, 2]}, BATCH, set()),
+])  # fmt: skip
 def test_ends_that_a_slow_client_took_together_lie_close(
     cited: dict[int, list[int]], batch: RecordedCall, marked: set[int]
 ) -> None:

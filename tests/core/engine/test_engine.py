@@ -48,13 +48,9 @@ def engine(
     """Run an engine; closed as a proxy that ends closes it."""
     journal = Journal.open(Path(f"{store}.state.db"), lambda: NOW)
     made = Engine(
-        Config(mode=mode, store=store, **config),
-        redactor=Redactor(),
-        journal=journal,
-        now=lambda: NOW,
-        clock=clock or Clock(),
-        holder=holder,
-    )
+        Config(mode=mode, store=store, **config), redactor=Redactor(), journal=journal, now=lambda: NOW,
+        clock=clock or Clock(), holder=holder,
+    )  # fmt: skip
     try:
         yield made
     finally:
@@ -146,18 +142,15 @@ CLAUDE = ("user-agent", "claude-cli/2.1.332 (external, sdk-cli)")
 LESS: Mapping[str, Any] = {"tools": [{"type": "function", "function": {"name": "other"}}], "stream": True}
 
 
-@pytest.mark.parametrize(
-    ("client", "changed", "later", "counted"),
-    [
-        (CLAUDE, LESS, 1.0, False),
-        (CLAUDE, {"stream": False}, 1.0, False),
-        (CLAUDE, {**LESS, "text": "hello"}, 1.0, True),
-        (CLAUDE, {**LESS, "model": "gpt-5"}, 1.0, True),
-        (CLAUDE, {"stream": True}, 1.0, True),
-        (CLAUDE, LESS, 3600.0, True),
-        (("user-agent", "OpenAI/Python 3.57.0"), LESS, 1.0, True),
-    ],
-)
+@pytest.mark.parametrize(("client", "changed", "later", "counted"), [
+    (CLAUDE, LESS, 1.0, False),
+    (CLAUDE, {"stream": False}, 1.0, False),
+    (CLAUDE, {**LESS, "text": "hello"}, 1.0, True),
+    (CLAUDE, {**LESS, "model": "gpt-5"}, 1.0, True),
+    (CLAUDE, {"stream": True}, 1.0, True),
+    (CLAUDE, LESS, 3600.0, True),
+    (("user-agent", "OpenAI/Python 3.57.0"), LESS, 1.0, True),
+])  # fmt: skip
 def test_a_question_that_is_asked_on_with_less_is_one_miss(
     client: tuple[str, str], changed: Mapping[str, Any], later: float, *, counted: bool, tmp_path: Path
 ) -> None:
@@ -229,32 +222,26 @@ def test_the_request_that_was_redacted_for_its_key_is_the_one_that_is_stored(tmp
         assert [b"one" in read.load(1).request.body, b"REDACTED" in read.load(2).request.body] == [True, True]
 
 
-@pytest.mark.parametrize(
-    ("target", "headers", "error"),
-    [
-        ("/nowhere", (), RefusedError),
-        ("/s//v1/models", (), RefusedError),
-        (CHAT, (("x-llmproxy-party", "nobody"),), RefusedError),
-        (CHAT, (("x-llmproxy-session", "a\x01b"),), RefusedError),
-    ],
-)
+@pytest.mark.parametrize(("target", "headers", "error"), [
+    ("/nowhere", (), RefusedError),
+    ("/s//v1/models", (), RefusedError),
+    (CHAT, (("x-llmproxy-party", "nobody"),), RefusedError),
+    (CHAT, (("x-llmproxy-session", "a\x01b"),), RefusedError),
+])  # fmt: skip
 def test_what_belongs_nowhere_is_refused(tmp_path: Path, target: str, headers: Headers, error: type[Exception]) -> None:
     """At the head, before anything is read or sent."""
     with engine(tmp_path / "x.db") as made, pytest.raises(error):
         made.arrive("POST", target, None, headers)
 
 
-@pytest.mark.parametrize(
-    ("target", "headers", "error"),
-    [
-        ("/openai/deployments/d/chat/completions", (("api-key", "k"),), SettingsError),
-        (
-            "/model/m/converse",
-            (("host", "127.0.0.1:8080"), ("authorization", "AWS4-HMAC-SHA256 Credential=x")),
-            SignedForUs,
-        ),
-    ],
-)
+@pytest.mark.parametrize(("target", "headers", "error"), [
+    ("/openai/deployments/d/chat/completions", (("api-key", "k"),), SettingsError),
+    (
+        "/model/m/converse",
+        (("host", "127.0.0.1:8080"), ("authorization", "AWS4-HMAC-SHA256 Credential=x")),
+        SignedForUs,
+    ),
+])  # fmt: skip
 @pytest.mark.parametrize("mode", [Mode.RECORD, Mode.AUTO, Mode.PASSTHROUGH])
 def test_what_cannot_go_upstream_is_refused_in_its_own_dialect(
     tmp_path: Path, target: str, headers: Headers, error: type[Exception], mode: Mode

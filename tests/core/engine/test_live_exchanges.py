@@ -45,17 +45,14 @@ def test_a_new_model_meets_recorded_tools(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("turns", "told"),
-    [
-        ([Turn((SET,)), Turn((GET,)), Turn(text="x")], ["set", "1"]),
-        ([Turn((GET,)), Turn((GET,)), Turn(text="x")], ["0", "0"]),
-        ([Turn((TOGGLE,)), Turn((SET,)), Turn((TOGGLE,)), Turn(text="x")], [None, "set", "started"]),
-        ([Turn((SET,)), Turn((TOGGLE,)), Turn((GET,)), Turn((TOGGLE,)), Turn((TOGGLE,)), Turn(text="x")], ["set", "started", None, "stopped", None]),
-        ([Turn((SET,)), Turn((SET,)), Turn((GET,)), Turn(text="x")], ["set", None, "1"]),
-        ([Turn((COUNT,)), Turn((GET,)), Turn(text="x")], [None, "0"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("turns", "told"), [
+    ([Turn((SET,)), Turn((GET,)), Turn(text="x")], ["set", "1"]),
+    ([Turn((GET,)), Turn((GET,)), Turn(text="x")], ["0", "0"]),
+    ([Turn((TOGGLE,)), Turn((SET,)), Turn((TOGGLE,)), Turn(text="x")], [None, "set", "started"]),
+    ([Turn((SET,)), Turn((TOGGLE,)), Turn((GET,)), Turn((TOGGLE,)), Turn((TOGGLE,)), Turn(text="x")], ["set", "started", None, "stopped", None]),
+    ([Turn((SET,)), Turn((SET,)), Turn((GET,)), Turn(text="x")], ["set", None, "1"]),
+    ([Turn((COUNT,)), Turn((GET,)), Turn(text="x")], [None, "0"]),
+])  # fmt: skip
 def test_a_result_is_told_only_in_its_state(tmp_path: Path, turns: list[Turn], told: list[str | None]) -> None:
     """What was recorded after a change is told after that change; what is refused changes nothing."""
     record(tmp_path / "x.db", TALE)

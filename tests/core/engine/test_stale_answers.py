@@ -56,16 +56,13 @@ def run(
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False, cwd=store.parent)
 
 
-@pytest.mark.parametrize(
-    ("typed", "code", "said"),
-    [
-        (["--max-age", "30d"], Exit.OK, "2 hits (1 older than its max age)"),
-        (["--max-age", "30d", "--fail-on-stale"], Exit.STALE, "--fail-on-stale: 2 hits (1 older than its max age): exit code 10"),
-        (["--max-age", "8w", "--fail-on-stale"], Exit.OK, "2 hits, 0 misses"),
-        (["--max-age", "30"], Exit.USAGE, "is not an age: hours, days or weeks"),
-        (["--max-age", "-1d"], Exit.USAGE, "is not an age: hours, days or weeks"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("typed", "code", "said"), [
+    (["--max-age", "30d"], Exit.OK, "2 hits (1 older than its max age)"),
+    (["--max-age", "30d", "--fail-on-stale"], Exit.STALE, "--fail-on-stale: 2 hits (1 older than its max age): exit code 10"),
+    (["--max-age", "8w", "--fail-on-stale"], Exit.OK, "2 hits, 0 misses"),
+    (["--max-age", "30"], Exit.USAGE, "is not an age: hours, days or weeks"),
+    (["--max-age", "-1d"], Exit.USAGE, "is not an age: hours, days or weeks"),
+])  # fmt: skip
 def test_a_replay_says_what_is_old(store: Path, typed: list[str], code: Exit, said: str) -> None:
     """It serves it all the same, and has a code for who wants one."""
     done = run(store, *typed)
@@ -73,13 +70,10 @@ def test_a_replay_says_what_is_old(store: Path, typed: list[str], code: Exit, sa
     assert code is Exit.USAGE or done.stdout.splitlines() == ["Fine.", "Fine."]
 
 
-@pytest.mark.parametrize(
-    ("answer", "heard", "kept"),
-    [
-        (step(user="old", say="Still fine."), "Still fine.", ["Fine.", "Still fine."]),
-        (step(user="old", status=400, json={"error": {"message": "no"}}), "400", ["Fine.", "Fine.", "no"]),
-    ],
-)
+@pytest.mark.parametrize(("answer", "heard", "kept"), [
+    (step(user="old", say="Still fine."), "Still fine.", ["Fine.", "Still fine."]),
+    (step(user="old", status=400, json={"error": {"message": "no"}}), "400", ["Fine.", "Fine.", "no"]),
+])  # fmt: skip
 @pytest.mark.parametrize("mode", ["auto", "once"])
 def test_what_is_old_is_asked_anew_once(store: Path, mode: str, answer: Step, heard: str, kept: list[str]) -> None:
     """A good answer takes its place, and the next run replays it; with another one the recording stays."""
@@ -118,19 +112,16 @@ def test_what_is_old_is_gone_in_another_folder_too(tmp_path: Path) -> None:
     assert go("three", "http://127.0.0.1:9") == "New.\n"
 
 
-@pytest.mark.parametrize(
-    ("head", "typed", "code", "said"),
-    [
-        ("max_age: 30d", [], Exit.STALE, "1 older than its max age"),
-        ("max_age: 8w", [], Exit.OK, "2 hits, 0 misses"),
-        ("max_age: 8w", ["--max-age", "30d"], Exit.STALE, "1 older than its max age"),
-        ("max_age: 30d", ["--max-age", "8w"], Exit.STALE, "1 older than its max age"),
-        ("max_age: 30d", ["--max-age", "10m"], Exit.USAGE, "is not an age"),
-        ("max_age: [8w, 30d]", [], Exit.STALE, "1 older than its max age"),
-        ("max_age: 30", [], Exit.ENVIRONMENT, "default.yaml, at `max_age`: '30' is not an age: hours, days or weeks"),
-        ("max_age: 0", [], Exit.ENVIRONMENT, "'0' is not an age"),
-    ],
-)
+@pytest.mark.parametrize(("head", "typed", "code", "said"), [
+    ("max_age: 30d", [], Exit.STALE, "1 older than its max age"),
+    ("max_age: 8w", [], Exit.OK, "2 hits, 0 misses"),
+    ("max_age: 8w", ["--max-age", "30d"], Exit.STALE, "1 older than its max age"),
+    ("max_age: 30d", ["--max-age", "8w"], Exit.STALE, "1 older than its max age"),
+    ("max_age: 30d", ["--max-age", "10m"], Exit.USAGE, "is not an age"),
+    ("max_age: [8w, 30d]", [], Exit.STALE, "1 older than its max age"),
+    ("max_age: 30", [], Exit.ENVIRONMENT, "default.yaml, at `max_age`: '30' is not an age: hours, days or weeks"),
+    ("max_age: 0", [], Exit.ENVIRONMENT, "'0' is not an age"),
+])  # fmt: skip
 def test_a_cassette_says_itself_how_old_it_may_be(
     store: Path, head: str, typed: list[str], code: Exit, said: str
 ) -> None:
@@ -162,16 +153,13 @@ def test_the_age_of_a_cassette_stays_in_its_file(store: Path) -> None:
             assert notes_of(database, database.cassettes()[0].name) == (MaxAge("30d"),)
 
 
-@pytest.mark.parametrize(
-    ("most", "typed", "heard", "asked", "said"),
-    [
-        ("0.160", ["--max-age", "30d"], ["Fine.", "Fine."], 0, "2 hits (1 older than its max age)"),
-        ("0.165", ["--max-age", "30d"], ["Newer.", "Fine."], 1, "1 hit, 0 misses, 1 recorded"),
-        ("0.160", ["--cassette", "none"], ["400", "400"], 0, "are left of --max-cost $0.160"),
-        ("0.165", ["--cassette", "none"], ["Newer.", "400"], 1, "$0.1640 are left of --max-cost $0.165"),
-        ("0.165", ["--mode", "record"], ["Newer.", "400"], 1, "$0.1640 are left of --max-cost $0.165"),
-    ],
-)
+@pytest.mark.parametrize(("most", "typed", "heard", "asked", "said"), [
+    ("0.160", ["--max-age", "30d"], ["Fine.", "Fine."], 0, "2 hits (1 older than its max age)"),
+    ("0.165", ["--max-age", "30d"], ["Newer.", "Fine."], 1, "1 hit, 0 misses, 1 recorded"),
+    ("0.160", ["--cassette", "none"], ["400", "400"], 0, "are left of --max-cost $0.160"),
+    ("0.165", ["--cassette", "none"], ["Newer.", "400"], 1, "$0.1640 are left of --max-cost $0.165"),
+    ("0.165", ["--mode", "record"], ["Newer.", "400"], 1, "$0.1640 are left of --max-cost $0.165"),
+])  # fmt: skip
 def test_what_is_asked_stays_within_its_limit(
     store: Path, most: str, typed: list[str], heard: list[str], asked: int, said: str
 ) -> None:

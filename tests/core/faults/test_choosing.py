@@ -23,27 +23,24 @@ def first(rules: object, **given: Any) -> str:  # noqa: ANN401 - as Call takes t
 MCP = {"channel": "mcp", "operation": "mcp:tools/call send", "tools": lambda: ("send",)}
 
 
-@pytest.mark.parametrize(
-    ("words", "met", "spared"),
-    [
-        ({"provider": "openai"}, {}, {"provider": "anthropic"}),
-        ({"model": "gpt-4o*"}, {"model": "gpt-4o-mini"}, {"model": "o3"}),
-        ({"model": ["o3", "o4-mini"]}, {"model": "o3"}, {"model": "o4"}),
-        ({"operation": "chat.*"}, {}, {"operation": "embeddings"}),
-        ({"party": "judge*"}, {"party": "judge.2"}, {}),
-        ({}, {}, {"party": "user"}),
-        ({"party": "*"}, {"party": "user"}, MCP),
-        ({"channel": "mcp"}, MCP, {}),
-        ({"channel": "mcp"}, MCP, MCP | {"operation": "mcp:tools/list"}),
-        ({"channel": "mcp", "operation": "mcp:tools/list"}, MCP | {"operation": "mcp:tools/list"}, MCP),
-        ({"channel": "mcp", "tool": "se*"}, MCP, MCP | {"tools": lambda: ("find",)}),
-        ({"channel": "mcp"}, MCP, MCP | {"transport": "stdio"}),
-        ({"channel": "http"}, {"channel": "http"}, {}),
-        ({"transport": "websocket"}, {"transport": "websocket"}, {}),
-        ({"recording": [7, 8]}, {"recording": 8}, {"recording": None}),
-        ({"tool": "get_*"}, {"tools": lambda: ("get_weather",)}, {"tools": lambda: ("send",)}),
-    ],
-)
+@pytest.mark.parametrize(("words", "met", "spared"), [
+    ({"provider": "openai"}, {}, {"provider": "anthropic"}),
+    ({"model": "gpt-4o*"}, {"model": "gpt-4o-mini"}, {"model": "o3"}),
+    ({"model": ["o3", "o4-mini"]}, {"model": "o3"}, {"model": "o4"}),
+    ({"operation": "chat.*"}, {}, {"operation": "embeddings"}),
+    ({"party": "judge*"}, {"party": "judge.2"}, {}),
+    ({}, {}, {"party": "user"}),
+    ({"party": "*"}, {"party": "user"}, MCP),
+    ({"channel": "mcp"}, MCP, {}),
+    ({"channel": "mcp"}, MCP, MCP | {"operation": "mcp:tools/list"}),
+    ({"channel": "mcp", "operation": "mcp:tools/list"}, MCP | {"operation": "mcp:tools/list"}, MCP),
+    ({"channel": "mcp", "tool": "se*"}, MCP, MCP | {"tools": lambda: ("find",)}),
+    ({"channel": "mcp"}, MCP, MCP | {"transport": "stdio"}),
+    ({"channel": "http"}, {"channel": "http"}, {}),
+    ({"transport": "websocket"}, {"transport": "websocket"}, {}),
+    ({"recording": [7, 8]}, {"recording": 8}, {"recording": None}),
+    ({"tool": "get_*"}, {"tools": lambda: ("get_weather",)}, {"tools": lambda: ("send",)}),
+])  # fmt: skip
 def test_a_rule_chooses_by_its_words(
     words: dict[str, object], met: dict[str, object], spared: dict[str, object]
 ) -> None:

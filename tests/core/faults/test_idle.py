@@ -17,21 +17,18 @@ RECORDED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("rule", "said"),
-    [
-        ({"model": "gpt-5"}, "no recording has model gpt-5; there is gpt-4o, o3"),
-        ({"tool": "send"}, "no recording has tool send; there is get_weather"),
-        ({"provider": "anthropic"}, "no recording has provider anthropic; there is openai"),
-        ({"transport": "websocket"}, "no recording has transport websocket; there is http"),
-        ({"channel": "http"}, "no recording has channel http; there is llm"),
-        ({"recording": 9}, "there is no recording #9 in this cassette"),
-        ({"model": "o3", "tool": "get_weather"}, "no recording is chosen by all of its words together"),
-        ({"call": 7}, "no call came that is its number 7"),
-        ({"probability": 0.1}, "a probability of 0.1 spared every call that came"),
-        ({}, "none of the calls that it chooses came"),
-    ],
-)
+@pytest.mark.parametrize(("rule", "said"), [
+    ({"model": "gpt-5"}, "no recording has model gpt-5; there is gpt-4o, o3"),
+    ({"tool": "send"}, "no recording has tool send; there is get_weather"),
+    ({"provider": "anthropic"}, "no recording has provider anthropic; there is openai"),
+    ({"transport": "websocket"}, "no recording has transport websocket; there is http"),
+    ({"channel": "http"}, "no recording has channel http; there is llm"),
+    ({"recording": 9}, "there is no recording #9 in this cassette"),
+    ({"model": "o3", "tool": "get_weather"}, "no recording is chosen by all of its words together"),
+    ({"call": 7}, "no call came that is its number 7"),
+    ({"probability": 0.1}, "a probability of 0.1 spared every call that came"),
+    ({}, "none of the calls that it chooses came"),
+])  # fmt: skip
 def test_why_it_struck_nothing(rule: dict[str, Any], said: str) -> None:
     """The first word that chooses nothing is named, with what there is."""
     text = explain_idle(read_faults([{"kind": "reset", **rule}]), {}, RECORDED, came=2)[1]

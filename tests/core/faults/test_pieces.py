@@ -14,18 +14,15 @@ SSE = b"data: 1\n\ndata: 2\r\n\r\ndata: [DONE]\n\n"
 FRAME = struct.pack(">III", 20, 0, 0) + b"abcd" + b"\0\0\0\0"
 
 
-@pytest.mark.parametrize(
-    ("kind", "body", "parts"),
-    [
-        ("text/event-stream", SSE, [b"data: 1\n\n", b"data: 2\r\n\r\n", b"data: [DONE]\n\n"]),
-        ("text/event-stream", b"data: 1\n\ndata: unfin", [b"data: 1\n\n", b"data: unfin"]),
-        ("application/x-ndjson", b"{}\n[]\n", [b"{}\n", b"[]\n"]),
-        ("application/vnd.amazon.eventstream", FRAME + FRAME, [FRAME, FRAME]),
-        ("application/vnd.amazon.eventstream", b"\0" * 30, [b"\0" * 30]),
-        ("application/json", b'{"a": 1}', [b'{"a": 1}']),
-        ("application/json", b"", []),
-    ],
-)
+@pytest.mark.parametrize(("kind", "body", "parts"), [
+    ("text/event-stream", SSE, [b"data: 1\n\n", b"data: 2\r\n\r\n", b"data: [DONE]\n\n"]),
+    ("text/event-stream", b"data: 1\n\ndata: unfin", [b"data: 1\n\n", b"data: unfin"]),
+    ("application/x-ndjson", b"{}\n[]\n", [b"{}\n", b"[]\n"]),
+    ("application/vnd.amazon.eventstream", FRAME + FRAME, [FRAME, FRAME]),
+    ("application/vnd.amazon.eventstream", b"\0" * 30, [b"\0" * 30]),
+    ("application/json", b'{"a": 1}', [b'{"a": 1}']),
+    ("application/json", b"", []),
+])  # fmt: skip
 def test_pieces_joined_are_the_body(kind: str, body: bytes, parts: list[bytes]) -> None:
     """Events with their framing; of anything else the whole."""
     assert split(kind, body) == parts

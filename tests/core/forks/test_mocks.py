@@ -58,22 +58,19 @@ def test_a_result_whose_call_nobody_has_seen_is_refused_where_arguments_decide()
         read(alone, RULES)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({}, "takes tools and what they return"),
-        ([1], "takes tools and what they return"),
-        ({"": 1}, "names no tool by"),
-        ({"t": []}, "an empty list has no rules"),
-        ({"t": ["a", "b"]}, "'a' is no rule"),
-        ({"t": [{"when": {"a": 1}}]}, "does not say what it `returns`"),
-        ({"t": [{"wen": {}, "returns": 1}]}, "no 'wen'; did you mean 'when'?"),
-        ({"t": [{"when": {}, "returns": 1}]}, "when is {}"),
-        ({"t": [{"nth": 0, "returns": 1}]}, "nth is 0"),
-        ({"t": {"x": float("nan")}}, "is no JSON"),
-        ({"t": object()}, "is no JSON"),
-    ],
-)
+@pytest.mark.parametrize(("given", "said"), [
+    ({}, "takes tools and what they return"),
+    ([1], "takes tools and what they return"),
+    ({"": 1}, "names no tool by"),
+    ({"t": []}, "an empty list has no rules"),
+    ({"t": ["a", "b"]}, "'a' is no rule"),
+    ({"t": [{"when": {"a": 1}}]}, "does not say what it `returns`"),
+    ({"t": [{"wen": {}, "returns": 1}]}, "no 'wen'; did you mean 'when'?"),
+    ({"t": [{"when": {}, "returns": 1}]}, "when is {}"),
+    ({"t": [{"nth": 0, "returns": 1}]}, "nth is 0"),
+    ({"t": {"x": float("nan")}}, "is no JSON"),
+    ({"t": object()}, "is no JSON"),
+])  # fmt: skip
 def test_what_cannot_be_meant_is_refused(given: object, said: str) -> None:
     """With the tool that it stands at."""
     with pytest.raises(OverrideError) as caught:

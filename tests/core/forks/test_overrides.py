@@ -32,23 +32,20 @@ def test_an_answer_is_text_or_an_object_of_text_and_calls() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("tools", "answers", "said"),
-    [
-        (["get_weather"], [], "NAME=RESULT"),
-        (["=5"], [], "NAME=RESULT"),
-        (["x#0=5"], [], "from 1"),
-        (['x={"a":'], [], "looks like JSON and is none"),
-        (["x=[1,"], [], "looks like JSON and is none"),
-        ([], ["text"], "begin with the number"),
-        ([], ["-1=x"], "begin with the number"),
-        ([], ["0=a", "0=b"], "given twice"),
-        ([], ['0={"temp": 5}'], "overridden answer is"),
-        ([], ['0={"text": 5}'], "overridden answer is"),
-        ([], ['0={"tool_calls": [{"arguments": {}}]}'], "tool call of an overridden answer"),
-        ([], ['0={"text": "a'], "looks like JSON and is none"),
-    ],
-)
+@pytest.mark.parametrize(("tools", "answers", "said"), [
+    (["get_weather"], [], "NAME=RESULT"),
+    (["=5"], [], "NAME=RESULT"),
+    (["x#0=5"], [], "from 1"),
+    (['x={"a":'], [], "looks like JSON and is none"),
+    (["x=[1,"], [], "looks like JSON and is none"),
+    ([], ["text"], "begin with the number"),
+    ([], ["-1=x"], "begin with the number"),
+    ([], ["0=a", "0=b"], "given twice"),
+    ([], ['0={"temp": 5}'], "overridden answer is"),
+    ([], ['0={"text": 5}'], "overridden answer is"),
+    ([], ['0={"tool_calls": [{"arguments": {}}]}'], "tool call of an overridden answer"),
+    ([], ['0={"text": "a'], "looks like JSON and is none"),
+])  # fmt: skip
 def test_what_cannot_be_meant_is_an_error(tools: list[str], answers: list[str], said: str) -> None:
     """With what was typed, and how it is written."""
     with pytest.raises(OverrideError) as error:
@@ -74,15 +71,12 @@ def test_the_json_form_goes_both_ways() -> None:
     assert read({"tools": [{"tool": "a", "result": {"é": 1}}]}).tools[0].text == '{"é": 1}'
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        [], "x", {"tool": []}, {"tools": {}}, {"tools": ["x"]}, {"tools": [{"tool": "a"}]}, {"tools": [{"tool": "", "result": 1}]},
-        {"tools": [{"tool": "a", "result": 1, "nth": 0}]}, {"tools": [{"tool": "a", "result": 1, "nth": True}]},
-        {"tools": [{"tool": "a", "result": 1, "n": 1}]}, {"answers": [{"text": "x"}]}, {"answers": [{"call": -1, "text": "x"}]},
-        {"answers": [{"call": 0}]}, {"answers": [{"call": 0, "tool_calls": [{"name": 1}]}]}, {"answers": [{"call": 0, "text": 1}]},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("value", [
+    [], "x", {"tool": []}, {"tools": {}}, {"tools": ["x"]}, {"tools": [{"tool": "a"}]}, {"tools": [{"tool": "", "result": 1}]},
+    {"tools": [{"tool": "a", "result": 1, "nth": 0}]}, {"tools": [{"tool": "a", "result": 1, "nth": True}]},
+    {"tools": [{"tool": "a", "result": 1, "n": 1}]}, {"answers": [{"text": "x"}]}, {"answers": [{"call": -1, "text": "x"}]},
+    {"answers": [{"call": 0}]}, {"answers": [{"call": 0, "tool_calls": [{"name": 1}]}]}, {"answers": [{"call": 0, "text": 1}]},
+])  # fmt: skip
 def test_bad_json_is_a_bad_request(value: object) -> None:
     """Nothing is guessed."""
     with pytest.raises(OverrideError) as error:

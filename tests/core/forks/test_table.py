@@ -80,21 +80,18 @@ def test_what_a_file_says_of_a_fork_comes_back() -> None:
         assert of_member("b", fork.to_member()) == fork
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ([], "`fork` is [], not a mapping"),
-        ({"parent": "a", "step": 1, "why": "x", "when": 2}, "no member 'when'"),
-        ({"parent": "a", "why": "x"}, "says no `step`"),
-        ({"parent": "a", "step": "1", "why": "x"}, "`step` of `fork` cannot be '1'"),
-        ({"parent": "a", "step": True, "why": "x"}, "`step` of `fork` cannot be True"),
-        ({"parent": "a", "step": 0, "why": "x"}, "`step` of `fork` cannot be 0"),
-        ({"parent": "a", "step": 10**30, "why": "x"}, "`step` of `fork` cannot be 1000"),
-        ({"parent": "a", "step": 1, "why": "x", "created_at": math.nan}, "`created_at` of `fork` cannot be nan"),
-        ({"parent": "a", "step": 1, "why": "x", "created_at": math.inf}, "`created_at` of `fork` cannot be inf"),
-        ({"parent": "a", "step": 1, "why": "x", "overrides": {"tool": []}}, "`fork`: overrides: there is no"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "said"), [
+    ([], "`fork` is [], not a mapping"),
+    ({"parent": "a", "step": 1, "why": "x", "when": 2}, "no member 'when'"),
+    ({"parent": "a", "why": "x"}, "says no `step`"),
+    ({"parent": "a", "step": "1", "why": "x"}, "`step` of `fork` cannot be '1'"),
+    ({"parent": "a", "step": True, "why": "x"}, "`step` of `fork` cannot be True"),
+    ({"parent": "a", "step": 0, "why": "x"}, "`step` of `fork` cannot be 0"),
+    ({"parent": "a", "step": 10**30, "why": "x"}, "`step` of `fork` cannot be 1000"),
+    ({"parent": "a", "step": 1, "why": "x", "created_at": math.nan}, "`created_at` of `fork` cannot be nan"),
+    ({"parent": "a", "step": 1, "why": "x", "created_at": math.inf}, "`created_at` of `fork` cannot be inf"),
+    ({"parent": "a", "step": 1, "why": "x", "overrides": {"tool": []}}, "`fork`: overrides: there is no"),
+])  # fmt: skip
 def test_what_a_file_cannot_mean_of_a_fork_is_said(wrong: object, said: str) -> None:
     """An override that silently does nothing is worse than none."""
     with pytest.raises(ValueError, match=re.escape(said)):

@@ -45,36 +45,33 @@ def calls(name: str, written: str = '{"a": 1}') -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "places"),
-    [
-        ((CHAT, HI, ()), (CHAT, {**HI, "user": "u", "metadata": {"a": "b"}}, ()), ["$.metadata", "$.user"]),
-        ((CHAT, HI, ()), (CHAT, {**HI, "stream": False, "tools": [], "seed": None}, ()), ["$.seed", "$.stream", "$.tools"]),
-        (
-            (CHAT, calls("x"), ()), (CHAT, calls("y", '{"a":1.0}'), ()),
-            ["$.messages[0].tool_calls[0].function.arguments", "$.messages[0].tool_calls[0].id", "$.messages[1].tool_call_id"],
-        ),
-        ((CHAT, HI, (("traceparent", "1"),)), (CHAT, HI, (("Traceparent", "2"), ("user-agent", "x"))), ["header traceparent", "header user-agent"]),
-        ((CHAT, HI, (("accept", "*/*"),)), (CHAT, HI, (("accept", "application/json"),)), ["header accept"]),
-        ((CHAT, HI, (("openai-beta", "a,b"),)), (CHAT, HI, (("openai-beta", "b, a"),)), ["header openai-beta"]),
-        (("/gemini/v1beta/models/g:countTokens?key=a", {}, ()), ("/gemini/v1beta/models/g:countTokens?key=b", {}, ()), ["query key"]),
-        (("/anthropic/v1/messages", {"system": "s"}, ()), ("/anthropic/v1/messages?beta=true", {"system": "s"}, ()), ["query beta"]),
-        (("/deepseek/v1/chat/completions", HI, ()), ("/deepseek/chat/completions", HI, ()), ["path"]),
-        ((CHAT, HI, ()), (CHAT + "/", HI, ()), ["path"]),
-        (("/model/a%3A1/converse", {}, ()), ("/model/a:1/converse", {}, ()), ["path"]),
-        (
-            ("/v1/projects/p/locations/l/publishers/google/models/g:predict", {}, ()),
-            ("/v1/projects/q/locations/l/publishers/google/models/g:predict", {}, ()), ["path"],
-        ),
-        (
-            ("/anthropic/v1/messages", {"system": [{"type": "text", "text": "x-anthropic-billing-header: cch=1;"}, {"type": "text", "text": "S"}]}, ()),
-            ("/anthropic/v1/messages", {"system": [{"type": "text", "text": "x-anthropic-billing-header: cch=2;"}, {"type": "text", "text": "S"}]}, ()),
-            ["$.system[0].text"],
-        ),
-        ((CHAT, b'{"a": 1.0}', ()), (CHAT, b'{"a":1}', ()), []),
-        ((CHAT, HI, ()), (CHAT, HI, ()), []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("one", "other", "places"), [
+    ((CHAT, HI, ()), (CHAT, {**HI, "user": "u", "metadata": {"a": "b"}}, ()), ["$.metadata", "$.user"]),
+    ((CHAT, HI, ()), (CHAT, {**HI, "stream": False, "tools": [], "seed": None}, ()), ["$.seed", "$.stream", "$.tools"]),
+    (
+        (CHAT, calls("x"), ()), (CHAT, calls("y", '{"a":1.0}'), ()),
+        ["$.messages[0].tool_calls[0].function.arguments", "$.messages[0].tool_calls[0].id", "$.messages[1].tool_call_id"],
+    ),
+    ((CHAT, HI, (("traceparent", "1"),)), (CHAT, HI, (("Traceparent", "2"), ("user-agent", "x"))), ["header traceparent", "header user-agent"]),
+    ((CHAT, HI, (("accept", "*/*"),)), (CHAT, HI, (("accept", "application/json"),)), ["header accept"]),
+    ((CHAT, HI, (("openai-beta", "a,b"),)), (CHAT, HI, (("openai-beta", "b, a"),)), ["header openai-beta"]),
+    (("/gemini/v1beta/models/g:countTokens?key=a", {}, ()), ("/gemini/v1beta/models/g:countTokens?key=b", {}, ()), ["query key"]),
+    (("/anthropic/v1/messages", {"system": "s"}, ()), ("/anthropic/v1/messages?beta=true", {"system": "s"}, ()), ["query beta"]),
+    (("/deepseek/v1/chat/completions", HI, ()), ("/deepseek/chat/completions", HI, ()), ["path"]),
+    ((CHAT, HI, ()), (CHAT + "/", HI, ()), ["path"]),
+    (("/model/a%3A1/converse", {}, ()), ("/model/a:1/converse", {}, ()), ["path"]),
+    (
+        ("/v1/projects/p/locations/l/publishers/google/models/g:predict", {}, ()),
+        ("/v1/projects/q/locations/l/publishers/google/models/g:predict", {}, ()), ["path"],
+    ),
+    (
+        ("/anthropic/v1/messages", {"system": [{"type": "text", "text": "x-anthropic-billing-header: cch=1;"}, {"type": "text", "text": "S"}]}, ()),
+        ("/anthropic/v1/messages", {"system": [{"type": "text", "text": "x-anthropic-billing-header: cch=2;"}, {"type": "text", "text": "S"}]}, ()),
+        ["$.system[0].text"],
+    ),
+    ((CHAT, b'{"a": 1.0}', ()), (CHAT, b'{"a":1}', ()), []),
+    ((CHAT, HI, ()), (CHAT, HI, ()), []),
+])  # fmt: skip
 def test_every_difference_has_the_reason_of_its_rule(one: Asked, other: Asked, places: list[str]) -> None:
     """By place; the same requests, written in the same words or not, have none."""
     found = explained(one, other)

@@ -260,16 +260,13 @@ def test_a_path_that_nobody_knows_counts_what_nobody_thought_of() -> None:
         assert len({key(*STRANGE[:2], ((name, value),), STRANGE[2]) for value in "ab"}) == 2
 
 
-@pytest.mark.parametrize(
-    ("headers", "others"),
-    [
-        ({"accept": "*/*"}, {"accept": "application/json"}),
-        ({}, {"accept": "application/json, */*;q=0.1"}),
-        ({"openai-beta": "b, A"}, {"OpenAI-Beta": "a,b"}),
-        ({}, {"accept-language": "*"}),
-        ({"content-type": "application/json"}, {"content-type": "application/json; charset=utf-8"}),
-    ],
-)
+@pytest.mark.parametrize(("headers", "others"), [
+    ({"accept": "*/*"}, {"accept": "application/json"}),
+    ({}, {"accept": "application/json, */*;q=0.1"}),
+    ({"openai-beta": "b, A"}, {"OpenAI-Beta": "a,b"}),
+    ({}, {"accept-language": "*"}),
+    ({"content-type": "application/json"}, {"content-type": "application/json; charset=utf-8"}),
+])  # fmt: skip
 def test_headers_that_say_the_same_are_one(headers: dict[str, str], others: dict[str, str]) -> None:
     """The usual forms of asking for JSON, a set in another order."""
     one, other = (key("POST", "/v1/chat/completions", tuple(each.items()), b"{}") for each in (headers, others))
@@ -404,18 +401,15 @@ def test_different_urls_are_different_requests() -> None:
         assert found.setdefault(key("GET", target), target) == target
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("/v1/projects/p/locations/us/publishers/google/models/g:predict", "/v1/projects/q/locations/us/publishers/google/models/g:predict"),
-        ("/models/g:countTokens?key=a-key", "/v1beta/models/g:countTokens?key=another"),
-        ("/deepseek/chat/completions", "/deepseek/v1/chat/completions"),
-        ("/openai/v1/x?a=%41", "/openai/v1/x?a=A"),
-        ("/openai/v1/x%3Aa", "/openai/v1/x:a"),
-        ("/model/a%2Fb%3A1/converse", "/model/a/b:1/converse"),
-        ("/v1/messages?beta=true", "/anthropic/v1/messages"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("one", "other"), [
+    ("/v1/projects/p/locations/us/publishers/google/models/g:predict", "/v1/projects/q/locations/us/publishers/google/models/g:predict"),
+    ("/models/g:countTokens?key=a-key", "/v1beta/models/g:countTokens?key=another"),
+    ("/deepseek/chat/completions", "/deepseek/v1/chat/completions"),
+    ("/openai/v1/x?a=%41", "/openai/v1/x?a=A"),
+    ("/openai/v1/x%3Aa", "/openai/v1/x:a"),
+    ("/model/a%2Fb%3A1/converse", "/model/a/b:1/converse"),
+    ("/v1/messages?beta=true", "/anthropic/v1/messages"),
+])  # fmt: skip
 def test_urls_that_mean_the_same_are_one(one: str, other: str) -> None:
     """A project of Vertex, a provider's own key, another spelling."""
     assert key("GET", one) == key("GET", other)

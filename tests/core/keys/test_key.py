@@ -40,14 +40,11 @@ def test_golden_keys_do_not_move(case: dict[str, str]) -> None:
     assert derived(case) == case["key"]
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"provider": "groq"}, {"method": "GET"}, {"operation": "responses"}, {"variant": "/v1"}, {"model": ""},
-        {"model": "m"}, {"stream": True}, {"headers": (("openai-beta", "a"),)}, {"query": (("openai-beta", "a"),)},
-        {"kind": "raw"}, {"body": b"{ }"},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("changed", [
+    {"provider": "groq"}, {"method": "GET"}, {"operation": "responses"}, {"variant": "/v1"}, {"model": ""},
+    {"model": "m"}, {"stream": True}, {"headers": (("openai-beta", "a"),)}, {"query": (("openai-beta", "a"),)},
+    {"kind": "raw"}, {"body": b"{ }"},
+])  # fmt: skip
 def test_every_part_counts(changed: dict[str, object]) -> None:
     """Whatever is in the canonical request tells two requests apart."""
     assert key_of(replace(BASE, **changed)) != key_of(BASE)  # type: ignore[arg-type]

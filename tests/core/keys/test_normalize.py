@@ -67,84 +67,76 @@ CONVERSE = "/model/m/converse"
 BEDROCK: dict[str, Any] = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ((CHAT, HI), (CHAT, {**HI, "stream": False})),
-        ((CHAT, HI), (CHAT, {**HI, "temperature": None, "tools": [], "user": "u", "metadata": {"a": "b"}})),
-        ((CHAT, HI), (CHAT, {**HI, "store": True, "service_tier": "flex", "prompt_cache_key": "k"})),
-        ((CHAT, HI), (CHAT + "/", HI)),
-        ((CHAT, HI), (CHAT, HI, (("authorization", "Bearer x"), ("x-stainless-retry-count", "1")))),
-        ((CHAT, HI, (("OpenAI-Beta", "b,a"),)), (CHAT, HI, (("openai-beta", " A"), ("openai-beta", "B,a")))),
+@pytest.mark.parametrize(("one", "other"), [
+    ((CHAT, HI), (CHAT, {**HI, "stream": False})),
+    ((CHAT, HI), (CHAT, {**HI, "temperature": None, "tools": [], "user": "u", "metadata": {"a": "b"}})),
+    ((CHAT, HI), (CHAT, {**HI, "store": True, "service_tier": "flex", "prompt_cache_key": "k"})),
+    ((CHAT, HI), (CHAT + "/", HI)),
+    ((CHAT, HI), (CHAT, HI, (("authorization", "Bearer x"), ("x-stainless-retry-count", "1")))),
+    ((CHAT, HI, (("OpenAI-Beta", "b,a"),)), (CHAT, HI, (("openai-beta", " A"), ("openai-beta", "B,a")))),
+    (
+        ("/v1/messages", CLAUDE, ANTHROPIC),
+        ("/v1/messages?beta=true", {**CLAUDE, "metadata": {"user_id": "1"}}, ANTHROPIC),
+    ),
+    (
+        ("/v1/messages", {**CLAUDE, "system": [{"type": "text", "text": "S"}]}, ANTHROPIC),
         (
-            ("/v1/messages", CLAUDE, ANTHROPIC),
-            ("/v1/messages?beta=true", {**CLAUDE, "metadata": {"user_id": "1"}}, ANTHROPIC),
+            "/v1/messages",
+            {
+                **CLAUDE,
+                "system": [
+                    {"type": "text", "text": "x-anthropic-billing-header: cc_version=1; cch=ab1;"},
+                    {"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}},
+                ],
+            },
+            ANTHROPIC,
         ),
-        (
-            ("/v1/messages", {**CLAUDE, "system": [{"type": "text", "text": "S"}]}, ANTHROPIC),
-            (
-                "/v1/messages",
-                {
-                    **CLAUDE,
-                    "system": [
-                        {"type": "text", "text": "x-anthropic-billing-header: cc_version=1; cch=ab1;"},
-                        {"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}},
-                    ],
-                },
-                ANTHROPIC,
-            ),
-        ),
-        ((GEMINI, PARTS), ("/v1beta/models/g:generateContent?key=x", {**PARTS, "generationConfig": {}, "tools": []})),
-        ((GEMINI, PARTS), ("/models/g%3AgenerateContent", {**PARTS, "labels": {"a": "b"}})),
-        ((CONVERSE, BEDROCK), (CONVERSE, {**BEDROCK, "inferenceConfig": {}, "requestMetadata": {"a": "b"}})),
-        (("/model/a%3A1/converse", BEDROCK), ("/model/a:1/converse", BEDROCK)),
-        (("/api/chat", HI), ("/api/chat", {**HI, "stream": True, "options": {}, "tools": []})),
-        (("/v1/models?a=1&b=2", b""), ("/v1/models?b=2&a=1", b"")),
-    ],
-    ids=str,
-)
+    ),
+    ((GEMINI, PARTS), ("/v1beta/models/g:generateContent?key=x", {**PARTS, "generationConfig": {}, "tools": []})),
+    ((GEMINI, PARTS), ("/models/g%3AgenerateContent", {**PARTS, "labels": {"a": "b"}})),
+    ((CONVERSE, BEDROCK), (CONVERSE, {**BEDROCK, "inferenceConfig": {}, "requestMetadata": {"a": "b"}})),
+    (("/model/a%3A1/converse", BEDROCK), ("/model/a:1/converse", BEDROCK)),
+    (("/api/chat", HI), ("/api/chat", {**HI, "stream": True, "options": {}, "tools": []})),
+    (("/v1/models?a=1&b=2", b""), ("/v1/models?b=2&a=1", b"")),
+], ids=str)  # fmt: skip
 def test_equal_requests_written_differently_share_a_key(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
     """What cannot change the answer does not count."""
     assert key(*one) == key(*other)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ((CHAT, HI), (CHAT, {**HI, "stream": True})),
-        ((CHAT, {**HI, "stream": True}), (CHAT, {**HI, "stream": True, "stream_options": {"include_usage": True}})),
-        ((CHAT, HI), (CHAT, {**HI, "seed": 0})),
-        ((CHAT, {**HI, "seed": 2**53}), (CHAT, {**HI, "seed": 2**53 + 1})),
-        ((CHAT, {**HI, "logprobs": True}), (CHAT, {**HI, "logprobs": 1})),
-        ((CHAT, HI), ("/v1/responses", HI)),
-        ((CHAT, HI), ("/groq/openai/v1/chat/completions", HI)),
-        ((CHAT, HI), (CHAT, HI, (("openai-beta", "x"),))),
-        ((CHAT, HI), (CHAT, {**HI, "messages": [{"role": "user", "content": "hi", "name": "user"}]})),
-        (("/v1/messages", CLAUDE, ANTHROPIC), ("/v1/messages", CLAUDE, (("anthropic-version", "2026-10-21"),))),
-        ((GEMINI, PARTS), ("/v1beta/models/h:generateContent", PARTS)),
-        ((GEMINI, PARTS), ("/v1beta/models/g:streamGenerateContent?alt=sse", PARTS)),
-        ((GEMINI, {**PARTS, "tools": [{"googleSearch": {}}]}), (GEMINI, {**PARTS, "tools": [{"codeExecution": {}}]})),
-        (
-            (CONVERSE, {**BEDROCK, "toolConfig": {"toolChoice": {"auto": {}}}}),
-            (CONVERSE, {**BEDROCK, "toolConfig": {"toolChoice": {"any": {}}}}),
-        ),
-        (("/openai/deployments/a/chat/completions", HI), ("/openai/deployments/b/chat/completions", HI)),
-        (
-            ("/openai/deployments/a/chat/completions?api-version=1", HI),
-            ("/openai/deployments/a/chat/completions?api-version=2", HI),
-        ),
-        (("/v1/files/file-1", b"", (), {"method": "GET"}), ("/v1/files/file-2", b"", (), {"method": "GET"})),
-        (("/v1/unknown", {"user": "a"}), ("/v1/unknown", {"user": "b"})),
-        (("/v1/unknown", {"a": None}), ("/v1/unknown", {})),
-        (("/v1/unknown?beta=1", b""), ("/v1/unknown?beta=2", b"")),
-        (("/openai/v1/unknown?key=a", b""), ("/openai/v1/unknown?key=b", b"")),
-        ((CHAT, b"{broken"), (CHAT, b"{broken ")),
-        ((CHAT, b'{"n":1,"n":2}'), (CHAT, b'{"n":2}')),
-        ((CHAT, b""), (CHAT, b"{}")),
-        ((CHAT, b"null"), (CHAT, b"")),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("one", "other"), [
+    ((CHAT, HI), (CHAT, {**HI, "stream": True})),
+    ((CHAT, {**HI, "stream": True}), (CHAT, {**HI, "stream": True, "stream_options": {"include_usage": True}})),
+    ((CHAT, HI), (CHAT, {**HI, "seed": 0})),
+    ((CHAT, {**HI, "seed": 2**53}), (CHAT, {**HI, "seed": 2**53 + 1})),
+    ((CHAT, {**HI, "logprobs": True}), (CHAT, {**HI, "logprobs": 1})),
+    ((CHAT, HI), ("/v1/responses", HI)),
+    ((CHAT, HI), ("/groq/openai/v1/chat/completions", HI)),
+    ((CHAT, HI), (CHAT, HI, (("openai-beta", "x"),))),
+    ((CHAT, HI), (CHAT, {**HI, "messages": [{"role": "user", "content": "hi", "name": "user"}]})),
+    (("/v1/messages", CLAUDE, ANTHROPIC), ("/v1/messages", CLAUDE, (("anthropic-version", "2026-10-21"),))),
+    ((GEMINI, PARTS), ("/v1beta/models/h:generateContent", PARTS)),
+    ((GEMINI, PARTS), ("/v1beta/models/g:streamGenerateContent?alt=sse", PARTS)),
+    ((GEMINI, {**PARTS, "tools": [{"googleSearch": {}}]}), (GEMINI, {**PARTS, "tools": [{"codeExecution": {}}]})),
+    (
+        (CONVERSE, {**BEDROCK, "toolConfig": {"toolChoice": {"auto": {}}}}),
+        (CONVERSE, {**BEDROCK, "toolConfig": {"toolChoice": {"any": {}}}}),
+    ),
+    (("/openai/deployments/a/chat/completions", HI), ("/openai/deployments/b/chat/completions", HI)),
+    (
+        ("/openai/deployments/a/chat/completions?api-version=1", HI),
+        ("/openai/deployments/a/chat/completions?api-version=2", HI),
+    ),
+    (("/v1/files/file-1", b"", (), {"method": "GET"}), ("/v1/files/file-2", b"", (), {"method": "GET"})),
+    (("/v1/unknown", {"user": "a"}), ("/v1/unknown", {"user": "b"})),
+    (("/v1/unknown", {"a": None}), ("/v1/unknown", {})),
+    (("/v1/unknown?beta=1", b""), ("/v1/unknown?beta=2", b"")),
+    (("/openai/v1/unknown?key=a", b""), ("/openai/v1/unknown?key=b", b"")),
+    ((CHAT, b"{broken"), (CHAT, b"{broken ")),
+    ((CHAT, b'{"n":1,"n":2}'), (CHAT, b'{"n":2}')),
+    ((CHAT, b""), (CHAT, b"{}")),
+    ((CHAT, b"null"), (CHAT, b"")),
+], ids=str)  # fmt: skip
 def test_different_requests_have_different_keys(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
     """A false hit is worse than a miss."""
 

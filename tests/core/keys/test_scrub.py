@@ -15,42 +15,36 @@ def applied(tree: object, **config: object) -> object:
     return apply(tree, compile_rules(Rules.from_config(config)))
 
 
-@pytest.mark.parametrize(
-    ("path", "left"),
-    [
-        ("$.a", {"l": [{"b": 1, "c": 2}, {"b": 3}], "x.y": {"b": 4}}),
-        ("$.l[*].b", {"a": {"b": 0}, "l": [{"c": 2}, {}], "x.y": {"b": 4}}),
-        ("$.l[-1]", {"a": {"b": 0}, "l": [{"b": 1, "c": 2}], "x.y": {"b": 4}}),
-        ("$.l[7].b", {"a": {"b": 0}, "l": [{"b": 1, "c": 2}, {"b": 3}], "x.y": {"b": 4}}),
-        ("$..b", {"a": {}, "l": [{"c": 2}, {}], "x.y": {}}),
-        ("$['x.y'].b", {"a": {"b": 0}, "l": [{"b": 1, "c": 2}, {"b": 3}], "x.y": {}}),
-        ("$.*", {}),
-        ("$.a.b.c", {"a": {"b": 0}, "l": [{"b": 1, "c": 2}, {"b": 3}], "x.y": {"b": 4}}),
-    ],
-)
+@pytest.mark.parametrize(("path", "left"), [
+    ("$.a", {"l": [{"b": 1, "c": 2}, {"b": 3}], "x.y": {"b": 4}}),
+    ("$.l[*].b", {"a": {"b": 0}, "l": [{"c": 2}, {}], "x.y": {"b": 4}}),
+    ("$.l[-1]", {"a": {"b": 0}, "l": [{"b": 1, "c": 2}], "x.y": {"b": 4}}),
+    ("$.l[7].b", {"a": {"b": 0}, "l": [{"b": 1, "c": 2}, {"b": 3}], "x.y": {"b": 4}}),
+    ("$..b", {"a": {}, "l": [{"c": 2}, {}], "x.y": {}}),
+    ("$['x.y'].b", {"a": {"b": 0}, "l": [{"b": 1, "c": 2}, {"b": 3}], "x.y": {}}),
+    ("$.*", {}),
+    ("$.a.b.c", {"a": {"b": 0}, "l": [{"b": 1, "c": 2}, {"b": 3}], "x.y": {"b": 4}}),
+])  # fmt: skip
 def test_ignored_paths_are_left_out(path: str, left: object) -> None:
     """Paths that lead nowhere do nothing."""
     assert applied({"a": {"b": 0}, "l": [{"b": 1, "c": 2}, {"b": 3}], "x.y": {"b": 4}}, ignore=[path]) == left
 
 
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ({"ignore": ["a.b"]}, "'a.b' is not a path"),
-        ({"ignore": ["$"]}, "'[$]' is not a path"),
-        ({"ignore": ["$.a["]}, "is not a path"),
-        ({"ignore": "$.a"}, "must be a list of strings"),
-        ({"ignores": []}, "did you mean 'ignore'"),
-        ({"packs": ["date"]}, "did you mean 'dates'"),
-        ({"scrub": [{"pattern": "("}]}, "scrub '\\('"),
-        ({"scrub": [{"pattern": "a", "placeholder": "\\2"}]}, "invalid group reference"),
-        ({"scrub": [{"pattern": "a", "where": "sytem"}]}, "did you mean 'system'"),
-        ({"scrub": [{"patern": "a"}]}, "did you mean 'pattern'"),
-        ({"scrub": [{"placeholder": "a"}]}, "has no pattern"),
-        ({"scrub": ["a"]}, "a scrub is"),
-        ({"scrub": 3}, "must be a list of tables"),
-    ],
-)
+@pytest.mark.parametrize(("config", "said"), [
+    ({"ignore": ["a.b"]}, "'a.b' is not a path"),
+    ({"ignore": ["$"]}, "'[$]' is not a path"),
+    ({"ignore": ["$.a["]}, "is not a path"),
+    ({"ignore": "$.a"}, "must be a list of strings"),
+    ({"ignores": []}, "did you mean 'ignore'"),
+    ({"packs": ["date"]}, "did you mean 'dates'"),
+    ({"scrub": [{"pattern": "("}]}, "scrub '\\('"),
+    ({"scrub": [{"pattern": "a", "placeholder": "\\2"}]}, "invalid group reference"),
+    ({"scrub": [{"pattern": "a", "where": "sytem"}]}, "did you mean 'system'"),
+    ({"scrub": [{"patern": "a"}]}, "did you mean 'pattern'"),
+    ({"scrub": [{"placeholder": "a"}]}, "has no pattern"),
+    ({"scrub": ["a"]}, "a scrub is"),
+    ({"scrub": 3}, "must be a list of tables"),
+])  # fmt: skip
 def test_wrong_rules_are_said_with_their_text(config: dict[str, object], said: str) -> None:
     """At the start, not at the first request."""
     with pytest.raises(SettingsError, match=said):
@@ -93,21 +87,18 @@ def test_scrubs_everywhere_reach_every_value_but_no_name() -> None:
     assert applied(["run-a1", 3, None], scrub=scrub) == ["run-a", 3, None]
 
 
-@pytest.mark.parametrize(
-    ("pack", "text", "scrubbed"),
-    [
-        ("uuids", "id 0b5c3f4e-1111-4222-8333-444455556666.", "id [uuid]."),
-        ("temp-paths", "in /tmp/tmpab12_cd3/x and /tmp/data", "in [temp-path]/x and /tmp/data"),
-        ("temp-paths", "/private/var/folders/zz/abc123/T/tmpx/y", "[temp-path]/y"),
-        ("temp-paths", "/tmp/pytest-of-me/pytest-12/test_a0", "/tmp/[temp-path]/test_a0"),
-        ("coding-agents", "Working directory: /home/me/p\nx", "Working directory: [cwd]\nx"),
-        ("coding-agents", "Today's date: 2026-01-02", "Today's date: [date]"),
-        ("dates", "2024-05-01 and 10:00", "2024-05-01 and 10:00"),
-        ("days", "2024-05-01 and 10:00; v2024-05-01", "[day] and 10:00; v2024-05-01"),
-        ("days", "It is Thursday, January 1, 2026 10:33 PM, or 3 May 2026.", "It is [day], or [day]."),
-        ("days", "Wed Mar 4 2026; May 5th; 14:00; March 2026", "[day]; May 5th; 14:00; March 2026"),
-    ],
-)
+@pytest.mark.parametrize(("pack", "text", "scrubbed"), [
+    ("uuids", "id 0b5c3f4e-1111-4222-8333-444455556666.", "id [uuid]."),
+    ("temp-paths", "in /tmp/tmpab12_cd3/x and /tmp/data", "in [temp-path]/x and /tmp/data"),
+    ("temp-paths", "/private/var/folders/zz/abc123/T/tmpx/y", "[temp-path]/y"),
+    ("temp-paths", "/tmp/pytest-of-me/pytest-12/test_a0", "/tmp/[temp-path]/test_a0"),
+    ("coding-agents", "Working directory: /home/me/p\nx", "Working directory: [cwd]\nx"),
+    ("coding-agents", "Today's date: 2026-01-02", "Today's date: [date]"),
+    ("dates", "2024-05-01 and 10:00", "2024-05-01 and 10:00"),
+    ("days", "2024-05-01 and 10:00; v2024-05-01", "[day] and 10:00; v2024-05-01"),
+    ("days", "It is Thursday, January 1, 2026 10:33 PM, or 3 May 2026.", "It is [day], or [day]."),
+    ("days", "Wed Mar 4 2026; May 5th; 14:00; March 2026", "[day]; May 5th; 14:00; March 2026"),
+])  # fmt: skip
 def test_packs_touch_only_what_is_certainly_volatile(pack: str, text: str, scrubbed: str) -> None:
     """Each pack is tight."""
     assert applied({"system": text}, packs=[pack]) == {"system": scrubbed}

@@ -97,19 +97,16 @@ def test_calls_that_only_the_server_holds_are_references() -> None:
     assert sorted(refs) == ["call_s", "call_unknown", "resp_1"]
 
 
-@pytest.mark.parametrize(
-    ("item", "named"),
-    [
-        ({"type": "message", "id": "msg_9", "content": []}, "call#1"),
-        ({"role": "user", "id": "msg_9"}, "call#1"),
-        ({"type": "reasoning", "id": "rs_1", "encrypted_content": "x"}, "call#1"),
-        ({"type": "reasoning", "id": "rs_1", "summary": []}, "rs_1"),
-        ({"type": "item_reference", "id": "rs_1"}, "rs_1"),
-        ({"type": "item_reference", "id": "msg_1"}, {"made-by": "v1:a", "occurrence": 1, "ordinal": 1}),
-        ({"type": "image_generation_call", "id": "ig_1"}, "ig_1"),
-        ({"type": "image_generation_call", "id": "ig_1", "result": "AAAA"}, "call#1"),
-    ],
-)
+@pytest.mark.parametrize(("item", "named"), [
+    ({"type": "message", "id": "msg_9", "content": []}, "call#1"),
+    ({"role": "user", "id": "msg_9"}, "call#1"),
+    ({"type": "reasoning", "id": "rs_1", "encrypted_content": "x"}, "call#1"),
+    ({"type": "reasoning", "id": "rs_1", "summary": []}, "rs_1"),
+    ({"type": "item_reference", "id": "rs_1"}, "rs_1"),
+    ({"type": "item_reference", "id": "msg_1"}, {"made-by": "v1:a", "occurrence": 1, "ordinal": 1}),
+    ({"type": "image_generation_call", "id": "ig_1"}, "ig_1"),
+    ({"type": "image_generation_call", "id": "ig_1", "result": "AAAA"}, "call#1"),
+])  # fmt: skip
 def test_echoed_items_are_named_and_bare_ones_refer(item: dict[str, Any], named: object) -> None:
     """An item without its content is only a name for the server's copy."""
     tree, refs = walked({"input": [dict(item)]}, RESPONSES)

@@ -176,16 +176,13 @@ def test_changed_system_text_names_the_recording_that_says_the_rest() -> None:
 ONE, TWO = ("user", "paris: 7 degrees"), ("user", "oslo: 3 degrees")
 
 
-@pytest.mark.parametrize(
-    ("recorded", "asked", "path"),
-    [
-        (canonical(SYSTEM, ONE, TWO), canonical(SYSTEM, TWO, ONE), "$.messages"),
-        (canonical(("user", "a b c")), canonical(("user", "c a b")), "$.messages[0].content"),
-        (canonical(ONE, tools=[{"name": "x"}, {"name": "y"}]), canonical(ONE, tools=[{"name": "y"}, {"name": "x"}]), "$.tools"),
-        (canonical(SYSTEM, ONE, TWO), canonical(SYSTEM, ONE, ONE), ""),
-        (canonical(ONE), canonical(ONE), ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("recorded", "asked", "path"), [
+    (canonical(SYSTEM, ONE, TWO), canonical(SYSTEM, TWO, ONE), "$.messages"),
+    (canonical(("user", "a b c")), canonical(("user", "c a b")), "$.messages[0].content"),
+    (canonical(ONE, tools=[{"name": "x"}, {"name": "y"}]), canonical(ONE, tools=[{"name": "y"}, {"name": "x"}]), "$.tools"),
+    (canonical(SYSTEM, ONE, TWO), canonical(SYSTEM, ONE, ONE), ""),
+    (canonical(ONE), canonical(ONE), ""),
+])  # fmt: skip
 def test_the_same_in_another_order_is_told_as_that(recorded: Canonical, asked: Canonical, path: str) -> None:
     """Permuted messages, members and words are one difference, with its place; no rule is advised."""
     found = known(nearest(asked, [(1, recorded)]))

@@ -25,17 +25,14 @@ def test_a_signature_for_our_address_is_refused_with_what_to_do() -> None:
     assert raised.value.status == 400
 
 
-@pytest.mark.parametrize(
-    ("host", "authorization", "upstream"),
-    [
-        ("bedrock-runtime.eu-central-1.amazonaws.com", SIGNED[1], AWS),
-        ("Bedrock-Runtime.eu-central-1.amazonaws.com:443", SIGNED[1], AWS),
-        ("127.0.0.1:8080", "Bearer key", AWS),
-        ("127.0.0.1:8080", "", AWS),
-        ("127.0.0.1:8080", SIGNED[1], "http://127.0.0.1:4566"),
-        ("127.0.0.1:8080", SIGNED[1], "https://gateway.example/bedrock"),
-    ],
-)
+@pytest.mark.parametrize(("host", "authorization", "upstream"), [
+    ("bedrock-runtime.eu-central-1.amazonaws.com", SIGNED[1], AWS),
+    ("Bedrock-Runtime.eu-central-1.amazonaws.com:443", SIGNED[1], AWS),
+    ("127.0.0.1:8080", "Bearer key", AWS),
+    ("127.0.0.1:8080", "", AWS),
+    ("127.0.0.1:8080", SIGNED[1], "http://127.0.0.1:4566"),
+    ("127.0.0.1:8080", SIGNED[1], "https://gateway.example/bedrock"),
+])  # fmt: skip
 def test_what_may_be_accepted_is_sent(host: str, authorization: str, upstream: str) -> None:
     """Signed for the host that is asked, not signed at all, or sent to whoever is not AWS."""
     check_signature((("host", host), ("authorization", authorization)), upstream)

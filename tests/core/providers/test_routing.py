@@ -143,16 +143,13 @@ def test_where_account_and_region_decide() -> None:
     assert route("POST", "/openai/deployments/d/embeddings", AZURE).upstream == ""
 
 
-@pytest.mark.parametrize(
-    ("target", "session", "rest"),
-    [
-        ("/v1/models", None, "/v1/models"),
-        ("/s/a%20b%2Fc~2/v1/models?x=%41", "a b/c~2", "/v1/models?x=%41"),
-        ("/s/a", "a", "/"),
-        ("/s/a?x", "a", "/?x"),
-        ("/sx/a", None, "/sx/a"),
-    ],
-)
+@pytest.mark.parametrize(("target", "session", "rest"), [
+    ("/v1/models", None, "/v1/models"),
+    ("/s/a%20b%2Fc~2/v1/models?x=%41", "a b/c~2", "/v1/models?x=%41"),
+    ("/s/a", "a", "/"),
+    ("/s/a?x", "a", "/?x"),
+    ("/sx/a", None, "/sx/a"),
+])  # fmt: skip
 def test_session_segment(target: str, session: str | None, rest: str) -> None:
     """The session is one percent-decoded segment; the rest of the URL is left as it came."""
     assert split_session(target) == (session, rest)
@@ -187,21 +184,18 @@ def test_things_of_the_server_keep_their_ids() -> None:
     assert (upload.provider.name, upload.operation, upload.target) == ("gemini", "upload.files", "/upload/v1beta/files")
 
 
-@pytest.mark.parametrize(
-    ("target", "body", "expected"),
-    [
-        ("/v1/chat/completions", {}, False),
-        ("/v1/chat/completions", {"stream": True}, True),
-        ("/v1/chat/completions", {"stream": None}, False),
-        ("/v1/chat/completions", None, False),
-        ("/api/chat", {}, True),
-        ("/api/chat", {"stream": False}, False),
-        ("/api/embed", {}, False),
-        ("/model/m/converse", {"stream": True}, False),
-        ("/v1beta/models/m:streamGenerateContent", None, True),
-        ("/openai/unknown", {"stream": True}, True),
-    ],
-)
+@pytest.mark.parametrize(("target", "body", "expected"), [
+    ("/v1/chat/completions", {}, False),
+    ("/v1/chat/completions", {"stream": True}, True),
+    ("/v1/chat/completions", {"stream": None}, False),
+    ("/v1/chat/completions", None, False),
+    ("/api/chat", {}, True),
+    ("/api/chat", {"stream": False}, False),
+    ("/api/embed", {}, False),
+    ("/model/m/converse", {"stream": True}, False),
+    ("/v1beta/models/m:streamGenerateContent", None, True),
+    ("/openai/unknown", {"stream": True}, True),
+])  # fmt: skip
 def test_streams(target: str, body: object, expected: bool) -> None:
     """The path decides where it can, else the body, else the operation's default (Ollama streams)."""
     assert streams(route("POST", target, ()), body) is expected

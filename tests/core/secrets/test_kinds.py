@@ -77,35 +77,29 @@ def test_words_and_lots_are_told_apart() -> None:
     assert not any(map(is_password, ("password", "${DB_PASS}", "<pass>", "$PASS", "****", "xxx", "{{ password }}")))
 
 
-@pytest.mark.parametrize(
-    ("name", "hidden"),
-    [
-        ("x-auth-token", True), ("x-amz-security-token", True), ("x-vault-token", True), ("authorization", True),
-        ("x-api-key", True),
-        ("x-refresh-token", True), ("x-csrf-token", True), ("set-cookie", True), ("x-secret", True), ("token", True),
-        ("x-ratelimit-remaining-tokens", False), ("x-next-page-token", False), ("x-ms-continuation-token", False),
-        ("surrogate-key", False),
-        ("access-control-allow-credentials", False), ("www-authenticate", False), ("mcp-session-id", False),
-        ("x-request-id", False), ("etag", False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "hidden"), [
+    ("x-auth-token", True), ("x-amz-security-token", True), ("x-vault-token", True), ("authorization", True),
+    ("x-api-key", True),
+    ("x-refresh-token", True), ("x-csrf-token", True), ("set-cookie", True), ("x-secret", True), ("token", True),
+    ("x-ratelimit-remaining-tokens", False), ("x-next-page-token", False), ("x-ms-continuation-token", False),
+    ("surrogate-key", False),
+    ("access-control-allow-credentials", False), ("www-authenticate", False), ("mcp-session-id", False),
+    ("x-request-id", False), ("etag", False),
+])  # fmt: skip
 def test_fields_of_answers_by_name(name: str, hidden: object) -> None:
     """Credentials are hidden; counts, pages and ids stay."""
     assert bool(ANSWER_HEADER.search(name)) is hidden
 
 
-@pytest.mark.parametrize(
-    ("name", "secret", "learned"),
-    [
-        ("authorization", True, True), ("proxy-authorization", True, True), ("x-api-key", True, True),
-        ("api-key", True, True), ("x-goog-api-key", True, True), ("x-amz-security-token", True, True),
-        ("cookie", True, True), ("x-llmproxy-token", True, True), ("openai-organization", True, False),
-        ("idempotency-key", True, False), ("session_id", True, False), ("anthropic-version", False, False),
-        ("anthropic-beta", False, False), ("openai-beta", False, False), ("content-type", False, False),
-        ("x-stainless-retry-count", False, False), ("user-agent", False, False), ("x-author", False, False),
-        ("keep-alive", False, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "secret", "learned"), [
+    ("authorization", True, True), ("proxy-authorization", True, True), ("x-api-key", True, True),
+    ("api-key", True, True), ("x-goog-api-key", True, True), ("x-amz-security-token", True, True),
+    ("cookie", True, True), ("x-llmproxy-token", True, True), ("openai-organization", True, False),
+    ("idempotency-key", True, False), ("session_id", True, False), ("anthropic-version", False, False),
+    ("anthropic-beta", False, False), ("openai-beta", False, False), ("content-type", False, False),
+    ("x-stainless-retry-count", False, False), ("user-agent", False, False), ("x-author", False, False),
+    ("keep-alive", False, False),
+])  # fmt: skip
 def test_header_fields_by_name(name: str, secret: object, learned: object) -> None:
     """What is hidden, and what is worth knowing again elsewhere."""
     assert bool(SECRET_HEADER.search(name)) is secret

@@ -272,14 +272,11 @@ def test_a_name_that_looks_like_a_password_before_a_host_is_printed(text: str) -
     assert Redactor().text(text) == text
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        "/mailto:bob@example.com", "/v1/x?resource=acct:bob@example.com", "/models/claude-3@20240620:rawPredict",
-        "/v2/llama3:8bit@sha256:abc",
-        "/v2/name:tag@digest/x", "/user:password@localhost/x", "/v1/x?at=12:30@noon", "/a@b.org/c:d",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("target", [
+    "/mailto:bob@example.com", "/v1/x?resource=acct:bob@example.com", "/models/claude-3@20240620:rawPredict",
+    "/v2/llama3:8bit@sha256:abc",
+    "/v2/name:tag@digest/x", "/user:password@localhost/x", "/v1/x?at=12:30@noon", "/a@b.org/c:d",
+])  # fmt: skip
 def test_what_is_no_password_before_a_host_stays(target: str) -> None:
     """Addresses, versions and digests of models, and what documentation writes."""
     assert redacted("", target=target).target == target

@@ -29,18 +29,9 @@ from llmproxy.store_server import place
 def outcome(n: int = 1, decision: Decision = Decision.REPLAY) -> Call:
     """Return what became of a request."""
     return Call(
-        decision=decision,
-        method="POST",
-        target="/v1/chat/completions",
-        status=200,
-        provider="openai",
-        input=10,
-        output=3,
-        cost=Decimal("0.01"),
-        key=Key("v1:0"),
-        interaction=n,
-        at=float(n),
-    )
+        decision=decision, method="POST", target="/v1/chat/completions", status=200, provider="openai", input=10,
+        output=3, cost=Decimal("0.01"), key=Key("v1:0"), interaction=n, at=float(n),
+    )  # fmt: skip
 
 
 def rows(path: Path, table: str) -> list[tuple[object, ...]]:

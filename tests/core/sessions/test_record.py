@@ -36,16 +36,13 @@ def test_borders_and_times_are_kept() -> None:
     assert (response.head_offset, response.chunked, response.body) == (5, True, b"data: 1\n\n")
 
 
-@pytest.mark.parametrize(
-    ("pieces", "proper", "ending"),
-    [
-        ((b"data: {}\n\n", b"data: [DONE]\n\n"), True, Ending.COMPLETE),
-        ((b"data: {}\n\n", b"data: [DONE]\n\n"), False, Ending.COMPLETE),
-        ((b"data: {}\n\n",), True, Ending.UNTERMINATED),
-        ((b"data: {}\n\n",), False, Ending.CUT),
-        ((), False, Ending.CUT),
-    ],
-)
+@pytest.mark.parametrize(("pieces", "proper", "ending"), [
+    ((b"data: {}\n\n", b"data: [DONE]\n\n"), True, Ending.COMPLETE),
+    ((b"data: {}\n\n", b"data: [DONE]\n\n"), False, Ending.COMPLETE),
+    ((b"data: {}\n\n",), True, Ending.UNTERMINATED),
+    ((b"data: {}\n\n",), False, Ending.CUT),
+    ((), False, Ending.CUT),
+])  # fmt: skip
 def test_a_stream_is_complete_when_its_terminator_was_seen(
     pieces: tuple[bytes, ...], proper: bool, ending: Ending
 ) -> None:

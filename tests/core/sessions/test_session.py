@@ -19,14 +19,11 @@ def session(mode: Mode = Mode.REPLAY, *, complete: bool = False) -> Session:
     return Session("s", "s", 1, SessionSettings(mode), complete=complete, first=A)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("weather", ("weather", 1)), ("weather~3", ("weather", 3)), ("weather~03", ("weather", 3)),
-        ("weather~0", ("weather~0", 1)), ("weather~", ("weather~", 1)), ("weather~x", ("weather~x", 1)),
-        ("~2", ("~2", 1)), ("a~1~2", ("a~1", 2)), ("a~9999999", ("a~9999999", 1)), ("größe 1/2", ("größe 1/2", 1)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "expected"), [
+    ("weather", ("weather", 1)), ("weather~3", ("weather", 3)), ("weather~03", ("weather", 3)),
+    ("weather~0", ("weather~0", 1)), ("weather~", ("weather~", 1)), ("weather~x", ("weather~x", 1)),
+    ("~2", ("~2", 1)), ("a~1~2", ("a~1", 2)), ("a~9999999", ("a~9999999", 1)), ("größe 1/2", ("größe 1/2", 1)),
+])  # fmt: skip
 def test_a_name_is_cassette_and_sample(name: str, expected: tuple[str, int]) -> None:
     """A tilde and a number from 1 at the end is the sample."""
     assert split_name(name) == expected
@@ -93,13 +90,10 @@ def test_parties_are_counted_apart() -> None:
     assert [walk.arrive((party, A[1]), 5) for party in ("agent", "judge", "agent", "judge.2")] == [1, 1, 2, 1]
 
 
-@pytest.mark.parametrize(
-    ("mode", "complete", "alone", "writes"),
-    [
-        (Mode.REPLAY, False, False, False), (Mode.PASSTHROUGH, False, False, False), (Mode.AUTO, False, False, True),
-        (Mode.RECORD, False, True, True), (Mode.ONCE, False, True, True), (Mode.ONCE, True, False, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("mode", "complete", "alone", "writes"), [
+    (Mode.REPLAY, False, False, False), (Mode.PASSTHROUGH, False, False, False), (Mode.AUTO, False, False, True),
+    (Mode.RECORD, False, True, True), (Mode.ONCE, False, True, True), (Mode.ONCE, True, False, False),
+])  # fmt: skip
 def test_which_sessions_write(mode: Mode, complete: bool, alone: bool, writes: bool) -> None:
     """Record replaces, auto and an open once add, the others leave the store alone."""
     walk = session(mode, complete=complete)

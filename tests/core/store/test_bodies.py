@@ -155,19 +155,16 @@ def test_a_base_cannot_be_deleted(conn: sqlite3.Connection) -> None:
         conn.execute("DELETE FROM bodies WHERE id = ?", (rows[0],))
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ("UPDATE bodies SET data = x'00' WHERE id = 1", "Row 1"),
-        ("UPDATE bodies SET data = 'text' WHERE id = 1", "not bytes"),
-        ("UPDATE bodies SET sha256 = x'00' WHERE id = 3", "Row 3.*sha256"),
-        ("UPDATE bodies SET prefix = 99999 WHERE id = 2", "Row 2.*does not fit"),
-        ("UPDATE bodies SET base_id = 3 WHERE id = 3", "Row 3.*cannot build on row 3"),
-        ("UPDATE bodies SET base_id = 3 WHERE id = 2", "Row 2.*cannot build on row 3"),
-        ("DELETE FROM bodies WHERE id = 1", "Row 1.*missing, and row 2 builds on it"),
-        ("DELETE FROM bodies WHERE id = 3", "Row 3.*missing"),
-    ],
-)
+@pytest.mark.parametrize(("change", "says"), [
+    ("UPDATE bodies SET data = x'00' WHERE id = 1", "Row 1"),
+    ("UPDATE bodies SET data = 'text' WHERE id = 1", "not bytes"),
+    ("UPDATE bodies SET sha256 = x'00' WHERE id = 3", "Row 3.*sha256"),
+    ("UPDATE bodies SET prefix = 99999 WHERE id = 2", "Row 2.*does not fit"),
+    ("UPDATE bodies SET base_id = 3 WHERE id = 3", "Row 3.*cannot build on row 3"),
+    ("UPDATE bodies SET base_id = 3 WHERE id = 2", "Row 2.*cannot build on row 3"),
+    ("DELETE FROM bodies WHERE id = 1", "Row 1.*missing, and row 2 builds on it"),
+    ("DELETE FROM bodies WHERE id = 3", "Row 3.*missing"),
+])  # fmt: skip
 def test_damage_names_the_row(conn: sqlite3.Connection, change: str, says: str) -> None:
     """Whatever was done to a row, reading says which one is damaged and gives no bytes."""
     writer = Bodies()

@@ -34,20 +34,17 @@ def test_a_sound_store_has_no_damage(path: Path) -> None:
         assert list(damages(store)) == []
 
 
-@pytest.mark.parametrize(
-    ("change", "hurt"),
-    [
-        ("UPDATE bodies SET data = x'00' WHERE id = 2", [1]),
-        ("UPDATE interactions SET chunks = '[[0,1]]' WHERE id = 3", [3]),
-        ("UPDATE interactions SET chunks = 'no' WHERE id = 3", [3]),
-        ("UPDATE interactions SET ending = 'odd' WHERE id = 4", [4]),
-        ("UPDATE interactions SET request_headers = '{}' WHERE id = 5", []),
-        ("UPDATE interactions SET request_headers = '[1]' WHERE id = 5", [5]),
-        ("UPDATE interactions SET response_headers = '7' WHERE id = 5", [5]),
-        ("UPDATE interactions SET request_body = 999 WHERE id = 6", [6, 6]),
-        ("UPDATE interactions SET response_body = 999 WHERE id = 6", [6, 6]),
-    ],
-)
+@pytest.mark.parametrize(("change", "hurt"), [
+    ("UPDATE bodies SET data = x'00' WHERE id = 2", [1]),
+    ("UPDATE interactions SET chunks = '[[0,1]]' WHERE id = 3", [3]),
+    ("UPDATE interactions SET chunks = 'no' WHERE id = 3", [3]),
+    ("UPDATE interactions SET ending = 'odd' WHERE id = 4", [4]),
+    ("UPDATE interactions SET request_headers = '{}' WHERE id = 5", []),
+    ("UPDATE interactions SET request_headers = '[1]' WHERE id = 5", [5]),
+    ("UPDATE interactions SET response_headers = '7' WHERE id = 5", [5]),
+    ("UPDATE interactions SET request_body = 999 WHERE id = 6", [6, 6]),
+    ("UPDATE interactions SET response_body = 999 WHERE id = 6", [6, 6]),
+])  # fmt: skip
 def test_each_damaged_row_is_named(path: Path, change: str, hurt: list[int]) -> None:
     """Whatever was done to a row, the report names its interaction and goes on."""
     with closing(sqlite3.connect(path)) as conn:

@@ -315,13 +315,11 @@ def test_other_keys_are_found_and_the_former_are_not(open_: Opener) -> None:
     with open_() as store, open_(writable=False) as beside:
         one, two, three = (store.add(interaction(n), supersede=False) for n in (1, 2, 3))
         beside.refresh("default")
-        store.rekey(
-            [
-                Rekeying(one, key(1), key(2), 1, "r"),
-                Rekeying(two, key(2), key(1), 1, "r"),
-                Rekeying(three, key(3), key(1), 2, "r"),
-            ]
-        )
+        store.rekey([
+            Rekeying(one, key(1), key(2), 1, "r"),
+            Rekeying(two, key(2), key(1), 1, "r"),
+            Rekeying(three, key(3), key(1), 2, "r"),
+        ])  # fmt: skip
         store.rekey([Rekeying(one, key(1), key(7), 1, "r")])  # somebody else gave it another key: nothing is done
         for each in (store, beside):
             each.refresh("default")

@@ -94,17 +94,14 @@ def test_errors_of_sqlite_come_out_as_ours(tmp_path: Path) -> None:
         other.close()
 
 
-@pytest.mark.parametrize(
-    ("declared", "provider", "names"),
-    [
-        ("", "openai", None),
-        ('[{"name":"cwd","value":"/a"}]', "openai", None),
-        ('[{"name":"api_keys","value":"none"}]', "openai", ("OPENAI_API_KEY",)),
-        ('[{"name":"api_keys","value":"GROQ_API_KEY"}]', "openai", ("GROQ_API_KEY", "OPENAI_API_KEY")),
-        ('[{"name":"api_keys","value":"ANTHROPIC_AUTH_TOKEN"}]', "anthropic", ("ANTHROPIC_AUTH_TOKEN",)),
-        ('[{"name":"api_keys","value":"none"}]', "http:x", ()),
-    ],
-)
+@pytest.mark.parametrize(("declared", "provider", "names"), [
+    ("", "openai", None),
+    ('[{"name":"cwd","value":"/a"}]', "openai", None),
+    ('[{"name":"api_keys","value":"none"}]', "openai", ("OPENAI_API_KEY",)),
+    ('[{"name":"api_keys","value":"GROQ_API_KEY"}]', "openai", ("GROQ_API_KEY", "OPENAI_API_KEY")),
+    ('[{"name":"api_keys","value":"ANTHROPIC_AUTH_TOKEN"}]', "anthropic", ("ANTHROPIC_AUTH_TOKEN",)),
+    ('[{"name":"api_keys","value":"none"}]', "http:x", ()),
+])  # fmt: skip
 def test_names_of_keys(tmp_path: Path, declared: str, provider: str, names: tuple[str, ...] | None) -> None:
     """Of the cassette's providers, and those that were set; nothing is known of a recording that says nothing."""
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as made:

@@ -178,11 +178,9 @@ def test_what_is_latest_is_found_without_reading_all(tmp_path: Path) -> None:
     with reopened(tmp_path / "s.db", writable=True) as store:
         for n in range(120):
             one = interaction(
-                n % 9,
-                cassette=f"c{chance.randrange(12)}",
-                sample=chance.choice((1, 1, 2)),
+                n % 9, cassette=f"c{chance.randrange(12)}", sample=chance.choice((1, 1, 2)),
                 started_at=NOW + chance.randrange(40),
-            )
+            )  # fmt: skip
             store.add(one, supersede=chance.random() < 0.4)
         live = store.summaries()
         for limit in (1, 5, 30, 500):

@@ -47,24 +47,21 @@ def test_merges_and_splits_are_within_a_place(tmp_path: Path) -> None:
     assert [[each.id for each in group] for group in splits(found)] == [[4, 5]]
 
 
-@pytest.mark.parametrize(
-    ("provider", "target"),
-    [
-        ("openai", "/v1/chat/completions"),
-        ("openai", "/v1/files/file-1/content"),
-        ("anthropic", "/v1/messages?beta=true"),
-        ("gemini", "/v1beta/models/gemini-2.0-flash:generateContent"),
-        ("mistral", "/v1/chat/completions"),
-        ("groq", "/openai/v1/chat/completions"),
-        ("openrouter", "/api/v1/chat/completions"),
-        ("ollama", "/api/chat"),
-        ("bedrock", "/model/anthropic.claude-v2%3A1/invoke"),
-        ("cohere", "/v2/chat"),
-        ("mycompany", "/v1/chat/completions"),
-        ("localhost:8000", "/v1/chat/completions"),
-        ("openai", "/nobody/knows?x=%20y"),
-    ],
-)
+@pytest.mark.parametrize(("provider", "target"), [
+    ("openai", "/v1/chat/completions"),
+    ("openai", "/v1/files/file-1/content"),
+    ("anthropic", "/v1/messages?beta=true"),
+    ("gemini", "/v1beta/models/gemini-2.0-flash:generateContent"),
+    ("mistral", "/v1/chat/completions"),
+    ("groq", "/openai/v1/chat/completions"),
+    ("openrouter", "/api/v1/chat/completions"),
+    ("ollama", "/api/chat"),
+    ("bedrock", "/model/anthropic.claude-v2%3A1/invoke"),
+    ("cohere", "/v2/chat"),
+    ("mycompany", "/v1/chat/completions"),
+    ("localhost:8000", "/v1/chat/completions"),
+    ("openai", "/nobody/knows?x=%20y"),
+])  # fmt: skip
 def test_a_recorded_target_keeps_its_route(tmp_path: Path, provider: str, target: str) -> None:
     """The route of a recording names its provider and the very target that was recorded."""
     made = chat(provider=provider, request=dataclasses.replace(chat().request, target=target))

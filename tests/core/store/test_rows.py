@@ -25,13 +25,7 @@ interactions = st.builds(
     key=st.integers(0, 99).map(key),
     request=st.builds(Request, texts, texts, headers, st.binary(max_size=2000)),
     response=st.builds(
-        Response,
-        st.integers(100, 999),
-        texts,
-        headers,
-        chunks,
-        st.sampled_from(Ending),
-        st.integers(0, 1 << 40),
+        Response, st.integers(100, 999), texts, headers, chunks, st.sampled_from(Ending), st.integers(0, 1 << 40),
         st.booleans(),
     ),
     started_at=st.floats(0, 1e10),
@@ -45,7 +39,7 @@ interactions = st.builds(
     redacted=st.booleans(),
     rules=texts,
     made_ids=st.lists(texts, max_size=3).map(tuple),
-)
+)  # fmt: skip
 
 
 @given(added=interactions)

@@ -30,14 +30,11 @@ def test_half_a_surrogate_pair_may_stand_in_any_name(store: Store) -> None:
     assert [each.operation for each in store.interactions("\udc00")] == ["mcp:tools/call \ud800"] * 2
 
 
-@pytest.mark.parametrize(
-    ("code", "ending", "good"),
-    [
-        (200, Ending.COMPLETE, True), (404, Ending.COMPLETE, True), (429, Ending.COMPLETE, False),
-        (500, Ending.COMPLETE, False), (401, Ending.COMPLETE, False), (200, Ending.CUT, False),
-        (200, Ending.UNTERMINATED, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("code", "ending", "good"), [
+    (200, Ending.COMPLETE, True), (404, Ending.COMPLETE, True), (429, Ending.COMPLETE, False),
+    (500, Ending.COMPLETE, False), (401, Ending.COMPLETE, False), (200, Ending.CUT, False),
+    (200, Ending.UNTERMINATED, False),
+])  # fmt: skip
 def test_a_good_slot_is_complete_and_neither_transient_nor_unauthorized(
     store: Store, code: int, ending: Ending, good: bool
 ) -> None:

@@ -104,19 +104,16 @@ def test_a_form_comes_apart_binary_safe() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("body", "content_type"),
-    [
-        (FORM, "application/json"),
-        (FORM, "multipart/form-data"),
-        (FORM[:-6], "multipart/form-data; boundary=b1"),
-        (b"", "multipart/form-data; boundary=b1"),
-        (
-            FORM.replace(b"Content-Type: audio/x-wav", b"Content-Transfer-Encoding: base64"),
-            "multipart/form-data; boundary=b1",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("body", "content_type"), [
+    (FORM, "application/json"),
+    (FORM, "multipart/form-data"),
+    (FORM[:-6], "multipart/form-data; boundary=b1"),
+    (b"", "multipart/form-data; boundary=b1"),
+    (
+        FORM.replace(b"Content-Type: audio/x-wav", b"Content-Transfer-Encoding: base64"),
+        "multipart/form-data; boundary=b1",
+    ),
+])  # fmt: skip
 def test_what_is_no_whole_form_is_none(body: bytes, content_type: str) -> None:
     """Nothing is guessed about a form that is cut off or not one."""
     assert multipart(body, content_type) is None

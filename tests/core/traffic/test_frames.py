@@ -38,19 +38,13 @@ def test_what_is_written_can_be_read(frames: list[Frame]) -> None:
     assert all(piece.data.count(b"\n") == 1 and piece.data.endswith(b"\n") for piece in pieces)
 
 
-@pytest.mark.parametrize(
-    ("frame", "line"),
-    [
-        (Frame(5, client=True, data='{"a": "ü"}'), '{"t": 5, "from": "client", "text": "{\\"a\\": \\"ü\\"}"}'),
-        (
-            Frame(5, client=False, data=b'{"a": 1}'),
-            '{"t": 5, "from": "server", "text": "{\\"a\\": 1}", "binary": true}',
-        ),
-        (Frame(5, client=False, data=b"\x00\x01"), '{"t": 5, "from": "server", "data": "AAE="}'),
-        (Frame(5, client=False, data=b"{\xff"), '{"t": 5, "from": "server", "data": "e/8="}'),
-        (Frame(9, client=True, data="bye", close=1000), '{"t": 9, "from": "client", "close": 1000, "reason": "bye"}'),
-    ],
-)
+@pytest.mark.parametrize(("frame", "line"), [
+    (Frame(5, client=True, data='{"a": "ü"}'), '{"t": 5, "from": "client", "text": "{\\"a\\": \\"ü\\"}"}'),
+    (Frame(5, client=False, data=b'{"a": 1}'), '{"t": 5, "from": "server", "text": "{\\"a\\": 1}", "binary": true}'),
+    (Frame(5, client=False, data=b"\x00\x01"), '{"t": 5, "from": "server", "data": "AAE="}'),
+    (Frame(5, client=False, data=b"{\xff"), '{"t": 5, "from": "server", "data": "e/8="}'),
+    (Frame(9, client=True, data="bye", close=1000), '{"t": 9, "from": "client", "close": 1000, "reason": "bye"}'),
+])  # fmt: skip
 def test_the_form_is_the_documented_one(frame: Frame, line: str) -> None:
     """Binary JSON (Gemini Live) is written as text, so that people can read it."""
     assert encode(frame).decode() == line + "\n"

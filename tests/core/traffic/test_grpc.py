@@ -16,18 +16,15 @@ from llmproxy.errors import SettingsError
 ONE, TWO = b"\0\0\0\0\3abc", b"\1\0\0\0\0"
 
 
-@pytest.mark.parametrize(
-    ("body", "messages", "count"),
-    [
-        (b"", [], 0),
-        (ONE, [(False, b"abc")], 1),
-        (ONE + TWO, [(False, b"abc"), (True, b"")], 2),
-        (ONE + TWO + ONE, [(False, b"abc"), (True, b""), (False, b"abc")], 2),
-        (ONE[:-1], [], 0),
-        (ONE[:4], [], 0),
-        (ONE + TWO[:2], [(False, b"abc")], 2),
-    ],
-)
+@pytest.mark.parametrize(("body", "messages", "count"), [
+    (b"", [], 0),
+    (ONE, [(False, b"abc")], 1),
+    (ONE + TWO, [(False, b"abc"), (True, b"")], 2),
+    (ONE + TWO + ONE, [(False, b"abc"), (True, b""), (False, b"abc")], 2),
+    (ONE[:-1], [], 0),
+    (ONE[:4], [], 0),
+    (ONE + TWO[:2], [(False, b"abc")], 2),
+])  # fmt: skip
 def test_messages_are_cut_where_they_say(body: bytes, messages: list[tuple[bool, bytes]], count: int) -> None:
     """One that is not whole is not read, but has begun."""
     assert list(split_messages(body)) == messages
@@ -63,20 +60,17 @@ def descriptor_set(package: str, service: str, method: str, field: str) -> descr
     return held
 
 
-@pytest.mark.parametrize(
-    ("data", "texts"),
-    [
-        (b"", []),
-        (b"\x0a\x02hi", [("1", "hi")]),
-        (b"\x0a\x04\x12\x02hi\x10\x05", [("1.2", "hi")]),
-        (b"\x0a\x22\x0a\x20" + b"x" * 32, [("1.1", "x" * 32)]),  # its length is a character
-        (b"\x0d\0\0\0\0\x11\0\0\0\0\0\0\0\0\x1a\x03\xff\xfe\xfd", []),
-        (b"just text", [("", "just text")]),
-        (b"\xff\xff", []),
-        (b"\x0a\x7f", []),
-        (b"\x0a\x04\xc3\xa9\n\n", [("1", "\xe9\n\n")]),
-    ],
-)
+@pytest.mark.parametrize(("data", "texts"), [
+    (b"", []),
+    (b"\x0a\x02hi", [("1", "hi")]),
+    (b"\x0a\x04\x12\x02hi\x10\x05", [("1.2", "hi")]),
+    (b"\x0a\x22\x0a\x20" + b"x" * 32, [("1.1", "x" * 32)]),  # its length is a character
+    (b"\x0d\0\0\0\0\x11\0\0\0\0\0\0\0\0\x1a\x03\xff\xfe\xfd", []),
+    (b"just text", [("", "just text")]),
+    (b"\xff\xff", []),
+    (b"\x0a\x7f", []),
+    (b"\x0a\x04\xc3\xa9\n\n", [("1", "\xe9\n\n")]),
+])  # fmt: skip
 def test_the_texts_of_a_message_are_found(data: bytes, texts: list[tuple[str, str]]) -> None:
     """With the numbers of the fields that lead to them."""
     assert find_texts(data) == texts

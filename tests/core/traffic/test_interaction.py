@@ -64,17 +64,14 @@ def test_what_is_put_in_place_of_a_body_is_as_long() -> None:
         cut.replace_body(b"abc")
 
 
-@pytest.mark.parametrize(
-    ("said", "client"),
-    [
-        ("claude-cli/2.1.332 (external, cli)", Client("Claude Code", "2.1.332")),
-        ("codex_cli_rs/0.63.0 (Debian 12; x86_64) vt100", Client("Codex", "0.63.0")),
-        ("AsyncOpenAI/Python 2.8.1", Client("AsyncOpenAI/Python", "2.8.1")),
-        ("ai-sdk/openai/2.0.3 runtime/node", Client("ai-sdk/openai", "2.0.3")),
-        ("my agent", None),
-        ("", None),
-    ],
-)
+@pytest.mark.parametrize(("said", "client"), [
+    ("claude-cli/2.1.332 (external, cli)", Client("Claude Code", "2.1.332")),
+    ("codex_cli_rs/0.63.0 (Debian 12; x86_64) vt100", Client("Codex", "0.63.0")),
+    ("AsyncOpenAI/Python 2.8.1", Client("AsyncOpenAI/Python", "2.8.1")),
+    ("ai-sdk/openai/2.0.3 runtime/node", Client("ai-sdk/openai", "2.0.3")),
+    ("my agent", None),
+    ("", None),
+])  # fmt: skip
 def test_a_client_is_read_from_its_user_agent(said: str, client: Client | None) -> None:
     """Agents by the name that people call them; others by what they say; what has no version is nobody."""
     assert client_of((("User-Agent", said),)) == client

@@ -14,22 +14,19 @@ OURS = Guard(answer_to=("proxy.lan",), allow_origin=("http://localhost:5173",))
 HERE = (("host", "127.0.0.1:8080"),)
 
 
-@pytest.mark.parametrize(
-    ("host", "split"),
-    [
-        ("", ("", None)),
-        ("localhost", ("localhost", None)),
-        ("LocalHost:80", ("localhost", 80)),
-        ("[::1]:8080", ("::1", 8080)),
-        ("[::1]", ("::1", None)),
-        ("::1", (None, None)),
-        ("a b", (None, None)),
-        ("user@localhost", (None, None)),
-        ("localhost/x", (None, None)),
-        ("localhost:80:80", (None, None)),
-        ("localhost\x00.evil", ("localhost\x00.evil", None)),
-    ],
-)
+@pytest.mark.parametrize(("host", "split"), [
+    ("", ("", None)),
+    ("localhost", ("localhost", None)),
+    ("LocalHost:80", ("localhost", 80)),
+    ("[::1]:8080", ("::1", 8080)),
+    ("[::1]", ("::1", None)),
+    ("::1", (None, None)),
+    ("a b", (None, None)),
+    ("user@localhost", (None, None)),
+    ("localhost/x", (None, None)),
+    ("localhost:80:80", (None, None)),
+    ("localhost\x00.evil", ("localhost\x00.evil", None)),
+])  # fmt: skip
 def test_a_host_is_split_or_is_none(host: str, split: tuple[str | None, int | None]) -> None:
     """What could be read in two ways is no host."""
     assert split_host(host) == split

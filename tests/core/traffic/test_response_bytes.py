@@ -113,15 +113,12 @@ def test_a_transient_error_asks_for_no_pause(status: int) -> None:
     assert split(laid(response(status=status, headers=())))[0]["retry-after-ms"] == "1"
 
 
-@pytest.mark.parametrize(
-    ("name", "recorded", "at_once", "twice", "as_recorded"),
-    [
-        ("openai-poll-after-ms", "5000", "1", "2500", "5000"),
-        ("Retry-After", "7", "0", "4", "7"),
-        ("retry-after", "Wed, 21 Oct 2026 07:28:00 GMT", *["Wed, 21 Oct 2026 07:28:00 GMT"] * 3),
-        ("x-other-after", "7", "7", "7", "7"),
-    ],
-)
+@pytest.mark.parametrize(("name", "recorded", "at_once", "twice", "as_recorded"), [
+    ("openai-poll-after-ms", "5000", "1", "2500", "5000"),
+    ("Retry-After", "7", "0", "4", "7"),
+    ("retry-after", "Wed, 21 Oct 2026 07:28:00 GMT", *["Wed, 21 Oct 2026 07:28:00 GMT"] * 3),
+    ("x-other-after", "7", "7", "7", "7"),
+])  # fmt: skip
 @pytest.mark.parametrize("status", [200, 202, 301])
 def test_waits_of_other_answers_are_scaled_with_the_speed(
     status: int, name: str, recorded: str, at_once: str, twice: str, as_recorded: str

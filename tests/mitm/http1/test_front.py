@@ -266,24 +266,21 @@ def test_heads_that_differ_in_the_credential_alone_are_one_entry(name: bytes) ->
     assert len({found.which for found in (*map(heads.get, short), second) if found is not None}) == 3
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
-        b"POST /v1/x HTTP/1.0\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n",
-        b"POST http://api.openai.com/v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n",
-        b"POST /_llmproxy/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n",
-        b"CONNECT a:443 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nProxy-Authorization: Basic eDp5\r\nContent-Length: 5\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nHost : a\r\nContent-Length: 5\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nX: 1\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
-    ],
-)
+@pytest.mark.parametrize("raw", [
+    b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+    b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
+    b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+    b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n",
+    b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
+    b"POST /v1/x HTTP/1.0\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n",
+    b"POST http://api.openai.com/v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n",
+    b"POST /_llmproxy/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n",
+    b"CONNECT a:443 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n",
+    b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nProxy-Authorization: Basic eDp5\r\nContent-Length: 5\r\n\r\n",
+    b"POST /v1/x HTTP/1.1\r\nHost : a\r\nContent-Length: 5\r\n\r\n",
+    b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nX: 1\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
+])  # fmt: skip
 def test_odd_heads_are_the_layers(raw: bytes) -> None:
     """Whatever is not plain, or could be read in two ways, is not served here; also after a plain head was remembered."""
     heads = Heads(Guard())

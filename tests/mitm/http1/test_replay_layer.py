@@ -317,14 +317,11 @@ def said(answer: Received) -> str:
     return str(answer.json["choices"][0]["message"]["content"]) if answer.status == 200 else str(answer.status)
 
 
-@pytest.mark.parametrize(
-    ("exhausted", "turns"),
-    [
-        ("last", ["one", "two", "500", "two", "two"]),
-        ("cycle", ["one", "two", "500", "one", "two"]),
-        ("miss", ["one", "two", "500", "404", "404"]),
-    ],
-)
+@pytest.mark.parametrize(("exhausted", "turns"), [
+    ("last", ["one", "two", "500", "two", "two"]),
+    ("cycle", ["one", "two", "500", "one", "two"]),
+    ("miss", ["one", "two", "500", "404", "404"]),
+])  # fmt: skip
 def test_the_nth_request_gets_the_nth_recording(tape: Path, exhausted: str, turns: list[str]) -> None:
     """After the last one the rule says what comes; a failure is never repeated as the last."""
     with Rig("replay", tape, exhausted=exhausted) as rig, rig.client() as c:
@@ -591,19 +588,16 @@ def test_ten_thousand_requests_on_one_connection_leave_nothing_behind(tape: Path
 # --- pure parts -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("target", "expected"),
-    [
-        ("/v1/x?y=http://z/", ("/v1/x?y=http://z/", None)),
-        ("http://Api.OpenAI.com/v1/x", ("/v1/x", ("http", "api.openai.com", 80))),
-        ("HTTPS://host", ("/", ("https", "host", 443))),
-        ("https://host:8443?a=1", ("/?a=1", ("https", "host", 8443))),
-        ("http://user:pw@host:81/p", ("/p", ("http", "host", 81))),
-        ("http://[::1]:8080/v1", ("/v1", ("http", "::1", 8080))),
-        ("http://[::1]/v1", ("/v1", ("http", "::1", 80))),
-        ("ftp://host/x", ("ftp://host/x", None)),
-    ],
-)
+@pytest.mark.parametrize(("target", "expected"), [
+    ("/v1/x?y=http://z/", ("/v1/x?y=http://z/", None)),
+    ("http://Api.OpenAI.com/v1/x", ("/v1/x", ("http", "api.openai.com", 80))),
+    ("HTTPS://host", ("/", ("https", "host", 443))),
+    ("https://host:8443?a=1", ("/?a=1", ("https", "host", 8443))),
+    ("http://user:pw@host:81/p", ("/p", ("http", "host", 81))),
+    ("http://[::1]:8080/v1", ("/v1", ("http", "::1", 8080))),
+    ("http://[::1]/v1", ("/v1", ("http", "::1", 80))),
+    ("ftp://host/x", ("ftp://host/x", None)),
+])  # fmt: skip
 def test_absolute_form_is_split(target: str, expected: object) -> None:
     """The origin form goes on, the host says where."""
     head: Head = parse_head(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())

@@ -39,16 +39,13 @@ def test_the_summary_does_not_show_the_output() -> None:
     assert lines == "Output text changed"
 
 
-@pytest.mark.parametrize(
-    ("new", "contract", "anything"),
-    [
-        (tools(("a", {"x": 1}, 1)), False, False),
-        (tools(("a", {"x": 2}, 1)), True, True),
-        (tools(("a", {"x": 1}, 2)), False, True),
-        (tools(("a", {"x": 1}, 1), "b"), True, True),
-        (tools(("a", {"x": 1}, 1), output_text="o"), False, True),
-    ],
-)
+@pytest.mark.parametrize(("new", "contract", "anything"), [
+    (tools(("a", {"x": 1}, 1)), False, False),
+    (tools(("a", {"x": 2}, 1)), True, True),
+    (tools(("a", {"x": 1}, 2)), False, True),
+    (tools(("a", {"x": 1}, 1), "b"), True, True),
+    (tools(("a", {"x": 1}, 1), output_text="o"), False, True),
+])  # fmt: skip
 def test_what_is_a_failure(new: object, contract: bool, anything: bool) -> None:
     """`contract`: which tools with which arguments; `any`: whatever changed."""
     diff = ReplayDiff.compute(tools(("a", {"x": 1}, 1)), new)  # type: ignore[arg-type]

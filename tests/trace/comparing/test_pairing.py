@@ -22,40 +22,34 @@ def compare(
     return changes(before.get_tool_calls(), after.get_tool_calls(), **options)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        ({"x": 1}, {"x": 1.0}, []),
-        ({"x": 1}, {"x": True}, [("arguments.x", 1, True)]),
-        ({"x": 1}, {}, [("arguments.x", 1, MISSING)]),
-        ({}, {"x": 1}, [("arguments.x", MISSING, 1)]),
-        (None, {}, []),
-        (None, {"x": 1}, [("arguments.x", MISSING, 1)]),
-        ({"a": {"b": [{"c": 1}]}}, {"a": {"b": [{"c": 2}]}}, [("arguments.a.b[0].c", 1, 2)]),
-        ({"q": [1, 2]}, {"q": [1, 3, 4]}, [("arguments.q[1]", 2, 3), ("arguments.q[2]", MISSING, 4)]),
-        ({"a": {"b": 1}}, {"a": [1]}, [("arguments.a", {"b": 1}, [1])]),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "expected"), [
+    ({"x": 1}, {"x": 1.0}, []),
+    ({"x": 1}, {"x": True}, [("arguments.x", 1, True)]),
+    ({"x": 1}, {}, [("arguments.x", 1, MISSING)]),
+    ({}, {"x": 1}, [("arguments.x", MISSING, 1)]),
+    (None, {}, []),
+    (None, {"x": 1}, [("arguments.x", MISSING, 1)]),
+    ({"a": {"b": [{"c": 1}]}}, {"a": {"b": [{"c": 2}]}}, [("arguments.a.b[0].c", 1, 2)]),
+    ({"q": [1, 2]}, {"q": [1, 3, 4]}, [("arguments.q[1]", 2, 3), ("arguments.q[2]", MISSING, 4)]),
+    ({"a": {"b": 1}}, {"a": [1]}, [("arguments.a", {"b": 1}, [1])]),
+])  # fmt: skip
 def test_where_arguments_differ(old: Json, new: Json, expected: list[tuple[str, Any, Any]]) -> None:
     """By path, member by member."""
     assert [(change.field, change.old, change.new) for change in compare(old, new)] == expected
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "kind"),
-    [
-        (*UUIDS, "uuid"),
-        ("2024-01-01T10:00:00Z", "2024-01-02T11:00:00Z", "time"),
-        ("2024-01-01 10:00", "2024-01-02 11:00", "time"),
-        ("/tmp/abc", "/var/folders/x/y", "temporary path"),
-        ("call_abcdef12", "call_abcdef13", "id"),
-        ("2024-01-01", "2024-01-02", None),
-        (f"order {UUIDS[0]}", f"order {UUIDS[1]}", None),
-        (UUIDS[0], "x", None),
-        ("18", "19", None),
-        (1, 2, None),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "kind"), [
+    (*UUIDS, "uuid"),
+    ("2024-01-01T10:00:00Z", "2024-01-02T11:00:00Z", "time"),
+    ("2024-01-01 10:00", "2024-01-02 11:00", "time"),
+    ("/tmp/abc", "/var/folders/x/y", "temporary path"),
+    ("call_abcdef12", "call_abcdef13", "id"),
+    ("2024-01-01", "2024-01-02", None),
+    (f"order {UUIDS[0]}", f"order {UUIDS[1]}", None),
+    (UUIDS[0], "x", None),
+    ("18", "19", None),
+    (1, 2, None),
+])  # fmt: skip
 def test_what_is_incidental(old: Json, new: Json, kind: str | None) -> None:
     """A whole value of one such kind on both sides; a bare date is what somebody asked for."""
     assert incidental(old, new) == kind

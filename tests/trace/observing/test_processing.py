@@ -217,15 +217,12 @@ def test_the_same_words_in_a_new_conversation_are_no_loss() -> None:
 DEMAND = "Summarize all of this for yourself."
 
 
-@pytest.mark.parametrize(
-    ("kept", "spoken", "evidence"),
-    [
-        (2, [], "proven"),
-        (0, [], "inferred"),
-        (0, ["Buy milk, please", "And bread, please", "What is on my list?"], "proven"),
-        (0, ["Buy milk, please", f"Please! {DEMAND}"], "inferred"),
-    ],
-)
+@pytest.mark.parametrize(("kept", "spoken", "evidence"), [
+    (2, [], "proven"),
+    (0, [], "inferred"),
+    (0, ["Buy milk, please", "And bread, please", "What is on my list?"], "proven"),
+    (0, ["Buy milk, please", f"Please! {DEMAND}"], "inferred"),
+])  # fmt: skip
 def test_a_summary_call_that_looks_like_the_rest_is_no_turn(kept: int, spoken: list[str], evidence: str) -> None:
     """An agent that asks for the summary in the conversation itself: neither the demand nor the summary was condensed.
 

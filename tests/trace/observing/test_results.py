@@ -24,13 +24,10 @@ def test_each_message_has_its_result() -> None:
     assert [each and each.text for each in found] == [None, None, "one", "two"]
 
 
-@pytest.mark.parametrize(
-    ("text", "errored"),
-    [
-        ('{"error": "gone"}', True), ('{"error": null, "id": 1}', False), ('{"isError": true}', True),
-        ("Error: gone", True), ("No errors found", False), ('{"broken": ', False), ("", False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "errored"), [
+    ('{"error": "gone"}', True), ('{"error": null, "id": 1}', False), ('{"isError": true}', True),
+    ("Error: gone", True), ("No errors found", False), ('{"broken": ', False), ("", False),
+])  # fmt: skip
 def test_a_result_says_whether_the_tool_failed(text: str, errored: bool) -> None:
     """An object with an error, or a text that begins with the word; the word somewhere else means nothing."""
     messages = [user("x"), asks(call("a", {}, "c1")), result(text, "c1")]

@@ -18,26 +18,23 @@ def sent(text: str) -> list[SentRequest]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("told", "replaced"),
-    [
-        ("a+ a+ a+", set()),  # a card charged three times was charged three times
-        ("a- a+", {1}),  # the first answer did not arrive
-        ("a- a- a+", {1, 2}),
-        ("a+ a- a+", {2}),  # the whole one stays
-        ("a- b+", set()),
-        ("a0+ a1+", {1}),  # whole for us, too late for its client, which says so
-        ("a0+ a0+", set()),
-        ("a0+ a1+ a2+", {1, 2}),
-        ("a0+ a0- a1+", {2}),  # it repeats the one that failed
-        ("a0+ a0+ a1+", {2}),  # of two whole ones one
-        ("a0- a0+", {1}),  # an agent that asks again by itself
-        ("a0- a1+ a0+", {1}),
-        ("a0- a0+ a1- a2+", {1, 3}),  # two clients at once: the whole one is the other's
-        ("a+ a1+", set()),  # the first says nothing: it is another client's
-        ("a1+", set()),  # what it repeats never came here
-    ],
-)
+@pytest.mark.parametrize(("told", "replaced"), [
+    ("a+ a+ a+", set()),  # a card charged three times was charged three times
+    ("a- a+", {1}),  # the first answer did not arrive
+    ("a- a- a+", {1, 2}),
+    ("a+ a- a+", {2}),  # the whole one stays
+    ("a- b+", set()),
+    ("a0+ a1+", {1}),  # whole for us, too late for its client, which says so
+    ("a0+ a0+", set()),
+    ("a0+ a1+ a2+", {1, 2}),
+    ("a0+ a0- a1+", {2}),  # it repeats the one that failed
+    ("a0+ a0+ a1+", {2}),  # of two whole ones one
+    ("a0- a0+", {1}),  # an agent that asks again by itself
+    ("a0- a1+ a0+", {1}),
+    ("a0- a0+ a1- a2+", {1, 3}),  # two clients at once: the whole one is the other's
+    ("a+ a1+", set()),  # the first says nothing: it is another client's
+    ("a1+", set()),  # what it repeats never came here
+])  # fmt: skip
 def test_a_retry_repeats_what_came_to_nothing_or_says_so(told: str, replaced: set[int]) -> None:
     """The answer to the last of them counts; equal requests with whole answers all count."""
     assert find_replaced(sent(told)).sure == replaced

@@ -75,19 +75,15 @@ ECHO_ARGUMENTS = {"text": "a", "n": 1}
 ECHO = call("mcp__t__echo", ECHO_ARGUMENTS)
 
 
-@pytest.mark.parametrize(
-    ("calls", "served", "said_of_it"),
-    [
-        ([ECHO], [("echo", {"n": 1, "text": "a"})], []),
-        ([ECHO], [("echo", {"n": True, "text": "a"})], ["asked for mcp__t__echo", "its server got echo", '"n": true']),
-        ([ECHO], [], ["asked for mcp__t__echo", "and no server got it"]),
-        ([], [("echo", {})], ["a server got echo({}), which no model asked for"]),
-        ([call("own", {})], [], []),
-        ([ECHO, call("mcp__t__echo", {"text": "b"}, "c2")], [("echo", {"text": "b"}), ("echo", {"text": "a", "n": 1})],
-         []),
-        ([ECHO], [("echo", {"n": 1, "text": "a"}), ("echo", {"n": 1, "text": "a"})], ["which no model asked for"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("calls", "served", "said_of_it"), [
+    ([ECHO], [("echo", {"n": 1, "text": "a"})], []),
+    ([ECHO], [("echo", {"n": True, "text": "a"})], ["asked for mcp__t__echo", "its server got echo", '"n": true']),
+    ([ECHO], [], ["asked for mcp__t__echo", "and no server got it"]),
+    ([], [("echo", {})], ["a server got echo({}), which no model asked for"]),
+    ([call("own", {})], [], []),
+    ([ECHO, call("mcp__t__echo", {"text": "b"}, "c2")], [("echo", {"text": "b"}), ("echo", {"text": "a", "n": 1})], []),
+    ([ECHO], [("echo", {"n": 1, "text": "a"}), ("echo", {"n": 1, "text": "a"})], ["which no model asked for"]),
+])  # fmt: skip
 def test_differences_are_told(calls: list[Any], served: list[Any], said_of_it: list[str]) -> None:
     """Other arguments, a call that never arrived, one that nobody asked for; order does not matter, an agent's own tools neither."""
     chats = asked(*calls)
@@ -105,21 +101,18 @@ def test_a_conversation_without_servers_has_no_differences() -> None:
     assert chats.differences() == []
 
 
-@pytest.mark.parametrize(
-    ("returned", "read", "same"),
-    [
-        ("echo: a", "echo: a", True),
-        ("two\nlines", "Wall time: 0.1 s\nOutput:\ntwo\r\n  lines\n", True),
-        ('say "é"\nnow', json.dumps([{"type": "text", "text": 'say "é"\nnow'}]), True),
-        ('{"b": [1, 2.0], "a": true}', 'Output:\n{"a":true,"b":[1,2]}', True),
-        ("[image]\nbelow", "below", True),
-        ("", "(no output)", True),
-        ("one\ntwo\nthree", "one\ntwo\n... (1 line more)", False),
-        ("42", "41", False),
-        ('{"a": 1}', '{"a": true}', False),
-        ("the file", "permission denied", False),
-    ],
-)
+@pytest.mark.parametrize(("returned", "read", "same"), [
+    ("echo: a", "echo: a", True),
+    ("two\nlines", "Wall time: 0.1 s\nOutput:\ntwo\r\n  lines\n", True),
+    ('say "é"\nnow', json.dumps([{"type": "text", "text": 'say "é"\nnow'}]), True),
+    ('{"b": [1, 2.0], "a": true}', 'Output:\n{"a":true,"b":[1,2]}', True),
+    ("[image]\nbelow", "below", True),
+    ("", "(no output)", True),
+    ("one\ntwo\nthree", "one\ntwo\n... (1 line more)", False),
+    ("42", "41", False),
+    ('{"a": 1}', '{"a": true}', False),
+    ("the file", "permission denied", False),
+])  # fmt: skip
 def test_a_result_that_a_model_did_not_read_as_it_came_is_told(returned: str, read: str, same: bool) -> None:
     """What an agent puts around it, how it escapes and breaks it, is none; what it cuts or changes is."""
     chats = asked(ECHO)

@@ -17,14 +17,11 @@ from llmproxy.trace.reading.spans import (
 from tests.trace.runs import chat, says, user
 
 
-@pytest.mark.parametrize(
-    ("operation", "name"),
-    [
-        ("chat.completions", "chat"), ("responses", "chat"), ("messages", "chat"),
-        ("generateContent", "generate_content"), ("completions", "text_completion"), ("v2.embed", "embeddings"),
-        ("embedContent", "embeddings"), ("v1.rerank", "v1.rerank"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("operation", "name"), [
+    ("chat.completions", "chat"), ("responses", "chat"), ("messages", "chat"),
+    ("generateContent", "generate_content"), ("completions", "text_completion"), ("v2.embed", "embeddings"),
+    ("embedContent", "embeddings"), ("v1.rerank", "v1.rerank"),
+])  # fmt: skip
 def test_operations(operation: str, name: str) -> None:
     """Four well-known ones; what has no name keeps ours."""
     assert operation_name(operation) == name

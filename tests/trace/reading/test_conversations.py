@@ -39,19 +39,16 @@ FIRST = [SYSTEM, user("one")]
 GROWN = [*FIRST, says("1."), user("two")]
 
 
-@pytest.mark.parametrize(
-    ("later", "same"),
-    [
-        (GROWN, True),
-        ([*FIRST, says(" 1. \n"), user("two")], True),  # white space
-        ([{"role": "system", "content": "Be  brief."}, *GROWN[1:]], True),
-        ([*FIRST, says("Another answer."), user("two")], True),  # edited
-        ([*FIRST, user("two")], True),  # the answer left out
-        ([SYSTEM, user("other"), says("1."), user("two")], False),
-        ([{"role": "system", "content": "Be long."}, *GROWN[1:]], False),
-        ([user("two")], False),
-    ],
-)
+@pytest.mark.parametrize(("later", "same"), [
+    (GROWN, True),
+    ([*FIRST, says(" 1. \n"), user("two")], True),  # white space
+    ([{"role": "system", "content": "Be  brief."}, *GROWN[1:]], True),
+    ([*FIRST, says("Another answer."), user("two")], True),  # edited
+    ([*FIRST, user("two")], True),  # the answer left out
+    ([SYSTEM, user("other"), says("1."), user("two")], False),
+    ([{"role": "system", "content": "Be long."}, *GROWN[1:]], False),
+    ([user("two")], False),
+])  # fmt: skip
 def test_a_conversation_goes_on_with_its_prefix(later: list[Any], same: bool) -> None:
     """What was asked and answered is at the beginning of what is asked next, give or take what clients change."""
     assert conversations(chat(1, FIRST, says("1.")), chat(2, later, says("2."))) == ["1", "1" if same else "2"]

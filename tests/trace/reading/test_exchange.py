@@ -33,43 +33,40 @@ def open_one(operation: str, body: Json, *, kind: str = JSON, status: int = 200,
     return open_exchange(dataclasses.replace(made, response=response), History())
 
 
-@pytest.mark.parametrize(
-    ("operation", "kind", "body", "answer"),
-    [
-        ("chat.completions", JSON, {"id": "i", "model": "m", "choices": [{"finish_reason": "stop", "message": {"content": "Hi"}}]},
-         ("Hi", "m", "i", ("stop",))),
-        ("chat.completions", SSE, [
-            {"id": "i", "model": "m", "choices": [{"index": 0, "delta": {"content": "H"}}]},
-            {"id": "i", "model": "m", "choices": [{"index": 0, "delta": {"content": "i"}, "finish_reason": "stop"}]}],
-         ("Hi", "m", "i", ("stop",))),
-        ("responses", JSON, {"id": "r", "object": "response", "model": "m", "status": "incomplete",
-                             "incomplete_details": {"reason": "max_output_tokens"},
-                             "output": [{"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}]},
-         ("Hi", "m", "r", ("max_output_tokens",))),
-        ("responses", SSE, [
-            {"type": "response.created", "response": {"id": "r", "object": "response", "model": "m", "status": "in_progress"}},
-            {"type": "response.output_item.added", "output_index": 0, "item": {"id": "msg_1", "type": "message"}},
-            {"type": "response.output_text.delta", "delta": "Hi"},
-            {"type": "response.completed", "response": {"id": "r", "object": "response", "status": "completed"}}],
-         ("Hi", "m", "r", ("completed",))),
-        ("messages", JSON, {"id": "a", "type": "message", "model": "m", "stop_reason": "end_turn",
-                            "content": [{"type": "text", "text": "Hi"}]}, ("Hi", "m", "a", ("end_turn",))),
-        ("messages", SSE, [
-            {"type": "message_start", "message": {"id": "a", "model": "m", "content": []}},
-            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "", "id": "no"}},
-            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}},
-            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}], ("Hi", "m", "a", ("end_turn",))),
-        ("generateContent", JSON, {"responseId": "g", "modelVersion": "models/m", "candidates": [
-            {"finishReason": "STOP", "content": {"parts": [{"text": "Hi"}]}}]}, ("Hi", "m", "g", ("STOP",))),
-        ("converse", JSON, {"output": {"message": {"role": "assistant", "content": [{"text": "Hi"}]}}, "stopReason": "end_turn"},
-         ("Hi", None, None, ("end_turn",))),
-        ("api.chat", NDJSON, [{"model": "m", "message": {"content": "H"}}, {"model": "m", "message": {"content": "i"},
-         "done": True, "done_reason": "stop"}], ("Hi", "m", None, ("stop",))),
-        ("v2.chat", SSE, [{"type": "message-start", "id": "c"}, {"type": "content-delta", "index": 0, "delta": {"message":
-         {"content": {"text": "Hi"}}}}, {"type": "message-end", "delta": {"finish_reason": "COMPLETE"}}],
-         ("Hi", None, "c", ("COMPLETE",))),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("operation", "kind", "body", "answer"), [
+    ("chat.completions", JSON, {"id": "i", "model": "m", "choices": [{"finish_reason": "stop", "message": {"content": "Hi"}}]},
+     ("Hi", "m", "i", ("stop",))),
+    ("chat.completions", SSE, [
+        {"id": "i", "model": "m", "choices": [{"index": 0, "delta": {"content": "H"}}]},
+        {"id": "i", "model": "m", "choices": [{"index": 0, "delta": {"content": "i"}, "finish_reason": "stop"}]}],
+     ("Hi", "m", "i", ("stop",))),
+    ("responses", JSON, {"id": "r", "object": "response", "model": "m", "status": "incomplete",
+                         "incomplete_details": {"reason": "max_output_tokens"},
+                         "output": [{"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}]},
+     ("Hi", "m", "r", ("max_output_tokens",))),
+    ("responses", SSE, [
+        {"type": "response.created", "response": {"id": "r", "object": "response", "model": "m", "status": "in_progress"}},
+        {"type": "response.output_item.added", "output_index": 0, "item": {"id": "msg_1", "type": "message"}},
+        {"type": "response.output_text.delta", "delta": "Hi"},
+        {"type": "response.completed", "response": {"id": "r", "object": "response", "status": "completed"}}],
+     ("Hi", "m", "r", ("completed",))),
+    ("messages", JSON, {"id": "a", "type": "message", "model": "m", "stop_reason": "end_turn",
+                        "content": [{"type": "text", "text": "Hi"}]}, ("Hi", "m", "a", ("end_turn",))),
+    ("messages", SSE, [
+        {"type": "message_start", "message": {"id": "a", "model": "m", "content": []}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "", "id": "no"}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}], ("Hi", "m", "a", ("end_turn",))),
+    ("generateContent", JSON, {"responseId": "g", "modelVersion": "models/m", "candidates": [
+        {"finishReason": "STOP", "content": {"parts": [{"text": "Hi"}]}}]}, ("Hi", "m", "g", ("STOP",))),
+    ("converse", JSON, {"output": {"message": {"role": "assistant", "content": [{"text": "Hi"}]}}, "stopReason": "end_turn"},
+     ("Hi", None, None, ("end_turn",))),
+    ("api.chat", NDJSON, [{"model": "m", "message": {"content": "H"}}, {"model": "m", "message": {"content": "i"},
+     "done": True, "done_reason": "stop"}], ("Hi", "m", None, ("stop",))),
+    ("v2.chat", SSE, [{"type": "message-start", "id": "c"}, {"type": "content-delta", "index": 0, "delta": {"message":
+     {"content": {"text": "Hi"}}}}, {"type": "message-end", "delta": {"finish_reason": "COMPLETE"}}],
+     ("Hi", None, "c", ("COMPLETE",))),
+])  # fmt: skip
 def test_answers(operation: str, kind: str, body: Json, answer: tuple[Json, ...]) -> None:
     """Text, model, id and finish reasons, in each dialect."""
     found = open_one(operation, body, kind=kind)
@@ -78,70 +75,58 @@ def test_answers(operation: str, kind: str, body: Json, answer: tuple[Json, ...]
     assert (found.error, found.failed) == (None, False)
 
 
-@pytest.mark.parametrize(
-    ("tree", "names"),
-    [
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, {"f"}),
-        ({"tools": [{"type": "function", "name": "f"}, {"type": "web_search"}]}, {"f", "web_search"}),
-        ({"tools": [{"name": "f", "input_schema": {}}]}, {"f"}),
-        (
-            {"tools": [{"functionDeclarations": [{"name": "f"}, {"name": "g"}]}, {"googleSearch": {}}]},
-            {"f", "g", "googleSearch"},
-        ),
-        ({"toolConfig": {"tools": [{"toolSpec": {"name": "f"}}]}}, {"f"}),
-        ({"functions": [{"name": "f"}]}, {"f"}),
-        ({"tools": "odd"}, set()),
-        ({"tools": [None, 5, {}]}, set()),
-        ({}, set()),
-    ],
-)
+@pytest.mark.parametrize(("tree", "names"), [
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, {"f"}),
+    ({"tools": [{"type": "function", "name": "f"}, {"type": "web_search"}]}, {"f", "web_search"}),
+    ({"tools": [{"name": "f", "input_schema": {}}]}, {"f"}),
+    (
+        {"tools": [{"functionDeclarations": [{"name": "f"}, {"name": "g"}]}, {"googleSearch": {}}]},
+        {"f", "g", "googleSearch"},
+    ),
+    ({"toolConfig": {"tools": [{"toolSpec": {"name": "f"}}]}}, {"f"}),
+    ({"functions": [{"name": "f"}]}, {"f"}),
+    ({"tools": "odd"}, set()),
+    ({"tools": [None, 5, {}]}, set()),
+    ({}, set()),
+])  # fmt: skip
 def test_declared_tools(tree: Json, names: set[str]) -> None:
     """Their names, wherever a dialect keeps them."""
     assert list_declared(tree) == names
 
 
-@pytest.mark.parametrize(
-    ("tree", "expected"),
-    [
-        ({"temperature": 0, "max_completion_tokens": 9, "stop": "x"},
-         {"temperature": 0, "max_tokens": 9, "stop_sequences": ["x"]}),
-        ({"generationConfig": {"topK": 3, "maxOutputTokens": 5}}, {"top_k": 3, "max_tokens": 5}),
-        ({"inferenceConfig": {"maxTokens": 5}, "options": 7}, {"max_tokens": 5}),
-        ({"options": {"num_predict": 5, "seed": 1}}, {"max_tokens": 5, "seed": 1}),
-        ({"temperature": "hot", "seed": True}, {}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("tree", "expected"), [
+    ({"temperature": 0, "max_completion_tokens": 9, "stop": "x"},
+     {"temperature": 0, "max_tokens": 9, "stop_sequences": ["x"]}),
+    ({"generationConfig": {"topK": 3, "maxOutputTokens": 5}}, {"top_k": 3, "max_tokens": 5}),
+    ({"inferenceConfig": {"maxTokens": 5}, "options": 7}, {"max_tokens": 5}),
+    ({"options": {"num_predict": 5, "seed": 1}}, {"max_tokens": 5, "seed": 1}),
+    ({"temperature": "hot", "seed": True}, {}),
+])  # fmt: skip
 def test_parameters(tree: Json, expected: Json) -> None:
     """By OpenTelemetry's names; what makes no sense is left out."""
     assert parameters(tree) == {f"gen_ai.request.{name}": value for name, value in expected.items()}
 
 
-@pytest.mark.parametrize(
-    ("tree", "ids"),
-    [
-        ({"previous_response_id": "r"}, ("r",)),
-        ({"conversation": "c"}, ("c",)),
-        ({"conversation": {"id": "c"}}, ("c",)),
-        ({"previous_response_id": None, "conversation": 5}, ()),
-    ],
-)
+@pytest.mark.parametrize(("tree", "ids"), [
+    ({"previous_response_id": "r"}, ("r",)),
+    ({"conversation": "c"}, ("c",)),
+    ({"conversation": {"id": "c"}}, ("c",)),
+    ({"previous_response_id": None, "conversation": 5}, ()),
+])  # fmt: skip
 def test_earlier_ids(tree: Json, ids: tuple[str, ...]) -> None:
     """What a request goes on with."""
     assert earlier_ids(tree) == ids
 
 
-@pytest.mark.parametrize(
-    ("status", "kind", "body", "ending", "error"),
-    [
-        (429, JSON, {"error": {"message": "slow down"}}, Ending.COMPLETE, "HTTP 429: slow down"),
-        (500, JSON, {"message": "broken"}, Ending.COMPLETE, "HTTP 500: broken"),
-        (502, "text/html", "x", Ending.COMPLETE, "HTTP 502: Reason"),
-        (200, SSE, [{"type": "error", "error": {"type": "overloaded_error"}}], Ending.COMPLETE, "overloaded_error"),
-        (200, SSE, [{"choices": []}], Ending.CUT, "the answer is cut"),
-        (200, JSON, {"error": None, "choices": []}, Ending.COMPLETE, None),
-        (200, SSE, [{"response": {"error": {"code": "server_error"}}}], Ending.COMPLETE, "server_error"),
-    ],
-)
+@pytest.mark.parametrize(("status", "kind", "body", "ending", "error"), [
+    (429, JSON, {"error": {"message": "slow down"}}, Ending.COMPLETE, "HTTP 429: slow down"),
+    (500, JSON, {"message": "broken"}, Ending.COMPLETE, "HTTP 500: broken"),
+    (502, "text/html", "x", Ending.COMPLETE, "HTTP 502: Reason"),
+    (200, SSE, [{"type": "error", "error": {"type": "overloaded_error"}}], Ending.COMPLETE, "overloaded_error"),
+    (200, SSE, [{"choices": []}], Ending.CUT, "the answer is cut"),
+    (200, JSON, {"error": None, "choices": []}, Ending.COMPLETE, None),
+    (200, SSE, [{"response": {"error": {"code": "server_error"}}}], Ending.COMPLETE, "server_error"),
+])  # fmt: skip
 def test_errors(status: int, kind: str, body: Json, ending: Ending, error: str | None) -> None:
     """HTTP's, a stream's own, a cut."""
     found = open_one("chat.completions", body, kind=kind, status=status, ending=ending)
@@ -154,15 +139,12 @@ def delta(**parts: Json) -> Json:
     return {"choices": [{"index": 0, "delta": parts}]}
 
 
-@pytest.mark.parametrize(
-    ("pieces", "first"),
-    [
-        ([(100, delta(role="assistant", content="")), (2500, delta(content="Hi")), (9000, delta(content="!"))], 2.5),
-        ([(100, delta(role="assistant")), (700, delta(reasoning_content="hm")), (9000, delta(content="!"))], 0.7),
-        ([(100, delta(tool_calls=[{"index": 0, "id": "c", "function": {"name": "f"}}]))], 0.1),
-        ([(100, delta(role="assistant", content=""))], None),
-    ],
-)
+@pytest.mark.parametrize(("pieces", "first"), [
+    ([(100, delta(role="assistant", content="")), (2500, delta(content="Hi")), (9000, delta(content="!"))], 2.5),
+    ([(100, delta(role="assistant")), (700, delta(reasoning_content="hm")), (9000, delta(content="!"))], 0.7),
+    ([(100, delta(tool_calls=[{"index": 0, "id": "c", "function": {"name": "f"}}]))], 0.1),
+    ([(100, delta(role="assistant", content=""))], None),
+])  # fmt: skip
 def test_time_to_the_first_token(pieces: list[tuple[int, Json]], first: float | None) -> None:
     """When there were the first words, thoughts or a tool call; an empty first piece is none."""
     found = open_exchange(streamed(chat(1, [user("x")], says("")), *pieces), History())

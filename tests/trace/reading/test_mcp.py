@@ -69,14 +69,11 @@ def test_one_message_carries_out_one_call() -> None:
     assert [each.parent_id for each in spans if each.name == "tools/call echo"] == [ids[0], None, ids[1]]
 
 
-@pytest.mark.parametrize(
-    ("value", "status", "kind", "said_of_it"),
-    [
-        ({"result": {"content": [{"type": "text", "text": "no"}], "isError": True}}, 200, "tool_error", "no"),
-        ({"error": {"code": -32603, "message": "Internal error"}}, 200, "-32603", "Internal error"),
-        ({"error": {"code": -32001, "message": "gone"}}, 404, "404", "HTTP 404"),
-    ],
-)
+@pytest.mark.parametrize(("value", "status", "kind", "said_of_it"), [
+    ({"result": {"content": [{"type": "text", "text": "no"}], "isError": True}}, 200, "tool_error", "no"),
+    ({"error": {"code": -32603, "message": "Internal error"}}, 200, "-32603", "Internal error"),
+    ({"error": {"code": -32001, "message": "gone"}}, 404, "404", "HTTP 404"),
+])  # fmt: skip
 def test_what_failed_says_how(value: dict[str, Any], status: int, kind: str, said_of_it: str) -> None:
     """A tool's error, JSON-RPC's with its code, HTTP's."""
     chats = Tools()

@@ -13,15 +13,12 @@ from llmproxy.trace.reading.exchange import result_value, set_arguments, span_id
 from tests.trace.runs import Json, chat, says, user
 
 
-@pytest.mark.parametrize(
-    ("usage", "expected"),
-    [
-        (Usage(100, 20, 30, 40, 5), TokenUsage(30, 20, 120, 30, 40)),
-        (Usage(100, 20), TokenUsage(100, 20, 120, None, None)),
-        (Usage(None, 6), TokenUsage(None, 6, None, None, None)),
-        (Usage(5, 0, 9), TokenUsage(0, 0, 5, 9, None)),
-    ],
-)
+@pytest.mark.parametrize(("usage", "expected"), [
+    (Usage(100, 20, 30, 40, 5), TokenUsage(30, 20, 120, 30, 40)),
+    (Usage(100, 20), TokenUsage(100, 20, 120, None, None)),
+    (Usage(None, 6), TokenUsage(None, 6, None, None, None)),
+    (Usage(5, 0, 9), TokenUsage(0, 0, 5, 9, None)),
+])  # fmt: skip
 def test_tokens_unknown_are_none(usage: Usage, expected: TokenUsage) -> None:
     """None is never taken for 0, and a total of something unknown is unknown."""
     assert token_usage(usage) == expected

@@ -197,18 +197,15 @@ def test_a_result_whose_call_was_never_seen() -> None:
     assert of(spans, SpanKind.TOOL_CALL) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "args", "said", "mark"),
-    [
-        ('{"city": "Par', None, '{"city": "Par', "not JSON"),
-        ("just words", None, "just words", "not JSON"),
-        ('{"a": NaN}', None, '{"a": NaN}', "not JSON"),
-        ('{"a": 1e999}', None, '{"a": 1e999}', "not JSON"),
-        ("[1, 2]", None, [1, 2], "not an object"),
-        ("", {}, None, None),
-        ("{}", {}, None, None),
-    ],
-)
+@pytest.mark.parametrize(("text", "args", "said", "mark"), [
+    ('{"city": "Par', None, '{"city": "Par', "not JSON"),
+    ("just words", None, "just words", "not JSON"),
+    ('{"a": NaN}', None, '{"a": NaN}', "not JSON"),
+    ('{"a": 1e999}', None, '{"a": 1e999}', "not JSON"),
+    ("[1, 2]", None, [1, 2], "not an object"),
+    ("", {}, None, None),
+    ("{}", {}, None, None),
+])  # fmt: skip
 def test_arguments_that_are_no_object_are_kept(text: str, args: Json, said: Json, mark: str | None) -> None:
     """As they came, and marked."""
     (called,) = of(build([chat(1, [user("x")], calling(call(arguments=text)))]), SpanKind.TOOL_CALL)

@@ -250,18 +250,15 @@ def test_run_to_dict_has_four_members(path: str) -> None:
     assert set(json.loads(json.dumps(replay(path).to_dict()))) == {"cassette", "success", "error", "replayed"}
 
 
-@pytest.mark.parametrize(
-    ("text", "ours", "theirs"),
-    [
-        (None, CassetteNotFound, FileNotFoundError),
-        ("", CassetteCorrupt, json.JSONDecodeError),
-        ('{"spans": [', CassetteCorrupt, json.JSONDecodeError),
-        ("[]", CassetteCorrupt, AttributeError),
-        ('{"spans": [{"id": "1", "kind": "dream", "timestamp": 1}]}', CassetteCorrupt, ValueError),
-        ('{"spans": [{"kind": "tool_call", "timestamp": 1}]}', CassetteCorrupt, KeyError),
-        ('{"spans": [{"id": "1", "kind": "tool_call"}]}', CassetteCorrupt, KeyError),
-    ],
-)
+@pytest.mark.parametrize(("text", "ours", "theirs"), [
+    (None, CassetteNotFound, FileNotFoundError),
+    ("", CassetteCorrupt, json.JSONDecodeError),
+    ('{"spans": [', CassetteCorrupt, json.JSONDecodeError),
+    ("[]", CassetteCorrupt, AttributeError),
+    ('{"spans": [{"id": "1", "kind": "dream", "timestamp": 1}]}', CassetteCorrupt, ValueError),
+    ('{"spans": [{"kind": "tool_call", "timestamp": 1}]}', CassetteCorrupt, KeyError),
+    ('{"spans": [{"id": "1", "kind": "tool_call"}]}', CassetteCorrupt, KeyError),
+])  # fmt: skip
 def test_errors_are_both_kinds(
     tmp_path: Path, text: str | None, ours: type[Exception], theirs: type[Exception]
 ) -> None:

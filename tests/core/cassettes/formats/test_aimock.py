@@ -92,34 +92,28 @@ def test_a_fixture_for_any_model_is_taken_for_those_that_are_named() -> None:
     assert {each.uri.partition("/v1")[0] for each in found} == {"https://api.openai.com", "https://api.anthropic.com"}
 
 
-@pytest.mark.parametrize(
-    ("made", "why"),
-    [
-        (fixture({"model": None}), "it names no model: say which your agent asks, --model NAME"),
-        (fixture({"userMessage": None}), "it names no user message"),
-        (fixture({"endpoint": "image"}), "it answers no conversation but image"),
-        (fixture(response={"image": {}}), "neither text nor tool calls"),
-        (fixture({"turnIndex": 2}), "earlier turns of its conversation are not among"),
-    ],
-)
+@pytest.mark.parametrize(("made", "why"), [
+    (fixture({"model": None}), "it names no model: say which your agent asks, --model NAME"),
+    (fixture({"userMessage": None}), "it names no user message"),
+    (fixture({"endpoint": "image"}), "it answers no conversation but image"),
+    (fixture(response={"image": {}}), "neither text nor tool calls"),
+    (fixture({"turnIndex": 2}), "earlier turns of its conversation are not among"),
+])  # fmt: skip
 def test_what_cannot_be_made_up_is_skipped(made: object, why: str) -> None:
     """A fixture without a request is skipped with the reason."""
     (each,) = read(made)
     assert why in each.problem
 
 
-@pytest.mark.parametrize(
-    ("made", "said"),
-    [
-        (1, "fixture 1: `match` is missing"),
-        ({"match": {}}, "fixture 1: `response` is missing"),
-        (fixture(response={"content": 3}), "`content` is int"),
-        (fixture(response={"toolCalls": [1]}), "it is int"),
-        (fixture(response={"toolCalls": [{}]}), "`name` is missing"),
-        (fixture(response={"error": 3}), "`response.error` is int"),
-        (fixture(response={"content": "a", "status": 1}), "the status is 1"),
-    ],
-)
+@pytest.mark.parametrize(("made", "said"), [
+    (1, "fixture 1: `match` is missing"),
+    ({"match": {}}, "fixture 1: `response` is missing"),
+    (fixture(response={"content": 3}), "`content` is int"),
+    (fixture(response={"toolCalls": [1]}), "it is int"),
+    (fixture(response={"toolCalls": [{}]}), "`name` is missing"),
+    (fixture(response={"error": 3}), "`response.error` is int"),
+    (fixture(response={"content": "a", "status": 1}), "the status is 1"),
+])  # fmt: skip
 def test_what_is_wrong_is_said(made: object, said: str) -> None:
     """A damaged fixture is named by its number."""
     with pytest.raises(CassetteCorrupt, match=said):

@@ -76,18 +76,15 @@ def test_what_is_not_http_is_skipped() -> None:
     assert [each.number for each in found] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("version: 1", "version: 2", "is of version 2"),
-        ("  recorded_at: 2026-02-20T10:30:01Z\n", "", "interaction 1: `recorded_at` is missing"),
-        ("00ff0100ff", "00ff0", "a body of type binary is damaged"),
-        ("type: binary", "type: odd", "a body of type 'odd'"),
-        ("status: 200", "status: ok", "the status is 'ok'"),
-        ("method: POST", "method: 1", "`method` is int"),
-        ("interactions:\n", "interactions: 3\nx:\n", "`interactions` is int"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "said"), [
+    ("version: 1", "version: 2", "is of version 2"),
+    ("  recorded_at: 2026-02-20T10:30:01Z\n", "", "interaction 1: `recorded_at` is missing"),
+    ("00ff0100ff", "00ff0", "a body of type binary is damaged"),
+    ("type: binary", "type: odd", "a body of type 'odd'"),
+    ("status: 200", "status: ok", "the status is 'ok'"),
+    ("method: POST", "method: 1", "`method` is int"),
+    ("interactions:\n", "interactions: 3\nx:\n", "`interactions` is int"),
+])  # fmt: skip
 def test_what_is_wrong_is_said(old: str, new: str, said: str) -> None:
     """A damaged file is named with the interaction."""
     with pytest.raises(CassetteError, match=said):

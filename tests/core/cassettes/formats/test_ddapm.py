@@ -32,16 +32,13 @@ def test_binary_bodies() -> None:
     assert (found.method, found.response_body, found.headers) == ("GET", b"\x00\xff", (("a", "b"),))
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"response": None}, "exchange 1: `response` is missing"),
-        ({"response": {**GOOD["response"], "status": 200}}, "`response.status` is int"),
-        ({"response": {**GOOD["response"], "body": 3}}, "`body` is int"),
-        ({"response": {**GOOD["response"], "body": "base64:?"}}, "its base64 is damaged"),
-        ({"request": {**GOOD["request"], "url": ""}}, "`url` is empty"),
-    ],
-)
+@pytest.mark.parametrize(("change", "said"), [
+    ({"response": None}, "exchange 1: `response` is missing"),
+    ({"response": {**GOOD["response"], "status": 200}}, "`response.status` is int"),
+    ({"response": {**GOOD["response"], "body": 3}}, "`body` is int"),
+    ({"response": {**GOOD["response"], "body": "base64:?"}}, "its base64 is damaged"),
+    ({"request": {**GOOD["request"], "url": ""}}, "`url` is empty"),
+])  # fmt: skip
 def test_what_is_wrong_is_said(change: dict[str, object], said: str) -> None:
     """A damaged file is named with what is wrong in it."""
     with pytest.raises(CassetteCorrupt, match=f"x: .*\n.*{said}"):

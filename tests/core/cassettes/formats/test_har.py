@@ -69,15 +69,12 @@ def test_what_others_write() -> None:
     assert read(entry(response__content={"size": 0}))[0].problem == ""
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"response__content": {"size": 7}}, "its body was not saved"),
-        ({"response__status": 0}, "there was no answer"),
-        ({"response__status": 101}, "it is a WebSocket"),
-        ({"_webSocketMessages": [{}]}, "it is a WebSocket"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "why"), [
+    ({"response__content": {"size": 7}}, "its body was not saved"),
+    ({"response__status": 0}, "there was no answer"),
+    ({"response__status": 101}, "it is a WebSocket"),
+    ({"_webSocketMessages": [{}]}, "it is a WebSocket"),
+])  # fmt: skip
 def test_what_cannot_be_replayed_is_skipped(changes: dict[str, object], why: str) -> None:
     """An entry that is sound and no recording is skipped with the reason, the others are taken."""
     adopted = adopt(read(entry(**changes), entry()), "c", rules=Rules(), redactor=Redactor())
@@ -91,19 +88,16 @@ def test_entries_are_put_in_order() -> None:
     assert [each.number for each in read(later, entry())] == [2, 1]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('{"log": {"entries": [', "x.har, line 1, column"),
-        ('{"log": {"entries": 1}}', "`entries` is int"),
-        ('{"log": 1}', "`log` is int"),
-        ('{"log": {"entries": [1]}}', "entry 1: `request` is missing"),
-        (json.dumps({"log": {"entries": [entry(), entry(response__status="200")]}}), "entry 2: the status is '200'"),
-        (json.dumps({"log": {"entries": [entry(response__content={"text": 3})]}}), "is not a text"),
-        (json.dumps({"log": {"entries": [entry(response__content={"text": "?", "encoding": "base64"})]}}), "base64"),
-        (json.dumps({"log": {"entries": [entry(request__url=3)]}}), "`url` is int"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    ('{"log": {"entries": [', "x.har, line 1, column"),
+    ('{"log": {"entries": 1}}', "`entries` is int"),
+    ('{"log": 1}', "`log` is int"),
+    ('{"log": {"entries": [1]}}', "entry 1: `request` is missing"),
+    (json.dumps({"log": {"entries": [entry(), entry(response__status="200")]}}), "entry 2: the status is '200'"),
+    (json.dumps({"log": {"entries": [entry(response__content={"text": 3})]}}), "is not a text"),
+    (json.dumps({"log": {"entries": [entry(response__content={"text": "?", "encoding": "base64"})]}}), "base64"),
+    (json.dumps({"log": {"entries": [entry(request__url=3)]}}), "`url` is int"),
+])  # fmt: skip
 def test_what_is_wrong_is_said(text: str, said: str) -> None:
     """A damaged file is named with line or entry."""
     with pytest.raises(CassetteCorrupt, match=said):

@@ -25,19 +25,16 @@ def test_round_trip(dialogue: list[Interaction]) -> None:
 GOOD = {"llmproxy": 1, "method": "GET", "url": "http://h/", "status": 200}
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("{", "x, line 3: not JSON"),
-        ("1", "line 2: it is int"),
-        (json.dumps({**GOOD, "llmproxy": 2}), "newer llmproxy"),
-        (json.dumps({**GOOD, "status": 0}), "line 2: the status is 0"),
-        (json.dumps({**GOOD, "headers": [["a"]]}), "`headers` is not a list of pairs"),
-        (json.dumps({**GOOD, "body": 3}), "a body is int"),
-        (json.dumps({**GOOD, "recorded": []}), "`recorded` is list"),
-        ("[" * 100_000, "x, line 3: not JSON"),
-    ],
-)
+@pytest.mark.parametrize(("line", "said"), [
+    ("{", "x, line 3: not JSON"),
+    ("1", "line 2: it is int"),
+    (json.dumps({**GOOD, "llmproxy": 2}), "newer llmproxy"),
+    (json.dumps({**GOOD, "status": 0}), "line 2: the status is 0"),
+    (json.dumps({**GOOD, "headers": [["a"]]}), "`headers` is not a list of pairs"),
+    (json.dumps({**GOOD, "body": 3}), "a body is int"),
+    (json.dumps({**GOOD, "recorded": []}), "`recorded` is list"),
+    ("[" * 100_000, "x, line 3: not JSON"),
+])  # fmt: skip
 def test_what_is_wrong_is_said(line: str, said: str) -> None:
     """A damaged line is named; nothing is taken of the file."""
     with pytest.raises(CassetteError, match=said):

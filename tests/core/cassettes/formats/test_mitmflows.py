@@ -84,33 +84,27 @@ def test_one_flow() -> None:
     assert (each.recorded_at, each.extra) == (100.0, {"head_offset": 500_000, "body_offset": 1_500_000})
 
 
-@pytest.mark.parametrize(
-    ("host", "port", "asked", "uri"),
-    [
-        ("api.openai.com", 8443, b"", "https://api.openai.com:8443/v1/x"),
-        ("1.2.3.4", 443, b"api.openai.com", "https://api.openai.com/v1/x"),
-        ("1.2.3.4", 443, b"api.openai.com:443", "https://api.openai.com:443/v1/x"),
-        ("127.0.0.1", 9, b"127.0.0.1:9", "https://127.0.0.1:9/v1/x"),
-        ("::1", 9, b"[::1]:9", "https://[::1]:9/v1/x"),
-        ("::1", 443, b"", "https://[::1]/v1/x"),
-    ],
-)
+@pytest.mark.parametrize(("host", "port", "asked", "uri"), [
+    ("api.openai.com", 8443, b"", "https://api.openai.com:8443/v1/x"),
+    ("1.2.3.4", 443, b"api.openai.com", "https://api.openai.com/v1/x"),
+    ("1.2.3.4", 443, b"api.openai.com:443", "https://api.openai.com:443/v1/x"),
+    ("127.0.0.1", 9, b"127.0.0.1:9", "https://127.0.0.1:9/v1/x"),
+    ("::1", 9, b"[::1]:9", "https://[::1]:9/v1/x"),
+    ("::1", 443, b"", "https://[::1]/v1/x"),
+])  # fmt: skip
 def test_addresses(host: str, port: int, asked: bytes, uri: str) -> None:
     """A transparent proxy saw an address only; the host that was asked for counts then."""
     found = read(flow(request__host=host, request__port=port, request__authority=asked))
     assert found[0].uri == uri
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"response": None}, "there was no answer"),
-        ({"response__content": None}, "streamed and not saved"),
-        ({"request__content": None}, "streamed and not saved"),
-        ({"websocket": {"messages": []}}, "it is a WebSocket"),
-        ({"type": "tcp"}, "it is tcp, not HTTP"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "why"), [
+    ({"response": None}, "there was no answer"),
+    ({"response__content": None}, "streamed and not saved"),
+    ({"request__content": None}, "streamed and not saved"),
+    ({"websocket": {"messages": []}}, "it is a WebSocket"),
+    ({"type": "tcp"}, "it is tcp, not HTTP"),
+])  # fmt: skip
 def test_what_cannot_be_replayed_is_skipped(changes: dict[str, object], why: str) -> None:
     """A flow that is sound and no recording is skipped with the reason, the others are taken."""
     found = read(flow(**changes), flow())
@@ -118,21 +112,18 @@ def test_what_cannot_be_replayed_is_skipped(changes: dict[str, object], why: str
     assert why in next(each.problem for each in found if each.problem)
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (b"12", "byte 0: no length"),
-        (b"5:abc,", "byte 0: 5 bytes and a type should follow, 4 bytes are left"),
-        (b"1:a,", "byte 0: a flow is bytes"),
-        (b"7:1:a,1:b}", "byte 6: 1 bytes and a type should follow, 1 bytes are left"),
-        (b"8:1:a;1:b#}", "byte 6: b'b' is not of type '#'"),
-        (b"8:1:a;1:b?}", "byte 6: the type '\\?' is unknown"),
-        (b"8:1:a;1:b~}", "unknown"),
-        (b"4:1:a;}", "byte 0: a dictionary's last name"),
-        (b"4:1:\xff;}", "byte 2"),
-        (b"999999999999999:", "no length"),
-    ],
-)
+@pytest.mark.parametrize(("data", "said"), [
+    (b"12", "byte 0: no length"),
+    (b"5:abc,", "byte 0: 5 bytes and a type should follow, 4 bytes are left"),
+    (b"1:a,", "byte 0: a flow is bytes"),
+    (b"7:1:a,1:b}", "byte 6: 1 bytes and a type should follow, 1 bytes are left"),
+    (b"8:1:a;1:b#}", "byte 6: b'b' is not of type '#'"),
+    (b"8:1:a;1:b?}", "byte 6: the type '\\?' is unknown"),
+    (b"8:1:a;1:b~}", "unknown"),
+    (b"4:1:a;}", "byte 0: a dictionary's last name"),
+    (b"4:1:\xff;}", "byte 2"),
+    (b"999999999999999:", "no length"),
+])  # fmt: skip
 def test_damage_has_a_place(data: bytes, said: str) -> None:
     """What is damaged is named with its place in bytes."""
     with pytest.raises(CassetteCorrupt, match=said):
@@ -148,17 +139,14 @@ def test_deep_nesting_ends_in_an_error() -> None:
         mitmflows.read(Source(data, "x"))
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"version": [0, 18]}, "bring it up to date"),
-        ({"version": 3}, "bring it up to date"),
-        ({"request": None}, "`request` is missing"),
-        ({"request__headers": [[b"a"]]}, "not a list of pairs"),
-        ({"request__content": 3}, "a body is int"),
-        ({"response__status_code": 0}, "the status is 0"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"version": [0, 18]}, "bring it up to date"),
+    ({"version": 3}, "bring it up to date"),
+    ({"request": None}, "`request` is missing"),
+    ({"request__headers": [[b"a"]]}, "not a list of pairs"),
+    ({"request__content": 3}, "a body is int"),
+    ({"response__status_code": 0}, "the status is 0"),
+])  # fmt: skip
 def test_what_is_wrong_is_said(changes: dict[str, object], said: str) -> None:
     """A flow that is not what it should be is named by its number."""
     with pytest.raises(CassetteCorrupt, match=f"flow 2: .*{said}"):

@@ -32,31 +32,25 @@ def test_an_exchange_is_read() -> None:
     assert (found.headers, found.response_headers) == ((("accept", "*/*"),), (("content-type", "application/json"),))
 
 
-@pytest.mark.parametrize(
-    ("change", "name", "value"),
-    [
-        ({"response": "event: x\n"}, "response_body", b"event: x\n"),
-        ({"response": [gzip.compress(b"x", mtime=0).hex()]}, "response_body", gzip.compress(b"x", mtime=0)),
-        ({"body": ""}, "body", b""),
-        ({"rawHeaders": ["A", "1", "A", "2"]}, "response_headers", (("A", "1"), ("A", "2"))),
-        ({"scope": "http://127.0.0.1:99"}, "uri", "http://127.0.0.1:99/v1/chat/completions?x=1"),
-    ],
-)
+@pytest.mark.parametrize(("change", "name", "value"), [
+    ({"response": "event: x\n"}, "response_body", b"event: x\n"),
+    ({"response": [gzip.compress(b"x", mtime=0).hex()]}, "response_body", gzip.compress(b"x", mtime=0)),
+    ({"body": ""}, "body", b""),
+    ({"rawHeaders": ["A", "1", "A", "2"]}, "response_headers", (("A", "1"), ("A", "2"))),
+    ({"scope": "http://127.0.0.1:99"}, "uri", "http://127.0.0.1:99/v1/chat/completions?x=1"),
+])  # fmt: skip
 def test_other_forms(change: dict[str, object], name: str, value: object) -> None:
     """Text, pieces in hexadecimal, an empty body, flat header fields, a port of its own."""
     assert getattr(read(**change), name) == value
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"scope": 3}, "`scope` is int"),
-        ({"status": "x"}, "status"),
-        ({"response": ["zz"]}, "not hexadecimal"),
-        ({"rawHeaders": ["a"]}, "`rawHeaders` has no value for its last name"),
-        ({"scope": "http://[::1:x"}, "`scope` is no origin"),
-    ],
-)
+@pytest.mark.parametrize(("change", "said"), [
+    ({"scope": 3}, "`scope` is int"),
+    ({"status": "x"}, "status"),
+    ({"response": ["zz"]}, "not hexadecimal"),
+    ({"rawHeaders": ["a"]}, "`rawHeaders` has no value for its last name"),
+    ({"scope": "http://[::1:x"}, "`scope` is no origin"),
+])  # fmt: skip
 def test_what_is_wrong_is_said(change: dict[str, object], said: str) -> None:
     """A damaged exchange is named with what is wrong in it."""
     with pytest.raises(CassetteCorrupt, match=f"x: .*\n.*exchange 1: .*{said}"):

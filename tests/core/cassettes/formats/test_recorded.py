@@ -22,32 +22,26 @@ def test_values_of_every_kind() -> None:
     assert found.headers == (("A", "1"), ("A", "2"), ("A", "ÿ"), ("A", ""))
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ("é", "é".encode()), (b"\xff", b"\xff"), (io.BytesIO(b"f"), b"f"), (iter([b"a", "b"]), b"ab"),
-        ({"string": ""}, b""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("body", "expected"), [
+    ("é", "é".encode()), (b"\xff", b"\xff"), (io.BytesIO(b"f"), b"f"), (iter([b"a", "b"]), b"ab"),
+    ({"string": ""}, b""),
+])  # fmt: skip
 def test_bodies(body: object, expected: bytes) -> None:
     """A body may be text, bytes, a file, pieces or a mapping."""
     assert recorded_of({"request": {**REQUEST, "body": body}, "response": RESPONSE}, 1).body == expected
 
 
-@pytest.mark.parametrize(
-    ("item", "what"),
-    [
-        (None, "interaction is missing"),
-        ([], "the interaction is list"),
-        ({"response": RESPONSE}, "request is missing"),
-        ({"request": REQUEST, "response": "x"}, "response is str"),
-        ({"request": {**REQUEST, "body": 7}, "response": RESPONSE}, "request: `body` is int"),
-        ({"request": REQUEST, "response": {**RESPONSE, "status": {"code": True}}}, "no code of 200 to 599"),
-        ({"request": REQUEST, "response": {**RESPONSE, "status": {"code": 100}}}, "or 101 .100."),
-        ({"request": REQUEST, "response": {**RESPONSE, "body": {"base64_string": "a"}}}, "not base64"),
-        ({"request": REQUEST, "response": RESPONSE, "llmproxy": 7}, "`llmproxy` is not a mapping"),
-    ],
-)
+@pytest.mark.parametrize(("item", "what"), [
+    (None, "interaction is missing"),
+    ([], "the interaction is list"),
+    ({"response": RESPONSE}, "request is missing"),
+    ({"request": REQUEST, "response": "x"}, "response is str"),
+    ({"request": {**REQUEST, "body": 7}, "response": RESPONSE}, "request: `body` is int"),
+    ({"request": REQUEST, "response": {**RESPONSE, "status": {"code": True}}}, "no code of 200 to 599"),
+    ({"request": REQUEST, "response": {**RESPONSE, "status": {"code": 100}}}, "or 101 .100."),
+    ({"request": REQUEST, "response": {**RESPONSE, "body": {"base64_string": "a"}}}, "not base64"),
+    ({"request": REQUEST, "response": RESPONSE, "llmproxy": 7}, "`llmproxy` is not a mapping"),
+])  # fmt: skip
 def test_problems(item: object, what: str) -> None:
     """What cannot be read is said in words."""
     with pytest.raises(ReadingProblem, match=what):

@@ -45,20 +45,17 @@ def test_any_body_comes_back(body: bytes) -> None:
     assert back(one(body, body)) == [one(body, body)]
 
 
-@pytest.mark.parametrize(
-    ("body", "form"),
-    [
-        (b'{"a":1}', "json: {a: 1}"),
-        (b'{"a": 1}', "style: spaced\n    json: {a: 1}"),
-        (b'{\n  "a": 1\n}\n', "style: indent2-newline\n"),
-        (b'{"a":1.00}', "text: "),
-        (b"data: {}\n\ndata: [DONE]\n\n", "text: |+\n      data: {}\n\n      data: [DONE]\n\n"),
-        (b"data: 1\r\n\r\n", 'text: "data: 1\\r\\n\\r\\n"'),
-        (b"a\x00b", "base64: |\n"),
-        (b"\xff", "base64: |\n"),
-        (b"\xed\xa0\x80", "base64: |\n"),
-    ],
-)
+@pytest.mark.parametrize(("body", "form"), [
+    (b'{"a":1}', "json: {a: 1}"),
+    (b'{"a": 1}', "style: spaced\n    json: {a: 1}"),
+    (b'{\n  "a": 1\n}\n', "style: indent2-newline\n"),
+    (b'{"a":1.00}', "text: "),
+    (b"data: {}\n\ndata: [DONE]\n\n", "text: |+\n      data: {}\n\n      data: [DONE]\n\n"),
+    (b"data: 1\r\n\r\n", 'text: "data: 1\\r\\n\\r\\n"'),
+    (b"a\x00b", "base64: |\n"),
+    (b"\xff", "base64: |\n"),
+    (b"\xed\xa0\x80", "base64: |\n"),
+])  # fmt: skip
 def test_forms(body: bytes, form: str) -> None:
     """Each body stands in the first form that gives its bytes back."""
     assert form in review.dumps([one(b"", body)], "x")
@@ -186,31 +183,28 @@ HEAD = "llmproxy-cassette: 1\ncassette: x\ninteractions:\n"
 SOUND = "- request: {method: GET, url: 'http://h/'}\n  response: {status: 200}\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (HEAD + SOUND, "does not end with a line"),
-        ("llmproxy-cassette: 2\n...\n", "was written by a newer llmproxy"),
-        ("llmproxy-cassette: yes\n...\n", "must be the number of its format"),
-        ("llmproxy-cassette: 1\n...\n", "`interactions` must be a list, not nothing"),
-        ("- 1\n...\n", "a cassette is a mapping"),
-        (HEAD + SOUND + "- 1\n...\n", "line 6, interaction 2: `request` is missing"),
-        (HEAD + SOUND.replace("200", "20") + "...\n", "line 4, interaction 1: the status is 20"),
-        (HEAD + SOUND.replace("200", "200, json: 1, text: a") + "...\n", "stands there as json and as text"),
-        (HEAD + SOUND.replace("200", "200, json_parts: [{a: 1}, {a: 2}]") + "...\n", "stands twice in `json_parts`"),
-        (HEAD + SOUND.replace("200", "200, json_parts: [1]") + "...\n", "`part` is int"),
-        (HEAD + SOUND.replace("200", "200, style: odd, json: 1") + "...\n", "there is no style 'odd'"),
-        (HEAD + SOUND.replace("200", "200, text: 1") + "...\n", "`text` is int, not a text"),
-        (HEAD + SOUND.replace("200", "200, base64: '?'") + "...\n", "its base64 is damaged"),
-        (HEAD + SOUND.replace("200", "200, headers: [{a: 1, b: 2}]") + "...\n", "one `name: value`"),
-        (HEAD + SOUND.replace("200", "200, headers: [{a: []}]") + "...\n", "the header 'a' is list"),
-        (HEAD + SOUND.replace("200", "200, headers: a") + "...\n", "`headers` is str, not a list"),
-        (HEAD + SOUND.replace("200", '200, json: "\\ud800"') + "...\n", "x"),
-        (HEAD + SOUND + "  recorded: 3\n...\n", "`recorded` is int"),
-        (HEAD + SOUND.replace("GET", "''") + "...\n", "`method` is empty"),
-        (HEAD + "- [\n...\n", "x:5:1: this is no YAML"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    (HEAD + SOUND, "does not end with a line"),
+    ("llmproxy-cassette: 2\n...\n", "was written by a newer llmproxy"),
+    ("llmproxy-cassette: yes\n...\n", "must be the number of its format"),
+    ("llmproxy-cassette: 1\n...\n", "`interactions` must be a list, not nothing"),
+    ("- 1\n...\n", "a cassette is a mapping"),
+    (HEAD + SOUND + "- 1\n...\n", "line 6, interaction 2: `request` is missing"),
+    (HEAD + SOUND.replace("200", "20") + "...\n", "line 4, interaction 1: the status is 20"),
+    (HEAD + SOUND.replace("200", "200, json: 1, text: a") + "...\n", "stands there as json and as text"),
+    (HEAD + SOUND.replace("200", "200, json_parts: [{a: 1}, {a: 2}]") + "...\n", "stands twice in `json_parts`"),
+    (HEAD + SOUND.replace("200", "200, json_parts: [1]") + "...\n", "`part` is int"),
+    (HEAD + SOUND.replace("200", "200, style: odd, json: 1") + "...\n", "there is no style 'odd'"),
+    (HEAD + SOUND.replace("200", "200, text: 1") + "...\n", "`text` is int, not a text"),
+    (HEAD + SOUND.replace("200", "200, base64: '?'") + "...\n", "its base64 is damaged"),
+    (HEAD + SOUND.replace("200", "200, headers: [{a: 1, b: 2}]") + "...\n", "one `name: value`"),
+    (HEAD + SOUND.replace("200", "200, headers: [{a: []}]") + "...\n", "the header 'a' is list"),
+    (HEAD + SOUND.replace("200", "200, headers: a") + "...\n", "`headers` is str, not a list"),
+    (HEAD + SOUND.replace("200", '200, json: "\\ud800"') + "...\n", "x"),
+    (HEAD + SOUND + "  recorded: 3\n...\n", "`recorded` is int"),
+    (HEAD + SOUND.replace("GET", "''") + "...\n", "`method` is empty"),
+    (HEAD + "- [\n...\n", "x:5:1: this is no YAML"),
+])  # fmt: skip
 def test_what_is_wrong_is_said(text: str, said: str) -> None:
     """A damaged file names file, line and interaction."""
     with pytest.raises((CassetteCorrupt, CassetteNewer), match=re.escape(said)):

@@ -39,13 +39,10 @@ def test_yaml_and_json() -> None:
         ours.read(Source(json.dumps(tree).encode(), "x"))
 
 
-@pytest.mark.parametrize(
-    ("text", "is_it"),
-    [
-        ("", True), ("interactions: []\nversion: 1\n", True), ("- request:\n", True), ("key: value\n", False),
-        ("{}", False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "is_it"), [
+    ("", True), ("interactions: []\nversion: 1\n", True), ("- request:\n", True), ("key: value\n", False),
+    ("{}", False),
+])  # fmt: skip
 def test_recognition(text: str, is_it: bool) -> None:
     """An empty file counts, so that it is called empty; other YAML does not."""
     assert ours.recognises(Source(text.encode(), "x")) is is_it
@@ -85,34 +82,28 @@ def response(members: str) -> bytes:
     return found.response_body
 
 
-@pytest.mark.parametrize(
-    ("members", "body"),
-    [
-        ("{status: {code: 200, message: OK}, headers: {}, body: {string: 'é'}}", "é".encode()),
-        ("{status: {code: 200, message: OK}, headers: {}, body: {string: !!binary /wA=}}", b"\xff\x00"),
-        ("{status: {code: 200, message: OK}, headers: {}, body: {string: null}}", b""),
-        ("{status: {code: 200, message: OK}, headers: {}, body: {encoding: UTF-8, base64_string: aGk=}}", b"hi"),
-        ("{status: {code: 200, message: OK}, headers: {}, body: hi}", b"hi"),
-        ("{status_code: 200, http_version: HTTP/1.1, headers: {a: [b]}, content: hi}", b"hi"),
-        ("{status_code: 200, headers: {a: b}, content: !!binary /w==}", b"\xff"),
-        ("{status: 200, headers: [[a, b]], body: {string: hi}}", b"hi"),
-    ],
-)
+@pytest.mark.parametrize(("members", "body"), [
+    ("{status: {code: 200, message: OK}, headers: {}, body: {string: 'é'}}", "é".encode()),
+    ("{status: {code: 200, message: OK}, headers: {}, body: {string: !!binary /wA=}}", b"\xff\x00"),
+    ("{status: {code: 200, message: OK}, headers: {}, body: {string: null}}", b""),
+    ("{status: {code: 200, message: OK}, headers: {}, body: {encoding: UTF-8, base64_string: aGk=}}", b"hi"),
+    ("{status: {code: 200, message: OK}, headers: {}, body: hi}", b"hi"),
+    ("{status_code: 200, http_version: HTTP/1.1, headers: {a: [b]}, content: hi}", b"hi"),
+    ("{status_code: 200, headers: {a: b}, content: !!binary /w==}", b"\xff"),
+    ("{status: 200, headers: [[a, b]], body: {string: hi}}", b"hi"),
+])  # fmt: skip
 def test_forms_of_a_response(members: str, body: bytes) -> None:
     """Every form in which vcrpy's stubs ever wrote a response is read."""
     assert response(members) == body
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ("null", b""),
-        ("'{}'", b"{}"),
-        ("!!binary /w==", b"\xff"),
-        ("!!python/object/new:_io.BytesIO {state: [!!binary /w==, 0, null]}", b"\xff"),
-        ("[!!binary YQ==, b]", b"ab"),
-    ],
-)
+@pytest.mark.parametrize(("body", "expected"), [
+    ("null", b""),
+    ("'{}'", b"{}"),
+    ("!!binary /w==", b"\xff"),
+    ("!!python/object/new:_io.BytesIO {state: [!!binary /w==, 0, null]}", b"\xff"),
+    ("[!!binary YQ==, b]", b"ab"),
+])  # fmt: skip
 def test_forms_of_a_request_body(body: str, expected: bytes) -> None:
     """Text, bytes, files and lists of pieces are bodies."""
     (found,) = parse(GOOD.replace("body: null", f"body: {body}"))

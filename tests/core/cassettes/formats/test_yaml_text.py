@@ -88,14 +88,12 @@ def test_it_looks_as_it_should() -> None:
 def test_parts_that_come_again() -> None:
     """A part with a name is an anchor, and an alias where it comes again."""
     text = "\n".join(
-        lines(
-            {
-                "a": [AnchoredValue("p1", {"b": 1}), AnchorReference("p1")],
-                "c": AnchoredValue("p2", "text"),
-                "d": AnchorReference("p2"),
-            }
-        )
-    )
+        lines({
+            "a": [AnchoredValue("p1", {"b": 1}), AnchorReference("p1")],
+            "c": AnchoredValue("p2", "text"),
+            "d": AnchorReference("p2"),
+        })
+    )  # fmt: skip
     assert text == "a:\n  - &p1 {b: 1}\n  - *p1\nc: &p2 text\nd: *p2"
     assert load(text, "x") == {"a": [{"b": 1}, {"b": 1}], "c": "text", "d": "text"}
 
@@ -108,24 +106,18 @@ def test_what_is_no_json_is_not_written() -> None:
         lines("text")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("a: 1\nb: 2\na: 3\n", "x:3:1: `a` stands here twice, first at line 1"),
-        ("a: 1\n? [b]\n: 2\n", "x:2:3: a key must be a plain text"),
-        ("a: [1\n", "x:2:1: this is no YAML"),
-        ("a: !!python/object:os.system 1\n", "x:1:4: the tag !!python/object:os.system is not known"),
-        ("a: 1\n---\nb: 1\n", "x:3:1: a second document"),
-        (
-            "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 90}]\n" for n in range(1, 9)),
-            "expand to more than",
-        ),
-        ("a: " + "[" * 200 + "]" * 200, "nested more than 64 deep"),
-        ("a: \x00", "x:1:4: this is no YAML"),
-        ("a: *b", r"\*b names no anchor above"),
-        ("a: " + "1" * 5000, "Exceeds the limit"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    ("a: 1\nb: 2\na: 3\n", "x:3:1: `a` stands here twice, first at line 1"),
+    ("a: 1\n? [b]\n: 2\n", "x:2:3: a key must be a plain text"),
+    ("a: [1\n", "x:2:1: this is no YAML"),
+    ("a: !!python/object:os.system 1\n", "x:1:4: the tag !!python/object:os.system is not known"),
+    ("a: 1\n---\nb: 1\n", "x:3:1: a second document"),
+    ("a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 90}]\n" for n in range(1, 9)), "expand to more than"),
+    ("a: " + "[" * 200 + "]" * 200, "nested more than 64 deep"),
+    ("a: \x00", "x:1:4: this is no YAML"),
+    ("a: *b", r"\*b names no anchor above"),
+    ("a: " + "1" * 5000, "Exceeds the limit"),
+])  # fmt: skip
 def test_what_is_refused(text: str, said: str) -> None:
     """What is damaged, ambiguous or explodes is an error with its line."""
     with pytest.raises(CassetteCorrupt, match=said):
@@ -168,15 +160,11 @@ def test_what_is_found_is_exact(tree: object, style: str) -> None:
     assert write_tree(*found) == body
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"", b"7", b'"x"', b"{", b'{"a":1,"a":2}', b'{"a":1.00}', b'{"a":1e3}', b'{"a":NaN}', b'{"a" :1}', b'{"a":"\\/"}',
-        b'{"a":"\xff"}', b'{"a": 1,"b":2}', b' {"a":1}', b'{"a":-0}', b"[" * 100 + b"]" * 100, b'{"a":"\\u00FC"}',
-        b'{\r\n  "a": 1\r\n}', b'{\n       "a": 1\n}', b"[" + b"1," * MAX_BYTES + b"1]", b"[" + b"9" * 5000 + b"]",
-    ],
-    ids=lambda body: repr(body[:16]),
-)  # fmt: skip
+@pytest.mark.parametrize("body", [
+    b"", b"7", b'"x"', b"{", b'{"a":1,"a":2}', b'{"a":1.00}', b'{"a":1e3}', b'{"a":NaN}', b'{"a" :1}', b'{"a":"\\/"}',
+    b'{"a":"\xff"}', b'{"a": 1,"b":2}', b' {"a":1}', b'{"a":-0}', b"[" * 100 + b"]" * 100, b'{"a":"\\u00FC"}',
+    b'{\r\n  "a": 1\r\n}', b'{\n       "a": 1\n}', b"[" + b"1," * MAX_BYTES + b"1]", b"[" + b"9" * 5000 + b"]",
+], ids=lambda body: repr(body[:16]))  # fmt: skip
 def test_what_no_style_gives_back_has_none(body: bytes) -> None:
     """Bytes that a tree would lose something of stay text."""
     assert style_of(body) is None

@@ -302,16 +302,13 @@ def test_bad_input_says_what_to_do(case: str, server: Postgres, team_url: str, t
     assert "s3cret" not in f"{caught.value}{caught.value.__cause__}"
 
 
-@pytest.mark.parametrize(
-    ("said", "advice"),
-    [
-        ('database "team" does not exist', "createdb"),
-        ('root certificate file "/nonexistent" does not exist', "sslmode"),
-        ('no pg_hba.conf entry for host "127.0.0.1", user "me", database "team", no encryption', "sslmode"),
-        ('password authentication failed for user "me"', "PGPASSWORD"),
-        ("Connection refused", "can be reached from here"),
-    ],
-)
+@pytest.mark.parametrize(("said", "advice"), [
+    ('database "team" does not exist', "createdb"),
+    ('root certificate file "/nonexistent" does not exist', "sslmode"),
+    ('no pg_hba.conf entry for host "127.0.0.1", user "me", database "team", no encryption', "sslmode"),
+    ('password authentication failed for user "me"', "PGPASSWORD"),
+    ("Connection refused", "can be reached from here"),
+])  # fmt: skip
 def test_what_is_advised_fits_what_was_said(said: str, advice: str, tmp_path: Path) -> None:
     """In the words of PostgreSQL 15 over TCP and TLS, which the wheel's has not."""
     assert (
