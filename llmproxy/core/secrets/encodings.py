@@ -180,8 +180,6 @@ def label_of(secret: str, kind: str, fingerprint: Callable[[str], str]) -> str:
 
 # -- escapes -----------------------------------------------------------------------------------------------------------
 
-HIDDEN = late(r"\\u00[2-7]")
-"""An ASCII character behind a JSON escape: how a key could hide."""
 _HOLDS_HIDDEN = Anywhere(r"\\(?:/|u00[2-7])")
 _ESCAPE = late(r"\\(?:u00([2-7][0-9a-fA-F])|(/)|.)", re.DOTALL)
 
@@ -193,7 +191,7 @@ def hides(text: str) -> bool:
 
 def unescape_text(text: str) -> tuple[str, Callable[[int], int]]:
     """Undo the JSON escapes of ASCII, in which a secret could hide, with a map of the view's offsets to the text's."""
-    if "\\/" not in text and not HIDDEN.search(text):
+    if not hides(text):
         return text, lambda offset: offset
     out: list[str] = []
     starts, origins = [0], [0]  # from each start in the view on, offsets count from its origin in the text
@@ -446,10 +444,7 @@ def _decode_run(coded: str) -> str:
 # -- UTF-16 ------------------------------------------------------------------------------------------------------------
 
 _WIDE = late(r"(?:[\t\n\r\x20-\x7e]\x00){12,}")
-_WIDE_CHARS = bytes.maketrans(
-    bytes(range(256)),
-    bytes(0 if code == 0 else 1 if 0x20 <= code < 0x7F or code in b"\t\n\r" else 2 for code in range(256)),
-)
+_WIDE_CHARS = bytes(0 if code == 0 else 1 if 0x20 <= code < 0x7F or code in b"\t\n\r" else 2 for code in range(256))
 _WIDE_RUN = b"\1\0" * 12
 """What `_WIDE` matches, in the classes of `_WIDE_CHARS`; most bytes with a NUL have none of it."""
 

@@ -62,11 +62,8 @@ class Span(NamedTuple):
 CREDENTIAL = "credential"
 """The kind of what this run sent as one."""
 
-_KEY_CHARS = bytes.maketrans(
-    bytes(range(256)),
-    bytes(
-        ord("k") if chr(code) in "_-+/=.~" or (code < 128 and chr(code).isalnum()) else ord(" ") for code in range(256)
-    ),
+_KEY_CHARS = bytes(
+    ord("k") if chr(code) in "_-+/=.~" or (code < 128 and chr(code).isalnum()) else ord(" ") for code in range(256)
 )
 """Maps the bytes that keys are made of to ``k``: a run of 16 is worth a look, and most text has few."""
 _KEY_RUN = b"k" * 16
@@ -336,11 +333,8 @@ def disjoint(spans: Iterable[Span]) -> list[Span]:
     for start, end, kind in sorted(spans):
         if out and start < out[-1].end:
             last = out[-1]
-            knows = (end - start, kind not in ("", CREDENTIAL), bool(kind)) > (
-                longest,
-                last.kind not in ("", CREDENTIAL),
-                bool(last.kind),
-            )
+            known = (longest, last.kind not in ("", CREDENTIAL), bool(last.kind))
+            knows = (end - start, kind not in ("", CREDENTIAL), bool(kind)) > known
             longest = max(longest, end - start)
             out[-1] = Span(last.start, max(end, last.end), kind if knows else last.kind)
         elif end > start:
