@@ -284,21 +284,14 @@ def test_the_servers_own_end_is_replayed(tmp_path: Path) -> None:
     assert (live.code, live.reason) == (replayed.code, replayed.reason) == (4008, "told to")
 
 
-@pytest.mark.parametrize("code", [1005, 1001, 1011, 3000, 4999])
+@pytest.mark.parametrize("code", [1005, 1001, 1011, 3000, 4999, 1006])
 def test_close_codes_are_kept(tmp_path: Path, code: int) -> None:
-    """Whatever code a server may send comes again; 1005 is a close frame without one."""
-    put(tmp_path / "x.db", [Frame(1, client=False, data="a"), Frame(2, client=False, close=code)])
+    """Whatever a server may send comes again; 1005 is a close frame without a code, 1006 none: cut without a handshake."""
+    frames = [Frame(1, client=False, data="a"), Frame(2, client=False, close=code)]
+    put(tmp_path / "x.db", frames, Ending.CUT if code == 1006 else Ending.COMPLETE)
     with Rig("replay", tmp_path / "x.db") as rig, Client(rig.port) as client:
         assert client.next() == "a"
         assert client.end().code == code
-
-
-def test_a_socket_that_the_server_cut_is_cut_again(tmp_path: Path) -> None:
-    """Without a closing handshake, as it was."""
-    put(tmp_path / "x.db", [Frame(1, client=False, data="a"), Frame(2, client=False, close=1006)], Ending.CUT)
-    with Rig("replay", tmp_path / "x.db") as rig, Client(rig.port) as client:
-        assert client.next() == "a"
-        assert client.end().code == 1006
 
 
 def test_who_stays_longer_than_the_recording_is_not_cut(tmp_path: Path) -> None:
@@ -338,24 +331,20 @@ def test_a_client_may_leave_early(store: Path) -> None:
         assert rig.shell.engine.questions.count_unused() == 0
 
 
-@pytest.mark.parametrize(
-    "rubbish", [b"\x81\x05hello", b"\xff\xff\xff\xff", b"GET / HTTP/1.1\r\n\r\n", b"\x83\x80\0\0\0\0"]
-)
-def test_bytes_that_are_no_frames_end_the_socket(store: Path, rubbish: bytes) -> None:
-    """A frame without a mask, unknown opcodes, HTTP: closed with 1002, and nothing leaks."""
+RUBBISH = [
+    (b"\x81\x05hello", 1002), (b"\xff\xff\xff\xff", 1002), (b"GET / HTTP/1.1\r\n\r\n", 1002),
+    (b"\x83\x80\0\0\0\0", 1002), (b"\x81\x82\0\0\0\0\xff\xff", 1007),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rubbish", "code"), RUBBISH)
+def test_bytes_that_are_no_frames_end_the_socket(store: Path, rubbish: bytes, code: int) -> None:
+    """A frame without a mask, unknown opcodes, HTTP: 1002; text that is no UTF-8: 1007 (RFC 6455); nothing leaks."""
     with Rig("replay", store) as rig, Client(rig.port) as client:
         client.hear()
         client.sock.sendall(rubbish)
-        assert client.end().code == 1002
+        assert client.end().code == code
         rig.wait_idle()
-
-
-def test_text_that_is_no_utf8_ends_the_socket(store: Path) -> None:
-    """1007, as RFC 6455 asks."""
-    with Rig("replay", store) as rig, Client(rig.port) as client:
-        client.hear()
-        client.sock.sendall(b"\x81\x82\0\0\0\0\xff\xff")
-        assert client.end().code == 1007
 
 
 def test_a_message_over_the_limit_ends_the_socket(store: Path) -> None:

@@ -41,10 +41,16 @@ def verdict(finding: ProcessingFinding) -> tuple[bool | None, str]:
 NOW = user("What is on my list?")
 
 
+LONG = "Here are the documents that may help you, retrieved for this question, at "
+
+
 def test_a_whole_history_shows_that_nothing_happened() -> None:
-    """Every message is there, in every request of the step: none of the three ran, and that is proven."""
-    found = third(two_turns(), *TURN_2, NOW)
-    assert {verdict(each) for each in (found.condenser, found.pruner, found.tokenLimiter)} == {(False, "proven")}
+    """Every message is there, in every request; text that is rendered anew with each (a clock) is an edit, and no loss."""
+    clock = Chats()
+    clock.chat([SYSTEM, user(LONG + "10:31")], said("Created."))
+    rendered = third(clock, SYSTEM, user(LONG + "10:32"), said("Created."), NOW)
+    for found in (third(two_turns(), *TURN_2, NOW), rendered):
+        assert {verdict(each) for each in (found.condenser, found.pruner, found.tokenLimiter)} == {(False, "proven")}
 
 
 def test_a_summary_that_a_call_wrote_is_a_proven_condenser() -> None:
@@ -60,22 +66,16 @@ def test_a_summary_that_a_call_wrote_is_a_proven_condenser() -> None:
     assert summary in found.condenser.summaries[0]
 
 
-def test_recent_messages_are_those_behind_the_gap() -> None:
-    """Three of four are condensed, one is kept."""
-    chats = two_turns()
-    chats.chat([user("Summarize: Buy milk, please ...")], said("Milk was added to the list."), tools=())
-    found = third(chats, SYSTEM, user("Summary: Milk was added to the list."), TURN_2[3], TURN_2[4], NOW)
+@pytest.mark.parametrize("where", ["message", "system"])
+def test_recent_messages_are_those_behind_the_gap(where: str) -> None:
+    """Some of four are condensed, the rest is kept; some write the summary into the system prompt."""
+    chats, summary = two_turns(), "Milk was added to the list."
+    chats.chat([user("Summarize: Buy milk, please ...")], said(summary), tools=())
+    system = {"role": "system", "content": f"You manage tasks.\nSo far: {summary}"}
+    before = [SYSTEM, user(f"Summary: {summary}")] if where == "message" else [system]
+    found = third(chats, *before, TURN_2[3], TURN_2[4], NOW)
     assert verdict(found.condenser) == (True, "proven")
     assert found.condenser.values == {"condensedMessages": 2, "recentMessages": 2, "totalMessages": 5}
-
-
-def test_a_summary_in_the_system_prompt_counts() -> None:
-    """Some write it there."""
-    chats = two_turns()
-    chats.chat([user("Summarize: Buy milk, please ...")], said("Milk was added to the list."), tools=())
-    system = {"role": "system", "content": "You manage tasks.\nSo far: Milk was added to the list."}
-    found = third(chats, system, TURN_2[3], TURN_2[4], NOW)
-    assert verdict(found.condenser) == (True, "proven")
 
 
 def test_a_summary_that_nobody_wrote_is_inferred() -> None:
@@ -94,17 +94,12 @@ def tool_turn() -> tuple[Chats, list[dict[str, Any]]]:
     return chats, [*history, said("Created.")]
 
 
-def test_tool_messages_that_are_gone_are_pruned() -> None:
-    """The conversation stays, its tool calls and results do not."""
+def test_tool_messages_that_are_gone_or_shorter_are_pruned() -> None:
+    """The conversation stays, its tool calls and results do not; or a placeholder stands for a result."""
     chats, history = tool_turn()
     found = third(chats, SYSTEM, history[1], history[4], NOW)
-    assert verdict(found.pruner) == (True, "proven")
-    assert found.pruner.values == {"partsRemoved": 2}
+    assert (verdict(found.pruner), found.pruner.values) == ((True, "proven"), {"partsRemoved": 2})
     assert verdict(found.condenser) == (False, "proven")
-
-
-def test_a_result_that_became_shorter_is_pruned() -> None:
-    """A placeholder stands for it."""
     chats, history = tool_turn()
     found = third(chats, *history[:3], result("[cleared]"), history[4], NOW)
     assert (verdict(found.pruner), found.pruner.values) == ((True, "proven"), {"partsRemoved": 1})
@@ -124,16 +119,6 @@ def test_an_agent_without_memory_is_no_token_limiter() -> None:
     found = third(chats, SYSTEM, NOW)
     assert {verdict(each) for each in (found.condenser, found.pruner, found.tokenLimiter)} == {(None, "unobservable")}
     assert "shares no message" in found.condenser.reason
-
-
-def test_a_clock_in_a_message_is_an_edit() -> None:
-    """Text that is rendered anew with each request is no loss."""
-    chats = Chats()
-    long = "Here are the documents that may help you, retrieved for this question, at "
-    first = [SYSTEM, user(long + "10:31"), said("Created.")]
-    chats.chat(first[:-1], first[-1])
-    found = third(chats, SYSTEM, user(long + "10:32"), said("Created."), NOW)
-    assert {verdict(each) for each in (found.condenser, found.pruner, found.tokenLimiter)} == {(False, "proven")}
 
 
 def test_a_sub_agent_has_a_history_of_its_own() -> None:
@@ -157,22 +142,13 @@ def test_history_that_the_provider_keeps_is_unobservable() -> None:
 
 
 def test_history_that_nobody_saw_is_unobservable() -> None:
-    """A first request with answers in it began elsewhere."""
-    chats = Chats()
-    chats.chat([*TURN_1, NOW], said("ok"))
-    assert verdict(processing(chats.wire.step(0)).condenser) == (None, "unobservable")
-
-
-def test_no_traffic_is_unobservable() -> None:
-    """Without requests nothing is known."""
-    assert verdict(processing(Chats().wire.step(0)).pruner) == (None, "unobservable")
-
-
-def test_what_was_not_recorded_is_unobservable() -> None:
-    """Passed through: nobody kept what it carried."""
-    chats = Chats()
-    chats.chat([NOW], said("ok"), recorded=False)
-    assert verdict(processing(chats.wire.step(0)).pruner) == (None, "unobservable")
+    """A first request with answers in it began elsewhere; what passed through, and no traffic at all, tell nothing."""
+    for each in (([*TURN_1, NOW], True), ([NOW], False), None):
+        chats = Chats()
+        if each is not None:
+            chats.chat(each[0], said("ok"), recorded=each[1])
+        found = processing(chats.wire.step(0))
+        assert verdict(found.condenser) == verdict(found.pruner) == (None, "unobservable")
 
 
 @pytest.mark.parametrize("kind", ["clear_tool_uses_20250919", "clear_thinking_20251015"])

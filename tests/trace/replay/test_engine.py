@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> str:
 
 
 def test_quick_replay(path: str) -> None:
-    """`replay` gives a run with what was recorded."""
+    """`replay` gives a run with what was recorded; no agent runs, so its output stays, whatever is overridden."""
     run = replay(path)
     assert run.replayed
     assert run.success
@@ -45,6 +45,8 @@ def test_quick_replay(path: str) -> None:
     assert run.cassette.output_text == "It's 18°C and cloudy in Paris."
     assert run.cassette.tool_call_count == 1
     assert run.cassette.get_tool_sequence() == ["get_weather"]
+    overridden = ReplayEngine(path).override_llm_response(3, "something else").run()
+    assert overridden.cassette.output_text == run.cassette.output_text
 
 
 def test_replay_with_tool_overrides(path: str) -> None:
@@ -67,13 +69,6 @@ def test_overrides_are_chained(path: str) -> None:
     assert run.cassette.get_llm_calls()[0].output == "I don't know the weather."
 
 
-def test_filtering_keeps_tool_calls_only(path: str) -> None:
-    """Only what the predicate lets through is in the result."""
-    engine = ReplayEngine(path)
-    engine.filter_spans(lambda span: span.kind == SpanKind.TOOL_CALL)
-    assert [span.kind for span in engine.run().cassette.spans] == [SpanKind.TOOL_CALL]
-
-
 def test_stepping_through(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`step` gives one span at a time, None at the end, and `reset` begins again."""
     engine = ReplayEngine(path)
@@ -91,8 +86,8 @@ def test_stepping_through(path: str, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_queries(path: str) -> None:
-    """Spans, tool calls, LLM calls and the sequence of tools can be asked for."""
-    engine = ReplayEngine(path)
+    """Spans, tool calls, LLM calls and the sequence of tools can be asked for, as they were recorded."""
+    engine = ReplayEngine(path).override_tool_result("get_weather", 7)
     (call,) = engine.get_tool_calls()
     assert (call.tool_name, call.tool_args, call.tool_result) == ("get_weather", {"city": "Paris"}, {"temp": 18})
     assert len(engine.get_llm_calls()) == 4
@@ -144,49 +139,30 @@ def test_the_last_override_wins_for_every_call_of_the_tool() -> None:
 
 
 def test_llm_overrides_count_requests_and_responses() -> None:
-    """Index 1 is the first answer; usage, cost and model stay."""
+    """Index 1 is the first answer, without requests the second; usage, cost and model stay."""
     run = ReplayEngine(weather()).override_llm_response(1, {"any": "type"}).run()
     request, response = run.cassette.get_llm_calls()[:2]
-    assert request.output is None
-    assert response.output == {"any": "type"}
+    assert (request.output, response.output) == (None, {"any": "type"})
     assert (response.cost_usd, response.model) == (0.0002, "gpt-4o")
-
-
-def test_llm_overrides_count_over_the_filtered_list() -> None:
-    """Without requests index 1 is the second answer."""
     engine = ReplayEngine(weather()).filter_spans(lambda span: span.kind is SpanKind.LLM_RESPONSE)
     assert [span.output for span in engine.override_llm_response(1, "x").run().cassette.spans] == ["", "x"]
 
 
-def test_output_text_never_changes() -> None:
-    """No agent runs, so what was recorded stays, whatever is overridden."""
-    run = ReplayEngine(weather()).override_llm_response(3, "something else").run()
-    assert run.cassette.output_text == weather().output_text
-
-
 def test_a_second_filter_replaces_the_first_and_none_clears() -> None:
-    """There is one predicate; it shrinks spans, run, steps and queries."""
-    engine = ReplayEngine(weather()).filter_spans(lambda span: False)
+    """There is one predicate; it shrinks spans (which are the engine's own without it), run, steps and queries; not the diff."""
+    engine = ReplayEngine(weather()).filter_spans(lambda span: False).override_tool_result("get_weather", 1)
+    assert not engine.diff(weather()).has_changes
+    engine = ReplayEngine(weather())
+    assert engine.spans is engine.cassette.spans
+    engine.filter_spans(lambda span: False)
     assert (engine.spans, engine.step(), engine.get_llm_calls()) == ([], None, [])
     engine.filter_spans(lambda span: span.kind is SpanKind.TOOL_CALL)
     run = engine.run()
+    assert [span.kind for span in run.cassette.spans] == [SpanKind.TOOL_CALL]
     assert (run.cassette.total_tokens, run.cassette.total_cost_usd, run.cassette.llm_call_count) == (0, 0.0, 0)
     assert run.cassette.output_text == weather().output_text
     assert len(engine.filter_spans(None).spans) == 8
-
-
-def test_a_filter_does_not_touch_the_diff() -> None:
-    """`diff` looks at the recording: no filter, no overrides."""
-    engine = ReplayEngine(weather()).filter_spans(lambda span: False).override_tool_result("get_weather", 1)
-    assert not engine.diff(weather()).has_changes
-
-
-def test_spans_is_the_engines_own_list_without_a_filter() -> None:
-    """It may be changed; a filtered one is new each time."""
-    engine = ReplayEngine(weather())
-    assert engine.spans is engine.cassette.spans
-    engine.filter_spans(lambda span: True)
-    assert engine.spans is not engine.cassette.spans
+    assert engine.filter_spans(lambda span: True).spans is not engine.cassette.spans
 
 
 def test_run_is_repeatable_and_changes_nothing() -> None:
@@ -230,12 +206,6 @@ def test_reset_keeps_overrides_and_filter() -> None:
         step = known(engine.step())
         assert step.tool_result == 7
         engine.reset()
-
-
-def test_queries_show_what_was_recorded() -> None:
-    """get_* are over filtered, not over overridden spans."""
-    engine = ReplayEngine(weather()).override_tool_result("get_weather", 7)
-    assert engine.get_tool_calls()[0].tool_result == {"temp": 18}
 
 
 @pytest.mark.parametrize("cassette", [None, {"spans": []}])
@@ -291,21 +261,16 @@ def test_an_override_that_matches_nothing_warns(path: str) -> None:
 
 
 def test_strict_raises_each_time(path: str) -> None:
-    """With strict=True it is an error, in run and in step; a LookupError too."""
+    """With strict=True it is an error, in run and in step; a LookupError too. What is filtered out is not there."""
     engine = ReplayEngine(path, strict=True).override_tool_result("nope", 1)
     for use in (engine.run, engine.step, engine.run):
         with pytest.raises(OverrideNotUsed):
             use()
     with pytest.raises(LookupError):
         replay(path, {"nope": 1}, strict=True)
-
-
-def test_a_filter_can_make_an_override_match_nothing(path: str) -> None:
-    """What is filtered out is not there to be overridden."""
     engine = ReplayEngine(path, strict=True).override_tool_result("get_weather", 1)
-    engine.filter_spans(lambda span: span.kind is SpanKind.USER_INPUT)
     with pytest.raises(OverrideNotUsed):
-        engine.run()
+        engine.filter_spans(lambda span: span.kind is SpanKind.USER_INPUT).run()
 
 
 def test_run_closes_the_network(path: str) -> None:
