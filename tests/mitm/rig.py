@@ -12,9 +12,11 @@ that began last serves; its end leaves the one around it as it was.
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -36,7 +38,8 @@ from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.serve import ServedProxy
 from llmproxy.settings import Settings
-from tests.mitm.wire import Wire
+from tests.mitm.wire import Received, Wire, request
+from tests.provider import Provider
 
 
 class Rig:
@@ -79,6 +82,17 @@ class Rig:
     def client(self, timeout: float = 120) -> Wire:
         """Connect."""
         return Wire(self.port, timeout)
+
+    def ask(self, asked: bytes) -> Received:
+        """Ask on a connection of its own."""
+        with self.client() as c:
+            return c.ask(asked)
+
+    def control(self, path: str, body: object) -> Any:  # noqa: ANN401 - JSON
+        """POST to the control API what must succeed."""
+        got = self.ask(request(json.dumps(body).encode(), f"/_llmproxy/{path}", host="127.0.0.1"))
+        assert got.status in (200, 201), got.body
+        return got.json
 
     def wait_idle(self, seconds: float = 120) -> None:
         """Wait until nothing is open or released; AssertionError if that never comes."""
@@ -154,6 +168,13 @@ class Rig:
         await self.shell.close()
         journal.close()
         vars(ctx).update(before)
+
+
+@contextmanager
+def connected(provider: Provider, mode: str, store: Path, **options: Any) -> Iterator[tuple[Rig, Wire]]:  # noqa: ANN401
+    """Run a provider, a proxy in front of it, and a client of that."""
+    with provider as p, Rig(mode, store, {"openai": p.url}, **options) as rig, rig.client() as c:
+        yield rig, c
 
 
 def recorded(store: Path) -> list[Interaction]:

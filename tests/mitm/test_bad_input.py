@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.protocol import Decision
-from tests.mitm.rig import Rig, recorded
+from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import BAD, CHAT, body_of, chat, chunked, request
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step
 
@@ -21,11 +21,7 @@ from tests.provider import Answer, Piece, Provider, Reply, Script, Step
 def player(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Replay one answer, to "hi"."""
     store = tmp_path_factory.mktemp("tape") / "x.db"
-    with (
-        Provider(Script((Step(Reply("hello")),))) as p,
-        Rig("record", store, {"openai": p.url}) as rig,
-        rig.client() as c,
-    ):
+    with connected(Provider(Script((Step(Reply("hello")),))), "record", store) as (_, c):
         assert c.ask(chat("hi")).status == 200
     with Rig("replay", store, max_request=60_000_000) as rig:
         yield rig

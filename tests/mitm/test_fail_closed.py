@@ -22,7 +22,7 @@ from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
-from tests.mitm.rig import Rig, recorded
+from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import BAD, Received, body_of, chat, chunked, request
 from tests.provider import Provider, Reply, Script, Step
 
@@ -68,11 +68,7 @@ def broken(part: str, method: str) -> dict[str, type]:
 def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a store that knows the answer to "hi"."""
     store = tmp_path_factory.mktemp("tape") / "x.db"
-    with (
-        Provider(Script((Step(Reply("hello")),))) as p,
-        Rig("record", store, {"openai": p.url}) as rig,
-        rig.client() as c,
-    ):
+    with connected(Provider(Script((Step(Reply("hello")),))), "record", store) as (_, c):
         assert c.ask(chat("hi")).status == 200
     return store
 

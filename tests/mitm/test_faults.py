@@ -14,8 +14,8 @@ from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.faults import KINDS, Needs
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import Channel, Decision
-from tests.mitm.rig import Rig, recorded
-from tests.mitm.wire import Received, Wire, chat
+from tests.mitm.rig import Rig, connected, recorded
+from tests.mitm.wire import Received, Wire, chat, request
 from tests.provider import Answer, Call, Piece, Provider, Reply, Script, Step, event
 
 SSE = (("content-type", "text/event-stream"),)
@@ -38,12 +38,6 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert c.ask(asked).status == 200
         rig.wait_idle()
     return store
-
-
-def ask(rig: Rig, asked: bytes) -> Received:
-    """Ask over a connection of its own."""
-    with rig.client() as c:
-        return c.ask(asked)
 
 
 def was_reset(c: Wire) -> bool:
@@ -78,9 +72,9 @@ def test_a_struck_call_is_refused_and_its_retry_gets_the_recorded_answer(tape: P
 def test_no_faults_no_difference(tape: Path) -> None:
     """Without faults, and beside a session that has some, an answer has the same bytes."""
     with Rig("replay", tape) as rig:
-        plain = ask(rig, chat("hi"))
+        plain = rig.ask(chat("hi"))
     with Rig("replay", tape, faults="http-500@7") as rig:
-        struck_later = ask(rig, chat("hi"))
+        struck_later = rig.ask(chat("hi"))
     assert (plain.status, plain.body, plain.headers.keys()) == (
         struck_later.status, struck_later.body, struck_later.headers.keys(),
     )  # fmt: skip
@@ -90,11 +84,7 @@ def test_no_faults_no_difference(tape: Path) -> None:
 def test_live_too_a_fault_stands_in_for_the_provider(tmp_path: Path, mode: str) -> None:
     """Where the provider would be asked it is not; the retry goes there, and is recorded as if it were the first."""
     store = tmp_path / "x.db"
-    with (
-        Provider(Script(STEPS, ordered=False)) as p,
-        Rig(mode, store, {"openai": p.url}, faults="http-503@1") as rig,
-        rig.client() as c,
-    ):
+    with connected(p := Provider(Script(STEPS, ordered=False)), mode, store, faults="http-503@1") as (rig, c):
         assert c.ask(chat("hi")).status == 503
         assert p.requests == []
         assert c.ask(chat("hi")).status == 200
@@ -108,8 +98,8 @@ def test_the_key_is_the_same(tmp_path: Path, tape: Path) -> None:
     """What was recorded under faults replays without them, and the other way round."""
     store = tmp_path / "x.db"
     with Provider(Script(STEPS, ordered=False)) as p, Rig("auto", store, {"openai": p.url}, faults="reset") as rig:
-        assert ask(rig, chat("hi")).status == 0
-        assert ask(rig, chat("hi")).status == 200
+        assert rig.ask(chat("hi")).status == 0
+        assert rig.ask(chat("hi")).status == 200
         rig.wait_idle()
     assert [row.key for row in recorded(store)] == [row.key for row in recorded(tape)][:1]
 
@@ -127,7 +117,7 @@ def test_a_reset_is_one(tape: Path) -> None:
         assert was_reset(c)
         assert EVENTS[0] in c.buffer
         assert EVENTS[2] not in c.buffer
-        assert ask(rig, chat("stream", stream=True)).whole
+        assert rig.ask(chat("stream", stream=True)).whole
 
 
 def test_of_a_whole_answer_half_comes_before_the_reset(tape: Path) -> None:
@@ -157,7 +147,7 @@ def test_refused_is_refused(tape: Path, tmp_path: Path) -> None:
         until = time.monotonic() + 120
         while True:
             try:
-                assert ask(rig, chat("hi")).status == 200
+                assert rig.ask(chat("hi")).status == 200
                 break
             except ConnectionRefusedError:
                 assert time.monotonic() < until
@@ -167,7 +157,7 @@ def test_refused_is_refused(tape: Path, tmp_path: Path) -> None:
 def test_a_miss_stays_a_miss(tape: Path) -> None:
     """What replay would refuse is refused with its explanation, never hidden by a fault."""
     with Rig("replay", tape, faults="http-500") as rig:
-        assert ask(rig, chat("never recorded")).status == 404
+        assert rig.ask(chat("never recorded")).status == 404
         rig.wait_idle()
         assert rig.outcomes[0].miss
 
@@ -186,7 +176,7 @@ def test_an_answer_from_the_provider_is_broken_too_and_not_recorded(tmp_path: Pa
             assert EVENTS[2] not in c.buffer
         rig.wait_idle()
         assert [(each.decision, each.fault) for each in rig.outcomes] == [(Decision.PASS, "reset-after")]
-        assert ask(rig, chat("stream", stream=True)).whole
+        assert rig.ask(chat("stream", stream=True)).whole
         rig.wait_idle()
         assert len(p.requests) == 2
     assert [(row.response.status, row.occurrence) for row in recorded(store)] == [(200, 1)]
@@ -205,11 +195,10 @@ def test_a_session_of_its_own_has_faults_of_its_own(tape: Path) -> None:
 
         def call(method: str, path: str, body: object = None) -> Received:
             data = b"" if body is None else json.dumps(body).encode()
-            head = f"{method} /_llmproxy/{path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(data)}\r\n\r\n"
-            return c.ask(head.encode() + data)
+            return c.ask(request(data, f"/_llmproxy/{path}", method, host="127.0.0.1"))
 
         assert call("POST", "sessions", {"name": "default", "faults": "http-529"}).status == 201
-        assert ask(rig, chat("hi")).status == 529
+        assert rig.ask(chat("hi")).status == 529
         found = call("GET", "sessions/default/faults").json
         assert (found["injected"], found["faults"]) == (1, [{"kind": "http-529", "injected": 1}])
         assert call("GET", "sessions/default").json["injected"] == 1
@@ -217,9 +206,9 @@ def test_a_session_of_its_own_has_faults_of_its_own(tape: Path) -> None:
             call("POST", "sessions/default/faults", {"faults": [{"kind": "http-500", "call": 1}], "seed": 3}).status
             == 200
         )
-        assert ask(rig, chat("hi")).status == 500
+        assert rig.ask(chat("hi")).status == 500
         assert call("POST", "sessions/default/faults", {"faults": []}).json["faults"] == []
-        assert ask(rig, chat("more")).status == 200
+        assert rig.ask(chat("more")).status == 200
         bad = call("POST", "sessions/default/faults", {"faults": [{"kind": "htp-500"}]})
         assert bad.status == 400
         assert "did you mean 'http-500'?" in bad.message
@@ -239,8 +228,8 @@ def test_a_session_of_its_own_has_faults_of_its_own(tape: Path) -> None:
 def test_every_kind_that_needs_no_answer_lets_the_retry_through(tape: Path, kind: str) -> None:
     """InjectedFault once, then answered as recorded."""
     with Rig("replay", tape, faults=kind) as rig:
-        assert ask(rig, chat("hi")).headers.get("x-llmproxy-cache") != "hit"
-        assert ask(rig, chat("hi")).headers["x-llmproxy-cache"] == "hit"
+        assert rig.ask(chat("hi")).headers.get("x-llmproxy-cache") != "hit"
+        assert rig.ask(chat("hi")).headers["x-llmproxy-cache"] == "hit"
 
 
 def test_what_cannot_be_meant_is_refused_at_the_start(tape: Path, tmp_path: Path) -> None:
@@ -275,10 +264,10 @@ def test_a_broken_answer_is_sent_and_the_retry_is_whole(
     """On the wire as in the table; the recorded answer comes next, whole."""
     asked = chat(text, stream=True) if text == "stream" else chat(text)
     with Rig("replay", tape, faults=kind) as rig:
-        injected = ask(rig, asked)
+        injected = rig.ask(asked)
         assert (injected.whole, injected.headers["x-llmproxy-fault"]) == (whole, kind)
         assert holds in injected.body
-        after = ask(rig, asked)
+        after = rig.ask(asked)
         assert after.whole
         assert "x-llmproxy-fault" not in after.headers
 
@@ -286,7 +275,7 @@ def test_a_broken_answer_is_sent_and_the_retry_is_whole(
 def test_what_finds_nothing_to_be_done_to_is_let_alone(tape: Path, tmp_path: Path) -> None:
     """In replay the call is a hit like any other; live it is sent as it came, and a rule behind it has its turn."""
     with Rig("replay", tape, faults="unknown-tool") as rig:
-        assert ask(rig, chat("hi")).headers["x-llmproxy-cache"] == "hit"
+        assert rig.ask(chat("hi")).headers["x-llmproxy-cache"] == "hit"
         rig.wait_idle()
         assert rig.shell.engine.features.get(FaultFeature).idle() == {
             1: "fault unknown-tool (rule 1) met no call: none of the calls that it chooses came"
@@ -294,7 +283,7 @@ def test_what_finds_nothing_to_be_done_to_is_let_alone(tape: Path, tmp_path: Pat
     rules = tmp_path / "f.yaml"
     rules.write_text("[unknown-tool, http-500]")
     with Rig("replay", tape, faults=str(rules)) as rig:
-        assert ask(rig, chat("hi")).status == 500
+        assert rig.ask(chat("hi")).status == 500
     with (
         Provider(Script(STEPS, ordered=False)) as p,
         Rig("auto", tmp_path / "x.db", {"openai": p.url}, faults="unknown-tool") as rig,
@@ -333,7 +322,7 @@ def test_a_client_that_gives_up_on_a_stall_is_noted(tape: Path) -> None:
             c.until(EVENTS[1][-20:])
         rig.wait_outcomes(1)
         assert (rig.outcomes[0].fault, rig.outcomes[0].note) == ("stall", "fault stall (rule 1), client left")
-        assert ask(rig, chat("stream", stream=True)).whole
+        assert rig.ask(chat("stream", stream=True)).whole
         rig.wait_outcomes(2)
         assert rig.outcomes[1].occurrence == 1
 
@@ -361,9 +350,7 @@ def test_an_intercepted_handshake_fails_once(tape: Path) -> None:
 
 def test_broken_answers_of_a_session_that_is_bound_are_those_of_this_run(tape: Path) -> None:
     """Faults on a cassette with run variables read the answer in this run's words: no key, no count differs."""
-    with Rig("replay", tape, faults="length") as rig, rig.client() as c:
-        body = json.dumps({"name": "default", "run_variables": {"cwd": "/srv/x"}}).encode()
-        head = f"POST /_llmproxy/sessions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n"
-        assert c.ask(head.encode() + body).status == 201
-        assert ask(rig, chat("hi")).headers["x-llmproxy-fault"] == "length"
-        assert ask(rig, chat("hi")).headers["x-llmproxy-cache"] == "hit"
+    with Rig("replay", tape, faults="length") as rig:
+        rig.control("sessions", {"name": "default", "run_variables": {"cwd": "/srv/x"}})
+        assert rig.ask(chat("hi")).headers["x-llmproxy-fault"] == "length"
+        assert rig.ask(chat("hi")).headers["x-llmproxy-cache"] == "hit"

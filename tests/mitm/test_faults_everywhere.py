@@ -23,16 +23,6 @@ MANY = 40
 HALF = {"kind": "http-500", "probability": 0.5}
 
 
-def control(rig: Rig, path: str, body: object) -> Any:  # noqa: ANN401 - JSON
-    """POST to the control API."""
-    data = json.dumps(body).encode()
-    head = f"POST /_llmproxy/{path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(data)}\r\n\r\n"
-    with rig.client() as c:
-        got = c.ask(head.encode() + data)
-    assert got.status in (200, 201), got.body
-    return got.json
-
-
 def ask(port_of: Rig, text: str, **more: Any) -> Received:  # noqa: ANN401 - as `chat` takes them
     """Ask over a connection of its own."""
     with port_of.client() as c:
@@ -93,7 +83,7 @@ def test_a_bound_hit_is_broken_in_this_runs_words(tmp_path: Path) -> None:
     question, answer = "You are in /tmp/recorded.", "Look into /tmp/recorded/a and then into /tmp/recorded/b, please."
     chats.fill(store, chats.chat(question, answer, run_variables=said))
     with Rig("replay", store, faults="length") as rig:
-        control(rig, "sessions", {"name": "default", "run_variables": {"cwd": "/srv/now"}})
+        rig.control("sessions", {"name": "default", "run_variables": {"cwd": "/srv/now"}})
         first, second = (ask(rig, "You are in /srv/now.", model="gpt-4o") for _ in range(2))
         rig.wait_idle()
         assert first.headers["x-llmproxy-fault"] == "length"
@@ -111,10 +101,10 @@ def test_a_sample_has_its_own_first_call(questions: Path, tmp_path: Path) -> Non
     store = tmp_path / "x.db"
     store.write_bytes(questions.read_bytes())
     with Rig("replay", store) as rig:
-        control(rig, "sessions", {"name": "default", "faults": "http-429"})
+        rig.control("sessions", {"name": "default", "faults": "http-429"})
         assert ask(rig, "question 1").status == 429
         assert ask(rig, "question 1").status == 200
-        control(rig, "sessions/default/faults", {"faults": []})
+        rig.control("sessions/default/faults", {"faults": []})
         assert ask(rig, "question 2").status == 200
 
 
@@ -127,7 +117,7 @@ def test_a_fork_never_holds_a_fault(questions: Path, tmp_path: Path) -> None:
         Provider(Script((Step(Reply("hotter"), times=None),))) as p,
         Rig("replay", store, {"openai": p.url}, faults="http-503@2", allow_live=True) as rig,
     ):
-        control(rig, "sessions", {"name": "default", "fork": {"live": True, "from": 2, "as": "hot"}})
+        rig.control("sessions", {"name": "default", "fork": {"live": True, "from": 2, "as": "hot"}})
         assert ask(rig, "question 1").status == 200
         assert ask(rig, "question 2").status == 503
         assert p.requests == []
@@ -149,7 +139,7 @@ def test_the_request_with_which_a_run_forks_is_struck_too(questions: Path, tmp_p
         Provider(Script((Step(Reply("a rather long answer"), times=None),))) as p,
         Rig("replay", store, {"openai": p.url}, faults=f"{kind}@2", allow_live=True) as rig,
     ):
-        control(rig, "sessions", {"name": "default", "fork": {"live": True, "as": "new"}})
+        rig.control("sessions", {"name": "default", "fork": {"live": True, "as": "new"}})
         assert ask(rig, "question 1").status == 200
         assert ask(rig, "something else").headers["x-llmproxy-fault"] == kind
         assert "rather long answer" in ask(rig, "something else").body.decode()
@@ -165,8 +155,8 @@ def test_a_live_session_takes_no_faults_later_either(questions: Path, tmp_path: 
     store = tmp_path / "x.db"
     store.write_bytes(questions.read_bytes())
     with Rig("replay", store, allow_live=True) as rig, rig.client() as c:
-        control(rig, "sessions", {"name": "default", "live": ["llm"]})
-        control(rig, "sessions/default/faults", {"faults": []})
+        rig.control("sessions", {"name": "default", "live": ["llm"]})
+        rig.control("sessions/default/faults", {"faults": []})
         data = b'{"faults": "http-429"}'
         head = b"POST /_llmproxy/sessions/default/faults HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n"
         refused = c.ask(head % len(data) + data)

@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.client.control import Control, ControlError
 from llmproxy.core.store.file.store import FileStore
-from tests.mitm.rig import Rig
+from tests.mitm.rig import Rig, connected
 from tests.mitm.wire import Received, Wire, chat, request
 from tests.provider import Provider, step
 from tests.support.services import CountingService
@@ -44,11 +44,7 @@ def served(store: Path, cassette: str) -> list[tuple[str, int]]:
 def tape(tmp_path: Path, service: CountingService) -> Path:
     """Return a store: a model was asked, a list read, an invoice made, the list read again."""
     store = tmp_path / "x.db"
-    with (
-        Provider([step(user="old", say="a")]) as p,
-        Rig("record", store, {"openai": p.url}, record_host=HOSTS) as rig,
-        rig.client() as c,
-    ):
+    with connected(Provider([step(user="old", say="a")]), "record", store, record_host=HOSTS) as (_, c):
         c.ask(chat("old"))
         for method, path, body in (
             ("GET", "/invoices", b""),
@@ -105,11 +101,7 @@ def test_a_call_without_a_recording_can_go_to_the_real_tool(tape: Path, service:
 
 def test_live_tools_under_a_recorded_model(tape: Path, service: CountingService) -> None:
     """The other way round: the service is asked, the model is not."""
-    with (
-        Provider([]) as p,
-        Rig("replay", tape, {"openai": p.url}, record_host=HOSTS, live=["http"]) as rig,
-        rig.client() as c,
-    ):
+    with connected(p := Provider([]), "replay", tape, record_host=HOSTS, live=["http"]) as (_, c):
         assert c.ask(chat("old")).status == 200
         assert c.ask(chat("new")).status == 404
         assert ask(c, service, "POST", "/invoices", OTHER).json["number"] == 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.mitm.rig import Rig, recorded
+from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import Wire, chat
 from tests.provider import Provider, Reply, Script, Step, json_answer
 
@@ -29,11 +29,7 @@ def status(c: Wire, key: str) -> int:
 
 def record(store: Path, *keys: str, match: bool = True) -> None:
     """Record one request with each key."""
-    with (
-        Provider(SCRIPT) as p,
-        Rig("record", store, {"openai": p.url}, match_credential=match) as rig,
-        rig.client() as c,
-    ):
+    with connected(Provider(SCRIPT), "record", store, match_credential=match) as (_, c):
         for key in keys:
             status(c, key)
 
@@ -68,11 +64,7 @@ def test_in_auto_a_401_is_never_a_hit(tmp_path: Path) -> None:
     for match in (False, True):
         store = tmp_path / f"{match}.db"
         record(store, WRONG, match=match)
-        with (
-            Provider(SCRIPT) as p,
-            Rig("auto", store, {"openai": p.url}, match_credential=match) as rig,
-            rig.client() as c,
-        ):
+        with connected(p := Provider(SCRIPT), "auto", store, match_credential=match) as (_, c):
             assert [status(c, WRONG), status(c, RIGHT)] == [401, 200]
             assert len(p.requests) == 2
 

@@ -86,16 +86,6 @@ def ask(rig: Rig, what: dict[str, Any]) -> Received:
         return c.ask(request(json.dumps(what).encode(), "/tools/mcp", **SESSION))
 
 
-def control(rig: Rig, path: str, body: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
-    """Call the control API."""
-    data = json.dumps(body).encode()
-    head = f"POST /_llmproxy/{path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(data)}\r\n\r\n"
-    with rig.client() as c:
-        got = c.ask(head.encode() + data)
-    assert got.status in (200, 201), got.body
-    return got.json
-
-
 class Line:
     """A client over stdio, as its shim speaks for it; the server behind it is `Tools`."""
 
@@ -105,11 +95,11 @@ class Line:
 
     def say(self, what: dict[str, Any]) -> dict[str, Any]:
         """Hand over a line; what is to be done with it, done where that is to ask the server."""
-        heard = control(self._rig, "sessions/default/tools", {**self._about, "line": json.dumps(what)})
+        heard = self._rig.control("sessions/default/tools", {**self._about, "line": json.dumps(what)})
         if heard["forward"] is not None:
             said = json.dumps(self._server.answer(what))
             told = {"number": heard["forward"], "lines": [[1, said]]}
-            control(self._rig, "sessions/default/tools", {**self._about, **told})
+            self._rig.control("sessions/default/tools", {**self._about, **told})
             heard["out"] = said
         return dict(heard)
 
@@ -139,7 +129,7 @@ def test_over_http_a_call_is_struck_and_its_retry_gets_the_recorded_answer(tape:
     """Initialize is let alone; the error carries the asker's id; nothing is stored, no occurrence is used up."""
     before = tape.read_bytes()
     with Rig("replay", tape, {"tools": "http://127.0.0.1:9"}) as rig:
-        control(rig, "sessions", {"name": "default", "faults": [RULES[kind]]})
+        rig.control("sessions", {"name": "default", "faults": [RULES[kind]]})
         assert not is_error(ask(rig, message(0, method="initialize")).body)
         first, again, other = ask(rig, message("x")), ask(rig, message("y")), ask(rig, message("z", "b"))
         rig.wait_idle()
@@ -158,7 +148,7 @@ def test_over_http_a_call_is_struck_and_its_retry_gets_the_recorded_answer(tape:
 def test_over_stdio_likewise(tape: Path, kind: str) -> None:
     """The shim is told what to say and when, or that its server is gone; the line is never forwarded."""
     with Rig("replay", tape) as rig:
-        control(rig, "sessions", {"name": "default", "faults": [RULES[kind]]})
+        rig.control("sessions", {"name": "default", "faults": [RULES[kind]]})
         line = Line(rig, Tools())
         assert not is_error(line.say(message(0, method="initialize"))["out"])
         first, again = line.say(message("x")), line.say(message("y"))
@@ -177,9 +167,9 @@ def test_live_too_the_server_never_hears_of_it(tmp_path: Path, mode: str) -> Non
     store = tmp_path / "x.db"
     with tools() as server, Rig(mode, store, {"tools": server.url}) as rig:
         line = Line(rig, stdio := Tools())
-        control(rig, "sessions", {"name": "default"})
+        rig.control("sessions", {"name": "default"})
         for number, kind in enumerate(KINDS_OF_TOOLS):
-            control(rig, "sessions/default/faults", {"faults": [RULES[kind]]})
+            rig.control("sessions/default/faults", {"faults": [RULES[kind]]})
             assert ask(rig, message("x", kind)).headers["x-llmproxy-fault"] == kind
             assert line.say(message("s", kind))["forward"] is None
             assert (server.told["tools/call"], stdio.told["tools/call"]) == (number, number)
@@ -203,7 +193,7 @@ def test_faults_of_a_model_s_provider_leave_tools_alone(tape: Path) -> None:
     """Unless the rule says `channel: mcp`; then they meet calls of tools, over HTTP."""
     with Rig("replay", tape, {"tools": "http://127.0.0.1:9"}, faults="http-500") as rig:
         assert ask(rig, message()).status == 200
-        control(rig, "sessions/default/faults", {"faults": [{"kind": "http-500", "channel": "mcp", "tool": "echo"}]})
+        rig.control("sessions/default/faults", {"faults": [{"kind": "http-500", "channel": "mcp", "tool": "echo"}]})
         assert ask(rig, message(0, method="initialize")).status == 200
         assert ask(rig, message(2, "b")).status == 500
         assert Line(rig, Tools()).say(message(3, "b"))["forward"] is None
@@ -215,7 +205,7 @@ def test_a_call_that_replay_would_refuse_stays_a_miss(tape: Path) -> None:
     """One of other words, and one more than was recorded: no fault hides what was never recorded."""
     with Rig("replay", tape, {"tools": "http://127.0.0.1:9"}) as rig:
         assert not is_error(ask(rig, message()).body)
-        control(rig, "sessions/default/faults", {"faults": ["mcp-gone"]})
+        rig.control("sessions/default/faults", {"faults": ["mcp-gone"]})
         for what in (message(4, "never"), message()):
             assert ask(rig, what).headers["x-llmproxy-cache"] == "miss"
         assert Line(rig, Tools()).say(message(5, "never")).get("gone") is None
@@ -226,10 +216,10 @@ def test_what_struck_nothing_is_said(tape: Path) -> None:
     with Rig("replay", tape, {"tools": "http://127.0.0.1:9"}) as rig:
         ask(rig, message())
         rules = [{"kind": "mcp-error", "tool": "ecko"}, {"kind": "reset"}]
-        idle = control(rig, "sessions/default/faults", {"faults": rules})["idle"]
+        idle = rig.control("sessions/default/faults", {"faults": rules})["idle"]
         assert idle[0].endswith("no recording has tool ecko; there is echo")
         assert "no recording is of a channel that it meets unless one is named: llm, http" in idle[1]
-        assert len(control(rig, "sessions/default/faults", {"faults": "flaky-network"})["idle"]) == 2
+        assert len(rig.control("sessions/default/faults", {"faults": "flaky-network"})["idle"]) == 2
 
 
 def test_the_official_client_reads_the_errors_and_goes_on(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from llmproxy.core.traffic.interaction import Ending, header
 from llmproxy.mitm.recorder import Fields, forward_fields, plain_cause, unite_lengths
 from llmproxy.protocol import Decision
-from tests.mitm.rig import Rig, recorded
+from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import CHAT, body_of, chat, chunked, request
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step, event, failed, json_answer, throttled
 from tests.provider.answer import Cut, Framing
@@ -140,11 +140,7 @@ def test_answers_that_are_compressed_all_the_same_are_stored_decoded(tmp_path: P
 def test_the_reading_connection_stays_with_the_event_loop(tmp_path: Path, mode: str) -> None:
     """Read by the writer's thread as well, it misses rows that were just written: under load answers counted as lost, and were stored twice."""
     threads: set[str] = set()
-    with (
-        Provider(Script((Step(Reply("a"), times=None),))) as p,
-        Rig(mode, tmp_path / "x.db", {"openai": p.url}) as rig,
-        rig.client() as c,
-    ):
+    with connected(Provider(Script((Step(Reply("a"), times=None),))), mode, tmp_path / "x.db") as (rig, c):
         assert c.ask(chat("first")).status == 200
         store = rig.shell.engine.store
         assert store is not None
@@ -170,11 +166,7 @@ def test_an_answer_that_cannot_be_decoded_is_replayed_with_its_coding(tmp_path: 
     """Its bytes are kept as they came; without the field that says how to read them another answer would be replayed."""
     store, (coding, body) = tmp_path / "x.db", NOT_UNDONE[what]
     fields = (("content-type", "application/json"), ("content-encoding", coding))
-    with (
-        upstream(Answer(200, fields, (Piece(body),), "length")) as p,
-        Rig("record", store, {"openai": p.url}) as rig,
-        rig.client() as c,
-    ):
+    with connected(upstream(Answer(200, fields, (Piece(body),), "length")), "record", store) as (_, c):
         live = c.ask(chat())
     assert (live.headers["content-encoding"], live.body) == (coding, body)
     with Rig("replay", store) as rig, rig.client() as c:

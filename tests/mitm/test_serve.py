@@ -29,7 +29,7 @@ from llmproxy.mitm.build import Built
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.serve import check_client_cert, claim_port, on_signals, reached_at, wind_up
 from llmproxy.report.console import Console
-from tests.mitm.rig import Rig, recorded
+from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import Wire, chat
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step, event, throttled
 from tests.support.process import clean_env
@@ -510,11 +510,7 @@ def test_the_last_line_counts_what_was_still_being_stored(tmp_path: Path) -> Non
         return asyncio.run_coroutine_threadsafe(ending, rig._loop)
 
     answer = Answer(200, SSE, (Piece(EVENT), Piece(b"data: [DONE]\n\n")), "chunked")
-    with (
-        Provider(Script((Step(answer),))) as p,
-        Rig("record", tmp_path / "x.db", {"openai": p.url}, shell=ClosesOnce) as rig,
-        rig.client() as c,
-    ):
+    with connected(Provider(Script((Step(answer),))), "record", tmp_path / "x.db", shell=ClosesOnce) as (rig, c):
         rig.shell._writer.submit(written.wait, 120)
         c.send(chat("hi", stream=True)).until(EVENT)
         until = time.monotonic() + 120

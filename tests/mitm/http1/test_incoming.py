@@ -12,7 +12,7 @@ from llmproxy.mitm.framing import parse_head
 from llmproxy.mitm.http1.front import Front
 from llmproxy.mitm.http1.incoming import Incoming, opens_root
 from llmproxy.protocol import Decision
-from tests.mitm.rig import Rig
+from tests.mitm.rig import Rig, connected
 from tests.mitm.wire import body_of, chat, chunked
 from tests.provider import Provider, Reply, Script, Step
 from tests.support.process import ROOT
@@ -25,11 +25,7 @@ STEPS = {"begin", "identify", "plan", "plan_playback"}
 def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a store that knows the answers to "one" and "two"."""
     store = tmp_path_factory.mktemp("tape") / "x.db"
-    with (
-        Provider(Script((Step(Reply("first"), times=None),))) as p,
-        Rig("record", store, {"openai": p.url}) as rig,
-        rig.client() as c,
-    ):
+    with connected(Provider(Script((Step(Reply("first"), times=None),))), "record", store) as (_, c):
         for text in ("one", "two"):
             assert c.ask(chat(text)).status == 200
     return store

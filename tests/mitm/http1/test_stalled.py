@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.mitm.proxy_context import ProxyContext
-from tests.mitm.rig import Rig
+from tests.mitm.rig import Rig, connected
 from tests.mitm.wire import body_of, chat, chunked, request
 from tests.provider import Provider, Reply, Script, Step
 
@@ -68,11 +68,7 @@ def test_one_that_comes_slowly_is_served(tmp_path: Path, mode: str) -> None:
         held_for = 0.02
         body_patience = 2.0
 
-    with (
-        Provider(Script((Step(Reply("fine")),))) as p,
-        Rig(mode, tmp_path / "x.db", {"openai": p.url}, shell=Patient) as rig,
-        rig.client() as c,
-    ):
+    with connected(Provider(Script((Step(Reply("fine")),))), mode, tmp_path / "x.db", shell=Patient) as (_, c):
         for at in range(0, len(WHOLE), 150):
             c.send(WHOLE[at : at + 150])
             time.sleep(0.5)
