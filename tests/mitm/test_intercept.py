@@ -131,13 +131,17 @@ def test_a_provider_s_host_is_decrypted_and_served(tmp_path: Path, mode: str) ->
 
 
 def test_a_recording_by_interception_replays_by_base_url(tmp_path: Path) -> None:
-    """The key knows the provider, not the way to it."""
-    store = tmp_path / "x.db"
+    """The key knows the provider, not the way to it; a stream has its chunks through a tunnel as well."""
+    store, stream = tmp_path / "x.db", chat("hi", stream=True, headers={"host": OPENAI})
     with Provider(HELLO) as p, Rig("record", store, {"openai": p.url}, forward=True) as rig, intercepted(rig) as c:
-        live = c.ask(say())
-    with Rig("replay", store) as rig, rig.client() as c:
-        again = c.ask(chat("hi"))
+        live, chunks = c.ask(say()), c.ask(stream).frames
+    with Rig("replay", store, forward=True) as rig:
+        with rig.client() as c:
+            again = c.ask(chat("hi"))
+        with intercepted(rig) as c:
+            assert c.ask(stream).frames == chunks
     assert (again.status, again.body, again.headers["x-llmproxy-cache"]) == (200, live.body, "hit")
+    assert len(chunks) > 2
 
 
 def test_a_recording_by_base_url_replays_by_interception(tape: Path) -> None:
@@ -177,17 +181,6 @@ def test_recording_keeps_a_tunnel_alive_too(tmp_path: Path) -> None:
             assert [c.ask(say(text)).status for text in "abc"] == [200, 200, 200]
         assert p.connections == 1
     assert len(recorded(tmp_path / "x.db")) == 3
-
-
-def test_streams_keep_their_chunks_inside_a_tunnel(tmp_path: Path) -> None:
-    """What is replayed through a tunnel has the chunks that were recorded through it."""
-    store, ask = tmp_path / "x.db", chat("hi", stream=True, headers={"host": OPENAI})
-    with Provider(HELLO) as p, Rig("record", store, {"openai": p.url}, forward=True) as rig, intercepted(rig) as c:
-        live = c.ask(ask)
-    with Rig("replay", store, forward=True) as rig, intercepted(rig) as c:
-        again = c.ask(ask)
-    assert len(live.frames) > 2
-    assert again.frames == live.frames
 
 
 def test_an_upstream_with_a_path_is_decrypted(tmp_path: Path) -> None:

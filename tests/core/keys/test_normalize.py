@@ -8,7 +8,7 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -31,9 +31,7 @@ from llmproxy.core.secrets.find import CredentialEpoch, common_endings
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Headers, Key, Request
 from llmproxy.core.traffic.json_bytes import NotLossless, parse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.core.keys.test_every_leaf import leaves
 
 ANTHROPIC = (("anthropic-version", "2023-06-01"),)
 
@@ -278,16 +276,6 @@ def derive(case: Case, tree: object, **style: Any) -> Key:  # noqa: ANN401 - han
     return key_of(
         canonicalize(Request(request.method, where.target, request.headers, data), where, Rules(), lambda _: None)
     )
-
-
-def leaves(node: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path of every leaf."""
-    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    for name, child in children:
-        if isinstance(child, (dict, list)) and child:
-            yield from leaves(child, (*path, name))
-        else:
-            yield (*path, name)
 
 
 def changed(tree: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN401 - any JSON

@@ -87,23 +87,15 @@ def test_secrets_are_numbered_by_first_appearance_and_never_merge() -> None:
 
 
 def test_a_header_seen_before_is_looked_at_again_when_more_is_known() -> None:
-    """A value that held no secret is remembered only until the next credential is learned."""
-    redactor = Redactor()
-    request = Request("POST", "/v1/x", (("X-Trace", f"by {CANARY}"),), b"")
-    assert redactor.request(request) is request
-    assert redactor.request(request) is request
+    """A value that held no secret, of a request or an answer, is remembered until the next credential is learned."""
+    redactor, fields = Redactor(), (("x-trace", f"by {CANARY}"),)
+    request, response = Request("POST", "/v1/x", fields, b""), Response(200, "OK", fields, ())
+    for _ in range(2):
+        assert redactor.request(request) is request
+        assert redactor.response(response)[1] is False
     redactor.learn(AUTH, "/")
     for _ in range(2):
         assert CANARY not in redactor.request(request).headers[0][1]
-
-
-def test_a_header_of_an_answer_seen_before_is_looked_at_again_too() -> None:
-    """As that of a request is: most answers have the same ones."""
-    redactor = Redactor()
-    response = Response(200, "OK", (("x-trace", f"by {CANARY}"),), ())
-    assert [redactor.response(response)[1] for _ in range(2)] == [False, False]
-    redactor.learn(AUTH, "/")
-    for _ in range(2):
         seen, overwritten = redactor.response(response)
         assert (CANARY in seen.headers[0][1], overwritten) == (False, True)
 
@@ -163,16 +155,12 @@ def test_basic_credentials_are_known_in_parts() -> None:
     assert out.body == b"[REDACTED-1:credential] [REDACTED-2:credential] user"
 
 
-def test_short_and_dummy_credentials_are_no_secrets() -> None:
-    """Hiding the word everywhere would help nobody."""
-    for dummy in ("test", "lm-studio", "not-needed"):
-        assert redacted(f"about {dummy}", (("authorization", f"Bearer {dummy}"),)).body == f"about {dummy}".encode()
-
-
 def test_a_short_credential_is_found_only_as_a_word() -> None:
-    """A long one also within words."""
+    """A long one also within words; a dummy nowhere: hiding the word would help nobody."""
     assert redacted("passw0rd passw0rds", (("api-key", "passw0rd"),)).body == b"[REDACTED-1:credential] passw0rds"
     assert redacted(f"x{CANARY}x", AUTH).body == b"x[REDACTED-1:credential]x"
+    for dummy in ("test", "lm-studio", "not-needed"):
+        assert redacted(f"about {dummy}", (("authorization", f"Bearer {dummy}"),)).body == f"about {dummy}".encode()
 
 
 def test_json_members_named_like_credentials_are_hidden() -> None:
@@ -380,21 +368,16 @@ def test_event_stream_frames_stay_valid() -> None:
 
 def test_volatile_and_private_fields_of_answers_are_dropped() -> None:
     """What a replay needs stays; a secret in a field is overwritten."""
-    headers: Headers = (
-        ("Content-Type", "text/event-stream"), ("Set-Cookie", "a=b"), ("CF-RAY", "1"), ("cf-cache-status", "x"),
-        ("openai-organization", "org"), ("openai-project", "proj"), ("Content-Length", "3"),
-        ("Transfer-Encoding", "chunked"), ("alt-svc", "h3"), ("Date", "x"), ("strict-transport-security", "x"),
-        ("x-request-id", "req_1"), ("retry-after", "3"), ("x-ratelimit-remaining-tokens", "5"), ("x-echo", SK),
+    stays: Headers = (("x-request-id", "req_1"), ("retry-after", "3"), ("x-ratelimit-remaining-tokens", "5"))
+    dropped: Headers = (
+        ("Set-Cookie", "a=b"), ("CF-RAY", "1"), ("cf-cache-status", "x"), ("openai-organization", "org"),
+        ("openai-project", "proj"), ("Content-Length", "3"), ("Transfer-Encoding", "chunked"), ("alt-svc", "h3"),
+        ("Date", "x"), ("strict-transport-security", "x"),
     )  # fmt: skip
-    out, flagged = answered([b"{}"], headers=headers)
+    kind: Headers = (("Content-Type", "text/event-stream"),)
+    out, flagged = answered([b"{}"], headers=(*kind, *dropped, *stays, ("x-echo", SK)))
     assert flagged
-    assert out.headers == (
-        ("Content-Type", "text/event-stream"),
-        ("x-request-id", "req_1"),
-        ("retry-after", "3"),
-        ("x-ratelimit-remaining-tokens", "5"),
-        ("x-echo", "REDACTED-1:openai-project".ljust(len(SK), "*")),
-    )
+    assert out.headers == (*kind, *stays, ("x-echo", "REDACTED-1:openai-project".ljust(len(SK), "*")))
 
 
 def test_text_for_people_is_redacted() -> None:
