@@ -19,7 +19,7 @@ from llmproxy.core.bindings import (
 )
 from llmproxy.core.bindings.kinds import find_value, kind_of
 from llmproxy.core.bindings.lessons import Lesson, find_lessons, generalize
-from tests.support.narrowing import known, narrow
+from tests.support.narrowing import narrow
 
 
 def run_variables(cwd: str, **more: str) -> list[Any]:
@@ -187,9 +187,22 @@ def test_a_number_that_does_not_map_one_to_one_is_a_count() -> None:
     assert [(each.slot.kind, each.accepted) for each in found] == [("count", False)]
 
 
-def test_equal_requests_teach_nothing() -> None:
-    """Nor do those that differ in run variables only."""
+@pytest.mark.parametrize(("recorded", "present", "kind"), [
+    ("a1b2c3d4", "ffeeddcc", "hex"), ("7", "12", "integer"), ("2026-11-22", "2026-11-23", "time"), ("ann", "bob", None),
+    ("7", "seven", None),
+])  # fmt: skip
+def test_kinds_of_whole_values(recorded: str, present: str, kind: str | None) -> None:
+    """What a leaf of JSON may be; two of different kinds, or two words, are none; equal requests teach nothing."""
+    assert kind_of(recorded, present) == kind
     assert learn(asked("ok"), asked("ok", cwd="/srv/of-today")) == ()
+
+
+def test_a_difference_at_the_end_of_a_text_is_found() -> None:
+    """A value that is longer now than it was."""
+    found = find_value("took 5 ms", 6, "took 51 ms", 6)
+    assert found is not None
+    assert (found.kind, found.recorded, found.present) == ("duration", "5 ms", "51 ms")
+    assert find_value("abc", 3, "abcd", 3) is None
 
 
 def test_slots_that_stand_behind_every_command_become_one() -> None:
@@ -202,22 +215,6 @@ def test_slots_that_stand_behind_every_command_become_one() -> None:
     assert len(found) == 4
     assert [(each.slot.name, each.slot.arguments) for each in generalize(found)] == [("chunk_id", "")]
     assert generalize(found[:2]) == found[:2]
-
-
-def test_kinds_of_whole_values() -> None:
-    """What a leaf of JSON may be; two of different kinds, or two words, are none."""
-    assert kind_of("a1b2c3d4", "ffeeddcc") == "hex"
-    assert kind_of("7", "12") == "integer"
-    assert kind_of("2026-11-22", "2026-11-23") == "time"
-    assert kind_of("ann", "bob") is None
-    assert kind_of("7", "seven") is None
-
-
-def test_a_difference_at_the_end_of_a_text_is_found() -> None:
-    """A value that is longer now than it was."""
-    found = known(find_value("took 5 ms", 6, "took 51 ms", 6))
-    assert (found.kind, found.recorded, found.present) == ("duration", "5 ms", "51 ms")
-    assert find_value("abc", 3, "abcd", 3) is None
 
 
 def test_times_of_a_listing_are_one_slot() -> None:

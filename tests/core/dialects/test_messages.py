@@ -163,38 +163,24 @@ def test_gemini_calls_tools_in_every_candidate_and_runs_code_itself() -> None:
     assert called(found) == [("f", {"a": 1}, False), ("code_execution", 1, True), ("g", {}, False)]
 
 
-UNKNOWN: Mapping[str, tuple[str, Json]] = {
-    "responses": ("robot_call", {"object": "response", "output": [{"type": "robot_call", "call_id": "c"}]}),
-    "realtime": ("robot_call", {"type": "response.output_item.done", "item": {"type": "robot_call"}}),
-    "chat.completions": ("robot", {"choices": [{"message": {"tool_calls": [{"id": "c", "type": "robot", "robot": {}}]}}]}),
-    "messages": ("robot_use", {"type": "message", "content": [{"type": "robot_use", "id": "t"}]}),
-    "generateContent": ("robotCall", {"candidates": [{"content": {"parts": [{"robotCall": {"name": "f"}}]}}]}),
-    "converse": ("robotUse", {"output": {"message": {"content": [{"robotUse": {"name": "f"}}]}}}),
-}  # fmt: skip
+UNKNOWN: list[tuple[str, str, Json]] = [
+    ("responses", "robot_call", {"object": "response", "output": [{"type": "robot_call", "call_id": "c"}]}),
+    ("realtime", "robot_call", {"type": "response.output_item.done", "item": {"type": "robot_call"}}),
+    ("chat.completions", "robot", {"choices": [{"message": {"tool_calls": [{"id": "c", "type": "robot", "robot": {}}]}}]}),
+    ("messages", "robot_use", {"type": "message", "content": [{"type": "robot_use", "id": "t"}]}),
+    ("generateContent", "robotCall", {"candidates": [{"content": {"parts": [{"robotCall": {"name": "f"}}]}}]}),
+    ("converse", "robotUse", {"output": {"message": {"content": [{"robotUse": {"name": "f"}}]}}}),
+    ("messages", "robot_use", {"type": "content_block_start", "index": 0, "content_block": {"type": "robot_use"}}),
+    ("converse", "robotUse", {"contentBlockStart": {"start": {"robotUse": {}}, "contentBlockIndex": 0}}),
+    ("chat.completions", "a call without a name",
+     {"choices": [{"message": {"tool_calls": [{"id": "c", "type": "function", "function": {"arguments": "{}"}}]}}]}),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("operation", UNKNOWN)
-def test_a_kind_that_no_table_knows_is_said(operation: str) -> None:
-    """It may be one more way of calling a tool."""
-    kind, value = UNKNOWN[operation]
+@pytest.mark.parametrize(("operation", "kind", "value"), UNKNOWN)
+def test_a_kind_that_no_table_knows_is_said(operation: str, kind: str, value: Json) -> None:
+    """It may be one more way of calling a tool: whole, at the beginning of a block, or a call that nobody named."""
     assert kind in read(operation, value).unknown
-
-
-def test_streams_of_blocks_say_what_they_do_not_know() -> None:
-    """Anthropic's and Bedrock's begin a block with what it is."""
-    started = {"type": "content_block_start", "index": 0, "content_block": {"type": "robot_use"}}
-    assert read("messages", started).unknown == ("robot_use",)
-    assert read("converse", {"contentBlockStart": {"start": {"robotUse": {}}, "contentBlockIndex": 0}}).unknown == (
-        "robotUse",
-    )
-
-
-def test_a_call_without_a_name_is_not_known() -> None:
-    """Who called what cannot be told."""
-    value = {
-        "choices": [{"message": {"tool_calls": [{"id": "c", "type": "function", "function": {"arguments": "{}"}}]}}]
-    }
-    assert read("chat.completions", value).unknown == ("a call without a name",)
 
 
 def test_a_call_whose_output_stands_beside_it_was_run_by_the_provider() -> None:

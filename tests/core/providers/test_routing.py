@@ -272,28 +272,22 @@ def test_host_of_an_upstream() -> None:
     assert (custom.provider.name, custom.operation) == ("vllm", "embeddings")
 
 
-def test_upstreams_from_env() -> None:
-    """A preset base URL becomes the upstream, unless it points to us or is no URL."""
-    env = {
-        "OPENAI_BASE_URL": "http://localhost:8080/v1", "OPENAI_API_BASE": "https://gw.corp/v1",
-        "ANTHROPIC_BASE_URL": "http://127.0.0.1:8080", "OLLAMA_HOST": "0.0.0.0", "GROQ_BASE_URL": "nonsense",
-        "COHERE_API_BASE": "https://gw.corp/v2/chat", "GEMINI_API_BASE": "http://h:port",
-    }  # fmt: skip
-    assert upstreams_from_env(env, "127.0.0.1:8080") == {
-        "openai": "https://gw.corp/v1", "ollama": "http://127.0.0.1:11434", "cohere": "https://gw.corp",
-    }  # fmt: skip
+PRESET: list[tuple[dict[str, str], dict[str, str]]] = [
+    ({"OPENAI_BASE_URL": "http://localhost:8080/v1", "OPENAI_API_BASE": "https://gw.corp/v1"},
+     {"openai": "https://gw.corp/v1"}),
+    ({"ANTHROPIC_BASE_URL": "http://127.0.0.1:8080", "GROQ_BASE_URL": "nonsense",
+      "GEMINI_API_BASE": "http://h:port"}, {}),
+    ({"OLLAMA_HOST": "0.0.0.0"}, {"ollama": "http://127.0.0.1:11434"}),
+    ({"COHERE_API_BASE": "https://gw.corp/v2/chat"}, {"cohere": "https://gw.corp"}),
+    ({"OPENAI_BASE_URL": "https://user:hunter2pw@gw.corp:8443/v1?key=abc#x"}, {"openai": "https://gw.corp:8443/v1"}),
+    ({"OLLAMA_HOST": "http://u:hunter2pw@[::1]:9"}, {"ollama": "http://[::1]:9"}),
+]  # fmt: skip
 
 
-def test_credentials_of_a_base_url_are_not_taken_along() -> None:
-    """Neither its user and password nor its query: an upstream is stored, printed and exported."""
-    env = {
-        "OPENAI_BASE_URL": "https://user:hunter2pw@gw.corp:8443/v1?key=abc#x",
-        "OLLAMA_HOST": "http://u:hunter2pw@[::1]:9",
-    }
-    assert upstreams_from_env(env, "127.0.0.1:8080") == {
-        "openai": "https://gw.corp:8443/v1",
-        "ollama": "http://[::1]:9",
-    }
+@pytest.mark.parametrize(("env", "upstreams"), PRESET)
+def test_upstreams_from_env(env: dict[str, str], upstreams: dict[str, str]) -> None:
+    """A preset base URL becomes the upstream, without its credentials, unless it points to us or is no URL."""
+    assert upstreams_from_env(env, "127.0.0.1:8080") == upstreams
 
 
 def test_family_of_stored_interactions() -> None:

@@ -82,26 +82,13 @@ def test_a_call_has_its_arguments_its_result_and_its_place() -> None:
     assert (found.output, found.result) == ('{"t": 12}', {"t": 12})
 
 
-def test_a_call_without_a_result_was_only_requested() -> None:
-    """An agent that asks and never runs the tool."""
-    (found,) = read_tools([call(1, FIRST, answer(WEATHER))])
-    assert (found.executed, found.result) == (False, None)
-
-
-def test_an_empty_result_is_a_result() -> None:
-    """A tool that has nothing to say was executed."""
-    second = {"messages": [USER, WEATHER, result("c1", "")]}
-    (found,) = read_tools([call(1, FIRST, answer(WEATHER)), call(2, second, answer(SAID))])
-    assert (found.executed, found.result) == (True, "")
-
-
 @pytest.mark.parametrize(
     ("raw", "arguments"), [("", {}), ("{not json", "{not json"), ("[1]", [1]), ('{"a": 1}', {"a": 1})]
 )
 def test_arguments_are_parsed_or_kept_as_they_came(raw: str, arguments: object) -> None:
     """What is no JSON is the text that the model wrote."""
     (found,) = read_tools([call(1, FIRST, answer(asks(("c1", "f", raw))))])
-    assert (found.arguments, found.raw) == (arguments, raw)
+    assert (found.arguments, found.raw, found.parsed) == (arguments, raw, raw != "{not json")
 
 
 def test_calls_come_in_the_order_in_which_they_were_asked_for() -> None:
@@ -120,11 +107,12 @@ def test_other_parties_are_left_out_unless_asked_for() -> None:
     assert [each.name for each in read_tools([verdict], party=None)] == ["finish_test"]
 
 
-def test_equal_requests_with_whole_answers_are_as_many_calls() -> None:
-    """An agent that asks again because it liked to has called twice, though it went on with one of the answers."""
-    late = asks(("c9", "get_weather", '{"city": "Rome"}'))
-    calls = [call(1, FIRST, answer(WEATHER)), call(2, FIRST, answer(late)), call(3, SECOND, answer(SAID))]
-    assert [(each.id, each.executed) for each in read_tools(calls)] == [("c1", True), ("c9", False)]
+@pytest.mark.parametrize(("results", "executed"), [([], (False, None)), ([""], (True, ""))])
+def test_a_call_without_a_result_was_only_requested(results: list[str], executed: tuple[bool, str | None]) -> None:
+    """An agent that asks and never runs the tool; one that has nothing to say was executed."""
+    calls = [call(2, {"messages": [USER, WEATHER, result("c1", text)]}, answer(SAID)) for text in results]
+    (found,) = read_tools([call(1, FIRST, answer(WEATHER)), *calls])
+    assert (found.executed, found.result) == executed
 
 
 def test_one_recording_played_twice_in_two_conversations_counts_twice() -> None:
