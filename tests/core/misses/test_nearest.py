@@ -5,17 +5,28 @@ from __future__ import annotations
 import json
 import random
 import time
+import tomllib
 
 import pytest
 
-from llmproxy.core.keys.normalize import Canonical, canonicalize
+from llmproxy.core.keys.normalize import Canonical, canonicalize, key_of
 from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.misses.nearest import COUNTED, Wording, nearest
+from llmproxy.core.misses.nearest import AROUND, COUNTED, LONGEST, Wording, describe_place, nearest, suggest
 from llmproxy.core.providers.routing import route
+from llmproxy.core.traffic.differences import ABSENT
 from llmproxy.core.traffic.interaction import Request
 from tests.support.narrowing import known
 
 Turn = tuple[str, str]
+
+
+def canonical_of(
+    tree: object, rules: Rules | None = None, *, target: str = "/v1/chat/completions", raw: bytes | None = None
+) -> Canonical:
+    """Return the canonical form of a request."""
+    headers = (("content-type", "application/json"),)
+    request = Request("POST", target, headers, json.dumps(tree).encode() if raw is None else raw)
+    return canonicalize(request, route("POST", target, headers), rules or Rules(), lambda _: None)
 
 
 def canonical(
@@ -23,9 +34,7 @@ def canonical(
 ) -> Canonical:
     """Return the canonical form of a chat request."""
     tree = {"model": "gpt-4o", "messages": [{"role": role, "content": text} for role, text in turns], **more}
-    headers = (("content-type", "application/json"),)
-    request = Request("POST", target, headers, json.dumps(tree).encode() if raw is None else raw)
-    return canonicalize(request, route("POST", target, headers), Rules(), lambda _: None)
+    return canonical_of(tree, target=target, raw=raw)
 
 
 SYSTEM = ("system", "You are a helpful travel agent.")
@@ -196,3 +205,95 @@ def test_what_a_model_wrote_looks_like_nothing() -> None:
     found = known(nearest(asked, [(1, recorded)]))
     assert [each.looks for each in found.differences] == [None]
     assert found.suggestion is None
+
+
+# -- places: as much of both values as a person reads
+
+
+def test_a_text_keeps_what_surrounds_its_difference() -> None:
+    """The rest is counted, not kept, however long it is."""
+    old, new = (f"{'a' * 1_000_000}{word}{'b' * 500_000}" for word in ("one", "two"))
+    found = describe_place("", "$.x", old, new)
+    assert found["old"] == "a" * AROUND + "one" + "b" * AROUND
+    assert found["new"] == "a" * AROUND + "two" + "b" * AROUND
+    assert (found["before"], found["after"]) == (1_000_000 - AROUND, 500_000 - AROUND)
+
+
+def test_texts_that_overlap_are_cut_once() -> None:
+    """What is repeated is not counted as both front and end."""
+    found = describe_place("", "$.x", "aaaa", "aaa")
+    assert len("aaaa") == found["before"] + len(found["old"]) + found["after"]
+    assert len("aaa") == found["before"] + len(found["new"]) + found["after"]
+
+
+def test_what_is_on_one_side_only_has_no_other() -> None:
+    """A member that was added, one that was dropped."""
+    assert describe_place("", "$.seed", ABSENT, 7) == {"path": "$.seed", "looks": None, "new": 7}
+    assert describe_place("", "$.seed", 7, ABSENT) == {"path": "$.seed", "looks": None, "old": 7}
+
+
+def test_places_begin_with_what_people_edit_and_are_bounded() -> None:
+    """Parameters before messages; of a great many the first. Each says in words where it is."""
+    old = canonical(messages=[{"role": "user", "content": str(n)} for n in range(100)], temperature=0)
+    new = canonical(messages=[{"role": "user", "content": f"{n}!"} for n in range(100)], temperature=1)
+    found = nearest(new, [(1, old)])
+    assert found is not None
+    assert len(found.places) == len(found.differences) == COUNTED
+    assert [each["where"] for each in found.places[:3]] == [
+        "parameter temperature", "message 1 (user)", "message 2 (user)",
+    ]  # fmt: skip
+    assert [each.place for each in found.differences] == [each["where"] for each in found.places]
+
+
+def test_a_large_value_is_cut() -> None:
+    """A list of tools that is new altogether."""
+    found = describe_place("", "$.tools", ABSENT, ["x" * 100] * 1000)
+    assert len(found["new"]) == LONGEST + 1
+
+
+# -- rules that are proved before they are suggested
+
+
+def chat(system: str, user: str = "hi", **more: object) -> dict[str, object]:
+    return {"messages": [{"role": "system", "content": system}, {"role": "user", "content": user}], **more}
+
+
+PAIRS = [
+    (chat("It is 2026-11-19."), chat("It is 2026-11-20."), "packs"),
+    (chat("a", "It is 2026-11-19."), chat("a", "It is 2026-11-20."), "scrub"),
+    (chat("It is 2026-11-19T10:00:00Z."), chat("It is 2026-11-20T11:30:00Z."), "packs"),
+    (chat("run 123e4567-e89b-12d3-a456-426614174000"), chat("run 9b2e4567-e89b-12d3-a456-426614174111"), "packs"),
+    (chat("a", "from /tmp/x1/y"), chat("a", "from /tmp/x22/y"), "scrub"),
+    (chat("port http://localhost:41231/"), chat("port http://localhost:50112/"), "scrub"),
+    (chat("2026-11-19 in /tmp/a1 at 10:15"), chat("2026-11-20 in /tmp/b2 at 11:20"), "scrub packs"),
+    (chat("a", trace="9f8e7d6c5b4a"), chat("a", trace="1a2b3c4d5e6f"), "ignore"),
+    (chat("a", at=1763550000), chat("a", at=1763550042), "ignore"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "member"), PAIRS)
+def test_pasted_rule_makes_the_keys_equal(old: object, new: object, member: str) -> None:
+    """What is suggested, pasted into pyproject.toml, makes one key of the two requests."""
+    found = suggest(canonical_of(old), canonical_of(new))
+    assert found is not None
+    assert found.left == 0
+    table = tomllib.loads(found.toml)
+    assert list(table) == member.split()
+    rules = Rules.from_config(table)
+    assert key_of(canonical_of(old)) != key_of(canonical_of(new))
+    assert key_of(canonical_of(old, rules)) == key_of(canonical_of(new, rules))
+
+
+def test_real_changes_bring_no_rule() -> None:
+    """Nothing is suggested for a change that the caller made."""
+    assert suggest(canonical_of(chat("be kind")), canonical_of(chat("be rude"))) is None
+
+
+def test_half_volatile_text_brings_no_rule() -> None:
+    """A text that differs in more than volatile values is a real change: a rule would not help."""
+    assert suggest(canonical_of(chat("2026-11-19 be kind")), canonical_of(chat("2026-11-20 be rude"))) is None
+
+
+def test_bodies_without_a_tree_bring_no_rule() -> None:
+    """Rules work on JSON; for other bodies none is made up."""
+    assert suggest(canonical(raw=b"\xff2026-11-19"), canonical_of({})) is None
