@@ -235,10 +235,10 @@ def test_the_kind_of_a_value_says_where_it_may_be_bound(name: str, value: str, n
 
 @pytest.mark.parametrize(("name", "value"), [
     ("", "x"), ("a b", "x"), ("cwd", "/"), ("cwd", ""), ("x", None), ("x", True), ("x", "a\0b"), ("x", ["a"]),
-    (7, "x"),
+    (7, "x"), *(("x", value) for value in ("/", "//", "\\", "\\\\", "/.", "/..", "", 1.5, "x" * 20_001)),
 ])  # fmt: skip
 def test_what_cannot_be_a_run_variable_is_refused(name: object, value: object) -> None:
-    """The root is in every path; a name is letters and digits; a value is a text or a whole number."""
+    """The root in any writing is in every path; a name is letters and digits; a value is a text or a whole number."""
     with pytest.raises(BadRunVariable):
         check_run_variable(name, value)
 

@@ -34,6 +34,7 @@ CALLED = {"role": "assistant", "tool_calls": [
 FIRST: list[Json] = [{"role": "user", "content": "Oslo?"}]
 SECOND: list[Json] = [*FIRST, CALLED, {"role": "tool", "tool_call_id": "c1", "content": "21"}]
 THIRD: list[Json] = [*SECOND, {"role": "assistant", "content": "Warm."}, {"role": "user", "content": "Sure?"}]
+SURE = [*SECOND, {"role": "assistant", "content": "Cold."}, {"role": "user", "content": "Sure?"}]
 COLD = parse_overrides(["get_weather=5"], [])
 Make = Callable[..., Engine]
 
@@ -115,9 +116,8 @@ def test_a_swapped_result_is_another_request(engine: Make) -> None:
     assert ask(one, FIRST).decision is Decision.REPLAY
     exchange = ask(one, SECOND)
     assert (exchange.decision, exchange.request.rewritten, type(exchange.error)) == (Decision.REFUSE, True, MissError)
-    assert "forks here, at request 2 of the agent: the result of get_weather (call 1) was overridden." in str(
-        exchange.error
-    )
+    forks = "forks here, at request 2 of the agent: the result of get_weather (call 1) was overridden."
+    assert forks in str(exchange.error)
     assert str(exchange.error).count("\n") == 1, "an override made it, so no learn and no auto"
     assert "--override-llm 1=" in str(exchange.error)
     assert forking.fork is not None
@@ -134,13 +134,8 @@ def test_an_overridden_answer_needs_no_recording(engine: Make) -> None:
     tally = one.sessions.get_session("a").calls.totals
     assert (tally.saved.input, tally.saved.unpriced, tally.misses) == (0, 0, 0)
     assert forking.to_json()["answers"] == [{"call": 0, "used": True}, {"call": 1, "used": True}]
-    told = json.loads(
-        answer(
-            one,
-            ControlRequest("GET", "/_llmproxy/calls?session=a", (("host", "localhost"),), b"", loopback=True),
-            ControlledProxy(),
-        )[1]
-    )
+    asked = ControlRequest("GET", "/_llmproxy/calls?session=a", (("host", "localhost"),), b"", loopback=True)
+    told = json.loads(answer(one, asked, ControlledProxy())[1])
     assert ["Early." in told["calls"][0]["recording"]["response_body"], told["calls"][0]["interaction"]] == [True, None]
 
 
@@ -150,18 +145,12 @@ def test_a_live_fork_records_its_child(engine: Make) -> None:
     forking = opened(one, COLD, live=True)
     ask(one, FIRST)
     second = ask(one, SECOND, upstream={"content": "Cold."})
-    third = ask(
-        one,
-        [*SECOND, {"role": "assistant", "content": "Cold."}, {"role": "user", "content": "Sure?"}],
-        upstream={"content": "Sure."},
-    )
+    third = ask(one, SURE, upstream={"content": "Sure."})
     assert [second.decision, third.decision] == [Decision.RECORD] * 2
     assert b'"content":"5"' in (third.request.body or b"")
     assert forking.fork is not None
-    assert (forking.fork.cassette, forking.fork.why) == (
-        "a@fork-1",
-        "the result of get_weather (call 1) was overridden",
-    )
+    assert forking.fork.cassette == "a@fork-1"
+    assert forking.fork.why == "the result of get_weather (call 1) was overridden"
     with pytest.raises(SessionBusy, match="has forked"):
         one.sessions.reset("a")
     closed = one.sessions.close("a")
@@ -169,11 +158,7 @@ def test_a_live_fork_records_its_child(engine: Make) -> None:
     assert texts(one, "a@fork-1") == ["", "Cold.", "Sure."]
     assert texts(one, "a") == ["", "Warm.", "Yes."]
     again = engine()
-    for messages in (
-        FIRST,
-        SECOND,
-        [*SECOND, {"role": "assistant", "content": "Cold."}, {"role": "user", "content": "Sure?"}],
-    ):
+    for messages in (FIRST, SECOND, SURE):
         assert ask(again, messages, session="a@fork-1").decision is Decision.REPLAY
     inherited = overridden(again.sessions.get_session("a@fork-1")).forking
     assert inherited.to_json()["tools"][0]["inherited"] is True
@@ -185,9 +170,8 @@ def test_an_overridden_answer_is_in_the_child(engine: Make) -> None:
     opened(one, parse_overrides([], ["1=Cold.", "3=The end."]), live=True, child="mine")
     ask(one, FIRST)
     ask(one, SECOND)
-    third = [*SECOND, {"role": "assistant", "content": "Cold."}, {"role": "user", "content": "Sure?"}]
-    ask(one, third, upstream={"content": "Sure."})
-    assert said(ask(one, [*third, {"role": "user", "content": "Bye."}])) == "The end."
+    ask(one, SURE, upstream={"content": "Sure."})
+    assert said(ask(one, [*SURE, {"role": "user", "content": "Bye."}])) == "The end."
     assert texts(one, "mine") == ["", "Cold.", "Sure.", "The end."]
     assert one.store is not None
     found = known(fork_of(one.store, "mine", 1))
@@ -224,11 +208,8 @@ def test_a_result_whose_call_the_server_keeps_is_found(engine: Make) -> None:
     one = engine()
     forking = opened(one, COLD)
     ask(one, FIRST)
-    exchange = ask(
-        one,
-        [{"role": "user", "content": "x"}],
-        input=[{"type": "function_call_output", "call_id": "c1", "output": "21"}],
-    )
+    output = {"type": "function_call_output", "call_id": "c1", "output": "21"}
+    exchange = ask(one, [{"role": "user", "content": "x"}], input=[output])
     assert exchange.request.rewritten
     assert forking.to_json()["tools"][0]["used"] == 1
 
