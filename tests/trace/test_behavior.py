@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from llmproxy.core.traffic.interaction import Chunk, Key, Usage
-from llmproxy.trace import Cassette, SpanKind, behavior_fingerprint
-from llmproxy.trace.behavior import normal
+from llmproxy.trace import Cassette, Span, SpanKind, TokenUsage, behavior_fingerprint
+from llmproxy.trace.behavior import count_unknown, normal
 from llmproxy.trace.reading.spans import build
-from tests.trace.runs import SYSTEM, Json, call, calling, chat, loop, result, says, store, tools, user, weather
+from tests.trace.runs import SYSTEM, Json, call, calling, chat, loop, result, says, span, store, tools, user, weather
 
 
 def test_a_re_recording_has_the_same(tmp_path: Path) -> None:
@@ -90,5 +90,28 @@ def test_a_very_deep_value_ends() -> None:
 def test_steps_do_not_count() -> None:
     """Brackets around others say nothing."""
     bare = weather()
-    bare.spans = [span for span in bare.spans if span.kind is not SpanKind.AGENT_STEP]
+    bare.spans = [each for each in bare.spans if each.kind is not SpanKind.AGENT_STEP]
     assert bare.behavior_fingerprint == weather().behavior_fingerprint
+
+
+USAGE = TokenUsage(1, 2, 3)
+REQUEST, RESPONSE = SpanKind.LLM_REQUEST, SpanKind.LLM_RESPONSE
+
+
+@pytest.mark.parametrize(("spans", "expected"), [
+    (weather().spans, {}),
+    ([], {}),
+    ([span(RESPONSE, 1)], {"cost": 1, "tokens": 1}),
+    ([span(RESPONSE, 1, token_usage=USAGE, cost_usd=0.0)], {}),
+    ([span(RESPONSE, 1, token_usage=TokenUsage(None, 1, None), cost_usd=0.1)], {"tokens": 1}),
+    ([span(RESPONSE, 1, metadata={"http.response.status_code": 429})], {}),
+    ([span(REQUEST, 1, token_usage=USAGE, cost_usd=0.1), span(RESPONSE, 2)], {}),
+    ([span(REQUEST, 1, token_usage=USAGE), span(RESPONSE, 2, parent_id="s1")], {"cost": 1}),
+    ([span(REQUEST, 1)], {}),
+    ([span(SpanKind.TOOL_CALL, 1, duration_ms=None)], {"duration": 1}),
+    ([span(SpanKind.AGENT_STEP, 1, duration_ms=None)], {}),
+    ([span(SpanKind.AGENT_STEP, 1, metadata={"llmproxy.model_call": True})], {"cost": 1, "tokens": 1}),
+])  # fmt: skip
+def test_what_lacks(spans: list[Span], expected: dict[str, int]) -> None:
+    """Answers without cost or tokens, anything without its time; what a request says counts for its answer."""
+    assert count_unknown(spans) == expected

@@ -1,9 +1,10 @@
-"""Tokens of a step are added up in one arithmetic; what was not reported is unknown."""
+"""Tokens of a step are added up in one arithmetic; what was not reported is unknown, or roughly known."""
 
 from __future__ import annotations
 
 from decimal import Decimal
 
+from llmproxy.trace.observing.wire import estimate_usage
 from tests.trace.observing.chats import Chats, said, user
 from tests.trace.observing.test_wire import tool_loop
 
@@ -56,3 +57,22 @@ def test_embeddings_take_tokens_and_are_no_answers() -> None:
     chats.add("openai", "embeddings", "/v1/embeddings", {"input": "x", "model": "text-embedding-3-small"}, value)
     usage = chats.wire.step(0).usage
     assert (usage["callCount"].value, usage["inputTokens"].value) == (0, 9)
+
+
+def test_four_characters_are_a_token() -> None:
+    """Of what was asked and answered; what was reported is taken as it is."""
+    chats = Chats()
+    chats.chat([user("x" * 40)], said("y" * 8), usage={})
+    chats.chat([user("z" * 40)], said("y" * 8), usage={"prompt_tokens": 7, "completion_tokens": 1})
+    step = chats.wire.step(0)
+    assert (
+        estimate_usage("inputTokens", step), estimate_usage("outputTokens", step), estimate_usage("totalTokens", step),
+    ) == (17, 3, 20)  # fmt: skip
+
+
+def test_what_cannot_be_estimated_is_none() -> None:
+    """Cached tokens; and anything that nobody recorded."""
+    chats = Chats()
+    chats.chat([user("x")], said("y"), recorded=False)
+    assert estimate_usage("inputTokens", chats.wire.step(0)) is None
+    assert estimate_usage("cacheReadTokens", Chats().wire.step(0)) is None

@@ -45,7 +45,7 @@ RESULTS = {
     "ToolException: no": True, "requests.exceptions.HTTPError: 404": True, "ValueError('no')": True,
     '{"error": null, "errors": [], "ok": true, "success": true, "isError": false}': False,
     '{"status": "failed"}': False, "No errors were found": False, "Exceptional: yes": False,
-    "The errors(2) are old": False,
+    "The errors(2) are old": False, '{"broken": ': False, "": False, '{"error": null, "id": 1}': False,
 }  # fmt: skip
 
 
