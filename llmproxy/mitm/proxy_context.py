@@ -144,7 +144,7 @@ class Turns:
         now, own = self.clock(), exchange.progress.seq
         if ends.coming and ends.coming[0] != own:
             if now < ends.until:
-                return LOOK
+                return LOOK * (ends.coming.index(own) if own in ends.coming else len(ends.coming))
             ends.coming.popleft()  # its client has left, or the store is slow
             ends.until = now + LONGEST_TURN
             return self._wait_before(exchange, ends)
