@@ -9,7 +9,20 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.bindings import Bindings, Fit, Identities, Identity, Mismatch, RunVariable, Why, expect, fit_request
+from llmproxy.core.bindings import (
+    Bindings,
+    Fit,
+    Identities,
+    Identity,
+    Mismatch,
+    RunVariable,
+    Why,
+    expect,
+    fit_request,
+    rename_request,
+)
+from llmproxy.core.bindings.fits import Renamer
+from llmproxy.core.misses.nearest import conversation
 from tests.core.bindings import test_near_duplicates as near
 from tests.support.narrowing import narrow
 from tests.support.renamings import REQUESTS, SLOTS, World, make_run, make_world
@@ -148,3 +161,24 @@ def test_a_value_is_known_as_it_reads_not_as_json_writes_it() -> None:
     for _ in range(3):
         fit = narrow(Fit, fit_request(bindings, before, now, None, expectations))
         assert fit.chosen == {"/tmp/a": {"/srv/\u00fcb"}}
+
+
+# -- a recorded request in this run's words
+
+
+@pytest.mark.parametrize("operation", REQUESTS)
+def test_a_message_is_told_as_in_the_whole(operation: str) -> None:
+    """Who speaks, and what a tool was asked and answered, stands in the message itself."""
+    told = 0
+    for seed in range(12):
+        rng = random.Random(seed)
+        run, made = make_run(rng)
+        recorded, present = make_world(rng, made), make_world(rng, made)
+        bindings = Bindings(recorded.run_variables(), present.run_variables(), SLOTS)
+        tree = REQUESTS[operation](run, recorded)
+        member, messages = conversation(tree)
+        whole = rename_request(bindings, tree)
+        assert isinstance(whole, dict)
+        assert [Renamer(bindings).message(member, each) for each in messages] == whole[member]
+        told += whole[member] != messages
+    assert told > 3

@@ -12,13 +12,14 @@ from llmproxy.core.bindings import (
     Bindings,
     Fit,
     Mismatch,
+    VolatileField,
     Why,
     check_run_variable,
     fit_request,
     read_volatile_field,
 )
 from llmproxy.core.bindings.kinds import find_value, kind_of
-from llmproxy.core.bindings.lessons import Lesson, find_lessons, generalize
+from llmproxy.core.bindings.lessons import Lesson, find_lessons, generalize, is_foreign, name_volatile_field
 from tests.support.narrowing import narrow
 
 
@@ -258,3 +259,85 @@ def test_an_agents_own_word_for_gits_user_is_learned_for_whoever_ships_slots() -
         ("git_user", "person", SYSTEM, "Git user: ")
     ]
     assert isinstance(find_lessons(bindings, old, new), Mismatch)
+
+
+# -- names of volatile fields say to a person what varies
+
+
+@pytest.mark.parametrize(("before", "called", "kind", "name"), [
+    ("-rw-r--r-- 1 ann ann 9 ", "", "time", "file_time"),
+    ("drwxr-xr-x ", "", "integer", "file_links"),
+    ("drwxr-xr-x 3 ", "", "name", "file_owner"),
+    ("drwxr-xr-x 3 {user} {user} ", "", "count", "file_size"),
+    ("-rw-r--r-- 1 {user} {user} 9 {:time} ", "", "uuid", "file_name"),
+    ("[main ", "", "hex", "commit"),
+    ("[{git_branch} (root-commit) ", "", "hex", "commit"),
+    ("[", "", "name", "branch"),
+    ("Author: ", "", "name", "author"),
+    ("Author: {:name} <", "", "name", "author_email"),
+    ("Process Group PGID: ", "", "pid", "group_pgid"),
+    ("{tmp}/", "", "name", "tmp_name"),
+    ("", "", "uuid", "uuid"),
+    ("total 24\nmade ", "", "uuid", "made"),
+    ("written: {tmp}/", "", "name", "tmp_name"),
+    ("serving on http://127.0.0.1:", "", "port", "port"),
+    ("", "id", "integer", "task_id"),
+    ("", "taskId", "integer", "taskid"),
+    ("key=", "", "hex", "task_key"),
+])  # fmt: skip
+def test_a_slot_is_called_after_what_stands_before_it(before: str, called: str, kind: str, name: str) -> None:
+    """Columns of listings by their meaning, everything else by its words; a bare `id` by its tool."""
+    assert name_volatile_field(before, called, kind, "make_task", ()) == name
+
+
+@pytest.mark.parametrize(("tool", "name"), [
+    ("createIssue", "issue_id"), ("mcp__github__create_issue", "issue_id"), ("create", "create_id"),
+    ("orders", "orders_id"),
+])  # fmt: skip
+def test_a_bare_id_is_that_of_the_thing_that_the_tool_makes(tool: str, name: str) -> None:
+    """So that it is found again where another tool is given it by that name."""
+    assert name_volatile_field("", "id", "integer", tool, ()) == name
+
+
+def test_two_slots_have_two_names() -> None:
+    """Numbered, in the order in which they were learned."""
+    assert name_volatile_field("made ", "", "hex", "t", {"made", "made_2"}) == "made_3"
+
+
+# -- whether a tool's result came from the agent's machine
+
+
+@pytest.mark.parametrize(("tool", "arguments"), [
+    ("web_search", ""),
+    ("WebFetch", '{"url":"https://example.org"}'),
+    ("mcp__github__list_issues", "{}"),
+    ("http_get", ""),
+    ("exec_command", '{"cmd":"curl -s https://example.org/x"}'),
+    ("Bash", '{"command":"cd {cwd} && git pull --rebase"}'),
+    ("Bash", '{"command":"gh pr list"}'),
+    ("Bash", '{"command":"ssh box uptime"}'),
+    ("Bash", '{"command":"psql -c \\"select 1\\""}'),
+    ("Bash", '{"command":"curl localhost:80 && curl example.org"}'),
+])  # fmt: skip
+def test_what_asks_others_is_foreign(tool: str, arguments: str) -> None:
+    """By the tool's name, or by the program that a command runs."""
+    assert is_foreign(tool, arguments)
+
+
+@pytest.mark.parametrize(("tool", "arguments"), [
+    ("exec_command", '{"cmd":"git commit -m x && uuidgen"}'),
+    ("Bash", '{"command":"curl -s http://localhost:3000/tasks"}'),
+    ("Bash", '{"command":"curl -s 127.0.0.1:8080"}'),
+    ("create_task", '{"title":"buy milk"}'),
+    ("Read", '{"path":"{cwd}/highlights.md"}'),
+    ("run", ""),
+])  # fmt: skip
+def test_what_this_machine_does_is_not(tool: str, arguments: str) -> None:
+    """Its own servers among it."""
+    assert not is_foreign(tool, arguments)
+
+
+def test_a_foreign_value_is_accepted_by_name_only() -> None:
+    """A uuid is plain where a tool of this machine made it."""
+    here, elsewhere = (Lesson(VolatileField("id", "uuid", tool), "a", "b", "$") for tool in ("make_task", "web_search"))
+    assert (here.accepted, elsewhere.accepted) == (True, False)

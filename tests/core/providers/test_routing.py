@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.providers.hosts import upstreams_from_env
+from llmproxy.core.providers.hosts import from_environment, upstreams_from_env
 from llmproxy.core.providers.routing import family_of, route, route_host, split_session, streams
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
+from llmproxy.settings import Origin, Source, load
 from tests.support.narrowing import known
 from tests.support.traffic import exchanges
 
@@ -323,3 +324,27 @@ def test_real_traffic_is_known(traffic: Path) -> None:
         seen[exchange.route.provider.name] += 1
     assert sum(seen.values()) >= 600, seen
     assert seen["openai"] >= 400, seen
+
+
+# -- base-URL variables become upstreams
+
+
+def test_a_gateway_in_the_environment_becomes_the_upstream(tmp_path: Path) -> None:
+    """A company's gateway, whose key the client holds, is where its provider is; the source is remembered."""
+    loaded = from_environment(load({}, {}, tmp_path), {"OPENAI_BASE_URL": "https://gw.example/openai/v1"})
+    assert loaded.upstreams == (
+        ("openai", "https://gw.example/openai/v1", Source(Origin.ENVIRONMENT, "OPENAI_BASE_URL")),
+    )
+
+
+def test_our_own_address_is_no_upstream(tmp_path: Path) -> None:
+    """Who exported the variables before starting the proxy does not make it call itself."""
+    env = {"OPENAI_BASE_URL": "http://127.0.0.1:8080/v1", "ANTHROPIC_BASE_URL": "http://localhost:8080"}
+    assert from_environment(load({}, {}, tmp_path), env).upstreams == ()
+
+
+def test_an_option_wins(tmp_path: Path) -> None:
+    """What was said by --upstream stays."""
+    loaded = load({"upstream": ["openai=http://127.0.0.1:4010"]}, {}, tmp_path)
+    found = from_environment(loaded, {"OPENAI_BASE_URL": "https://gw.example/v1"})
+    assert found.upstreams == (("openai", "http://127.0.0.1:4010", Source(Origin.FLAG, "--upstream")),)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
-from tests.trace.observing.chats import Chats, asks, call, result, said, user
+import pytest
+
+from llmproxy.trace.observing.wire import Result, results_of
+from llmproxy.trace.reading.exchange import History, OpenedExchange, open_exchange
+from tests.trace.observing.chats import Chats, Pair, asks, call, result, said, user
 
 CREATE = call("createTask", {"title": "Buy milk"})
 
@@ -125,3 +130,112 @@ def test_a_result_is_found_though_the_history_was_rewritten() -> None:
     chats.chat([user("one"), said("two"), user("buy milk")], asks(CREATE))
     chats.chat([user("summary of all"), asks(CREATE), result(json.dumps({"id": 1}))], said("done"), tools=())
     assert [use.executed for use in chats.wire.step(0).tools] == [True]
+
+
+# -- results of tools in requests in every dialect
+
+
+def exchange(*pair: Any) -> OpenedExchange:  # noqa: ANN401
+    """Open what a call recorded."""
+    assert pair[1] is not None
+    return open_exchange(pair[1], History())
+
+
+def test_each_message_has_its_result() -> None:
+    """OpenAI's chat: one message a result; what is no result has none."""
+    messages = [user("x"), asks(call("a", {}, "c1"), call("b", {}, "c2")), result("one", "c1"), result("two", "c2")]
+    found = results_of(exchange(*Chats().chat(messages, {"role": "assistant", "content": "ok"})))
+    assert [each and each.text for each in found] == [None, None, "one", "two"]
+
+
+def test_bedrock_declares_the_failure() -> None:
+    """Its results have a status."""
+    block = {"toolResult": {"toolUseId": "t1", "content": [{"text": "no"}], "status": "error"}}
+    use = {"toolUse": {"toolUseId": "t1", "name": "a", "input": {}}}
+    body = {"messages": [{"role": "assistant", "content": [use]}, {"role": "user", "content": [block]}]}
+    answer = {"output": {"message": {"role": "assistant", "content": [{"text": "ok"}]}}}
+    found = results_of(exchange(*Chats().add("bedrock", "converse", "/model/m/converse", body, answer)))
+    assert found[-1] == Result("no", errored=True)
+
+
+def test_an_id_that_comes_again_has_a_result_of_its_own() -> None:
+    """Some servers number the calls of each answer anew: the first one failed, the second did not."""
+
+    def turn(failed: bool) -> list[dict[str, Any]]:
+        use = {"type": "tool_use", "id": "t0", "name": "a", "input": {}}
+        block = {"type": "tool_result", "tool_use_id": "t0", "content": "said", "is_error": failed}
+        return [{"role": "assistant", "content": [use]}, {"role": "user", "content": [block]}]
+
+    body = {"messages": [user("x"), *turn(failed=True), *turn(failed=False)]}
+    answer = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "ok"}]}
+    found = results_of(exchange(*Chats().add("anthropic", "messages", "/v1/messages", body, answer)))
+    assert [each.errored for each in found if each] == [True, False]
+
+
+# -- what cannot be read is known to be unknown, with the reason
+
+
+def why(*pairs: Pair) -> list[str]:
+    """Return why exchanges are not known."""
+    chats = Chats()
+    chats.calls += pairs
+    return [each.unread for each in chats.wire.step(0).unread]
+
+
+def added(operation: str, value: Any, **more: Any) -> Pair:  # noqa: ANN401
+    return Chats().add("openai", operation, "/v1/x", {"messages": [user("x")]}, value, **more)
+
+
+def test_a_whole_answer_is_known() -> None:
+    """Words, calls, and a model that says nothing and ends."""
+    assert why(Chats().chat([user("x")], said("hi"))) == []
+    assert why(Chats().chat([user("x")], asks(call("f", {})))) == []
+    ended = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
+    assert why(added("messages", ended)) == []
+
+
+def test_what_the_provider_ran_does_not_tell_who_went_on() -> None:
+    """An answer broke off in which the provider had searched the web: whether its client took it, nobody knows."""
+    search = {"type": "web_search_call", "id": "s", "status": "completed", "action": {"query": "x"}}
+    (found,) = why(added("responses", {"object": "response", "output": [search]}, ending="cut"))
+    assert found == "was cut off while it asked for web_search"
+
+
+@pytest.mark.parametrize("value", ["<html>busy</html>", {"message": "see other"}, [1, 2], {}])
+def test_an_answer_that_is_no_answer_of_a_model_is_not_known(value: object) -> None:
+    """A gateway's page, another service's JSON: the status is 200, and nobody knows what the agent read in it."""
+    (found,) = why(added("chat.completions", value))
+    assert found.startswith("could not be read as an answer of chat.completions")
+
+
+def test_kinds_that_no_table_knows_are_not_known() -> None:
+    """The kind is named."""
+    (found,) = why(added("responses", {"object": "response", "output": [{"type": "robot_call"}]}))
+    assert found == "holds what is not known, and may call a tool: robot_call"
+
+
+@pytest.mark.parametrize(
+    "operation", ["realtime", "threads.runs", "threads/t1/runs/r1", "responses/resp_1", "interactions", "batches"]
+)
+def test_operations_that_can_call_tools_and_are_not_read_are_not_known(operation: str) -> None:
+    """Polled answers, sockets, assistants."""
+    assert why(added(operation, {"id": "x"})) == [f"went to {operation}, whose answers are not read"]
+    assert why(added(operation, {"error": {"message": "no"}}, status=500)) == []
+
+
+@pytest.mark.parametrize("operation", ["embeddings", "models", "moderations", "count_tokens", "/v1/unknown", "rerank"])
+def test_other_operations_are_no_conversations(operation: str) -> None:
+    """Unless their answer looks as if it called a tool."""
+    assert why(added(operation, {"data": [{"embedding": [0.1]}]})) == []
+    calling = {"choices": [{"message": {"tool_calls": [{"function": {"name": "f"}}]}}]}
+    assert why(added(operation, calling)) == [f"went to {operation}, whose answers are not read"]
+    assert why(added(operation, {"text": '{"tool_calls": [{"a": 1}]}'})) == []  # somebody speaks of one
+
+
+def test_failures_ask_for_nothing() -> None:
+    """A 429 is no answer, and an answer that a retry replaced does not count."""
+    assert why(Chats().chat([user("x")], said(""), status=429, usage={})) == []
+    chats = Chats()
+    chats.chat([user("x")], asks(call("f", {})), ending="cut")
+    chats.chat([user("x")], said("hi"))
+    assert chats.wire.step(0).unread == ()
