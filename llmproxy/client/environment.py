@@ -5,15 +5,12 @@ written as what follows ``http://HOST:PORT/s/<session>``. Providers have their p
 several (``GET /v1/models``); OpenAI has none, so that ``--upstream default=URL`` keeps its meaning. Sources: WIRE.md
 1.1 and 4.1.
 
-What a child gets is a pure function of the old environment. Base URLs name the session in their path and are
-overwritten where they are set (the proxy, started with the old environment, forwards to what they said). Proxy and
-certificate variables are overwritten too: CI images often preset them. NO_PROXY is merged, because whoever asks
-127.0.0.1 through a company's proxy never arrives. In replay, keys that are absent get a placeholder, or SDKs do not
-start.
+What a child gets is a pure function of the old environment. Base URLs, proxy and certificate variables are
+overwritten; the proxy, started with the old environment, forwards to the old base URLs. NO_PROXY is merged. In replay,
+keys that are absent get a placeholder, or SDKs do not start.
 
-Variables such as SSL_CERT_FILE *replace* what a program trusts. A bundle with the proxy's certificate alone would break
-every connection that is tunnelled untouched, so it holds certifi's authorities, those the user had set, and the
-proxy's.
+Variables such as SSL_CERT_FILE *replace* what a program trusts, so the bundle holds certifi's authorities, those the
+user had set, and the proxy's.
 """
 
 from __future__ import annotations

@@ -12,9 +12,8 @@ these:
 5. ``uvx``, else ``pipx run``: these install it first, which an offline run must not learn from a hanging socket, so
    it is said before.
 
-Its output goes to a file: nothing blocks on a full pipe, a line of JSON in it says where it serves (a port that we
-picked ourselves could be taken by another before it listens), and the end of it says why it could not. A small shell
-watches us and ends the proxy if we are killed.
+Its output goes to a file, in which a line of JSON says where it serves. A small shell watches us and ends the proxy if
+we are killed.
 
 The command (`run_child`) has our terminal, gets our signals, and its exit code is the one we end with.
 """

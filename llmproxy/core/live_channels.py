@@ -12,8 +12,8 @@ A call *changes* something unless it is known not to: GET, HEAD and their like; 
 the changes before it, of all tools together: two servers may stand before one database. Calls that ran at the same time
 as a change were answered in a state that nobody knows.
 
-What is live is recorded in a cassette of its own, never in the one whose tools are served; what was served and what was
-refused stands in it too, as the agent saw it, so that the run replays whole. Pure: no store, no clock.
+What is live is recorded in a cassette of its own, with what was served and refused, so that the run replays whole.
+Pure: no store, no clock.
 """
 
 from __future__ import annotations

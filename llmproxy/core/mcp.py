@@ -12,8 +12,7 @@ HTTP's status is 200 where there is something to read: after a 404 clients begin
 
 A recorded answer gets today's JSON-RPC id and progress token (`readdress`), and not a byte more changes. It goes out in
 parts (`AnswerPart`): a server may ask while it answers (sampling, elicitation, roots), and what follows goes out only
-after the client answered as recorded; what it says unasked (a GET stream) goes out after the message that it followed.
-Pure: no socket, no process, no store.
+after the client answered as recorded. Pure: no socket, no process, no store.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ what it needs by `expand_transcript` and `grep_transcript`. No look-up may be la
     unanimous        everybody is asked; all must agree
     confirm-on-fail  one is asked; the others only if it would fail something, and then more than half of all decide
 
-What is not decided is inconclusive. A missing vote is for nothing, and still counts as cast.
+A missing vote is for nothing, and still counts as cast.
 """
 
 from __future__ import annotations

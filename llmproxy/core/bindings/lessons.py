@@ -7,9 +7,6 @@ Only inside tools' results is anything learned, and only of values that look vol
 behind the same text. A volatile field is as narrow as the evidence: the tool, its bound arguments, what stands before
 the value; it is called after the words before it, or its column in a listing. Nothing is stored or decided here.
 
-What a tool on this machine makes varies by the run. What came from a page, a service, another host varies because the
-world did: a price is a part of what is asked, until somebody says otherwise. A tool's name and command tell of most.
-
 A captured value teaches as well: where a run says that ``task.id`` is 7 after a tool had answered ``{"id": 7}``, the
 next run's tool answers 1007, and the model is asked about it before anybody captures anything. So that place is known
 to vary, at members that the value's name names.

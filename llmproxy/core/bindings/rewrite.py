@@ -15,8 +15,6 @@ this run's.
 Yes where nothing in the new value means anything to a shell that the recorded one had not as well, where it is written
 with backslashes, or where quotes begin right before it that keep all of it -- unless what they hold is read by a shell
 once more (``sh -c "..."``). No is a miss.
-
-Where the values of a JSON text stand in it, and texts with other ones at these places.
 """
 
 from __future__ import annotations

@@ -4,12 +4,10 @@
     store -> file, after a session that recorded               `CassetteDir.save`
 
 The files are what is committed; the store is what answers, and may be thrown away. At the start every file is compared
-with what the store holds of its cassette. Where they differ, all live recordings of the cassette are set aside (marked
-as replaced, like by any newer recording) and the file's take their place: an edited file changes answers, a checked-out
-one brings its answers back, an interaction deleted from it is gone. Cassettes without a file stay as they are. The
-store remembers the file that it last read or wrote: what it recorded since then, and nobody has written yet (another
-proxy is at work, or one was killed), is not in any file, so no file replaces it. All
-files are read before anything is written: a damaged one is an error, and nothing was changed.
+with what the store holds of its cassette. Where they differ, all live recordings of the cassette are marked as replaced
+and the file's take their place. Cassettes without a file stay as they are. The store remembers the file that it last
+read or wrote: what it recorded since then is in no file, so no file replaces it. All files are read before anything is
+written: a damaged one is an error, and nothing was changed.
 
 A file is never overwritten while it holds something that the store has not seen: an edit made during the run, a damaged
 file, or one of another format. A file's name is made from the cassette's, but the name inside counts.

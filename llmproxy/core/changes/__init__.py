@@ -17,6 +17,5 @@ How a session is told (`core.engine.carried_answers`):
     Config.trial                        every session that says nothing else is on trial
     report["trial"]                     of a session on trial: `TrialCall.to_json()` of each call that was no exact hit
 
-Accepted changes of a cassette are read and written with `core.store.queries.accepted_of` and `put_accepted`. To accept
-`Change`s that a trial saw, put them together by name: `accepted.accept(changes, day, until=..., when=...)`.
+Accepted changes of a cassette are read and written with `core.store.queries.accepted_of` and `put_accepted`.
 """

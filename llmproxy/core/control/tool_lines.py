@@ -10,8 +10,7 @@ the client and obeys:
           (late, gone)     what an injected fault makes of it: `out` goes out so many seconds later, or the client's
                            server ends
 
-So one writer is behind all servers of a session, and stdio has the keys, bindings, misses and waits of MCP over HTTP: a
-message is kept as a request to ``http://stdio.invalid/``, its answers as lines. What a server says while nobody waits
+A message is kept as a request to ``http://stdio.invalid/``, its answers as lines; what a server says while nobody waits
 for an answer is kept as one stream.
 """
 

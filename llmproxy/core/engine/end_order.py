@@ -1,8 +1,7 @@
 """The order in which concurrent calls of a recording ended, kept in replay.
 
-A program that asks several things at once may go by who answered first. In replay every answer is there at once, so the
-program would hear them in the order of its questions: another history, whose next request was never recorded. So what
-was recorded *after* something is sent after it:
+A program that asks several things at once may go by who answered first. So what was recorded *after* something is sent
+after it:
 
     recorded    A |--------------------|            replayed    A, B asked; B's end; C asked; C's end; then A's end
                 B    |------|  C |--|
@@ -17,8 +16,8 @@ call was under way it waits until its client has read that and has nothing left 
 for a pause, so that a client with several threads or a loop hears the two in their order.
 
 A call that overlapped nothing waits only for what is under way although it ended before it; where none of a cassette
-overlapped (`find_concurrent`), nothing is ordered. Nothing
-here reads a clock: `now` is handed in, in monotonic seconds; recorded times are Unix seconds.
+overlapped (`find_concurrent`), nothing is ordered. `now` is handed in, in monotonic seconds; recorded times are Unix
+seconds.
 """
 
 from __future__ import annotations

@@ -9,12 +9,9 @@ holds the method and the parameters, and none of what only ties messages togethe
     protocolVersion and clientInfo of initialize, requestId of a cancellation                  the client's version;
                                                                                                chance
 
-The client's answers to the server's requests (elicitation, sampling, roots) keep the id: it is the server's, so the
-recording's.
-
-What no message has (a member that JSON-RPC does not know, an error beside a result) counts as it is, and so does
-whether an answer is wanted, where that is not as the method says: a call without an id gets none, and one with an id
-must not be answered by that.
+The client's answers to the server's requests (elicitation, sampling, roots) keep the id: it is the recording's. A
+member that JSON-RPC does not know counts as it is, and so does whether an answer is wanted where that is not as the
+method says.
 """
 
 from __future__ import annotations

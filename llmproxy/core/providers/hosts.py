@@ -2,15 +2,12 @@
 
 AWS signatures (SigV4): a request that is signed for the proxy's own address is of no use to AWS.
 
-Whatever signs, signs the Host header too, and by base URL that is ours. AWS would answer 403; recorded, that would
-stand in the place of an answer. So such a request is refused before it is sent, with what to do. To sign anew is not
-for us: it takes the user's secret key, and the whole body before the first byte can go out. In replay a signature is
-ignored: it is a credential.
+A signature covers the Host header, and by base URL that is ours: AWS would answer 403. So such a request is refused
+before it is sent. To sign anew takes the user's secret key. In replay a signature is ignored: it is a credential.
 
 Base-URL variables that are set when we start, and are not ours, become their provider's upstream.
 
-A company that set OPENAI_BASE_URL to its gateway also set a key for that gateway: it must never be sent to the public
-host.
+The key that belongs to such a gateway must never be sent to the public host.
 
 How many calls a provider may get in a while (`--rate openai=60/min`), kept by waiting: no window of that length ever
 sees more calls go.
@@ -18,8 +15,6 @@ sees more calls go.
     pace = Pace({"openai": "60/min", "*": "5/s"}, clock)
     pace.take("openai")     -> 0.0: go now; 12.5: go in 12.5 s. It is counted at once, so whoever asks next waits for a
                             later moment.
-
-A window that slides, not one that begins anew with each minute: a provider counts from whenever it likes.
 """
 
 from __future__ import annotations

@@ -9,10 +9,8 @@ A base URL means what the provider's own SDK makes of it: `OPENAI_BASE_URL` ends
 users write both either way. A bare host gets the whole path; one that ends in a version brings that along; any other
 path stands for the provider's own base.
 
-Invariants. `Route.target` is what the provider sees at its public host, wherever the request is really sent.
-Provider, method, operation, model, stream flag and query together say all that the path says: two different
-resources never share a route. A path nobody knows is generic HTTP, its decoded path is its operation.
-This module runs for every request: tables are dicts, patterns are compiled once.
+`Route.target` is what the provider sees at its public host, wherever the request is sent. Two different resources
+never share a route. A path nobody knows is generic HTTP, its decoded path is its operation.
 """
 
 from __future__ import annotations

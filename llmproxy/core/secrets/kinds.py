@@ -5,10 +5,8 @@
     "dop_v1_<hex64>"     literal text, then 64 characters of the alphabet ``hex``
     "gsk_<alnum20+>"     20 or more: as far as the alphabet goes
 
-Prefixes, alphabets and lengths are facts of the services; most were read off the default configuration of gitleaks
-(github.com/gitleaks/gitleaks, config/gitleaks.toml as of mid-2025, commit 009e025), less its generic rule, whose
-finds are mostly no secrets; the rest off the services' own pages (2026). A kind costs nothing until its prefix is
-met: expressions are compiled then.
+Most prefixes, alphabets and lengths were read off the default configuration of gitleaks (github.com/gitleaks/gitleaks,
+config/gitleaks.toml, commit 009e025), less its generic rule; the rest off the services' own pages (2026).
 *Place*: ``Bearer``, a URL's password, the name of a service before a value. Each has literals (`needles`) of which
 one must occur before the expression is tried: most bodies hold none and are never scanned. Sources: the services'
 documentation as of 2026, GitHub's secret scanning patterns, RFC 6749, RFC 7468, RFC 7519.

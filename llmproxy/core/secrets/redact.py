@@ -8,8 +8,7 @@ never merge within one request. It says as much of the secret as the question ne
 the caller's own, so that a request recorded with one key is the same as one replayed with another;
 ``[REDACTED-1:github]`` of a key whose form tells its kind; ``[REDACTED-1x02307ad9b0f2]``, a fingerprint, of what is
 only named, by a label, a member, a query. What looks like a secret elsewhere in the URL may say what is asked: its
-fingerprint stays. Strings are scanned decoded, whatever their escapes, and only the string that holds a secret is
-written anew.
+fingerprint stays. Strings are scanned decoded; only one that holds a secret is written anew.
 *Responses*: credentials that this run has seen, and what is one by shape, place or name, are overwritten, each with
 as many bytes as it had, so that chunk borders, lengths and offsets stay; the answer is flagged. A client that echoes
 such a placeholder later gets the same number as one that echoed the secret. Redaction is pure given what was learned,

@@ -10,11 +10,8 @@ A page cannot leave out or forge three fields, and no SDK sends them on its own:
     Sec-Fetch-Site   of the rest (pictures, links, forms): how the page's place and ours are related
 
 So on a port bound to loopback a request must name us: a loopback name, an address (a page cannot own one), a
-container's name for its host, or what ``--answer-to`` adds. A port bound beyond that takes any name. On every port, and
-of every form of request, an Origin must be our own or one that ``--allow-origin`` names; without one the browser must
-not have said that another place asks.
-
-The theory and its limits: SECURITY.md. This knows no connection: the shell says how the request came.
+container's name for its host, or what ``--answer-to`` adds. On every port an Origin must be our own or one that
+``--allow-origin`` names; without one the browser must not have said that another place asks (SECURITY.md).
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ A redirect that the client follows must come back to us, or the client and its k
     stored                  /v1/files/f/content            a place at the provider, wherever the request was sent
     said to the client      /s/weather/openai/v1/files/f/content, which is here
 
-One to somebody else's host (a storage service, with a signed address) is passed on while recording, and said: what
-follows is not recorded. It is stored without its query, which is a key; replayed it is left out.
+One to another host (a storage service) is passed on while recording, and said. It is stored without its query, which is
+a key; replayed it is left out.
 """
 
 from __future__ import annotations

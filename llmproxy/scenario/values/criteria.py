@@ -3,8 +3,7 @@
     texts -> Criteria (c1..cN) -> a schema to answer by -> findings {id: Finding} -> Criterion for each -> a result
 
 A criterion is passed, failed or inconclusive. Whatever is missing, unknown, or backed by words that nobody said is
-inconclusive: never a pass. Ids make equal, foreign-language and long texts distinct, and an answer in another order
-harmless.
+inconclusive: never a pass.
 
 Verdicts in mid-script (`scenario.judge(criteria=[...])`) are checkpoints:
 

@@ -6,18 +6,15 @@
 framing or a kind of content that is not understood. Both are seen in one answer. *Behaviour* (tools, finish, length,
 language) varies from answer to answer: statistics decide whether more than before.
 
-A member is missed only where an answer that behaves alike has its parent: an answer without a call of a tool has no
-arguments either, and nothing is gone.
-
-Whether a model behaves otherwise than before: one verdict over all sampled calls, a permutation test within each.
+A member is missed only where an answer that behaves alike has its parent. Whether a model behaves otherwise than before
+is one verdict over all sampled calls, by a permutation test within each.
 
     distances between the earlier and the new answers of each call -> p, and what a change would have had to be
 
 Within a call earlier and new answers would be exchangeable if nothing had changed. The statistic of a call is the mean
 distance between an earlier and a new answer; its distribution comes from all ways to say which answers were the earlier
 ones (Fisher's randomization test, stratified by call; Good, *Permutation Tests*, 2000). The sum over the calls is
-compared with sums drawn by lot, so its p is exact at whatever number is drawn (Phipson and Smyth, 2010). Of a single
-call with one earlier and three new answers no p below 1/4 is possible: single calls are never called significant.
+compared with sums drawn by lot (Phipson and Smyth, 2010). A single call is never called significant.
 """
 
 from __future__ import annotations

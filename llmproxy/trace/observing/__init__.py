@@ -8,10 +8,8 @@ Scenarios, suites and reports ask here, so that for one question there is one an
 conversation brings its result. What the wire does not show is never taken for nothing: `Observed.unread` says which
 answers are not known, and why.
 
-    wire        everything of a run, in order of arrival, which of it are retries, and what belongs to a stretch of time
-    seen        one exchange, what of it counts, and what it took: tokens, cost, time
-    tools       calls of tools: asked for, executed, with which result; what servers (MCP) got, and where that differs
-    pending     which call a result in a request is for
-    linking     which earlier request one goes on from; `threads` compares the two; `processing` tells from it what an
-                agent, or its provider, did to its history
+    wire        everything of a run, in order of arrival: retries, results of calls, what belongs to a stretch of time
+    tools       one exchange and its calls of tools; what servers (MCP) got, and where that differs
+    linking     which earlier request one goes on from; `threads` compares the two; `processing` says what an agent, or
+                its provider, did to its history
 """

@@ -11,8 +11,7 @@ A file is read whole or not at all: what is damaged raises CassetteCorrupt with 
 taken for empty and never overwritten. Before anything is constructed the file's events are counted, so that deep
 nesting and alias bombs end in an error; tags that build Python objects are refused by vcrpy's loader.
 
-JSON, which vcrpy writes as well, is not quite YAML: it writes characters beyond 16 bits as two escapes, which YAML
-refuses.
+vcrpy's JSON is not quite YAML: it writes characters beyond 16 bits as two escapes, which YAML refuses.
 """
 
 from __future__ import annotations
