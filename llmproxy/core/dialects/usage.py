@@ -115,11 +115,6 @@ def _in_headers(headers: Headers, counted: Mapping[str, str]) -> _Raw:
     return {name: int(value) for name, value in found if name and value.isdecimal() and len(value) < len(str(_MOST))}
 
 
-def _is_generation(operation: str) -> bool:
-    """Return whether an answer is a generation of its own: fetching a stored response again costs nothing."""
-    return "/" not in operation or operation.endswith(("/runs", "/submit_tool_outputs"))
-
-
 def usage_of(family: Family, operation: str, content_type: str, body: bytes, headers: Headers = ()) -> Usage:
     """Return the tokens that a response says it took; of a stream the last word. Never raises.
 
@@ -129,7 +124,7 @@ def usage_of(family: Family, operation: str, content_type: str, body: bytes, hea
     """
     if content_type.startswith(CONTENT_TYPE):
         return _of_socket(family, operation, body)
-    if not _is_generation(operation):
+    if "/" in operation and not operation.endswith(("/runs", "/submit_tool_outputs")):  # fetching costs nothing
         return Usage()
     codec = codec_of(operation)
     raw: _Raw = _in_headers(headers, codec.count_headers)

@@ -351,7 +351,7 @@ def _places(old: Canonical, new: Canonical) -> list[Place]:
         left, right = (canonical.body[:_RAW].decode("utf-8", "backslashreplace") for canonical in (old, new))
         found += _pairs("message", _texts(old), _texts(new)) or [Place("body", "body", left, right)]
     found += _pairs("query", old.query, new.query)
-    found += _pairs("headers", *(_without_state(each.headers) for each in (old, new)))
+    found += _pairs("headers", *([row for row in each.headers if row[0] != STATE_HEADER] for each in (old, new)))
     if _state(old) != _state(new):
         said = (_AS_RECORDED, "otherwise") if _state(old) and _state(new) else ("changed", "unchanged")
         found.append(Place(_CHANGES, _CHANGES, *(said if _state(old) else said[::-1])))
@@ -371,10 +371,6 @@ _AS_RECORDED = "as it was recorded"
 
 def _state(canonical: Canonical) -> str:
     return dict(canonical.headers).get(STATE_HEADER, "")
-
-
-def _without_state(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [each for each in headers if each[0] != STATE_HEADER]
 
 
 def _pairs(where: str, old: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]]) -> list[Place]:
