@@ -51,6 +51,8 @@ class Agent:
     """What a shell does before the command, with the same variables."""
     python: str = ""
     """Of which Python its package is, if it is one of PyPI: what `uv venv --python` takes."""
+    pause: str = ""
+    """What each command ends with where the agent loses the output of a short one."""
     submits: str = ""
     """The command by which it ends, if it does not end with words; ``{said}`` is what it says."""
     most: int = 20
@@ -146,6 +148,7 @@ MORE = (
         {"OPENAI_MODEL": "gpt-4o"},
         {"description": "look", "is_background": False},
         aside=({"contains": "managed memory extraction subagent", "say": "ok"},),
+        pause="; sleep 0.3",
     ),
     Agent(
         "opencode",

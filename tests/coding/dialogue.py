@@ -54,7 +54,7 @@ def script(agent: Agent, cwd: str, turns: int) -> Script:
     """Return the dialogue of so many tool calls, recorded in `cwd`; requests that are none of it are refused."""
     steps: list[dict[str, Any]] = [{"times": None, **aside} for aside in agent.aside]
     for number, command in enumerate(TURNS[:turns]):
-        text = command.replace("{cwd}", cwd)
+        text = command.replace("{cwd}", cwd) + agent.pause
         call = {"name": agent.tool, "arguments": {agent.argument: text, **agent.arguments}}
         steps.append({"results": number, "stream": agent.stream, "call": [call], "takes": _taken(text)})
     said = f"The notes say: {NOTE}." + (" It is in {uuid}.txt." if turns > 2 else "")

@@ -59,7 +59,7 @@ from llmproxy.core.bindings.volatile_fields import FoundVolatile, Names, is_of_k
 from llmproxy.core.bindings.volatile_values import VolatileReading
 from llmproxy.core.bindings.walking import Leaf, Paired, Walking, pair_bodies
 from llmproxy.core.dialects.messages import find_blocks
-from llmproxy.core.traffic.json_bytes import split_json
+from llmproxy.core.traffic.json_bytes import dump, split_json
 
 _MOST_NAMES = 100
 """Members of an object that are tried for one that is called otherwise than expected."""
@@ -268,7 +268,7 @@ class Comparing(Walking):
             self._use(field.name, recorded, present)
             return None
         if (
-            not place.json
+            (not place.json or "\n" in recorded)
             and place.zone is Zone.RESULT
             and (done := self._compare_json(recorded, present, place)) is not _NOT_JSON
         ):
@@ -314,6 +314,8 @@ class Comparing(Walking):
         for one, other in zip(mine, theirs, strict=True):
             if isinstance(one, str) and isinstance(other, str):
                 wrong = self._compare_plain_text(one, other, place)
+            elif place.json:  # JSON in a text in JSON: volatile fields name no place in it
+                wrong = None if dump(one) == dump(other) else describe_difference(place.path, one, other)
             else:
                 wrong = self.node(one, other, place.open_json())
             if wrong is not None:

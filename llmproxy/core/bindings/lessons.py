@@ -250,7 +250,8 @@ class _Learning(Comparing):
 
     def _compare_plain_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         wrong = super()._compare_plain_text(recorded, present, place)
-        while wrong is not None and self._may_learn(place) and not place.json and len(self.lessons) < MOST_SLOTS:
+        lines = not place.json or "\n" in recorded  # what a command wrote, as a member of its tool's JSON
+        while wrong is not None and lines and self._may_learn(place) and len(self.lessons) < MOST_SLOTS:
             lesson = self._learn_text(recorded, present, place)
             if lesson is None:
                 return wrong

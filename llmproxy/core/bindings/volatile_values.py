@@ -13,6 +13,7 @@ from llmproxy.core.bindings.identities import Identities, Identity
 from llmproxy.core.bindings.listings import leave_out_ours
 from llmproxy.core.bindings.places import (
     LeafPlace,
+    PlacedCall,
     Zone,
     find_volatile_fields,
     has_json_volatile_fields,
@@ -81,11 +82,11 @@ class VolatileReading(Walking):
         call = place.call if place.zone is Zone.RESULT else None
         if call is not None and not place.json:
             recorded, present = leave_out_ours(recorded, present)
-        if call is not None and not place.json and has_json_volatile_fields(self.bindings, call):
+        fields = volatile_fields_at(self.bindings, place)
+        if call is not None and not place.json and _may_be_json(recorded, self.bindings, call):
             for mine, theirs in pair_json(recorded, present):
                 if not isinstance(mine, str) and (wrong := self.node(mine, theirs, place.open_json())) is not None:
                     return wrong
-        fields = volatile_fields_at(self.bindings, place)
         if not fields:
             return None
         mine, theirs = (find_volatile_fields(fields, call, text, names, self.bound_arguments)
@@ -104,6 +105,11 @@ class VolatileReading(Walking):
         if conflict is None:
             return None
         return Mismatch(Why.NOT_ONE_TO_ONE, place.path, recorded, f"{present}, before {conflict.other}", field.name)
+
+
+def _may_be_json(text: str, bindings: Bindings, call: PlacedCall) -> bool:
+    """Return whether volatile fields may stand in a result's JSON: at a path, or in the lines of a member."""
+    return text[:1] == "{" or has_json_volatile_fields(bindings, call)
 
 
 class VolatileValue(NamedTuple):
@@ -143,12 +149,12 @@ class _Listing(Walking):
 
     def text(self, recorded: str, present: str, place: LeafPlace) -> None:
         call = place.call if place.zone is Zone.RESULT else None
+        fields = volatile_fields_at(self.bindings, place)
         if place.json:
             self.value(recorded, present, place)
-        elif call is not None and has_json_volatile_fields(self.bindings, call):
+        elif call is not None and _may_be_json(recorded, self.bindings, call):
             for part in split_json(recorded):
                 if not isinstance(part, str):
                     self.node(part, part, place.open_json())
-        fields = volatile_fields_at(self.bindings, place)
         found = find_volatile_fields(fields, call, recorded, (), self.bound_arguments) if fields else []
         self.found += [VolatileValue(each.slot, each.value, place.path) for each in found]

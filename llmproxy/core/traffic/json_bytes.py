@@ -14,6 +14,7 @@ JSON inside of texts: a tool's result often is JSON, or says some words and then
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from math import isinf
@@ -134,8 +135,12 @@ def read_json(text: str) -> object | None:
 _MOST_PIECES = 2_000
 
 
+_LABEL = re.compile(r"[A-Z][a-z]{2,15}: (?=[{\[])")
+"""As Gemini CLI and Qwen Code write it before a command's output: ``Output: {"a": 1}``."""
+
+
 def split_json(text: str) -> list[object]:
-    """Return a text's parts: strings, and (parsed) arrays and objects that begin at the beginning of a line."""
+    """Return a text's parts: strings, and (parsed) arrays and objects at the beginning of a line, or behind a label."""
     whole = read_json(text)
     if whole is not None:
         return [whole]
@@ -144,11 +149,15 @@ def split_json(text: str) -> list[object]:
     lines = text.splitlines(keepends=True)
     n = 0
     while n < len(lines):
+        line = lines[n]
+        label = line[: found.end()] if (found := _LABEL.match(line)) else ""
+        lines[n] = line[len(label) :]
         taken = _read_lines(lines, n) if lines[n][:1] in ("{", "[") and len(parts) < _MOST_PIECES else None
         if taken is None:
-            prose.append(lines[n])
+            prose.append(line)
             n += 1
             continue
+        prose += [label] if label else []
         if prose:
             parts.append("".join(prose))
             prose = []

@@ -341,3 +341,27 @@ def test_a_foreign_value_is_accepted_by_name_only() -> None:
     """A uuid is plain where a tool of this machine made it."""
     here, elsewhere = (Lesson(VolatileField("id", "uuid", tool), "a", "b", "$") for tool in ("make_task", "web_search"))
     assert (here.accepted, elsewhere.accepted) == (True, False)
+
+
+@pytest.mark.parametrize("kind", ["label", "member"])
+@pytest.mark.parametrize(
+    ("recorded", "present", "fits"),
+    [
+        ('{"a": 1, "b": ["x", "y"]}', '{"b": ["x", "y"], "a": 1}', True),
+        ('{"a": 1, "b": ["x", "y"]}', '{"b": ["y", "x"], "a": 1}', False),
+        ('{"a": 1, "b": true}', '{"b": 1, "a": 1}', False),
+        ("19f646e8-3665-45bf-a023-f9a014bbc34a", "7617ef61-e131-4c27-aa35-7b0ab89eaae9", True),
+        ("seven", "eight", False),
+    ],
+)
+def test_what_a_command_wrote_is_read_behind_a_label_and_inside_of_a_member(
+    kind: str, recorded: str, present: str, fits: bool
+) -> None:
+    """Gemini CLI writes ``Output: `` before it, mini-swe-agent wraps it into JSON: its lines teach, and order of members does not count."""
+
+    def wrap(text: str) -> str:
+        text = f"{text}\nand a line"
+        return f"Output: {text}" if kind == "label" else json.dumps({"returncode": 0, "output": text})
+
+    found = learn(asked(wrap(recorded)), asked(wrap(present), cwd="/srv/of-today"))
+    assert isinstance(found, tuple) is fits
