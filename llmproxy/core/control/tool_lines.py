@@ -103,7 +103,6 @@ class ToolLine:
         return f"/s/{quote(self.session, safe='')}/{STDIO_PREFIX}{quote(self.server, safe='')}/"
 
     def learn(self, secrets: Sequence[str]) -> None:
-        """Hear which values of the server's environment must not be kept."""
         for value in secrets:
             self.engine.redactor.learn_value(value)
 
@@ -152,13 +151,11 @@ class ToolLine:
     def _play(self, exchange: Exchange) -> bytes:
         response = self.engine.answer(exchange)
         playback = self.engine.playback(exchange)
-        if playback is None and response.body and exchange.answer.held:
-            self._waiting.append(_Waiting(exchange, None, deque([AnswerPart(Wait.NOTHING, None, response.body)])))
-            return b""
-        if playback is None:
+        if playback is None and not (response.body and exchange.answer.held):
             self.shell.settle(exchange, response.status)
             return response.body
-        self._waiting.append(_Waiting(exchange, playback, deque(playback.turns or ())))
+        turns = [AnswerPart(Wait.NOTHING, None, response.body)] if playback is None else playback.turns or ()
+        self._waiting.append(_Waiting(exchange, playback, deque(turns)))
         return b""
 
     def _begin_stream(self) -> None:

@@ -182,12 +182,10 @@ class OwnHost:
         self._line.learn(secrets)
 
     def on_line(self, line: bytes) -> LineOutcome:
-        """Say what becomes of a line of the client's. Raises LLMProxyError."""
         heard = self._line.on_line(line)
         return LineOutcome(heard.out, heard.forward, heard.late, heard.gone, heard.again)
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
-        """Keep an answer. Raises LLMProxyError."""
         self._line.on_server_answer(number, lines, left=left)
 
     def on_server_loss(self, number: int, why: str) -> None:

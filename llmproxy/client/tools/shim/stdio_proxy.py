@@ -149,7 +149,6 @@ class StdioProxy:
         self._call_host(take)
 
     def _on_other_line(self, line: bytes, bare: bytes) -> None:
-        """Do what is to be done with a line of the client's that is no message."""
         if batch := split_batch(bare):
             for each in batch:
                 self.on_client_line(each)
