@@ -27,7 +27,8 @@ from typing import Any, cast
 from mitmproxy import ctx
 from mitmproxy.addons import proxyserver
 from mitmproxy.connection import Connection, ConnectionState
-from mitmproxy.proxy import events, layers, mode_servers, mode_specs
+from mitmproxy.proxy import events, layer, layers, mode_servers, mode_specs
+from mitmproxy.proxy.context import Context
 
 from llmproxy.core.engine.identity import WORTH_A_THREAD
 from llmproxy.core.sessions.exchange import RequestPlace
@@ -458,12 +459,16 @@ class Fronted(proxyserver.Proxyserver):
 class FrontedInstance(mode_servers.AsyncioServerInstance[FrontedMode]):  # type: ignore[no-untyped-call]
     """A listener of that mode. Its manager is a `Fronted`."""
 
+    def make_top_layer(self, context: Context) -> layer.Layer:
+        """Let the next layer be chosen, as a regular proxy does."""
+        return layers.modes.HttpProxy(context)
+
     async def handle_stream(self, reader: Any, writer: Any = None) -> None:  # noqa: ANN401 - no common type
         """Serve one connection."""
         handler = ConnectionHandler(ctx.master, reader, writer, ctx.options, self.mode)  # type: ignore[no-untyped-call]
         handler.shell = cast("Fronted", self.manager).shell
         handler.max_conns = defaultdict(lambda: asyncio.Semaphore(STREAMS))
-        handler.layer = layers.modes.HttpProxy(handler.layer.context)
+        handler.layer = self.make_top_layer(handler.layer.context)
         with self.manager.register_connection(handler.client.id, handler):
             await handler.handle_client()
 
