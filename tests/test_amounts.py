@@ -40,18 +40,14 @@ def test_unknown_is_said_and_zero_is_not_invented() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cost", "text"),
-    [*COSTS.items(), (Decimal("0.04211"), "$0.0421"), (Decimal("0.0000012"), "$0.0000012")],
+    ("cost", "text"), [*COSTS.items(), (Decimal("0.04211"), "$0.0421"), (Decimal("0.0000012"), "$0.0000012")]
 )
 def test_money_has_one_form(cost: Decimal | float, text: str) -> None:
     """To a cent, below one to a hundredth of it, finer where that would read 0."""
     assert dollars(cost) == text
 
 
-@pytest.mark.parametrize(
-    ("ms", "text"),
-    [*DURATIONS, (None, "")],
-)
+@pytest.mark.parametrize(("ms", "text"), [*DURATIONS, (None, "")])
 def test_a_duration_has_the_digits_that_say_something(ms: float | None, text: str) -> None:
     """Milliseconds, seconds, minutes, hours; none is sixty of what stands before the next."""
     assert duration(ms) == seconds(None if ms is None else ms / 1000) == text

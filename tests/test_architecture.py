@@ -23,9 +23,7 @@ PACKAGE = ROOT / "llmproxy"
 ROOMS = sorted({path.parent.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"})
 TESTS = sorted(path for path in (ROOT / "tests").rglob("test_*.py") if "envs" not in path.parts)
 
-NO_MIRROR = {
-    "data": "files that are read, and a script that mitmproxy loads",
-}
+NO_MIRROR = {"data": "files that are read, and a script that mitmproxy loads"}
 """Folders without tests of their own, each with its reason."""
 
 HEAVY = ("mitmproxy", "litellm", "openai", "httpx", "vcr", "pydantic", "sqlite_utils", "rich", "ray")
@@ -68,14 +66,8 @@ run()
 """
 STARTS = {
     "start": (UNTIL_IT_SERVES, {"unittest", "argparse"}),
-    "run": (
-        "from llmproxy.cli import main\nmain(['run', '--', 'true'])",
-        {"mitmproxy", "cryptography"},
-    ),
-    "mcp": (
-        SHIM,
-        {"typer", "mitmproxy", "asyncio", "http", "email", "zipfile", "html"},
-    ),
+    "run": ("from llmproxy.cli import main\nmain(['run', '--', 'true'])", {"mitmproxy", "cryptography"}),
+    "mcp": (SHIM, {"typer", "mitmproxy", "asyncio", "http", "email", "zipfile", "html"}),
     "plugin": ("import llmproxy.pytest.plugin", {"typer", "mitmproxy", "http", "asyncio", "ssl"}),
 }
 """What somebody waits for: how it is done, and what it must not import beside the heavy ones, each some milliseconds."""

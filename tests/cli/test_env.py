@@ -105,12 +105,7 @@ def test_a_shell_forgets_what_was_unset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "text"),
-    [
-        ("fish", "set -gx A 'it\\'s';"),
-        ("powershell", "$env:A = 'it''s'"),
-        ("dotenv", 'A="it\'s"'),
-    ],
+    ("form", "text"), [("fish", "set -gx A 'it\\'s';"), ("powershell", "$env:A = 'it''s'"), ("dotenv", 'A="it\'s"')]
 )
 def test_each_form_quotes_in_its_own_way(form: str, text: str) -> None:
     """An apostrophe is the test of every quoting."""

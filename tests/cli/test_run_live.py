@@ -80,10 +80,7 @@ def test_another_model_pays_nothing(tmp_path: Path) -> None:
     assert (made.stdout, made.returncode) == ("all paid\n" * 2, 0), made.stderr
     told = json.loads((tmp_path / "out.json").read_text())["comparison"]
     changes = {(row["what"], row["tool"], row["place"], row["old"], row["new"], row["runs"]) for row in told["changes"]}
-    assert changes == {
-        ("arguments", "mails", "$.to", '"ann"', '"bob"', 2),
-        ("answer", "", "", "paid", "all paid", 2),
-    }
+    assert changes == {("arguments", "mails", "$.to", '"ann"', '"bob"', 2), ("answer", "", "", "paid", "all paid", 2)}
     assert told["unknown_tools"] == {f"POST {service.host}/mails": 2}
     assert "2 of 2 (34% to 100%) other arguments of mails: $.to" in made.stderr
     assert "kept in default@live-1 to default@live-2, tools and services served from default" in made.stderr

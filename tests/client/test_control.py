@@ -175,10 +175,7 @@ def test_a_report_of_another_version_is_read_as_far_as_it_goes() -> None:
 def test_a_walk_tells_each_call_in_every_mode(tmp_path: Path, mode: str) -> None:
     """Live calls have their recording as soon as they are over, what passes has none; the second time it is a hit, or recorded anew."""
     dialogue = [step(user="hi", say="hello", times=None)]
-    with (
-        Provider(dialogue) as provider,
-        near(mode, tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
-    ):
+    with Provider(dialogue) as provider, near(mode, tmp_path / "x.db", upstreams={"openai": provider.url}) as px:
         control = Control(px.url)
         control.open("a")
         assert control.calls("a") == ()

@@ -100,10 +100,7 @@ def test_hosts_of_providers_and_of_the_web_count() -> None:
         HostLookup(2, "node", "127.0.0.1", 80),
         HostLookup(3, "node", "gateway.example.com", 80),
     ]
-    assert past_by_name(told) == {
-        1: ("python", [("api.openai.com", 443)]),
-        3: ("node", [("gateway.example.com", 80)]),
-    }
+    assert past_by_name(told) == {1: ("python", [("api.openai.com", 443)]), 3: ("node", [("gateway.example.com", 80)])}
 
 
 def test_what_was_looked_up_and_led_nowhere_counts() -> None:

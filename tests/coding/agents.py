@@ -12,11 +12,7 @@ from typing import Any
 
 ASK = "What do my notes say?"
 
-COMMON = {
-    "ANTHROPIC_API_KEY": "sk-ant-test",
-    "OPENAI_API_KEY": "sk-test",
-    "IS_SANDBOX": "1",
-}
+COMMON = {"ANTHROPIC_API_KEY": "sk-ant-test", "OPENAI_API_KEY": "sk-test", "IS_SANDBOX": "1"}
 """Variables that every agent gets: keys (the provider takes any), and that root may let it run commands."""
 
 

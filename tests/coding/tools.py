@@ -113,7 +113,6 @@ PYTHON = ToolServer(
     [["echo", {"text": "a"}], ["count", {}], ["count", {}], ["steps", {"number": 3}], ["where", {}], ["fail", {}]],
     [["delete_all", {}], ["poem", {"about": "rain"}]],
 )
-SERVERS = (EVERYTHING, FILESYSTEM, PYTHON)
 
 
 @dataclass(slots=True)

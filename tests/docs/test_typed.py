@@ -94,10 +94,7 @@ NAMED = {
     "llmproxy textconv",
 }  # fmt: skip
 """Commands of which a page says the name only: typed so they end with 2, and say how they are used."""
-CODES = {
-    "llmproxy doctor": 1,
-    "llmproxy drift --accept": 2,
-}
+CODES = {"llmproxy doctor": 1, "llmproxy drift --accept": 2}
 """Exit codes that the page announces, where they are not 0: the shell's own variable is wrong, nothing was asked yet."""
 SERVES = re.compile(r"llmproxy (start|ui)\b")
 ASKS = re.compile(r"llmproxy (status|stop|env|doctor$)")

@@ -13,10 +13,7 @@ from tests.support.process import ROOT
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
 ALL, PAGE, SENTENCE, LONGEST = 40_000, 1_500, 18, 50
 """Words in all, of a page, of a sentence in the middle, of any sentence."""
-REFERENCES = {
-    "keys.md": "the tables of what counts, made from the rules",
-    "suites.md": "every key of the format",
-}
+REFERENCES = {"keys.md": "the tables of what counts, made from the rules", "suites.md": "every key of the format"}
 """Pages that are looked up, not read: they may be longer."""
 PLAIN = {
     "hear": "a verb of plain English", "heard": "likewise", "tell": "likewise", "tells": "likewise",

@@ -79,11 +79,7 @@ def test_what_a_green_test_hides_is_said() -> None:
 
 @pytest.mark.parametrize(
     ("forbids", "before", "code", "said"),
-    [
-        ((False, True), 0, Exit.STALE, True),
-        ((True, False), 0, Exit.OK, False),
-        ((False, True), 1, Exit.FAILED, False),
-    ],
+    [((False, True), 0, Exit.STALE, True), ((True, False), 0, Exit.OK, False), ((False, True), 1, Exit.FAILED, False)],
 )
 def test_recordings_above_their_age_have_a_code(
     forbids: tuple[bool, bool], before: int, code: Exit, said: bool

@@ -179,7 +179,7 @@ def test_the_environment_is_set_before_a_conftest_is_imported(suite: pytest.Pyte
         def test_it():
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 ask("one")
-        """,
+        """
     )
     result = run(suite)
     result.assert_outcomes(passed=1)

@@ -109,11 +109,7 @@ scenarios:
     project(tmp_path, text, "greet.suite.yaml")
     missing = run(tmp_path)
     missing.assert_outcomes(failed=1)
-    missing.stdout.fnmatch_lines(
-        [
-            "*no recorded response for this request*",
-        ]
-    )
+    missing.stdout.fnmatch_lines(["*no recorded response for this request*"])
     said = missing.stdout.str()
     assert said.count("no recorded response for this request") == 1, "a miss is shown once"
     assert 'to add it: pytest "greet.suite.yaml::greets" --llmproxy-mode auto' in said

@@ -17,35 +17,12 @@ from llmproxy.protocol import Decision, Mode
 from llmproxy.report.console import Console, ProxyStarted, Reporter, room_of, summary_lines, wants_colour
 from llmproxy.report.live_line import line
 
-HIT = Call(
-    decision=Decision.REPLAY,
-    method="POST",
-    target="/v1/chat/completions",
-    status=200,
-    provider="openai",
-    operation="chat.completions",
-    model="gpt-4o-mini",
-    ms=3.2,
-    input=412,
-    output=38,
-    key=Key("v1:0123456789abcdef"),
-    interaction=7,
-    at=45296.0,
-)
-MISS = Call(
-    decision=Decision.REFUSE,
-    method="POST",
-    target="/v1/chat/completions",
-    status=404,
-    provider="openai",
-    operation="chat.completions",
-    model="gpt-4o-mini",
-    session="weather",
-    key=Key("v1:0123456789abcdef"),
-    nearest=7,
-    miss=True,
-    at=45296.0,
-)
+ASKED = partial(
+    Call, method="POST", target="/v1/chat/completions", provider="openai", operation="chat.completions",
+    model="gpt-4o-mini", key=Key("v1:0123456789abcdef"), at=45296.0,
+)  # fmt: skip
+HIT = ASKED(decision=Decision.REPLAY, status=200, ms=3.2, input=412, output=38, interaction=7)
+MISS = ASKED(decision=Decision.REFUSE, status=404, session="weather", nearest=7, miss=True)
 
 
 class Terminal(io.StringIO):

@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.report.events import Assertion, Message, Status
-from llmproxy.report.formatting import (
-    calls_of,
-    content_of,
-    conversation,
-    describe_assertion,
-    describe_uses,
-    show_value,
-)
+from llmproxy.report.formatting import calls_of, content_of, conversation, describe_assertion, describe_uses, show_value
 from tests.report import samples
 
 

@@ -14,19 +14,7 @@ from typing import Any
 import pytest
 
 from tests.provider import Provider
-from tests.scenario.shop import (
-    CALLS,
-    CRITERIA,
-    DONE,
-    LOST,
-    PLAIN,
-    PLEASE,
-    SHALL,
-    dialogue,
-    found,
-    play,
-    served,
-)
+from tests.scenario.shop import CALLS, CRITERIA, DONE, LOST, PLAIN, PLEASE, SHALL, dialogue, found, play, served
 from tests.support import Listening, near
 
 WAYS = ("node-lines", "node-http", "python")

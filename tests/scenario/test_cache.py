@@ -25,22 +25,20 @@ from llmproxy.errors import MissError
 from llmproxy.scenario import AgentAdapter, AgentInput, ScenarioResult, cache
 from llmproxy.scenario.cache import CacheWarning, get_cache, memory, scenario_cache
 from llmproxy.scenario.cache_store import CacheCorrupt, CacheStore
-from llmproxy.scenario.config import ConfigDefaults, ScenarioConfig
 from tests.provider import Provider, step
 from tests.scenario.people import Agent, User, play
 from tests.support.process import ROOT, clean_env
+
+pytestmark = pytest.mark.usefixtures("untouched")
 
 KEY = "sk-proj-verysecret0123456789abcdefghij"
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Give every test a cache of its own and the defaults of a fresh process."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give every test a cache of its own."""
     monkeypatch.setenv("SCENARIO_CACHE_DIR", str(tmp_path))
-    before = ScenarioConfig.default_config, ScenarioConfig.defaults
-    ScenarioConfig.default_config, ScenarioConfig.defaults = None, ConfigDefaults()
-    yield tmp_path
-    ScenarioConfig.default_config, ScenarioConfig.defaults = before
+    return tmp_path
 
 
 def entries() -> int:

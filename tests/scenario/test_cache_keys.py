@@ -158,8 +158,7 @@ def test_objects_count_by_their_value(one: object, other: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [object(), io.StringIO(), lambda: 1, [1, [object()]], {"a": Agent()}, Record(object()), (x for x in [1])],
+    "value", [object(), io.StringIO(), lambda: 1, [1, [object()]], {"a": Agent()}, Record(object()), (x for x in [1])]
 )
 def test_what_has_no_value_has_no_key(value: object) -> None:
     """Never `str()` of it: the address in it changes, or it hides a difference. It says where it is."""

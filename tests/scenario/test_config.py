@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -15,14 +14,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import UNSET, UNSET_ZERO, ConfigDefaults, ModelConfig, ScenarioConfig
 from tests.scenario.people import Ear
 
-
-@pytest.fixture(autouse=True)
-def untouched() -> Iterator[None]:
-    """Give every test the defaults of a fresh process."""
-    before = ScenarioConfig.default_config, ScenarioConfig.defaults
-    ScenarioConfig.default_config, ScenarioConfig.defaults = None, ConfigDefaults()
-    yield
-    ScenarioConfig.default_config, ScenarioConfig.defaults = before
+pytestmark = pytest.mark.usefixtures("untouched")
 
 
 def test_documented_defaults() -> None:

@@ -68,10 +68,7 @@ def test_five_runs_at_one_service_land_in_their_own_sessions(
             agent = ServiceAgent(OpenAIAgent(running.url + "/v1"), session, propagates)
             recorded = asyncio.run(five(px.url, agent, "record"))
         provider.finish()
-    with (
-        near("replay", tmp_path / "x.db") as px,
-        http_agent(tmp_path / "b", px.url + path, *options) as running,
-    ):
+    with near("replay", tmp_path / "x.db") as px, http_agent(tmp_path / "b", px.url + path, *options) as running:
         agent = ServiceAgent(OpenAIAgent(running.url + "/v1"), session, propagates)
         replayed = asyncio.run(five(px.url, agent, "replay"))
         open_now = [report.name for report in Control(px.url).sessions()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from llmproxy import scenario
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
-from llmproxy.scenario.config import ConfigDefaults, ScenarioConfig
 from llmproxy.scenario.lab.judgements import JudgeSetup, Transcript, in_parallel
 from llmproxy.scenario.values.run import context_scenario
 from tests.scenario.people import Judge
@@ -19,13 +17,7 @@ from tests.scenario.people import Judge
 SAID = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 
 
-@pytest.fixture(autouse=True)
-def untouched() -> Iterator[None]:
-    """Give every test the defaults of a fresh process, and leave none behind."""
-    before = ScenarioConfig.default_config, ScenarioConfig.defaults
-    ScenarioConfig.default_config, ScenarioConfig.defaults = None, ConfigDefaults()
-    yield
-    ScenarioConfig.default_config, ScenarioConfig.defaults = before
+pytestmark = pytest.mark.usefixtures("untouched")
 
 
 def test_the_judge_sees_the_whole_conversation_and_must_decide() -> None:

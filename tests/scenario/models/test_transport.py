@@ -46,10 +46,7 @@ PARAMETERS = {
     "required": ["a"],
     "additionalProperties": False,
 }
-TOOL = {
-    "type": "function",
-    "function": {"name": "f", "description": "d", "strict": True, "parameters": PARAMETERS},
-}
+TOOL = {"type": "function", "function": {"name": "f", "description": "d", "strict": True, "parameters": PARAMETERS}}
 CHOICE = {"type": "function", "function": {"name": "f"}}
 FORM = {"type": "json_schema", "json_schema": {"name": "v", "strict": True, "schema": PARAMETERS}}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": "größe"}'}}

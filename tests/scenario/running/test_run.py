@@ -9,7 +9,6 @@ import inspect
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,11 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.report.events import Status
-from llmproxy.scenario.config import ConfigDefaults, ScenarioConfig
 from llmproxy.scenario.running.run import Plan
 from llmproxy.scenario.values.run import RunOptions
 from tests.scenario.people import Agent, Ear, Judge, User, after, finished, said
 
-
-@pytest.fixture(autouse=True)
-def untouched() -> Iterator[None]:
-    """Give every test the defaults of a fresh process."""
-    before = ScenarioConfig.default_config, ScenarioConfig.defaults
-    ScenarioConfig.default_config, ScenarioConfig.defaults = None, ConfigDefaults()
-    yield
-    ScenarioConfig.default_config, ScenarioConfig.defaults = before
+pytestmark = pytest.mark.usefixtures("untouched")
 
 
 def quiet(*agents: Any, **given: Any) -> scenario.ScenarioResult:

@@ -73,9 +73,7 @@ def test_the_same_spelling_is_named_before_an_edit() -> None:
 
 
 def looked(
-    expected: dict[str, Any],
-    *calls: dict[str, Any],
-    tools: tuple[str, ...] = ("delete_task", "createTask"),
+    expected: dict[str, Any], *calls: dict[str, Any], tools: tuple[str, ...] = ("delete_task", "createTask")
 ) -> list[Assertion]:
     """Check names against a step in which these tools were offered and called."""
     chats = Chats()

@@ -117,10 +117,7 @@ def test_a_judge_decides_each_criterion(
     said = text(agent, "{chat: Where is it?}", "{judge: {criteria: [It names the order], model: openai/gpt-4o-mini}}")
     cases = rig.cases_of(tmp_path, said)
     for mode in ("record", "replay"):
-        with (
-            Provider([verdict], check=False) as p,
-            near(mode, tmp_path / "j.db", upstreams={"openai": p.url}) as px,
-        ):
+        with Provider([verdict], check=False) as p, near(mode, tmp_path / "j.db", upstreams={"openai": p.url}) as px:
             result = rig.run(cases, proxy=px.url)
         assert result.statuses == [status], result.why
         assert bool(p.requests) is (mode == "record")
@@ -148,10 +145,7 @@ def test_a_simulated_and_judged_conversation_is_replayed_whole(
     cases = rig.cases_of(tmp_path, said.replace("scenarios:", f"{models}scenarios:"))
     heard = []
     for mode in ("record", "replay"):
-        with (
-            Provider(script, check=False) as p,
-            near(mode, tmp_path / "w.db", upstreams={"openai": p.url}) as px,
-        ):
+        with Provider(script, check=False) as p, near(mode, tmp_path / "w.db", upstreams={"openai": p.url}) as px:
             found = rig.run(cases, proxy=px.url)
         assert found.statuses == ["passed"], found.why
         assert bool(p.requests) is (mode == "record")

@@ -15,8 +15,7 @@ P, F, E = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
 
 
 @pytest.mark.parametrize(
-    ("wire", "rest", "status"),
-    [([], [], P), ([P], [P], P), ([P], [F], F), ([E], [P], E), ([E], [F], F), ([F], [E], F)],
+    ("wire", "rest", "status"), [([], [], P), ([P], [P], P), ([P], [F], F), ([E], [P], E), ([E], [F], F), ([F], [E], F)]
 )
 def test_what_failed_has_failed(wire: list[Status], rest: list[Status], status: Status) -> None:
     """Else what cannot be evaluated is an error; never a pass."""

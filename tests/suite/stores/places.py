@@ -29,7 +29,6 @@ CREATE TABLE tasks (id SERIAL PRIMARY KEY, title TEXT NOT NULL, status TEXT DEFA
   "dueDate" TIMESTAMPTZ, price NUMERIC(10, 2), data JSONB, raw BYTEA, "userId" TEXT);
 CREATE TABLE notes (id TEXT PRIMARY KEY, text TEXT, "taskId" INTEGER REFERENCES tasks(id));
 """
-ENTITIES = {"tasks": {"user": "userId"}, "notes": {}}
 Write = Callable[[str, Mapping[str, Any]], None]
 
 

@@ -41,8 +41,7 @@ def play(store: StoreAdapter, cleaner: Cleaner) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("reset", "left"),
-    [("delete", ["old"]), ("none", ["old", "setup", "agent"]), ("truncate", []), ("copy", ["old"])],
+    ("reset", "left"), [("delete", ["old"]), ("none", ["old", "setup", "agent"]), ("truncate", []), ("copy", ["old"])]
 )
 def test_each_way_of_leaving_the_store(tmp_path: Path, reset: str, left: list[str]) -> None:
     """And again: the second run meets what the first one met."""

@@ -75,7 +75,7 @@ def test_no_row_is_no_pass() -> None:
     nobody = "there is no row of tasks with title: 'a' for the user 'anna' (userId)"
     assert verify(made, filters={"title": "a"}, fields={"status": "done"}) == [f"failed verify.exists: {nobody}"]
     assert verify(made, filters={"title": "a"}, fields={"status": "done"}, count={"gte": 1})[1:] == [
-        f"environment_error verify.fields: {nobody}, so nothing can be said about `fields`",
+        f"environment_error verify.fields: {nobody}, so nothing can be said about `fields`"
     ]
 
 
