@@ -786,13 +786,3 @@ def _spell_rules(rules: Normalize) -> dict[str, object]:
     return {
         name: value for name, value in (("ignore", rules.ignore), ("scrub", scrubs), ("packs", rules.packs)) if value
     }
-
-
-def options_table() -> str:
-    lines = ["| flag | environment | default | meaning |", "|---|---|---|---|"]
-    for option in options():
-        pattern = " ".join(filter(None, [option.flag, option.metavar])).replace("|", "\\|")
-        flag = f"`{pattern}`" if option.has_flag else f"(`[tool.llmproxy.{option.key}]`)"
-        default = f"`{write_value(option.default)}`" if write_value(option.default) else ""
-        lines.append(f"| {flag} | `{option.env}` | {default} | {option.help} |")
-    return "\n".join(lines) + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 
-from llmproxy.settings import options_table
+from tests.support.doc_tables import options_table
 from tests.support.process import ROOT
 
 README = (ROOT / "README.md").read_text("utf-8")
@@ -14,7 +14,7 @@ OPTIONS = (ROOT / "docs/options.md").read_text("utf-8")
 
 def test_the_option_table_is_the_settings_own() -> None:
     """It is made by options_table(); after a change of an option, paste it anew."""
-    between = OPTIONS.split("<!-- options: made by llmproxy.settings.options_table() -->\n")[1].split(
+    between = OPTIONS.split("<!-- options: made by options_table of tests/support/doc_tables.py -->\n")[1].split(
         "<!-- /options -->"
     )[0]
     assert between == options_table()

@@ -13,7 +13,8 @@ import pytest
 
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.protocol import Exhausted, Mode
-from llmproxy.settings import Normalize, Origin, Scrub, Settings, Source, load, options, options_table, write_value
+from llmproxy.settings import Normalize, Origin, Scrub, Settings, Source, load, options, write_value
+from tests.support.doc_tables import options_table
 
 
 def project(folder: Path, table: str) -> Path:

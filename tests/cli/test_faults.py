@@ -8,8 +8,8 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.faults import KINDS, PRESETS, preset_text, read_faults
-from llmproxy.core.faults.kinds import kinds_table
 from llmproxy.core.faults.reading import parse_yaml
+from tests.support.doc_tables import kinds_table
 
 ROOT = Path(__file__).resolve().parents[2]
 

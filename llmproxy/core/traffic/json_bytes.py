@@ -133,8 +133,6 @@ def read_json(text: str) -> object | None:
 
 
 _MOST_PIECES = 2_000
-
-
 _LABEL = re.compile(r"[A-Z][a-z]{2,15}: (?=[{\[])")
 """As Gemini CLI and Qwen Code write it before a command's output: ``Output: {"a": 1}``."""
 

@@ -23,12 +23,3 @@ _SORTS = (
 
 KINDS: Mapping[str, FaultKind] = {kind.name: kind for sort in _SORTS for kind in sort}
 """In the order in which they are shown."""
-
-
-def kinds_table() -> str:
-    """Return all kinds as a Markdown table, for docs/faults.md."""
-    lines = ["| kind | what the client sees | takes (default) |", "|---|---|---|"]
-    for kind in KINDS.values():
-        takes = ", ".join(f"`{name}` ({value:g})" for name, value in kind.defaults.items())
-        lines.append(f"| `{kind.name}` | {kind.about} | {takes} |")
-    return "\n".join(lines) + "\n"
