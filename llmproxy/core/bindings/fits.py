@@ -315,7 +315,7 @@ class Comparing(Walking):
             if isinstance(one, str) and isinstance(other, str):
                 wrong = self._compare_plain_text(one, other, place)
             elif place.json:  # JSON in a text in JSON: volatile fields name no place in it
-                wrong = None if dump(one) == dump(other) else describe_difference(place.path, one, other)
+                wrong = self._compare_plain_text(dump(one).decode(), dump(other).decode(), place)
             else:
                 wrong = self.node(one, other, place.open_json())
             if wrong is not None:

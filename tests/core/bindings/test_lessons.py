@@ -343,6 +343,9 @@ def test_a_foreign_value_is_accepted_by_name_only() -> None:
     assert (here.accepted, elsewhere.accepted) == (True, False)
 
 
+ONE, TWO = "19f646e8-3665-45bf-a023-f9a014bbc34a", "7617ef61-e131-4c27-aa35-7b0ab89eaae9"
+
+
 @pytest.mark.parametrize("kind", ["label", "member"])
 @pytest.mark.parametrize(
     ("recorded", "present", "fits"),
@@ -352,6 +355,7 @@ def test_a_foreign_value_is_accepted_by_name_only() -> None:
         ('{"a": 1, "b": true}', '{"b": 1, "a": 1}', False),
         ("19f646e8-3665-45bf-a023-f9a014bbc34a", "7617ef61-e131-4c27-aa35-7b0ab89eaae9", True),
         ("seven", "eight", False),
+        (f'{ONE}\n{{"a": 1, "id": "{ONE}"}}', f'{TWO}\n{{"id": "{TWO}", "a": 1}}', True),
     ],
 )
 def test_what_a_command_wrote_is_read_behind_a_label_and_inside_of_a_member(
@@ -365,3 +369,11 @@ def test_what_a_command_wrote_is_read_behind_a_label_and_inside_of_a_member(
 
     found = learn(asked(wrap(recorded)), asked(wrap(present), cwd="/srv/of-today"))
     assert isinstance(found, tuple) is fits
+
+
+def test_an_id_of_the_recorded_run_in_json_inside_of_a_member_is_no_fit() -> None:
+    """What the tool made is another one in the line before it."""
+    recorded, present = (json.dumps({"output": f'{made}\n{{"id": "{ONE}"}}'}) for made in (ONE, TWO))
+    found = learn(asked(recorded), asked(present, cwd="/srv/of-today"))
+    assert isinstance(found, Mismatch)
+    assert found.why is Why.LEAKED
