@@ -134,7 +134,7 @@ def read_json(text: str) -> object | None:
 
 _MOST_PIECES = 2_000
 _LABEL = re.compile(r"[A-Z][a-z]{2,15}: (?=[{\[])")
-"""As Gemini CLI and Qwen Code write it before a command's output: ``Output: {"a": 1}``."""
+"""As some agents write it before what a command printed: ``Output: {"a": 1}``."""
 
 
 def split_json(text: str) -> list[object]:

@@ -70,6 +70,7 @@ _LITELLM_ATTRIBUTES = (
     "api_base", "api_key", "openai_key", "headers", "cache", "model_alias_map",
 )  # fmt: skip
 """What a program sets in litellm that is to happen at each call: then litellm is asked."""
+_UNSET: tuple[object, ...] = (None, False, "", [], {}, ["cache"])  # the last is litellm's own, without a cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def build_request(
         name is None
         or not told.keys() <= _BODY | _PLACES
         or any(env.get(each) for each in _LITELLM_VARIABLES)
-        or any(getattr(litellm, each, None) for each in _LITELLM_ATTRIBUTES)
+        or any(getattr(litellm, each, None) not in _UNSET for each in _LITELLM_ATTRIBUTES)
         or None in messages
         or not (isinstance(headers, dict) and all(isinstance(text, str) for text in (*headers, *headers.values())))
         or not isinstance(timeout, int | float)
