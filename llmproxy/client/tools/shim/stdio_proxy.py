@@ -137,9 +137,10 @@ class StdioProxy:
         if heard.out and not heard.late:
             self._write_whole(heard.out)
         if heard.again and self._next is None:
-            self._next = threading.Timer(heard.again, self._ask_again)
-            self._next.daemon = True
-            self._next.start()
+            later = threading.Timer(heard.again, self._ask_again)
+            later.daemon = True
+            later.start()
+            self._next = later  # begun: the end of the client may join it at once
 
     def _ask_again(self) -> None:
         def take() -> None:
@@ -310,7 +311,6 @@ class StdioProxy:
             self._write_whole(error(message, f"llmproxy: {self.failed}"))
 
     def _end(self) -> int:
-        """End the server, and tell the host."""
         code = 0
         for each in self._late:
             each.cancel()
