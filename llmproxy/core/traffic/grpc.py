@@ -55,15 +55,14 @@ def count_messages(body: bytes | bytearray) -> int:
 
 def refusal(status: int, code: str, text: str, *, miss: bool = False) -> Headers:
     """Return the head of an answer that is nothing but an error of ours."""
-    while len(said := quote(text, safe=_PLAIN)) > LONGEST:
+    while len(quote(text, safe=_PLAIN)) > LONGEST:
         text = f"{text[: len(text) * 3 // 4]} ..."
     ours = (("x-llmproxy-error", code), *(((CACHE_HEADER, "miss"),) if miss else ()))
-    number = str(_STATUS.get(status, FAILED_PRECONDITION))
-    return (("content-type", GRPC), ("grpc-status", number), ("grpc-message", said), *ours)
+    return (*failure(status, text), *ours)
 
 
 def failure(status: int, text: str, retry_after: float = 0) -> Headers:
-    """Return the head of a provider's failure that has a status of HTTP; `retry_after`: seconds to wait."""
+    """Return the head of an answer that is nothing but a failure, by its status of HTTP; `retry_after`: seconds."""
     wait = (("grpc-retry-pushback-ms", str(int(retry_after * 1000))),) if retry_after else ()
     number = str(_STATUS.get(status, FAILED_PRECONDITION))
     return (("content-type", GRPC), ("grpc-status", number), ("grpc-message", quote(text, safe=_PLAIN)), *wait)

@@ -61,8 +61,9 @@ def is_grpc(headers: Headers) -> bool:
 
 def is_failed_call(headers: Headers) -> bool:
     """Return whether an answer of gRPC, with its trailers, says that the call failed and may be made again."""
-    said = header(headers, f"{TRAILER}grpc-status") or header(headers, "grpc-status")
-    return said in _FAILED_CALLS and is_grpc(headers)
+    if not is_grpc(headers):
+        return False
+    return (header(headers, f"{TRAILER}grpc-status") or header(headers, "grpc-status")) in _FAILED_CALLS
 
 
 def with_trailers(headers: Headers, trailers: Headers) -> Headers:
