@@ -313,8 +313,10 @@ class ScenarioExecutor:
         if HOST.ready is not None:
             await asyncio.to_thread(HOST.wait)
         models = [model for agent in self.agents for model in AdapterAttributes.by(agent).models]
+        speaking = (each for each in self.agents if each.role is AgentRole.AGENT)
         how = {
             "mode": self.options.mode or HOST.mode or None,
+            "run_variables": next(filter(None, map(gather_of, speaking)), ()),
             "upstreams": upstreams_of_models(models, proxy),
             "faults": HOST.faults,
             "mocks": self.options.mock,
@@ -335,8 +337,6 @@ class ScenarioExecutor:
         self.reset()
         if session is not None:
             self.emitter.about = replace(self.emitter.about, cassette=self.cassette)
-            speaking = (each for each in self._participants.agents if each.role is AgentRole.AGENT)
-            await session.declare(next(filter(None, map(gather_of, speaking)), []))
         try:
             await self._participants.open(session)
         except BaseException:
