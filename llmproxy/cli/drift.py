@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 import re
 import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
@@ -100,7 +100,7 @@ def drift(
         elif not plan.recorded:
             print_line(f"Record first: {record_first(loaded)}")
         raise typer.Exit(int(Exit.UNTOLD))
-    night = f"{_ASKED}{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}"
+    night = f"{_ASKED}{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
     spending = _Spending(limit)
     try:
         _ask_all(plan, spending, kept, night, quiet=as_json)

@@ -72,7 +72,7 @@ class StdioProxy:
         self._gone = False
         self._late: list[threading.Timer] = []
         self._next: threading.Timer | None = None
-        """Asks for what waits for its turn."""
+        """Asks for what waits for its turn; `_asking` guards it."""
         self.failed = ""
         """Why nothing more is served: the host is gone."""
 
@@ -105,12 +105,9 @@ class StdioProxy:
             self._greeting.append(bare)
         if message.get("method") == "notifications/cancelled":
             params = message.get("params")
+            left = params.get("requestId") if isinstance(params, dict) else None
             with self._guard:
-                pending = (
-                    self._pending.pop(id_of({"id": params.get("requestId")}) or "", None)
-                    if isinstance(params, dict)
-                    else None
-                )
+                pending = self._pending.pop(id_of({"id": left}) or "", None)
             if pending is not None:
                 self._keep(pending, left=True)
                 self._doubtful.add(id_of(pending.message) or "")
@@ -137,10 +134,9 @@ class StdioProxy:
         if heard.out and not heard.late:
             self._write_whole(heard.out)
         if heard.again and self._next is None:
-            later = threading.Timer(heard.again, self._ask_again)
-            later.daemon = True
-            later.start()
-            self._next = later  # begun: the end of the client may join it at once
+            self._next = threading.Timer(heard.again, self._ask_again)
+            self._next.daemon = True
+            self._next.start()
 
     def _ask_again(self) -> None:
         def take() -> None:
@@ -314,7 +310,11 @@ class StdioProxy:
         code = 0
         for each in self._late:
             each.cancel()
-        while (asking := self._next) is not None and not (self.failed or self._gone):
+        while not (self.failed or self._gone):
+            with self._asking:  # while the host is asked again, nobody knows whether something waits still
+                asking = self._next
+            if asking is None:
+                break
             asking.join()  # what was asked for is answered, as a server would
         if self._server is not None:
             code = self._server.end(at_once=bool(self.failed) or self._gone)

@@ -404,6 +404,29 @@ def test_calls_at_once_are_answered_in_the_order_in_which_they_were(tmp_path: Pa
         assert [json.loads(line)["id"] for line in b"".join(written).splitlines()] == [3, 1, 2]
 
 
+def test_a_client_that_leaves_while_an_answer_waits_for_its_turn_hears_all() -> None:
+    """Its end comes while the host is asked again, and another answer waits behind the one that is told now."""
+    asked_again = threading.Event()
+    written: list[bytes] = []
+    outcomes = [LineOutcome(b"1\n", None, again=0.001), LineOutcome(b"2\n", None, again=0.2), LineOutcome(b"3\n", None)]
+
+    class Waiting(Forwarding):
+        def on_line(self, line: bytes) -> LineOutcome:
+            if not line:
+                asked_again.set()
+                time.sleep(0.1)  # the client's end looks meanwhile for what it has to wait for
+            return outcomes.pop(0)
+
+    def read(_: int) -> bytes:
+        if written:
+            assert asked_again.wait(20)
+            return b""
+        return b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}\n'
+
+    assert StdioProxy(shell("exit 7"), os.environ, Waiting(), written.append).serve(read) == 0
+    assert b"".join(written) == b"1\n2\n3\n"
+
+
 def test_a_late_answer_lets_others_pass() -> None:
     """A fault: what is asked meanwhile is answered; what would come after the client's end does not come."""
     client = Client(shell("exit 7"), Forwarding())
