@@ -1,0 +1,78 @@
+"""`scripts/lab/compatibility`: where an agent became worse than its page says is found by names, not by places."""
+
+from __future__ import annotations
+
+import runpy
+from typing import Any
+
+import pytest
+
+from tests.support.process import ROOT
+
+PAGE = """# Agents
+
+<!-- agents: scripts/lab/compatibility --write -->
+
+On 2026-11-28:
+
+|agent|version|in place|recorded|requests per miss|MCP|
+|---|---|---|---|---|---|
+|Codex|0.171.0|3,10|3,10|2, text hidden|-|
+|Claude Code|2.1.332|3,10|no|1|yes|
+
+<!-- /agents -->
+"""
+
+
+@pytest.fixture(scope="module")
+def lab() -> dict[str, Any]:
+    """Return what the script defines."""
+    return runpy.run_path(str(ROOT / "scripts/lab/compatibility"))
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "worse"),
+    [
+        ("Claude Code", {}, []),
+        ("Claude Code", {"version": "3", "recorded": "3", "in place": "10,3"}, []),
+        ("Claude Code", {"in place": "3"}, ["Claude Code: in place: 3,10 -> 3"]),
+        (
+            "Claude Code",
+            {"in place": "no", "MCP": "-"},
+            ["Claude Code: in place: 3,10 -> no", "Claude Code: MCP: yes -> -"],
+        ),
+        ("Claude Code", {"requests per miss": "2"}, ["Claude Code: requests per miss: 1 -> 2"]),
+        (
+            "Claude Code",
+            {"requests per miss": "1, text hidden"},
+            ["Claude Code: requests per miss: 1 -> 1, text hidden"],
+        ),
+        ("Claude Code", {"requests per miss": "-"}, ["Claude Code: requests per miss: 1 -> -"]),
+        ("Codex", {"requests per miss": "1", "MCP": "no", "elsewhere": "no"}, []),
+        (
+            "Codex",
+            {"requests per miss": "10, text hidden"},
+            ["Codex: requests per miss: 2, text hidden -> 10, text hidden"],
+        ),
+        ("Qwen Code", {"recorded": "no"}, []),
+    ],
+)
+def test_a_row_is_compared_with_the_same_agent_and_column(
+    lab: dict[str, Any], name: str, changed: dict[str, str], worse: list[str]
+) -> None:
+    """Whatever the order of rows and columns is, and for what both have."""
+    before = lab["read_page"](PAGE)
+    assert sorted(lab["list_worse"](before, {name: {**before.get(name, {}), **changed}})) == sorted(worse)
+
+
+def test_a_column_that_is_gone_is_worse_and_a_new_one_is_filled(lab: dict[str, Any]) -> None:
+    """The page is written with the columns of today."""
+    before = lab["read_page"](PAGE)
+    assert lab["list_worse"](before, {"Codex": {"recorded": "3,10", "in place": "3,10"}}) == [
+        "Codex: requests per miss: 2, text hidden -> -"
+    ]
+    after = lab["read_page"](lab["write_page"](PAGE, before))
+    assert list(after) == ["Claude Code", "Codex"]
+    assert after["Codex"]["elsewhere"] == "-"
+    assert after["Codex"] | before["Codex"] == after["Codex"]
+    assert lab["list_worse"](before, after) == lab["list_worse"](after, before) == []
