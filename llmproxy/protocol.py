@@ -80,7 +80,7 @@ class Mode(StrEnum):
     RECORD = (
         "record",
         ModePolicy(
-            does="records everything anew", on_miss=Decision.RECORD, writes=True, alone=True, anew=True, vcr="all"
+            does="records everything again", on_miss=Decision.RECORD, writes=True, alone=True, anew=True, vcr="all"
         ),
     )
     ONCE = (
@@ -95,7 +95,7 @@ class Mode(StrEnum):
             complete=ModePolicy(does="replays", plays=Plays.ALL, on_miss=Decision.REFUSE),
         ),
     )
-    PASSTHROUGH = "passthrough", ModePolicy(does="only forwards", on_miss=Decision.PASS)
+    PASSTHROUGH = "passthrough", ModePolicy(does="forwards without recording", on_miss=Decision.PASS)
 
 
 VCR_MODES = {mode.policy.vcr: mode for mode in Mode if mode.policy.vcr}

@@ -204,7 +204,7 @@ class Settings:
         "|".join(Mode),
         default=Mode.REPLAY,
         description=f"What to do with a request: {', '.join(f'{mode} {mode.policy.does}' for mode in Mode)}. "
-        f"VCR's names {_VCR} are understood.",
+        f"VCR's names {_VCR} work, too.",
         again=False,
         of_session=True,
     )
@@ -212,31 +212,30 @@ class Settings:
         values.read_host,
         "ADDRESS",
         default=DEFAULT_HOST,
-        description="Address to listen on. Anything but loopback can be reached by others.",
+        description="Address to listen on. Other machines can reach any address but loopback.",
     )
     port: int = _option(
-        values.read_port, "PORT", default=DEFAULT_PORT, description="Port to listen on; 0 takes any free one."
+        values.read_port, "PORT", default=DEFAULT_PORT, description="Port to listen on; 0 takes any free port."
     )
     store: Path = _option(
         values.read_place,
         "PATH",
         default=Path(DEFAULT_STORE),
-        description="The database of recordings: a file, or postgresql://USER@HOST/DATABASE for a team.",
+        description="The database of recordings: a SQLite file, or postgresql://USER@HOST/DATABASE for a team.",
         again=False,
     )
     cassette_dir: Path | None = _option(
         values.read_place,
         "DIR",
         default=None,
-        description="Folder with one reviewable YAML file a cassette, kept in step with the store: read at the start "
-        "(the file "
-        "wins), written when a session that recorded ends.",
+        description="Folder with one YAML file per cassette, for review: read at the start (files take precedence over "
+        "the store), written when a session that recorded ends.",
     )
     cassette: str = _option(
         values.read_name,
         "NAME",
         default=DEFAULT_SESSION,
-        description="Cassette of all requests whose URL or header names no session.",
+        description="Cassette for requests that name no session, by URL or header.",
         again=False,
         of_session=True,
     )
@@ -244,60 +243,59 @@ class Settings:
         values.read_upstreams,
         "NAME=URL",
         default={},
-        description="Base URL of a provider, or of an OpenAI-compatible server of your own, then served under /NAME; "
-        "the name default takes what belongs to no provider.",
+        description="Base URL of a provider, or of your own OpenAI-compatible server, then served under /NAME. The "
+        "name default is for requests to no known provider.",
         repeat=True,
     )
     speed: float = _option(
         values.read_speed,
         "0|1|N",
         default=0.0,
-        description="Pace of replay: 0 is at once (a stream in one piece), 1 as recorded, N is N times as fast.",
+        description="Speed of replay: 0 is immediate (a stream in one piece), 1 as recorded, N is N times as fast.",
         of_session=True,
     )
     exhausted: Exhausted = _option(
         values.read_exhausted,
         "last|cycle|miss",
         default=Exhausted.LAST,
-        description="What answers a request that comes more often than it was recorded.",
+        description="Answer to a request that is sent more often than recorded: the last recording, all of them again "
+        "from the first, or a miss.",
         of_session=True,
     )
     order_wait: float = _option(
         values.read_wait,
         "SECONDS",
         default=DEFAULT_ORDER_WAIT,
-        description="How long the answers to concurrent requests, which end in their recorded order, wait for a "
-        "request that has not come; 0 keeps no order.",
+        description="How long answers to concurrent requests, which end in their recorded order, wait for a missing "
+        "request; 0 ignores the order.",
     )
     coalesce: bool = _option(
         values.read_truth,
         default=False,
-        description="In record and once: equal requests to models that are in flight together share one answer.",
+        description="In modes record and once, identical concurrent requests to models share one answer.",
         again=False,
     )
     bind: Scope = _option(
         values.read_scope,
         "all|paths|none",
         default=Scope.ALL,
-        description="What may differ between a recorded run and this one: all that was declared of both and the "
-        "cassette's volatile fields, "
-        "paths (cwd, home, tmp), or none (only equal requests are hits).",
+        description="What may differ between the recorded run and this one: all (run variables and the cassette's "
+        "volatile fields), paths (cwd, home, tmp), or none (only equal requests are hits).",
         of_session=True,
     )
     max_age: str = _option(
         values.read_age,
         "AGE",
         default="",
-        description="How old recordings may be, as in 12h, 30d, 8w: older ones are asked anew in auto and once, and "
-        "told in replay.",
+        description="Maximum age of recordings, such as 12h, 30d, 8w. Modes auto and once record older ones again; "
+        "replay reports them.",
     )
     update: Update = _option(
         values.read_update,
         "all|changed|trial",
         default=Update.NONE,
-        description="What becomes of recordings when a session ends well, at once: all that it asked anew takes the "
-        "place of all that its cassette held, or only what has changed is asked anew. `llmproxy rerecord --changed`, "
-        "`llmproxy changes` and `pytest --llmproxy-update` set it.",
+        description="Replace recordings when a session ends without an error: all of its cassette, or only those of "
+        "changed requests. `llmproxy rerecord --changed`, `llmproxy changes` and `pytest --llmproxy-update` set it.",
         has_flag=False,
         again=False,
     )
@@ -305,14 +303,14 @@ class Settings:
         values.read_cost,
         "USD",
         default=None,
-        description="What models may cost that are asked. A call that might exceed it, or whose price is unknown, is "
-        "not sent; recordings above --max-age are replayed then.",
+        description="Maximum cost of live model calls. A call that might exceed it, or has no known price, is not "
+        "sent; recordings older than --max-age are then replayed.",
     )
     change: tuple[str, ...] = _option(
         values.read_names,
         "NAME",
         default=(),
-        description="Of what has changed, ask anew only this: names as `llmproxy changes` tells them.",
+        description="Record only this change again, by its name in `llmproxy changes`.",
         repeat=True,
         has_flag=False,
         again=False,
@@ -321,9 +319,8 @@ class Settings:
         values.read_text,
         "FILE|PRESET",
         default="",
-        description="Injected faults: a file of them, a preset, or a kind such as http-429 or reset@3 (at the third "
-        "call); "
-        "`llmproxy faults` lists them.",
+        description="Injected faults: a file, a preset, or a kind such as http-429 or reset@3 (in the third call). "
+        "`llmproxy faults` lists kinds and presets.",
         again=False,
         of_session=True,
     )
@@ -331,22 +328,21 @@ class Settings:
         values.read_seed,
         "N",
         default=None,
-        description="What the chance of faults is drawn from: another number, other faults; a file's own unless given.",
+        description="Random seed for fault injection; default: the seed of the faults file.",
         again=False,
         of_session=True,
     )
     forward: bool = _option(
         values.read_truth,
         default=False,
-        description="Serve clients that cannot change their base URL, as their HTTPS_PROXY: hosts of known providers "
-        "are "
-        "decrypted, all others tunnelled, or refused in replay.",
+        description="Also serve as HTTPS_PROXY, for clients that cannot change their base URL: hosts of known "
+        "providers are decrypted, all others tunnelled, or refused in replay.",
     )
     token: str = _option(
         values.read_text,
         "SECRET",
         default="",
-        description="What clients on other machines must send as x-llmproxy-token to drive the control API.",
+        description="Token that clients on other machines must send as x-llmproxy-token to use the control API.",
         secret=True,
     )
     allow_host: tuple[str, ...] = _option(
@@ -360,47 +356,43 @@ class Settings:
         values.read_hosts,
         "HOST",
         default=(),
-        description="Host of any other HTTP service that is recorded and replayed too, intercepted or under /HOST; "
-        "*.NAME is every "
-        "host below it, * every host. In replay what was never recorded is refused.",
+        description="Host of another HTTP service to record and replay, intercepted or under /HOST; *.NAME is every "
+        "host below it, * every host. Replay refuses requests that were not recorded.",
         repeat=True,
     )
     answer_to: tuple[str, ...] = _option(
         values.read_names,
         "NAME",
         default=(),
-        description="Further name of this machine that clients of a port on loopback may use; others are refused, "
-        "since a web "
-        "page can let a name of its own point here.",
+        description="Another name of this machine in requests to a loopback port. Other names are refused, because a "
+        "web page could point its own name here.",
         repeat=True,
     )
     allow_origin: tuple[str, ...] = _option(
         values.read_origins,
         "ORIGIN",
         default=(),
-        description="Origin of a web page that may use the proxy: http://localhost:5173, vscode-webview://*, null. All "
-        "others are "
-        "refused.",
+        description="Origin of web pages that may use the proxy: http://localhost:5173, vscode-webview://*, null. All "
+        "others are refused.",
         repeat=True,
     )
     client_cert: Path | None = _option(
         values.read_place,
         "PATH",
         default=None,
-        description="PEM file with certificate and key for upstreams that ask for one (mTLS), or a folder of HOST.pem.",
+        description="PEM file with certificate and key for upstreams that require mTLS, or a folder of HOST.pem files.",
     )
     allow_live: bool = _option(
         values.read_truth,
         default=False,
-        description="Let clients of a replay proxy open sessions in modes that reach the network.",
+        description="Let clients of a replay proxy open sessions in modes that use the network.",
     )
     live: tuple[Channel, ...] = _option(
         values.read_channels,
         "llm|mcp|http",
         default=(),
-        description="Channel that goes to its real providers or tools in mode replay, while the others are served from "
-        "the recording: "
-        "llm tries another model or prompt on recorded tools. What is live is kept in a cassette of its own, "
+        description="Channel that uses its real providers or tools in mode replay, while other channels are replayed: "
+        "llm tries another model or prompt on recorded tools. Live calls are recorded in their own cassette, "
         "CASSETTE@live-N.",
         repeat=True,
         again=False,
@@ -411,9 +403,8 @@ class Settings:
         values.read_unknown_tool,
         "error|fail|live",
         default=UnknownTool.ERROR,
-        description="With --live: what becomes of a tool's call that no recording answers in this state: the model "
-        "reads an error, the "
-        "run fails, or the real tool is called.",
+        description="With --live, for a tool call that no recording answers in this state: the model reads an error, "
+        "the run fails, or the real tool is called.",
         again=False,
         of_session=True,
         of_live=True,
@@ -422,9 +413,8 @@ class Settings:
         values.read_patterns,
         "NAME",
         default=(),
-        description="With --live: tool, or request as 'POST api.example.com/search*', that changes nothing, so that "
-        "calls may come in "
-        "another order than recorded; * stands for any characters.",
+        description="With --live: a tool, or a request such as 'POST api.example.com/search*', that changes nothing, "
+        "so its calls may come in any order; * stands for any characters.",
         repeat=True,
         again=False,
         of_session=True,
@@ -434,25 +424,23 @@ class Settings:
         values.read_stubs,
         "HOST/PATH=KIND",
         default={},
-        description="Sign-in of your own that replay answers without a recording: token is answered as a token "
-        "endpoint, empty by nothing; * stands for any characters.",
+        description="Your own sign-in endpoint, which replay answers without a recording: like a token endpoint "
+        "(token), or with an empty body (empty); * stands for any characters.",
         repeat=True,
     )
     rate: Mapping[str, str] = _option(
         values.read_rates,
         "[NAME=]N/s|min|h",
         default={},
-        description="Most calls that go to a provider in a while, 60/min for each or openai=60/min for one: further "
-        "ones wait. What is "
-        "replayed is not counted.",
+        description="Maximum rate of live calls: 60/min for each provider, or openai=60/min for one. Further calls "
+        "wait; replayed calls do not count.",
         repeat=True,
     )
     match_credential: bool = _option(
         values.read_truth,
         default=False,
-        description="Make the caller's API key part of a request's identity, as a fingerprint, so that a wrong key "
-        "does not "
-        "get the right key's answer.",
+        description="Make a fingerprint of the caller's API key part of a request's identity, so that a wrong API key "
+        "does not get the right one's answer.",
     )
     fail_on_miss: bool = _option(
         values.read_truth,
@@ -464,35 +452,36 @@ class Settings:
     fail_on_carried: bool = _option(
         values.read_truth,
         default=False,
-        description="End with exit code 7 if an answer was carried under an accepted change.",
+        description="End with exit code 7 if a recorded answer was reused for a changed request, under an accepted "
+        "change.",
         again=False,
         of_session=True,
     )
     fail_on_stale: bool = _option(
         values.read_truth,
         default=False,
-        description="End with exit code 10 if a recording was replayed that is older than --max-age.",
+        description="End with exit code 10 if a recording older than --max-age was replayed.",
         again=False,
         of_session=True,
     )
     strict: bool = _option(
         values.read_truth,
         default=False,
-        description="As --fail-on-miss, and end with exit code 4 also if no request came, a recording was left unused, "
-        "or a hit was bound or carried, not exact.",
+        description="Like --fail-on-miss; also end with exit code 4 if no request came, a recording was not used, or a "
+        "hit was not exact (bound or carried).",
         of_session=True,
     )
     miss_status: int | None = _option(
         values.read_status,
         "400|404|422|501|503",
         default=None,
-        description="HTTP status of a miss, instead of the one that each client takes best (404, 400, 422, 501).",
+        description="HTTP status of a miss; default: the status that each client handles best (404, 400, 422, 501).",
     )
     max_request: int = _option(
         values.read_size,
         "SIZE",
         default=64 << 20,
-        description="Largest request body that is matched against recordings.",
+        description="Largest request body, in bytes, that is compared with recordings.",
     )
     quiet: bool = _option(
         values.read_truth, default=False, description="Print misses and the summary only.", again=False, of_session=True
@@ -503,7 +492,7 @@ class Settings:
     normalize: Normalize = _option(
         read_normalize,
         default=Normalize(),
-        description="Your own rules for what makes two requests the same: ignore, scrub, packs.",
+        description="Your own rules for parts of requests that do not count: ignore, scrub, packs.",
         has_flag=False,
     )
 

@@ -18,9 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def addon(
-    name: str = typer.Argument(
-        "record_replay", help="record_replay, or inject_faults: injected faults, nothing recorded."
-    ),
+    name: str = typer.Argument("record_replay", help="record_replay, or inject_faults, which only injects faults."),
 ) -> None:
     """Print the path of the mitmproxy addon: mitmdump -s "$(llmproxy addon)"."""
     if name not in ADDONS:

@@ -29,7 +29,7 @@ def audit(
     store: Path | None = STORE,
     as_json: bool = typer.Option(False, "--json", help="Print every pair and every difference, as JSON."),
 ) -> None:
-    """Say which recordings count as one request, what served answers differed in from theirs, and why that is sound."""
+    """List recordings that count as one request, and how served requests differed from recorded ones, with reasons."""
     settings = gather({"store": store}).settings
     rules = Rules.from_config(settings.normalize.as_config())
     with open_given(store) as database:

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from llmproxy.scenario.cache_store import CacheEntry, CacheStore
 
 _UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_NAME = typer.Argument(None, metavar="NAME", help="Only what a function with this in its name made.")
+_NAME = typer.Argument(None, metavar="NAME", help="Only results of functions with NAME in their name.")
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
-        help="What @scenario.cache keeps (SCENARIO_CACHE_DIR says where).",
+        help="List or clear the cache of @scenario.cache.",
         no_args_is_help=True,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 
 def stats(as_json: bool = _JSON) -> None:
-    """Show how much is kept, and how often it answered."""
+    """Show the cache's size and number of hits."""
     store = _store()
     found = store.list()
     names = dict(sorted(Counter(each.name for each in found).items()))
@@ -57,11 +57,11 @@ def stats(as_json: bool = _JSON) -> None:
 
 def entries(
     name: str | None = _NAME,
-    limit: int = typer.Option(50, "--limit", "-n", min=1, help="How many, newest first."),
-    values: bool = typer.Option(False, "--values", help="Print the values too."),
+    limit: int = typer.Option(50, "--limit", "-n", min=1, help="Number of results, newest first."),
+    values: bool = typer.Option(False, "--values", help="Also print the values."),
     as_json: bool = _JSON,
 ) -> None:
-    """List what is kept, newest first."""
+    """List cached results, newest first."""
     store = _store()
     found = store.list(name, limit)
     if as_json:
@@ -92,12 +92,12 @@ def _row(each: CacheEntry) -> list[str]:
 
 def clear(
     name: str | None = _NAME,
-    cache_key: str | None = typer.Option(None, "--cache-key", help="Only what was kept under this cache key."),
+    cache_key: str | None = typer.Option(None, "--cache-key", help="Only results with this cache key."),
     older_than: str | None = typer.Option(
-        None, "--older-than", metavar="AGE", help="Only what is older: 90m, 12h, 30d, 2w."
+        None, "--older-than", metavar="AGE", help="Only older results: 90m, 12h, 30d, 2w."
     ),
 ) -> None:
-    """Forget what is kept: all of it, or what the options name."""
+    """Delete cached results: all, or those that options select."""
     before = None if older_than is None else time.time() - _age(older_than)
     store = _store()
     print_line(

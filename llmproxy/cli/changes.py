@@ -46,14 +46,14 @@ def register(app: typer.Typer) -> None:
 def changes(
     ctx: typer.Context,
     words: list[str] = typer.Argument(
-        ..., metavar="-- COMMAND | list | drop NAME", help="What to run; or what to do with accepted changes."
+        ..., metavar="-- COMMAND | list | drop NAME", help="The command to run; `list` or `drop` for accepted changes."
     ),
     markdown: Path | None = typer.Option(
         None, "--markdown", metavar="FILE", help="Add a table for a pull request to this file ($GITHUB_STEP_SUMMARY)."
     ),
 ) -> None:
-    """Say offline what has changed since a command was recorded, whom it touches and what new recordings cost; or list
-    accepted changes, and take them back.
+    """List, offline, what has changed since a command was recorded, what it affects and what new recordings cost; or
+    list accepted changes, and drop them.
     """
     flags = {**flags_of(ctx), "mode": "replay"}
     loaded = gather(flags)

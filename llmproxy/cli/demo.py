@@ -44,12 +44,12 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    ui: bool = typer.Option(False, "--ui", help="Then look at it in the browser, until Ctrl-C."),
+    ui: bool = typer.Option(False, "--ui", help="Then show the recording in the browser, until Ctrl-C."),
     tools: bool = typer.Option(
-        False, "--tools", help="An agent with an MCP server instead: recorded, then all of it dead."
+        False, "--tools", help="Record an agent with an MCP server, then replay without the server."
     ),
 ) -> None:
-    """See a recording replayed to a real SDK client: no key, no network; what it makes lies in a temporary folder."""
+    """Replay a recording to a real SDK client: no key, no network. Its files are in a temporary folder."""
     if tools:
         from llmproxy.cli.parts.demo_tools import show_tools
 

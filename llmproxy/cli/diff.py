@@ -57,12 +57,12 @@ def register(app: typer.Typer) -> None:
 
 def diff(
     old: str = typer.Argument(..., metavar="OLD", help="Number of an interaction; or a cassette, or a cassette file."),
-    new: str = typer.Argument(..., metavar="NEW", help="What to compare it with."),
+    new: str = typer.Argument(..., metavar="NEW", help="The same for the newer one."),
     store: Path | None = STORE,
     form: str = typer.Option("text", "--format", metavar="FORM", help="text (side by side), json or markdown."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     fail_on: str | None = typer.Option(
-        None, "--fail-on", metavar="WHAT", help="End with 1 if the tool `contract` changed, or `any`thing."
+        None, "--fail-on", metavar="WHAT", help="End with 1 if tool calls changed (contract), or anything (any)."
     ),
 ) -> None:
     """Show where two interactions differ, by prompt, tool or message; or two cassettes, by tools, texts, tokens, cost,

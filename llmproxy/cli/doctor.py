@@ -32,8 +32,8 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     ctx: typer.Context,
-    command: list[str] = typer.Argument(None, metavar="-- COMMAND", help="Run it, and see what it does."),
-    pid: int = typer.Option(0, "--pid", metavar="PID", help="Watch an agent that runs already."),
+    command: list[str] = typer.Argument(None, metavar="-- COMMAND", help="The agent's command, to run and observe."),
+    pid: int = typer.Option(0, "--pid", metavar="PID", help="Process id of a running agent to observe."),
 ) -> None:
     """Find out why an agent does not use the proxy, and what to do about it."""
     if command and pid:

@@ -63,19 +63,19 @@ def register(app: typer.Typer) -> None:
 
 
 def drift(
-    cassettes: list[str] = typer.Argument([], metavar="CASSETTE", help="Whose calls; else of the whole store."),
-    calls: int = typer.Option(8, "--calls", min=1, max=1000, metavar="N", help="Recorded calls to ask again."),
+    cassettes: list[str] = typer.Argument([], metavar="CASSETTE", help="Cassettes; default: the whole store."),
+    calls: int = typer.Option(8, "--calls", min=1, max=1000, metavar="N", help="Recorded calls to send again."),
     runs: int = typer.Option(
-        3, "--runs", min=2, max=20, metavar="K", help="Answers for each: without a second one the noise is unknown."
+        3, "--runs", min=2, max=20, metavar="K", help="Answers per call: two or more are needed to measure the noise."
     ),
-    max_cost: str = typer.Option("", "--max-cost", metavar="USD", help="Never spend more than this."),
-    accept: bool = typer.Option(False, "--accept", help="Ask nothing: what was answered last counts as before now."),
+    max_cost: str = typer.Option("", "--max-cost", metavar="USD", help="Maximum cost."),
+    accept: bool = typer.Option(False, "--accept", help="Send nothing: make the last answers the new baseline."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     store: Path | None = STORE,
-    upstream: list[str] = typer.Option([], "--upstream", metavar="NAME=URL", help="Ask there, as in `llmproxy start`."),
+    upstream: list[str] = typer.Option([], "--upstream", metavar="NAME=URL", help="Base URL, as in `llmproxy start`."),
 ) -> None:
-    """Ask recorded requests again, and say whether the model still answers so: is a request refused, a shape or a
-    behavior another one? Costs money; needs the providers' keys.
+    """Send recorded requests again, and report refused requests and answers of another form or behavior. Costs money;
+    needs the providers' keys.
 
     Ends with 0 (no drift seen), 8 (drift) or 9 (could not tell).
     """  # fmt: skip

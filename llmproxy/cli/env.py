@@ -29,15 +29,15 @@ def register(app: typer.Typer) -> None:
 
 def env(
     url: str = typer.Option(
-        "", "--url", metavar="URL", help="Where the proxy runs. [LLMPROXY_URL; default as `llmproxy start`]"
+        "", "--url", metavar="URL", help="URL of the proxy. [LLMPROXY_URL; default as `llmproxy start`]"
     ),
     session: str = typer.Option(
-        "", "--session", metavar="NAME", help="Session that the base URLs name; default the proxy's own cassette."
+        "", "--session", metavar="NAME", help="Session in the base URLs; default: the proxy's own cassette."
     ),
-    form: str = typer.Option("sh", "--format", metavar="sh|fish|powershell|dotenv|json", help="How to write them."),
-    unset: bool = typer.Option(False, "--unset", help="Print what takes them away again."),
+    form: str = typer.Option("sh", "--format", metavar="sh|fish|powershell|dotenv|json", help="Output format."),
+    unset: bool = typer.Option(False, "--unset", help="Print commands that unset the variables."),
     intercept: bool = typer.Option(
-        False, "--intercept", help="Proxy and certificate variables as well, for a proxy with --forward."
+        False, "--intercept", help="Also print proxy and certificate variables, for a proxy with --forward."
     ),
 ) -> None:
     """Print the variables that send SDKs to a running proxy: eval "$(llmproxy env)"."""

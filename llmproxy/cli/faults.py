@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
 
 
 def faults(
-    name: str = typer.Argument("", metavar="KIND|PRESET", help="A preset is printed as a file to start from."),
+    name: str = typer.Argument("", metavar="KIND|PRESET", help="A kind; or a preset, printed as a file to edit."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """List the kinds of injected faults and the presets, with an example each; or print one."""
@@ -31,7 +31,9 @@ def faults(
         dump({"kinds": rows, "presets": {} if name else dict(PRESETS)})
         return
     if not name:
-        print_line("Kinds:  llmproxy run --faults KIND -- COMMAND  meets each call once,  KIND@3  the third call only")
+        print_line(
+            "Kinds:  llmproxy run --faults KIND -- COMMAND  affects each call once,  KIND@3  only the third call"
+        )
     for kind in kinds:
         print_line("\n".join(_lines(kind)))
     if name:
@@ -49,7 +51,7 @@ def _lines(kind: FaultKind) -> list[str]:
     takes = "".join(f", {name}: {value:g}" for name, value in kind.defaults.items())
     return [
         f"\n  {kind.name:<21}{kind.about}",
-        f"  {'a sound agent':<21}{kind.sound}",
+        f"  {'a robust agent':<21}{kind.sound}",
         f"  {'example':<21}- {{kind: {kind.name}{takes}, call: 2}}",
         *(f"  {'':<21}    {each.name}: {each.about}" for each in kind.takes),
     ]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _FILES = typer.Argument(..., metavar="FILE", help="Files of recordings, or folders of them.")
 _UPSTREAM = typer.Option(
-    None, "--upstream", metavar="NAME=URL", help="Base URL of a provider: what was recorded there is imported as NAME."
+    None, "--upstream", metavar="NAME=URL", help="Base URL of a provider: recordings of this URL are imported as NAME."
 )
 TRACES = ("spans", "otlp")
 _WRITTEN = (*(row.name for row in FORMATS.values() if row.writes), *TRACES, "html")
@@ -63,11 +63,11 @@ def import_(
         None,
         "--cassette",
         metavar="NAME",
-        help="Put everything into this cassette; default: one for each file, named as our YAML says inside, else like "
-        "the file.",
+        help="Import everything into this cassette; default: one per file, with the name in llmproxy's YAML, else the "
+        "file's name.",
     ),
     form: str | None = typer.Option(
-        None, "--format", metavar="|".join(FORMATS), help="What the files are; default: told from their content."
+        None, "--format", metavar="|".join(FORMATS), help="Format of the files; default: detected from their content."
     ),
     upstream: list[str] | None = _UPSTREAM,
     model: list[str] = typer.Option(
@@ -105,10 +105,10 @@ def import_(
 
 def export(
     file: str = typer.Argument(
-        ..., metavar="FILE", help="The file to write, - is standard output; with --all the folder."
+        ..., metavar="FILE", help="The file to write (- for standard output); with --all, the folder."
     ),
     cassette: str | None = typer.Option(
-        None, "--cassette", metavar="NAME", autocompletion=complete_cassettes, help="Which cassette."
+        None, "--cassette", metavar="NAME", autocompletion=complete_cassettes, help="Name of the cassette."
     ),
     sample: int | None = typer.Option(None, "--sample", metavar="N", help="Only this sample; default: all."),
     store: Path | None = STORE,
@@ -118,7 +118,7 @@ def export(
         metavar="|".join(_WRITTEN),
         help="What to write; default: by the file's name (.har, .jsonl, .html, else vcrpy's YAML), review with --all.",
     ),
-    everything: bool = typer.Option(False, "--all", help="Every cassette, a file each, as --cassette-dir keeps them."),
+    everything: bool = typer.Option(False, "--all", help="Export every cassette, each to its own file."),
     force: bool = typer.Option(
         False, "--force", help="Overwrite a file that is damaged or that llmproxy did not write."
     ),
@@ -214,9 +214,9 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
 
 
 def textconv(
-    file: Path = typer.Argument(..., metavar="STORE", help="A store; git gives the path of a version of it."),
+    file: Path = typer.Argument(..., metavar="STORE", help="A store; git passes the path of one version."),
 ) -> None:
-    """Print everything live in a store as text for review: for `git diff` on llmproxy.db."""
+    """Print all current recordings of a store as text, for `git diff` on llmproxy.db."""
     no_url(file)
     with open_store(file, writable=False, now=time.time) as database:
         for name in dict.fromkeys(info.name for info in database.cassettes() if info.live):

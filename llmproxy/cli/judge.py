@@ -26,7 +26,7 @@ _SHOWN = 20
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
-        help="Compare a judge with people and with itself.",
+        help="Compare a judge's verdicts with human labels.",
         no_args_is_help=True,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _group() -> None:
-    """Compare a judge with people and with itself."""
+    """Compare a judge's verdicts with human labels."""
 
 
 def calibrate(
@@ -45,24 +45,22 @@ def calibrate(
     model: str = typer.Option(
         ..., "--model", "-m", autocompletion=models, help="The judge's model, as litellm names it: openai/gpt-4.1-mini."
     ),
-    repeats: int = typer.Option(3, "--repeats", "-r", min=1, help="Looks at each conversation."),
-    order: bool = typer.Option(True, "--order/--no-order", help="Look once more with the criteria reversed."),
-    judges: int = typer.Option(1, "--judges", min=1, help="Judges that vote in each look."),
-    vote: str = typer.Option("majority", "--vote", help="majority, unanimous or confirm-on-fail."),
-    temperature: float | None = typer.Option(None, "--temperature", help="Of the judge."),
+    repeats: int = typer.Option(3, "--repeats", "-r", min=1, help="Verdicts per conversation."),
+    order: bool = typer.Option(True, "--order/--no-order", help="Judge once more with the criteria in reverse order."),
+    judges: int = typer.Option(1, "--judges", min=1, help="Number of judges that vote on each verdict."),
+    vote: str = typer.Option("majority", "--vote", help="How judges vote: majority, unanimous or confirm-on-fail."),
+    temperature: float | None = typer.Option(None, "--temperature", help="The judge's temperature."),
     system_prompt: Path | None = typer.Option(None, "--system-prompt", help="File with the judge's instructions."),
-    proxy: str | None = typer.Option(None, "--proxy", help="Record or replay there; LLMPROXY_URL if not given."),
-    mode: str | None = typer.Option(None, "--mode", help="Of the sessions at the proxy."),
-    concurrency: int = typer.Option(8, "--concurrency", min=1, help="Looks at a time."),
-    seed: int = typer.Option(0, "--seed", help="Of the resampling."),
+    proxy: str | None = typer.Option(None, "--proxy", help="Proxy that records or replays; default: LLMPROXY_URL."),
+    mode: str | None = typer.Option(None, "--mode", help="Mode of the sessions at the proxy."),
+    concurrency: int = typer.Option(8, "--concurrency", min=1, help="Number of parallel requests."),
+    seed: int = typer.Option(0, "--seed", help="Random seed of the bootstrap intervals."),
     min_kappa: float | None = typer.Option(
-        None, "--min-kappa", help="End with 1 below it, and where kappa is undefined."
+        None, "--min-kappa", help="End with exit code 1 if kappa is lower or undefined."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Let a judge decide about conversations that people labelled. Told are agreement, kappa, flips on order and
-    repetition.
-    """
+    """Compare a judge's verdicts with human labels. It prints agreement, kappa, and how often verdicts change."""
     from llmproxy.scenario.lab.calibration import calibrate as measured, count_judge_calls
     from llmproxy.scenario.lab.labels import read_labels
 

@@ -28,9 +28,9 @@ def label(
         metavar="RUN",
         help="A report of tests (--report json=FILE), or the id of a run of the last `llmproxy test`.",
     ),
-    run: str = typer.Option("", "--run", help="Only the run of this id; its beginning is enough."),
+    run: str = typer.Option("", "--run", help="Only the run with this id, or with an id that begins so."),
     criterion: list[str] = typer.Option(
-        [], "--criterion", "-c", help="Label this instead of the judge's criteria; may be repeated."
+        [], "--criterion", "-c", help="Label this criterion instead of the judge's criteria; may be repeated."
     ),
     out: Path = typer.Option(Path("labels.jsonl"), "--out", "-o", help="Add the labels to this file."),
 ) -> None:

@@ -56,21 +56,21 @@ def register(app: typer.Typer) -> None:
 def learn(
     ctx: typer.Context,
     recording: str = typer.Argument(
-        ..., metavar="CASSETTE", autocompletion=complete_cassettes, help="The recording that is to fit other runs."
+        ..., metavar="CASSETTE", autocompletion=complete_cassettes, help="The recording that other runs shall replay."
     ),
-    command: list[str] = typer.Argument(None, metavar="-- COMMAND", help="The agent, as it was recorded."),
+    command: list[str] = typer.Argument(None, metavar="-- COMMAND", help="The agent's command, as it was recorded."),
     accept: bool = typer.Option(
-        False, "--accept", help="Take what is plain (uuid, hex, time, duration) without a question."
+        False, "--accept", help="Accept obvious values (uuid, hex, time, duration) without asking."
     ),
-    take: list[str] = typer.Option([], "--take", metavar="NAME", help="Take this one too: a number or a name. Repeat."),
+    take: list[str] = typer.Option([], "--take", metavar="NAME", help="Also accept this number or name. Repeatable."),
     keep_timezone: bool = typer.Option(
-        False, "--keep-timezone", help="Try it in this time zone, even on the day of the recording."
+        False, "--keep-timezone", help="Run the trial in this machine's time zone, even on the day of the recording."
     ),
     drop: list[str] = typer.Option(
-        [], "--drop", metavar="NAME", help="Forget a volatile field that the cassette has. Repeat."
+        [], "--drop", metavar="NAME", help="Remove a volatile field of the cassette. Repeatable."
     ),
 ) -> None:
-    """Learn from a trial, or from two recordings, which values of tools vary from run to run."""
+    """Learn which values in tool results vary from run to run, from a trial run or from two recordings."""
     if found := next((name for name in _CI if os.environ.get(name)), ""):
         raise SettingsError(
             f"learn asks a person what may vary, and this is CI ({found} is set).",

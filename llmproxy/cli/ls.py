@@ -38,17 +38,17 @@ def register(app: typer.Typer) -> None:
 
 def ls(
     what: str | None = typer.Argument(
-        None, metavar="CASSETTE", autocompletion=complete_cassettes, help="Only this cassette, as --cassette says it."
+        None, metavar="CASSETTE", autocompletion=complete_cassettes, help="Only this cassette, like --cassette."
     ),
     store: Path | None = STORE,
     cassette: str | None = typer.Option(
         None, "--cassette", metavar="NAME", autocompletion=complete_cassettes, help="Only this cassette."
     ),
     channel: Channel | None = typer.Option(
-        None, "--channel", help="Only what is about models (llm), servers of tools (mcp), or other services (http)."
+        None, "--channel", help="Only calls to models (llm), MCP servers (mcp), or other services (http)."
     ),
-    limit: int = typer.Option(50, "--limit", min=0, help="Show the last so many interactions; 0 for all."),
-    superseded: bool = typer.Option(False, "--superseded", help="Also those that a newer recording replaced."),
+    limit: int = typer.Option(50, "--limit", min=0, help="Number of interactions to show, the last ones; 0 for all."),
+    superseded: bool = typer.Option(False, "--superseded", help="Also show recordings that a newer one replaced."),
     as_json: bool = _JSON,
 ) -> None:
     """List cassettes and the interactions recorded in them."""
@@ -198,11 +198,11 @@ SHOWN_FAULTS = 20
 
 
 def why(
-    number: int = typer.Option(1, "-n", min=1, help="Show the last so many misses."),
+    number: int = typer.Option(1, "-n", min=1, help="Number of misses to show, the last ones."),
     store: Path | None = STORE,
     as_json: bool = _JSON,
 ) -> None:
-    """Say why the last requests were refused: what was nearest, where it differs, what to type."""
+    """Explain why the last requests were refused: the nearest recording, the differences, and what to type."""
     from llmproxy.core.sessions.journal import read_injected, read_misses
     from llmproxy.core.store.file.connect import advise_missing
 

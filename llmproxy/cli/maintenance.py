@@ -52,10 +52,10 @@ def verify(
         None, metavar="PATH", help="Stores, cassette files, folders of them; default: the store."
     ),
     store: Path | None = STORE,
-    cassette: str | None = typer.Option(None, "--cassette", metavar="NAME", help="Only of this cassette."),
-    rekey: bool = typer.Option(False, "--rekey", help="Give each recording its key under the rules of today."),
+    cassette: str | None = typer.Option(None, "--cassette", metavar="NAME", help="Only this cassette."),
+    rekey: bool = typer.Option(False, "--rekey", help="Replace stored keys by keys under the current rules."),
 ) -> None:
-    """Check every recording: the file, each body's hash, and each key under the rules of today."""
+    """Check every recording: the file, each body's hash, and each key under the current rules."""
     if rekey and cassette is not None:
         raise SettingsError("--rekey derives the keys of a whole store: leave --cassette out.")
     settings = gather({"store": store}).settings
@@ -83,21 +83,21 @@ def verify(
 def prune(
     paths: list[Path] | None = typer.Argument(None, metavar="STORE", help="Default: the store."),
     store: Path | None = STORE,
-    superseded: bool = typer.Option(False, "--superseded", help="What a newer recording replaced (the default)."),
-    unused: bool = typer.Option(False, "--unused", help="What the last run had at hand and did not use."),
+    superseded: bool = typer.Option(False, "--superseded", help="Recordings that a newer one replaced (the default)."),
+    unused: bool = typer.Option(False, "--unused", help="Recordings of the last run's cassettes that it did not use."),
     cassette: str | None = typer.Option(
         None,
         "--cassette",
         metavar="NAME",
         autocompletion=complete_cassettes,
-        help="Only of this cassette; alone: all of it.",
+        help="Only this cassette; without other options: all of it.",
     ),
     older_than: float | None = typer.Option(
-        None, "--older-than", metavar="DAYS", min=0, help="Only what was recorded longer ago; alone: all that is older."
+        None, "--older-than", metavar="DAYS", min=0, help="Only older recordings; without other options: all of them."
     ),
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
 ) -> None:
-    """Delete recordings that are not wanted any more, after saying which and asking."""
+    """Delete replaced, unused or old recordings, after showing them and asking."""
     asked = ToKeep(superseded, unused, cassette, older_than, yes)
     places = paths or [store_path(store)]
     if cassette is not None:
@@ -176,10 +176,10 @@ def rm(
         help="Cassettes, samples of them (NAME~2), numbers of interactions.",
     ),
     store: Path | None = STORE,
-    cassette: bool = typer.Option(False, "--cassette", help="Numbers are names of cassettes too."),
+    cassette: bool = typer.Option(False, "--cassette", help="Treat numbers as names of cassettes."),
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
 ) -> None:
-    """Delete cassettes or single interactions, after saying what goes and asking."""
+    """Delete cassettes or single interactions, after showing them and asking."""
     with open_given(store, writable=True) as database:
         numbers = [] if cassette else [typed for typed in what if is_number(typed)]
         rows = database.summaries(None, superseded=True) if numbers else []
@@ -210,9 +210,9 @@ def _with_id(rows: Collection[RowSummary], typed: str, database: Store) -> RowSu
 
 def rename(
     old: str = typer.Argument(
-        ..., metavar="CASSETTE", autocompletion=complete_cassettes, help="As it is called now, with all its samples."
+        ..., metavar="CASSETTE", autocompletion=complete_cassettes, help="The current name; all samples are renamed."
     ),
-    new: str = typer.Argument(..., metavar="NAME", help="As it shall be called."),
+    new: str = typer.Argument(..., metavar="NAME", help="The new name."),
     store: Path | None = STORE,
 ) -> None:
     """Give a cassette another name."""

@@ -57,9 +57,9 @@ def register(app: typer.Typer) -> None:
 
 def mcp(
     ctx: typer.Context,
-    name: str = typer.Option("", "--name", help="Name of the server in recordings. [made of its command]"),
-    proxy: str = typer.Option("", "--proxy", metavar="URL", help=f"A proxy that runs. [{URL_VARIABLE}]"),
-    session: str = typer.Option("", "--session", metavar="NAME", help=f"Session of that proxy. [{RUN_VARIABLE}]"),
+    name: str = typer.Option("", "--name", help="Name of the server in recordings. [derived from its command]"),
+    proxy: str = typer.Option("", "--proxy", metavar="URL", help=f"URL of a running proxy. [{URL_VARIABLE}]"),
+    session: str = typer.Option("", "--session", metavar="NAME", help=f"Session at that proxy. [{RUN_VARIABLE}]"),
     mode: str | None = typer.Option(None, "--mode", help="Without a proxy: replay, auto, record, once or passthrough."),
     cassette: str | None = typer.Option(None, "--cassette", metavar="NAME", help="Without a proxy: the cassette."),
     store: Path | None = STORE,
@@ -67,7 +67,7 @@ def mcp(
         None, "--faults", metavar="FILE|PRESET", help="Without a proxy: injected faults; `llmproxy faults` lists them."
     ),
 ) -> None:
-    """Stand before an MCP server over stdio: its calls are replayed, or recorded. In replay it is never started."""
+    """Record or replay the calls of a client to an MCP stdio server. A replay does not start the server."""
     if ctx.invoked_subcommand is not None:
         return
     from llmproxy.client.tools.shim.command import ShimOptions, stand
@@ -85,13 +85,13 @@ def mcp(
 def serve(
     ctx: typer.Context,
     what: str = typer.Argument(
-        "", metavar="STORE|CASSETTE", help="A store: a file or a URL; else the cassette that is meant."
+        "", metavar="STORE|CASSETTE", help="A store (a file or a URL), or the name of a cassette."
     ),
     store: Path | None = STORE,
-    write: bool = typer.Option(False, "--write", help="Offer the tools that change recordings as well."),
+    write: bool = typer.Option(False, "--write", help="Also offer tools that change recordings."),
 ) -> None:
-    """Serve recordings to a coding agent, as an MCP server. It speaks over stdio; behind -- stands the agent that it
-    may replay.
+    """Serve recordings to a coding agent, as an MCP server over stdio. After --, give the agent that the tool `replay`
+    may run.
     """
     from llmproxy.client.tools.mcp_server import serve as serve_tools
     from llmproxy.client.tools.mcp_tools import ServerOptions

@@ -42,13 +42,13 @@ def merge(
     ),
     report: list[str] = typer.Option([], "--report", metavar="KIND=FILE", help=f"{CHOICES}; may be repeated."),
     store: Path | None = typer.Option(
-        None, "--store", metavar="PATH", help="Write the recordings of all stores to this new one."
+        None, "--store", metavar="PATH", help="Write the recordings of all stores to this new store."
     ),
     cassette_dir: Path | None = typer.Option(
-        None, "--cassette-dir", metavar="DIR", help="Bring the cassette files of all folders into this one."
+        None, "--cassette-dir", metavar="DIR", help="Write the merged cassette files to this folder."
     ),
 ) -> None:
-    """Put the parts of a test (`llmproxy test --shard 3/10`) together, as if it had been one."""
+    """Merge the parts of a test (`llmproxy test --shard 3/10`) into the result of one test."""
     if not (report or store or cassette_dir):
         raise SettingsError(
             "merge was not told what to write.",

@@ -17,10 +17,10 @@ from llmproxy.errors import SettingsError
 from llmproxy.protocol import DEFAULT_STORE
 from llmproxy.store_server import server_of, show_store
 
-_NAMES = typer.Argument(..., metavar="CASSETTE", help="Which cassettes.")
-_FILE = typer.Option(Path(DEFAULT_STORE), "--file", metavar="PATH", help="The store in a file.")
-_AS = typer.Option(None, "--as", metavar="NAME", help="Its name there; default: the same.")
-_REPLACE = typer.Option(False, "--replace", help="Replace a cassette of that name which says something else.")
+_NAMES = typer.Argument(..., metavar="CASSETTE", help="Names of cassettes.")
+_FILE = typer.Option(Path(DEFAULT_STORE), "--file", metavar="PATH", help="The SQLite store.")
+_AS = typer.Option(None, "--as", metavar="NAME", help="Name of the copy; default: the same.")
+_REPLACE = typer.Option(False, "--replace", help="Replace a different cassette of the same name.")
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +35,7 @@ def push(
     new: str | None = _AS,
     instead: bool = _REPLACE,
 ) -> None:
-    """Bring cassettes of a file to the team's server, which --store or LLMPROXY_STORE names."""
+    """Copy cassettes from a file to the team's server, which --store or LLMPROXY_STORE names."""
     _copy(names, store, file, new, instead=instead, there=True)
 
 
@@ -46,7 +46,7 @@ def pull(
     new: str | None = _AS,
     instead: bool = _REPLACE,
 ) -> None:
-    """Bring cassettes of the team's server, which --store or LLMPROXY_STORE names, into a file."""
+    """Copy cassettes from the team's server, which --store or LLMPROXY_STORE names, into a file."""
     _copy(names, store, file, new, instead=instead, there=False)
 
 

@@ -49,30 +49,30 @@ def register(app: typer.Typer) -> None:
 
 def replay(
     ctx: typer.Context,
-    command: list[str] = typer.Argument(..., metavar="-- COMMAND", help="The agent, with its own options."),
+    command: list[str] = typer.Argument(..., metavar="-- COMMAND", help="The agent's command, with its options."),
     override_tool: list[str] = typer.Option(
         [],
         "--override-tool",
         metavar="NAME=RESULT",
-        help="What a tool is to have returned; NAME#2 for its second call. Repeatable.",
+        help="Result of this tool, instead of the recorded one; NAME#2 for its second call. Repeatable.",
     ),
     override_llm: list[str] = typer.Option(
         [],
         "--override-llm",
         metavar="N=ANSWER",
-        help="What the model is to answer to the agent's call N, from 0. Repeatable.",
+        help="Answer to the agent's call N, from 0, instead of the recorded one. Repeatable.",
     ),
     live: bool = typer.Option(
-        False, "--live", help="Go on with the provider where the run differs, and record that as a fork."
+        False, "--live", help="Send requests to the provider once the run differs, and record them as a fork."
     ),
     from_: int | None = typer.Option(
         None, "--from", metavar="N", min=1, help="With --live: fork at the agent's request N, from 1."
     ),
     as_: str | None = typer.Option(
-        None, "--as", metavar="NAME", help="With --live: the fork's cassette, else CASSETTE@fork-N."
+        None, "--as", metavar="NAME", help="With --live: name of the fork's cassette; default: CASSETTE@fork-N."
     ),
 ) -> None:
-    """Run an agent on its recording, with results of tools or answers of the model overridden."""
+    """Run an agent on its recording, with tool results or model answers overridden."""
     from llmproxy.core.forks.overrides import parse_overrides
 
     if not live and (from_ is not None or as_ is not None):
@@ -186,17 +186,17 @@ def fork(
         ...,
         metavar="CASSETTE",
         autocompletion=complete_cassettes,
-        help="The cassette to begin with; NAME~2 for its second sample.",
+        help="The cassette to copy from; NAME~2 for its second sample.",
     ),
     at: int | None = typer.Option(
-        None, "--at", metavar="N", min=1, help="Take its first N interactions; all by default."
+        None, "--at", metavar="N", min=1, help="Copy the first N interactions; default: all."
     ),
     as_: str | None = typer.Option(
-        None, "--as", metavar="NAME", help="Name of the new cassette, else CASSETTE@fork-N."
+        None, "--as", metavar="NAME", help="Name of the new cassette; default: CASSETTE@fork-N."
     ),
     store: Path | None = STORE,
 ) -> None:
-    """Make a new cassette that begins as another one does."""
+    """Make a new cassette that begins like another one."""
     import platform
 
     from llmproxy.core.forks.table import by_hand

@@ -61,15 +61,15 @@ def rerecord(
     words: list[str] = typer.Argument(
         ...,
         metavar="ID... [-- COMMAND]",
-        help="Interactions, by `llmproxy ls`; what to run, so that what follows from new answers is asked as well.",
+        help="Interactions, by `llmproxy ls`. With a command, requests that depend on new answers are recorded, too.",
     ),
     changed: bool = typer.Option(
-        False, "--changed", help="Run a command on its recording, and ask only what has changed since."
+        False, "--changed", help="Run a command on its recording, and record only changed requests again."
     ),
-    change: list[str] = typer.Option([], "--change", metavar="NAME", help="With --changed: only this change. Repeat."),
+    change: list[str] = typer.Option([], "--change", metavar="NAME", help="With --changed: this change only. Repeats."),
 ) -> None:
-    """Ask recorded questions again, with the environment's credentials, and keep the new answers instead; or all that
-    has changed since a command was recorded.
+    """Record requests again, with the environment's credentials: single interactions, or all that has changed since a
+    command was recorded.
     """
     numbers = list(takewhile(is_number, words))
     command = tuple(words[len(numbers) :])

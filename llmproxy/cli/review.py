@@ -29,8 +29,8 @@ from llmproxy.report.changes import ChangeGroup, read_changes
 if TYPE_CHECKING:
     from llmproxy.settings import Loaded
 
-_CASSETTES = typer.Option(None, "--cassette-dir", metavar="DIR", help="Folder of the cassettes' files.")
-_UNTIL = typer.Option("", "--until", metavar="DAY", help="The last day on which it holds, such as 2027-01-31.")
+_CASSETTES = typer.Option(None, "--cassette-dir", metavar="DIR", help="Folder of the cassette files.")
+_UNTIL = typer.Option("", "--until", metavar="DAY", help="Last day of the acceptance, such as 2027-01-31.")
 _WHEN = typer.Option(
     "", "--when", metavar="CLIENT>=VERSION", help="Only for requests of this client, such as claude-code>=2.1.332."
 )
@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 def review(
     store: Path | None = STORE, cassette_dir: Path | None = _CASSETTES, until: str = _UNTIL, when: str = _WHEN
 ) -> None:
-    """Walk through pending changes at the terminal: keep the answers, record anew, skip, see the difference."""
+    """Decide on each pending change at the terminal: keep the answers, record again, skip, or show the difference."""
     loaded, pending = _load(store, cassette_dir)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         typed = suggest_command(f"accept {pending[0].name}", loaded.settings.store)
@@ -70,14 +70,14 @@ def review(
 
 def accept(
     names: list[str] = typer.Argument(None, metavar="NAME...", help="Changes, as `llmproxy changes` names them."),
-    client: str = typer.Option("", "--client", metavar="NAME", help="All that a client itself changed."),
+    client: str = typer.Option("", "--client", metavar="NAME", help="Accept all changes that this client itself made."),
     store: Path | None = STORE,
     cassette_dir: Path | None = _CASSETTES,
     until: str = _UNTIL,
     when: str = _WHEN,
     whole: bool = typer.Option(False, "--all", help="With --client: print each change, not only their groups."),
 ) -> None:
-    """Keep the recorded answers although these have changed; written into the cassettes that were seen with it."""
+    """Accept changes: keep the recorded answers. llmproxy writes the acceptance into the affected cassettes."""
     loaded, pending = _load(store, cassette_dir)
     if bool(names) == bool(client):
         raise SettingsError("say which changes: NAME..., or --client NAME for all that a client itself changed.")

@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
 
 def run(
     ctx: typer.Context,
-    command: list[str] = typer.Argument(..., metavar="-- COMMAND", help="What to run, with its own options."),
+    command: list[str] = typer.Argument(..., metavar="-- COMMAND", help="The command to run, with its options."),
 ) -> None:
     """Run a command with the proxy: its LLM calls are replayed, or recorded."""
     options = options_of(ctx)

@@ -51,9 +51,9 @@ def scan(
     ),
     store: Path | None = STORE,
 ) -> None:
-    """Find secrets in stores, cassettes and reports that exist, by today's rules, and say how to take them out.
+    """Find secrets in existing stores, cassettes and reports, by the current rules, and explain how to remove them.
 
-    It also names the people whom git output in them mentions.
+    It also lists people's names in recorded git output.
     """
     given = list(paths or [store_path(store)])
     redactor, looked = Redactor(), 0

@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
 
 def settings(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
-    """Show every option: its value, where the value came from, its environment variable."""
+    """Show every option: its value, the value's source, its environment variable."""
     loaded = gather({})
     if as_json:
         values = asdict(loaded.settings)

@@ -40,18 +40,18 @@ def show(
         ...,
         metavar="ID|CASSETTE",
         autocompletion=complete_cassettes,
-        help="Number of an interaction, see `llmproxy ls`; or a cassette, NAME~2 for its second sample.",
+        help="Number of an interaction (see `llmproxy ls`), or a cassette; NAME~2 for its second sample.",
     ),
     store: Path | None = STORE,
-    cassette: bool = typer.Option(False, "--cassette", help="It is a cassette's name, even if it is a number."),
-    raw: bool = typer.Option(False, "--raw", help="Write the exact bytes of the answer's body, nothing else."),
-    request: bool = typer.Option(False, "--request", help="With --raw: those of the request's body."),
+    cassette: bool = typer.Option(False, "--cassette", help="Treat a number as a cassette's name."),
+    raw: bool = typer.Option(False, "--raw", help="Write only the exact bytes of the response body."),
+    request: bool = typer.Option(False, "--request", help="With --raw: write the request body instead."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     descriptor: Path | None = typer.Option(
         None,
         "--descriptor",
         metavar="FILE",
-        help="Read gRPC by this file (protoc --descriptor_set_out).",
+        help="Decode gRPC messages with this file (protoc --descriptor_set_out).",
     ),
 ) -> None:
     """Show an interaction (the conversation, the answer, tool calls, tokens, timing), or a whole cassette as a

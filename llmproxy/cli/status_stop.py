@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PATIENCE = 20.0
 """Seconds that a proxy gets to end: open answers may take some of them."""
 LOOK = 0.05
-_URL = typer.Option("", "--url", metavar="URL", help="Where it runs. [LLMPROXY_URL; default as `llmproxy start`]")
+_URL = typer.Option("", "--url", metavar="URL", help="URL of the proxy. [LLMPROXY_URL; default as `llmproxy start`]")
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(url: str = _URL) -> None:
-    """Say whether a proxy runs, in which mode, and what its sessions came to so far."""
+    """Show whether a proxy runs, its mode, and the counts of its sessions so far."""
     from llmproxy.client.reports import one_line
 
     control = _control(url)
@@ -39,7 +39,7 @@ def status(url: str = _URL) -> None:
 
 
 def stop(url: str = _URL) -> None:
-    """End a running proxy in order: open answers may finish, recordings are kept.
+    """Stop a running proxy, after open answers have finished; recordings are kept.
 
     The exit code is the proxy's own: 0, 3 if a recording was lost, 4 with --fail-on-miss or --strict.
     """

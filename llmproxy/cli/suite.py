@@ -30,7 +30,7 @@ _PATHS = typer.Argument(None, metavar="SUITE", help="Files, folders, globs. Defa
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Look at YAML suites without running them, and make new ones.")
+    group = typer.Typer(no_args_is_help=True, help="Check and list YAML suites without running them, or make one.")
     group.command("validate")(validate)
     group.command("schema")(schema)
     group.command("list")(list_cases)
@@ -45,7 +45,7 @@ def _load_suites(paths: Sequence[str] | None) -> LoadedSuites:
 
 
 def validate(paths: list[str] = _PATHS) -> None:
-    """Check suites: every mistake with file, line and column. Also told is what is allowed but probably not meant."""
+    """Check suites: every mistake with file, line and column. Warnings show what is allowed but probably a mistake."""
     loaded = _load_suites(paths)
     from llmproxy.scenario.agents.config import agent_from
     from llmproxy.suite.run.run_context import locate_errors
@@ -72,10 +72,10 @@ def list_cases(
     paths: list[str] = _PATHS,
     tags: str = typer.Option("", "--tags", metavar="EXPRESSION", help='Scenarios by tags: "smoke and not slow".'),
     tag: list[str] = typer.Option(
-        [], "--tag", metavar="TAG", help="Scenarios with this tag; repeated: with all of them."
+        [], "--tag", metavar="TAG", help="Scenarios with this tag; repeat for several tags, all required."
     ),
-    grep: str = typer.Option("", "--grep", metavar="TEXT", help="Scenarios with this in id, name or description."),
-    as_json: bool = typer.Option(False, "--json", help="As JSON."),
+    grep: str = typer.Option("", "--grep", metavar="TEXT", help="Scenarios with TEXT in id, name or description."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """List scenarios: id, name, tags, runs, and their recordings."""
     from llmproxy.suite.selection import SelectionOptions, cassette_name, select
@@ -112,13 +112,13 @@ def from_session(
     ctx: typer.Context,
     name: str = typer.Argument(..., metavar="NAME", help="The recorded cassette (see `llmproxy ls`)."),
     output: str = typer.Option(
-        "", "--output", "-o", metavar="FILE", help="Where to write. Default: tests/NAME.suite.yaml."
+        "", "--output", "-o", metavar="FILE", help="File to write. Default: tests/NAME.suite.yaml."
     ),
     agent: str = typer.Option("", "--agent", metavar="AGENT", help="URL, command, module:function or YAML."),
-    sample: int = typer.Option(1, "--sample", min=1, help="Which sample of the recording."),
-    force: bool = typer.Option(False, "--force", help="Write over a file that is there."),
+    sample: int = typer.Option(1, "--sample", min=1, help="Sample of the recording."),
+    force: bool = typer.Option(False, "--force", help="Overwrite an existing file."),
 ) -> None:
-    """Make a suite of a recorded conversation. It passes in replay at once."""
+    """Make a suite from a recorded conversation. It passes in replay at once."""
     from llmproxy.suite.make import place_agent, suite_of
     from llmproxy.suite.project import read_description
     from llmproxy.suite.selection import cassette_name

@@ -65,18 +65,18 @@ def run_tests(
     ),
     tags: str = typer.Option("", "--tags", metavar="EXPRESSION", help='Scenarios by tags: "smoke and not slow".'),
     tag: list[str] = typer.Option(
-        [], "--tag", metavar="TAG", help="Scenarios with this tag; repeated: with all of them."
+        [], "--tag", metavar="TAG", help="Scenarios with this tag; repeat for several tags, all required."
     ),
-    ids: list[str] = typer.Option([], "--id", metavar="ID", help="This scenario; repeated: any of them."),
-    grep: str = typer.Option("", "--grep", metavar="TEXT", help="Scenarios with this in id, name or description."),
-    step: str = typer.Option("", "--step", metavar="LABEL", help="Run up to this step."),
-    runs: int = typer.Option(None, "--runs", min=1, metavar="N", help="Executions of each scenario."),
+    ids: list[str] = typer.Option([], "--id", metavar="ID", help="This scenario; repeat for several."),
+    grep: str = typer.Option("", "--grep", metavar="TEXT", help="Scenarios with TEXT in id, name or description."),
+    step: str = typer.Option("", "--step", metavar="LABEL", help="Scenarios with this step, run up to it."),
+    runs: int = typer.Option(None, "--runs", min=1, metavar="N", help="Number of runs of each scenario."),
     parallel: int = typer.Option(
         None,
         "--parallel",
         min=1,
         metavar="N",
-        help="Runs at the same time, where they do not disturb each other; default 1, on a cluster all.",
+        help="Number of parallel runs, if they are independent; default: 1, on a cluster all.",
     ),
     on: str = typer.Option(
         "", "--on", metavar="ray|ray://HOST:PORT", help="Run on a Ray cluster; `ray` alone starts one here."
@@ -87,53 +87,49 @@ def run_tests(
     send_env: list[str] = typer.Option(
         [], "--send-env", metavar="NAME", help="With --on: send this variable to the nodes; may be repeated."
     ),
-    last_failed: bool = typer.Option(False, "--last-failed", help="Only what did not pass the last time."),
+    last_failed: bool = typer.Option(False, "--last-failed", help="Scenarios that did not pass in the last test run."),
     watch: bool = typer.Option(False, "--watch", help="Run again whenever a file of the suites or the agent changes."),
     changes: bool = typer.Option(
-        False, "--changes", help="Run on the recorded answers, offline; say what has changed since, as `changes` does."
+        False, "--changes", help="List, offline, what changed since the recording, like `changes`."
     ),
-    update: bool = typer.Option(False, "--update", help="Store expectations that are snapshots anew; never in CI."),
-    keep_going: bool = typer.Option(
-        False, "--continue-on-failure", help="Go on with a scenario after a step that failed."
-    ),
-    fast_waits: bool = typer.Option(False, "--fast-waits", help="Let `wait` look as often as it can."),
+    update: bool = typer.Option(False, "--update", help="Store new snapshots; not in CI."),
+    keep_going: bool = typer.Option(False, "--continue-on-failure", help="Continue a scenario after a failed step."),
+    fast_waits: bool = typer.Option(False, "--fast-waits", help="Let `wait` poll without pauses."),
     max_cost: str = typer.Option("", "--max-cost", metavar="USD", help="Stop before more than this is spent."),
     report: list[str] = typer.Option([], "--report", metavar="KIND=FILE", help=f"{CHOICES}; may be repeated."),
     shard: str = typer.Option(
         "",
         "--shard",
         metavar="N/OF",
-        help="Only this part of the scenarios, such as 3/10; `llmproxy merge` puts parts together.",
+        help="Run only this part of the scenarios, such as 3/10; `llmproxy merge` merges the parts.",
     ),
     shard_times: Path = typer.Option(
         None,
         "--shard-times",
         metavar="REPORT",
-        help="JSON report of an earlier test: parts take equally long by its times.",
+        help="JSON report of an earlier test, to balance parts by its times.",
     ),
     baseline: Path = typer.Option(
-        None, "--baseline", metavar="REPORT", help="JSON report of an earlier test: what got worse is shown first."
+        None, "--baseline", metavar="REPORT", help="JSON report of an earlier test; show worse results first."
     ),
-    trend: bool = typer.Option(
-        False, "--trend", help="Run nothing: show how the last tests went, what got worse first."
-    ),
+    trend: bool = typer.Option(False, "--trend", help="Run nothing: show the last test runs, worse results first."),
     rejudge: Path = typer.Option(
         None,
         "--rejudge",
         metavar="REPORT",
-        help="Judge the runs of a report again (`last`: of the last test); the agent is not run.",
+        help="Judge the runs of a report again (`last`: the last test run); the agent is not run.",
     ),
     agent: str = typer.Option(
-        "", "--agent", metavar="AGENT", help="Instead of the suites' own: URL, command, module:function, YAML."
+        "", "--agent", metavar="AGENT", help="Replaces the suites' agent: URL, command, module:function, YAML."
     ),
     entity_store: str = typer.Option(
-        "", "--entity-store", metavar="URL|YAML", help="Where entities are, instead of the suites' own."
+        "", "--entity-store", metavar="URL|YAML", help="Replaces the suites' entity store."
     ),
     as_json: Path | None = typer.Option(
-        None, "--json", metavar="FILE", help="Of --faults sweep and --live: write the findings there, for a program."
+        None, "--json", metavar="FILE", help="With --faults sweep or --live: write the findings as JSON."
     ),
     init: bool = typer.Option(
-        False, "--init", help="Write a first suite that runs; asks how to reach the agent, unless --agent says so."
+        False, "--init", help="Write a first suite that runs; without --agent, ask how to reach the agent."
     ),
 ) -> None:
     """Test an agent by YAML suites; LLM calls are replayed, or recorded with --mode record."""

@@ -52,14 +52,14 @@ def ui(
     ),
     store: Path | None = STORE,
     port: int = typer.Option(
-        0, "--port", min=0, max=65535, help="Listen there; default: any free port.", show_default=False
+        0, "--port", min=0, max=65535, help="Port to listen on; default: any free port.", show_default=False
     ),
     browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the page in the browser."),
     labels: Path = typer.Option(
-        Path("labels.jsonl"), "--labels", help="Of a report: add what you say of verdicts to this file."
+        Path("labels.jsonl"), "--labels", help="With a report: add your labels of verdicts to this file."
     ),
 ) -> None:
-    """Look at recordings in the browser: conversations, what changed, time, tokens and cost."""
+    """Show recordings in the browser: conversations, changes, time, tokens and cost."""
     with open_view_target(what, store) as shown_here:
         path, start = shown_here.store, shown_here.start
         token = secrets.token_urlsafe(18)

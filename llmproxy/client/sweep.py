@@ -159,7 +159,7 @@ def find(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> SweepFin
         return SweepFinding(trial, SweepOutcome.HUNG, f"had not ended after {seconds(went.seconds)}", weak=True)
     if missed is not None:
         return SweepFinding(
-            trial, SweepOutcome.WENT_ON, f"to something that is not recorded, at {_place(mine, missed)}", weak=False
+            trial, SweepOutcome.WENT_ON, f"to a request that is not recorded, at {_place(mine, missed)}", weak=False
         )
     if went.failed:
         return SweepFinding(trial, SweepOutcome.GAVE_UP, short(went.failed), weak=trial.kind.again or went.crashed)
@@ -309,12 +309,12 @@ def summary_of(findings: Sequence[SweepFinding], typed: str) -> list[str]:
         unsure = list(dict.fromkeys(each.trial.again for each in findings if each.mark == "?"))
         if not unsure:
             return [*lines, "None of them breaks the agent."]
-        lines.append(f"None of them surely breaks the agent; of {', '.join(unsure)} this recording cannot say.")
-        return [*lines, f"Again, alone: {typed.replace('FAULT', unsure[0])}"]
+        lines.append(f"None of them surely breaks the agent. Unknown, for want of recordings: {', '.join(unsure)}")
+        return [*lines, f"Run one alone: {typed.replace('FAULT', unsure[0])}"]
     kinds = list(dict.fromkeys(each.trial.kind.name for each in weak))
     lines.append(f"{len(weak)} of them break{'s' if len(weak) == 1 else ''} the agent: {', '.join(kinds)}")
     first = weak[0].trial
-    return [*lines, f"A sound agent {first.kind.sound}.", f"Again, alone: {typed.replace('FAULT', first.again)}"]
+    return [*lines, f"A robust agent {first.kind.sound}.", f"Run one alone: {typed.replace('FAULT', first.again)}"]
 
 
 def as_json(findings: Sequence[SweepFinding]) -> list[dict[str, Any]]:

@@ -92,7 +92,7 @@ class Sweep:
             calls = len({(trial.key, trial.occurrence) for trial in trials})
             self._swept.tell(
                 f"sweep: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}, {jobs} at a time; "
-                f"undisturbed it takes {seconds(longest)}"
+                f"without faults it takes {seconds(longest)}"
             )
             try:
                 self._play(trials, jobs)

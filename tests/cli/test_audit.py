@@ -49,7 +49,7 @@ def test_what_was_served_is_compared_with_what_was_recorded(tmp_path: Path, caps
     assert (code, "0 unexplained" in said) == (0, True), said
     assert "2 questions that the journal kept were served; 1 differed" in said
     assert "$.user: end-user id for abuse detection" in said
-    assert "header user-agent: who asks, in which version" in said
+    assert "header user-agent: identifies the client and its version" in said
     code, said = run(capsys, store, "audit", "--json")
     assert [len(each["differences"]) for each in json.loads(said)["served"]] == [2, 0]
 

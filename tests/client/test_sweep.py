@@ -125,10 +125,10 @@ def went(calls: object, said: str = BASELINE.said, **more: object) -> SweepRun:
         (went(ACCEPTED, said=BASELINE.said + "oops\n"), SweepOutcome.QUIET, "says 'oops' besides", "!"),
         (went([call(1, "a"), injected(2, "b")]), SweepOutcome.QUIET, "ended well, without call 3", "!"),
         (went(RETRIED[:3], failed="Error: 500"), SweepOutcome.GAVE_UP, "Error: 500", "!"),
-        (went([*ACCEPTED[:2], miss(3)]), SweepOutcome.WENT_ON, "to something that is not recorded, at call 3", "?"),
+        (went([*ACCEPTED[:2], miss(3)]), SweepOutcome.WENT_ON, "to a request that is not recorded, at call 3", "?"),
         (went([*ACCEPTED[:2], miss(3)], failed="404"), SweepOutcome.WENT_ON,
-         "to something that is not recorded, at call 3", "?"),
-        (went([*RETRIED[:4], miss(5)]), SweepOutcome.WENT_ON, "to something that is not recorded, at call 3", "?"),
+         "to a request that is not recorded, at call 3", "?"),
+        (went([*RETRIED[:4], miss(5)]), SweepOutcome.WENT_ON, "to a request that is not recorded, at call 3", "?"),
         (went(RETRIED[:2], hung=True, failed="killed"), SweepOutcome.HUNG, "had not ended after 2.0 s", "!"),
         (went(BASELINE.calls), SweepOutcome.UNMET, "the call did not come", "?"),
         (went(ACCEPTED, wrong="step 1: nope"), SweepOutcome.QUIET, "step 1: nope", "!"),
@@ -213,12 +213,12 @@ def test_what_it_comes_to() -> None:
     assert summary_of(FINDINGS, "llmproxy run --faults FAULT -- x") == [
         "5 faults, one at a time: 4 recovered, 1 wrong but quiet",
         "1 of them breaks the agent: length",
-        "A sound agent takes the half for no answer: asks for the rest or again, or says that it was cut short.",
-        "Again, alone: llmproxy run --faults length@2 -- x",
+        "A robust agent does not use the half as an answer: asks for the rest, retries, or reports the limit.",
+        "Run one alone: llmproxy run --faults length@2 -- x",
     ]
     assert summary_of(FINDINGS[:2], "")[-1] == "None of them breaks the agent."
     unsure = [SweepFinding(trial("length", 2), SweepOutcome.WENT_ON, "at call 3", weak=False)]
-    assert "of length@2 this recording cannot say" in summary_of(unsure, "x FAULT")[1]
+    assert "Unknown, for want of recordings: length@2" in summary_of(unsure, "x FAULT")[1]
     assert summary_of([], "") == ["0 faults, one at a time: none"]
 
 

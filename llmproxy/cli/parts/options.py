@@ -89,7 +89,7 @@ def _help_all() -> Any:  # noqa: ANN401 (as above)
             raise typer.Exit
 
     declared = typer.Option(
-        False, "--help-all", callback=show, is_eager=True, expose_value=False, help="Show every option."
+        False, "--help-all", callback=show, is_eager=True, expose_value=False, help="Show all options."
     )
     kind = inspect.Parameter.KEYWORD_ONLY
     return _make_parameters([inspect.Parameter("help_all", kind, default=declared, annotation=bool)])[0]

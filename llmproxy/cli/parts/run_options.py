@@ -38,7 +38,7 @@ def _option(
     return field(default=default, metadata={"option": RunOption(flag, said, metavar, again, limits or {})})
 
 
-_INTERCEPT = "Intercept HTTPS as well, for clients whose base URL cannot be changed."
+_INTERCEPT = "Also intercept HTTPS, for clients whose base URL cannot be changed."
 _SERVERS = "The agent's MCP configuration"
 
 
@@ -51,7 +51,7 @@ class RunOptions:
         run=_INTERCEPT,
         replay=_INTERCEPT,
         changes=_INTERCEPT,
-        doctor="Intercept HTTPS as well.",
+        doctor="Also intercept HTTPS.",
     )
     base_urls: bool = _option(
         "--base-urls/--no-base-urls",
@@ -63,23 +63,23 @@ class RunOptions:
         "--var",
         default=(),
         metavar="NAME=VALUE",
-        run="What is true of this run only, besides its folder, home and day: recorded and present values are "
-        "exchanged.",
-        changes="What is true of this run only, as `run` takes it.",
-        rerecord="What is true of this run only, as `run` takes it.",
+        run="Run variable: a value that belongs to this run only, such as an id. A replay exchanges it for the "
+        "recorded value.",
+        changes="Run variable, as in `run`.",
+        rerecord="Run variable, as in `run`.",
     )
     only: bool = _option(
         "--only",
         default=False,
         again=True,
-        run="Let the command reach nothing but the proxy (Linux). What tries is named, and exit code 4.",
+        run="Let the command reach only the proxy (Linux). Other connections are blocked and listed; exit code 4.",
     )
     only_allow: tuple[str, ...] = _option(
         "--only-allow",
         default=(),
         metavar="HOST:PORT",
         again=True,
-        run="Of --only: reach this, too; or the Unix socket at a path.",
+        run="With --only: allow this address, too, or a Unix socket's path.",
     )
     mcp_config: str | None = _option(
         "--mcp-config",
@@ -95,24 +95,24 @@ class RunOptions:
     json: Path | None = _option(  # noqa: RUF009 (as above)
         "--json",
         metavar="FILE",
-        run="Write what it came to there, for a program: counts, costs, misses, exit code.",
-        changes="Write what changed there, for a program.",
+        run="Write a JSON summary: counts, costs, misses, exit code.",
+        changes="Write the changes as JSON.",
     )
     jobs: int | None = _option(
-        "--jobs", metavar="N", limits={"min": 1, "max": 64}, run="Of --faults sweep: runs at once."
+        "--jobs", metavar="N", limits={"min": 1, "max": 64}, run="With --faults sweep: number of parallel runs."
     )
     runs: int | None = _option(
         "--runs",
         metavar="N",
         limits={"min": 1, "max": 1000},
-        run="With --live: run the command so often, each a recording of its own.",
+        run="With --live: number of runs, each with its own recording.",
     )
     patience: float = _option(
         "--patience",
         default=0,
         metavar="SECONDS",
         limits={"min": 0},
-        run="Of --faults sweep: how long a run may take. [20, or 5 times as long as undisturbed]",
+        run="With --faults sweep: time limit of a run. [20, or 5 times a run without faults]",
     )
 
     def words(self) -> Iterator[tuple[str, str | None]]:

@@ -148,7 +148,7 @@ TOOLS = (
         {"cassette": _CASSETTE, **_OVERRIDES}, _replay, runs_agent=True,
     ),
     McpTool(
-        "fork", "Make a new cassette that begins as another one does.",
+        "fork", "Make a new cassette that begins like another one.",
         {
             "cassette": _CASSETTE,
             "at": {"type": "integer", "minimum": 1, "description": "Take its first so many interactions; all."},

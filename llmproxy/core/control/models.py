@@ -57,7 +57,7 @@ class Open(TypedDict):
     speed: NotRequired[Annotated[float | None, {"minimum": 0, "maximum": 1000000}]]
     """0: at once; 1: as recorded; N: N times as fast."""
     exhausted: NotRequired[Exhausted | None]
-    """What answers a request that comes more often than it was recorded."""
+    """Answer to a request that is sent more often than it was recorded."""
     sample: NotRequired[Annotated[int | None, {"minimum": 1, "maximum": 999999}]]
     """Which recorded trial of the cassette; the session is then called `name~sample` (`name` for the first)."""
     upstreams: NotRequired[dict[str, Annotated[str, {"format": "uri"}]] | None]

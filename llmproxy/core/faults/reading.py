@@ -31,12 +31,12 @@ from llmproxy.late import late
 from llmproxy.protocol import Channel
 
 PRESETS: Mapping[str, str] = {
-    "flaky-network": "connections are reset, break off in the middle, or are slow to begin",
-    "rate-limited": "429 with retry-after, now and then twice in a row",
+    "flaky-network": "connections are reset, end in the middle, or start slowly",
+    "rate-limited": "429 with retry-after, sometimes twice in a row",
     "overloaded": "529, 503 and 500, and error events in the middle of streams",
-    "broken-stream": "streams that break in every place: in an event, in a character, before their end",
+    "broken-stream": "streams that end in an event, in a character, or before their last event",
     "flaky-tools": "MCP servers that fail, answer late or go away",
-    "odd-answers": "answers that are whole and no good: empty, cut short, refused, with tool calls that nobody can run",
+    "odd-answers": "complete but bad answers: empty, truncated, refused, or with invalid tool calls",
 }
 """By name, in the order in which they are shown: what they do."""
 

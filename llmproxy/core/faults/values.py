@@ -194,4 +194,4 @@ class Fault(NamedTuple):
         return f"fault {self.kind.name} (rule {self.number})"
 
 
-CHUNK = Parameter("chunk", 0, "events of a stream that come before it; 0: half of the answer", 0, 1 << 20, whole=True)
+CHUNK = Parameter("chunk", 0, "events of a stream before the fault; 0: half of the answer", 0, 1 << 20, whole=True)

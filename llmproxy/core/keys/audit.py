@@ -24,7 +24,7 @@ from llmproxy.core.traffic.interaction import Headers, Request, header
 from llmproxy.core.traffic.json_bytes import NotLossless, parse
 
 NULLS = (
-    "members that are `null` are as if absent, in every object named below; in tool schemas, inputs and results "
+    "members that are `null` count as absent in every object named below; in tool schemas, inputs and results "
     "they count"
 )
 MOST = 200

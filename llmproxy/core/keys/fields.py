@@ -80,7 +80,7 @@ WORDS = (
 )  # fmt: skip
 """Words in the name of a field that say what it chooses; so does a gateway's that nobody thought of."""
 KEYED_WORDS = late(rf"(?:^|[-_])(?:{'|'.join(WORDS)})(?:$|[-_])")
-KEYED_WORDS_WHY = "its name says that it chooses who or what answers"
+KEYED_WORDS_WHY = "its name suggests that it selects who or what answers"
 SET_HEADERS = frozenset({"anthropic-beta", "openai-beta", "groq-beta"})
 
 # -- header fields that never count ------------------------------------------------------------------------------------
@@ -90,13 +90,13 @@ def _because(why: str, *names: str) -> dict[str, str]:
     return dict.fromkeys(names, why)
 
 
-_FRAMING = "framing and the connection, not the question"
-_TRACING = "tracing and correlation: random, and made to change nothing"
-_CLIENT = "who asks, in which version"
-_RETRY = "retries: the same question once more"
-_ROUTE = "the way that the request took"
-_LABELS = "labels for somebody's dashboard"
-_DIGEST = "digest or date of a body that counts itself"
+_FRAMING = "describes the connection, not the request"
+_TRACING = "tracing and correlation: random, without effect on the answer"
+_CLIENT = "identifies the client and its version"
+_RETRY = "retries and timeouts: the request is the same"
+_ROUTE = "the network route of the request"
+_LABELS = "labels for dashboards"
+_DIGEST = "digest or date of the body; the body itself counts"
 _BILLING = "billing and accounts"
 
 IGNORED: dict[str, str] = {
@@ -147,20 +147,20 @@ IGNORED: dict[str, str] = {
         _BILLING, "x-hf-bill-to", "x-vertex-ai-llm-request-type", "x-vertex-ai-llm-shared-request-type",
         "x-ms-spillover-deployment",
     ),
-    **_because("whether a cache on the way may answer; in replay the recording does", "cache-control", "pragma"),
+    **_because("controls caches on the way; in replay the recording answers", "cache-control", "pragma"),
 }  # fmt: skip
 """Fields that count nowhere, with the reason."""
 IGNORED_PREFIXES: dict[str, str] = {
-    "x-llmproxy-": "ours; no provider sees it", "x-stainless-": _CLIENT + ", and which retry it is",
+    "x-llmproxy-": "llmproxy's own; not sent to providers", "x-stainless-": _CLIENT + ", and the retry number",
     "x-fern-": _CLIENT, "x-codex-": _CLIENT, "x-datadog-": _TRACING, "x-b3-": _TRACING, "ot-tracer-": _TRACING,
     "x-sentry-": _TRACING, "x-forwarded-": _ROUTE, "x-envoy-": _ROUTE,
-    "sec-": "the browser's, and the handshake of a WebSocket", "proxy-": "for a proxy on the way",
+    "sec-": "set by browsers, or part of a WebSocket handshake", "proxy-": "meant for a proxy on the way",
     "helicone-session-": _LABELS, "helicone-property-": _LABELS, "x-amz-checksum-": _DIGEST,
-    "access-control-": "the browser's",
+    "access-control-": "set by browsers",
 }  # fmt: skip
 """How the names of fields begin that count nowhere, with the reason."""
-CREDENTIAL = "a credential or an account: replay works with any key; --match-credential tells callers apart"
-STRANGE = "nobody knows this path, so whatever may choose its answer counts"
+CREDENTIAL = "a credential or account: replay works with any key; --match-credential distinguishes callers"
+STRANGE = "llmproxy does not know this path, so all that may affect the answer counts"
 UNNAMED = ""
 """No table knows the field: at a known operation it does not count, and `llmproxy audit` says so."""
 
@@ -179,18 +179,18 @@ ELSEWHERE: dict[str, str] = {
         "amz-sdk-request", "amz-sdk-retry", "x-envoy-attempt-count", "grpc-timeout", "grpc-previous-rpc-attempts",
     ),
     **_because(
-        "the library that asks, in which version", "user-agent", "x-goog-api-client", "x-amz-user-agent",
+        "names the client library and its version", "user-agent", "x-goog-api-client", "x-amz-user-agent",
         "x-ms-useragent",
     ),
 }  # fmt: skip
 """Fields that do not count on unknown paths either: framing, transport, tracing. Nothing that says who one is."""
 ELSEWHERE_PREFIXES: dict[str, str] = {
     "x-llmproxy-": IGNORED_PREFIXES["x-llmproxy-"],
-    "x-stainless-": "the library that asks, and which retry it is",
-    "x-fern-": "the library that asks",
-    "xai-sdk-": "the library that asks",
+    "x-stainless-": "names the client library and the retry number",
+    "x-fern-": "names the client library",
+    "xai-sdk-": "names the client library",
     **{name: why for name, why in IGNORED_PREFIXES.items() if why in (_TRACING, _DIGEST)},
-    "sec-websocket-": "the handshake of a WebSocket",
+    "sec-websocket-": "part of a WebSocket handshake",
     "proxy-": IGNORED_PREFIXES["proxy-"],
 }
 DECLARED = late(
@@ -251,7 +251,7 @@ def judge(name: str, *, known: bool) -> FieldVerdict:
     if (why := KEYED.get(name)) is not None:
         return FieldVerdict(counts=True, why=why)
     if name in FINGERPRINTED:
-        return FieldVerdict(counts=True, why="chooses who answers; as a fingerprint")
+        return FieldVerdict(counts=True, why="selects who answers; counts as a fingerprint")
     if not known:
         return _judge_elsewhere(name)
     if (why := IGNORED.get(name)) is not None:
@@ -356,8 +356,8 @@ def _content_type(text: str, *, known: bool, kind: str) -> str:
 # -- the query ---------------------------------------------------------------------------------------------------------
 
 BETA = "beta"
-BETA_WHY = "marks the SDK's beta client; the header anthropic-beta or openai-beta says which"
-CREDENTIAL_QUERY_WHY = "a credential, by the provider's row"
+BETA_WHY = "marks the SDK's beta client; the header anthropic-beta or openai-beta names the beta"
+CREDENTIAL_QUERY_WHY = "the provider's own credential"
 ID_QUERY = frozenset({"after", "before", "run_id", "thread_id"})
 """Query members of known operations that name what an earlier answer made."""
 
@@ -377,7 +377,7 @@ _SIGNERS = {
     "signature": {"key-pair-id", "googleaccessid", "awsaccesskeyid"},
 }  # fmt: skip
 """What stands beside the signature: without it the member is one like any other."""
-SIGNED_WHY = "signs the URL for a while: signed anew it asks the same"
+SIGNED_WHY = "signature of a presigned URL: a new signature is the same request"
 
 
 def signed_members(query: str) -> frozenset[str]:

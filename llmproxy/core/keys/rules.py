@@ -80,19 +80,15 @@ def _into(into: Shape, why: str = "holds ids or markers", do: Do = Do.WALK) -> R
     return Rule(do, why, into)
 
 
-STREAM = {
-    "stream": Rule(Do.STREAM, "the stream flag is a part of the key of its own, in which false and absent are one")
-}
+STREAM = {"stream": Rule(Do.STREAM, "the stream flag is a separate part of the key; `false` equals absent")}
 CACHE_MARKS = _ignore(
-    ("cache_control", "prompt-cache marker: changes the bill, not the answer; agents move it every turn"),
-    ("prompt_cache_breakpoint", "prompt-cache marker: changes the bill, not the answer"),
+    ("cache_control", "prompt-cache marker: changes the cost, not the answer; agents move it every turn"),
+    ("prompt_cache_breakpoint", "prompt-cache marker: changes the cost, not the answer"),
 )
-DECLARE = Rule(Do.DECLARE, "ids of calls are random: frameworks invent them where the provider gives none")
-REFER = Rule(
-    Do.REFER, "points at a call of this request, or at state that an earlier answer made: random, yet it says which"
-)
-EMPTY = Rule(Do.SPARE, "libraries write an empty one for an absent one")
-ARGUMENTS = Rule(Do.JSON, "frameworks re-serialise the JSON inside (LangChain adds spaces)")
+DECLARE = Rule(Do.DECLARE, "ids of calls are random; frameworks generate them if the provider gives none")
+REFER = Rule(Do.REFER, "a random id; it refers to a call in this request, or to an object of an earlier answer")
+EMPTY = Rule(Do.SPARE, "libraries send an empty value instead of none")
+ARGUMENTS = Rule(Do.JSON, "frameworks re-serialise this JSON (LangChain adds spaces)")
 
 TOOL = Shape(CACHE_MARKS)
 TOOLS = _into(TOOL, "ollama and openai-agents send [] for none; tools carry cache markers", Do.SPARE)
@@ -104,8 +100,8 @@ OPENAI_ACCOUNTING = _ignore(
     ("metadata", "labels for the provider's dashboard"),
     ("client_metadata", "Codex puts installation and turn ids there"), ("prompt_cache_key", "routing to a warm cache"),
     ("prompt_cache_retention", "how long a cache lives"), ("prompt_cache_options", "cache accounting"),
-    ("service_tier", "queue and price"),
-    ("store", "whether the provider keeps a copy; later GETs are recorded themselves"),
+    ("service_tier", "priority and price"),
+    ("store", "whether the provider stores a copy; later GETs have recordings of their own"),
 )  # fmt: skip
 FILE = Shape({"file_id": REFER})
 CHAT_PART = Shape({**CACHE_MARKS, "file": _into(FILE)}, nulls=True)
@@ -141,7 +137,7 @@ def _call(**extra: Rule) -> Shape:
     return _item({"call_id": DECLARE, **extra})
 
 
-_WITHOUT = "without its content the item is only a name for the server's copy"
+_WITHOUT = "an item without content only refers to the server's copy"
 INPUT_ITEM = Shape(
     ITEM.members,
     nulls=True,
@@ -164,7 +160,7 @@ INPUT_ITEM = Shape(
 )  # fmt: skip
 CONTAINER = Shape({"id": REFER, "file_ids": REFER})
 _TOOL = {**CACHE_MARKS, "vector_store_ids": REFER, "container": Rule(Do.REFER, REFER.why, CONTAINER)}
-_CREDENTIAL = "a credential: replay works with any; --match-credential tells callers apart"
+_CREDENTIAL = "a credential: replay works with any; --match-credential distinguishes callers"
 RESPONSES_TOOL = Shape(_TOOL, kinds={"mcp": Shape({**_TOOL, **_ignore(("authorization", _CREDENTIAL))})})
 RESPONSES = Shape(
     {
@@ -205,21 +201,21 @@ BLOCK = Shape(
             for kind in ("tool_use", "server_tool_use", "mcp_tool_use")
         },
         "thinking": Shape(
-            {**CACHE_MARKS, "signature": Rule(Do.SIGNATURE, "opaque companion of the thinking beside it")}, nulls=True
+            {**CACHE_MARKS, "signature": Rule(Do.SIGNATURE, "belongs to the thinking text, which counts")}, nulls=True
         ),
     },
 )  # fmt: skip
-SYSTEM_BLOCKS = Rule(Do.SYSTEM, "Claude Code's billing header holds a checksum that changes every request", BLOCK)
+SYSTEM_BLOCKS = Rule(Do.SYSTEM, "Claude Code's billing header has a checksum that differs in every request", BLOCK)
 MESSAGES = Shape(
     {
         **STREAM,
         **CACHE_MARKS,
         **_ignore(
             ("metadata", "user_id for abuse detection; Claude Code puts session ids there"),
-            ("diagnostics", "names the message before, for the provider's cache statistics"),
-            ("service_tier", "queue and price"),
-            ("speed", "price and pace"),
-            ("inference_geo", "where it is computed"),
+            ("diagnostics", "refers to the previous message, for the provider's cache statistics"),
+            ("service_tier", "priority and price"),
+            ("speed", "price and speed"),
+            ("inference_geo", "region in which the model runs"),
         ),
         "system": SYSTEM_BLOCKS,
         "messages": _into(Shape({**CACHE_MARKS, "content": _into(BLOCK)}, nulls=True)),
@@ -246,7 +242,7 @@ GEMINI_PART = Shape(
 CONTENT = _into(Shape({"parts": _into(GEMINI_PART)}, nulls=True))
 GENERATE = Shape(
     {
-        **_ignore(("labels", "Vertex: labels of the bill")),
+        **_ignore(("labels", "Vertex: labels for billing")),
         **dict.fromkeys(("contents", "content", "systemInstruction", "system_instruction"), CONTENT),
         **dict.fromkeys(("generationConfig", "generation_config", "tools"), EMPTY), "cachedContent": REFER,
         "cached_content": REFER,
@@ -262,7 +258,7 @@ _RECORD = Shape(
 )
 CONVERSE = Shape(
     {
-        **_ignore(("requestMetadata", "labels of the log")), "inferenceConfig": EMPTY,
+        **_ignore(("requestMetadata", "labels for logs")), "inferenceConfig": EMPTY,
         "messages": _into(Shape({"content": _into(_RECORD)}, nulls=True)),
     },
     nulls=True,

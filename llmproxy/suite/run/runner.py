@@ -330,7 +330,7 @@ async def sweep_case(
     trials = trials_of(baseline.calls, kinds)
     calls = len({(trial.key, trial.occurrence) for trial in trials})
     said(
-        f"sweep: {case.id}: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}; undisturbed it takes"
+        f"sweep: {case.id}: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}; without faults:"
         f" {seconds(baseline.seconds)}"
     )
     try:

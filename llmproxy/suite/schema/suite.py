@@ -95,7 +95,7 @@ class Defaults(Node):
     user_id: Text | None = None
     """User that scenarios run as."""
     runs: Times | None = None
-    """Executions of each scenario."""
+    """Number of runs of each scenario."""
     min_pass_rate: Share | None = None
     """Share of the runs that must pass."""
     timeout: Milliseconds | None = None

@@ -48,15 +48,15 @@ def _uncounted(known: Mapping[str, str], elsewhere: Mapping[str, str]) -> list[t
 
 WHAT: dict[Do, str] = {
     Do.IGNORE: "does not count",
-    Do.STREAM: "`true`, `false` and absent: counts as the stream flag",
-    Do.SPARE: "`[]` and `{}` are as if absent",
-    Do.DECLARE: "a name inside the request: which things it ties together counts, the name does not",
-    Do.OWN: "as such a name where the item brings its content along, else as an id of the server",
-    Do.REFER: "an id of the server: counts as the recording that made it; unknown ones as they are",
-    Do.FILE_URI: "the URI of an uploaded file: as such an id",
-    Do.JSON: "the JSON inside counts, not how it is written",
-    Do.SIGNATURE: "does not count beside the thinking that it signs",
-    Do.SYSTEM: "less Claude Code's billing header",
+    Do.STREAM: "counts as the stream flag",
+    Do.SPARE: "`[]` and `{}` count as absent",
+    Do.DECLARE: "an id inside the request: its links count, its text does not",
+    Do.OWN: "an id inside the request if the item has its content, else an id of the server",
+    Do.REFER: "an id of the server: counts as the recording that made the object; an unknown id counts literally",
+    Do.FILE_URI: "the URI of an uploaded file: an id of the server",
+    Do.JSON: "the JSON value counts, its formatting does not",
+    Do.SIGNATURE: "does not count if the thinking text is present",
+    Do.SYSTEM: "counts without Claude Code's billing header",
 }
 """What each kind of rule does, but for those that only lead to others."""
 _TYPE = re.compile(r"\(type=[^)]*\)")

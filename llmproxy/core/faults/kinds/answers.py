@@ -34,26 +34,29 @@ def status(number: int) -> Break:
     return do
 
 
-_WAIT = Parameter("retry_after", 1, "seconds that the answer asks to wait")
-_AFTER_PAUSE = "tries again after a pause that grows, and says after some attempts that the provider failed"
+_WAIT = Parameter("retry_after", 1, "seconds in the header retry-after")
+_AFTER_PAUSE = "retries with growing pauses, and reports after some attempts that the provider failed"
 _ALL = tuple(Channel)
 _BOTH = ("http", "websocket")
 
 STATUSES = (
     FaultKind(
-        "http-429", "429, a rate limit with retry-after", "waits as long as retry-after says, then tries again",
+        "http-429", "status 429, a rate limit with retry-after", "waits for the time in retry-after, then retries",
         status(429), (_WAIT,), channels=_ALL, transports=_BOTH,
     ),
     FaultKind(
-        "http-500", "500, the provider's internal error", _AFTER_PAUSE, status(500), channels=_ALL, transports=_BOTH,
+        "http-500", "status 500, the provider's internal "
+        "error", _AFTER_PAUSE, status(500), channels=_ALL, transports=_BOTH,
     ),
-    FaultKind("http-502", "502, a gateway's HTML page", _AFTER_PAUSE, status(502), channels=_ALL, transports=_BOTH),
+    FaultKind("http-502", "status 502, a gateway's HTML "
+    "page", _AFTER_PAUSE, status(502), channels=_ALL, transports=_BOTH),
     FaultKind(
-        "http-503", "503, the service is unavailable", _AFTER_PAUSE, status(503), channels=_ALL, transports=_BOTH,
+        "http-503", "status 503, service unavailable", _AFTER_PAUSE, status(503), channels=_ALL, transports=_BOTH,
         sweep=None,
     ),
     FaultKind(
-        "http-529", "529, the provider is overloaded", _AFTER_PAUSE, status(529), channels=_ALL, transports=_BOTH,
+        "http-529", "status 529, the provider is "
+        "overloaded", _AFTER_PAUSE, status(529), channels=_ALL, transports=_BOTH,
         sweep=None,
     ),
 )  # fmt: skip
@@ -162,19 +165,20 @@ def _wrong_usage(call: FaultTarget, values: Values) -> Broken | None:
     return _change_json(call, lambda value: _with_wrong_usage(value, values["factor"]))
 
 
-_NO_JSON = "says that the answer cannot be read, or asks again"
-_COUNT = "goes on: what it counts is unknown, never 0, and nothing that matters depends on it"
+_NO_JSON = "reports that the answer is unreadable, or retries"
+_COUNT = "continues: it treats the usage as unknown, not as 0, and decides nothing by it"
 
 BODIES = (
     FaultKind(
-        "malformed-json", "200, and JSON that breaks off; of a stream one event, after `chunk` sound ones", _NO_JSON,
+        "malformed-json", "status 200 with truncated JSON; in a stream one truncated event, after `chunk` "
+        "others", _NO_JSON,
         _malform_body, (CHUNK,), Needs.ANSWER,
     ),
-    FaultKind("empty-body", "200, and no byte of a body", _NO_JSON, _empty_body, needs=Needs.ANSWER),
-    FaultKind("no-usage", "the answer without its count of tokens", _COUNT, _no_usage, needs=Needs.ANSWER),
+    FaultKind("empty-body", "status 200 with an empty body", _NO_JSON, _empty_body, needs=Needs.ANSWER),
+    FaultKind("no-usage", "the answer without token counts", _COUNT, _no_usage, needs=Needs.ANSWER),
     FaultKind(
-        "wrong-usage", "the answer with another count of tokens: `factor` times the recorded one", _COUNT,
-        _wrong_usage, (Parameter("factor", 10, "what the counts are multiplied by", 0, 1e6),), Needs.ANSWER,
+        "wrong-usage", "the answer with wrong token counts: `factor` times the recorded ones", _COUNT,
+        _wrong_usage, (Parameter("factor", 10, "factor for the token counts", 0, 1e6),), Needs.ANSWER,
         sweep=None,
     ),
 )  # fmt: skip

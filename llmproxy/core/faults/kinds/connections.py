@@ -101,7 +101,7 @@ def _error_event(call: FaultTarget, values: Values) -> Broken | None:
     return Broken(with_pieces(answer, [*sent, Chunk(at, event)], call.speed))
 
 
-_WHOLE = "takes nothing of the broken answer for an answer: asks again, or says that it broke off"
+_WHOLE = "does not use the partial answer: retries, or reports that the answer was cut"
 
 CUTS = (
     FaultKind(
@@ -109,20 +109,20 @@ CUTS = (
         Needs.ANSWER,
     ),
     FaultKind(
-        "cut-frame", "the connection ends in the middle of an event, after `chunk` whole ones", _WHOLE, _cut_frame,
+        "cut-frame", "the connection ends in the middle of an event, after `chunk` complete events", _WHOLE, _cut_frame,
         (CHUNK,), Needs.ANSWER,
     ),
     FaultKind(
-        "cut-character", "the connection ends in the middle of a character of several bytes", _WHOLE, _cut_character,
+        "cut-character", "the connection ends in the middle of a multi-byte character", _WHOLE, _cut_character,
         (CHUNK,), Needs.ANSWER,
     ),
     FaultKind(
-        "early-end", "a stream ends in order, but without the provider's last event: no [DONE], no message_stop",
-        "notices that the end is missing, and takes what came for no answer", _early_end, (CHUNK,), Needs.ANSWER,
+        "early-end", "a stream ends normally, but without the provider's last event ([DONE], message_stop)",
+        "notices that the end is missing, and does not use the partial answer", _early_end, (CHUNK,), Needs.ANSWER,
     ),
     FaultKind(
         "error-event", "the provider's own error event in the middle of a stream, after `chunk` events",
-        "takes nothing of the broken answer for an answer: asks again, or says what the provider said", _error_event,
+        "does not use the partial answer: retries, or reports the provider's error", _error_event,
         (CHUNK,), Needs.ANSWER,
     ),
 )  # fmt: skip
@@ -136,15 +136,15 @@ def _reset(_call: FaultTarget, _values: Values) -> Broken:
     return Broken(None, reset=True)
 
 
-_AGAIN = "tries again on a new connection, and says after some attempts that the provider cannot be reached"
+_AGAIN = "retries on a new connection, and reports after some attempts that the provider is unreachable"
 _ALL = tuple(Channel)
 _BOTH = ("http", "websocket")
 
 CONNECTIONS = (
     FaultKind(
-        "refused", "connection refused: this connection is reset, and the port takes no new one for `seconds`",
+        "refused", "the connection is reset, and the port refuses new connections for `seconds`",
         _AGAIN, _refuse_connection,
-        (Parameter("seconds", 1, "seconds for which the port is closed, to everybody", 0.01, 60),), channels=_ALL,
+        (Parameter("seconds", 1, "seconds for which the port is closed, for all clients", 0.01, 60),), channels=_ALL,
         transports=_BOTH, shared=True, sweep=None,
     ),
     FaultKind("reset", "the connection is reset before any answer", _AGAIN, _reset, channels=_ALL, transports=_BOTH),
@@ -159,7 +159,7 @@ HANDSHAKES = (
     FaultKind(
         "tls-failure",
         "the TLS handshake of an intercepted connection fails with an alert",
-        "tries again, and says after some attempts that the provider cannot be reached; never goes on without TLS",
+        "retries, and reports after some attempts that the provider is unreachable; never continues without TLS",
         _failure,
         transports=("tls",),
         sweep=None,
@@ -200,18 +200,18 @@ def _slow_tokens(call: FaultTarget, values: Values) -> Broken | None:
 
 LATE = (
     FaultKind(
-        "slow-start", "the first event, or the whole body, comes `seconds` late",
-        "waits as long as its own limit allows, then asks again or says so", _slow_start,
+        "slow-start", "the first event, or the whole body, is `seconds` late",
+        "waits until its own timeout, then retries or reports the timeout", _slow_start,
         (Parameter("seconds", 10, "seconds to wait"),), Needs.ANSWER, sweep=None,
     ),
     FaultKind(
-        "slow-tokens", "`seconds` pass between two events of a stream",
-        "goes on reading: something comes all the time", _slow_tokens,
+        "slow-tokens", "a pause of `seconds` between two events of a stream",
+        "continues to read, because data still arrives", _slow_tokens,
         (Parameter("seconds", 0.5, "seconds between two events"),), Needs.ANSWER, sweep=None,
     ),
     FaultKind(
-        "stall", "nothing comes for `seconds` in the middle of the answer, then it goes on",
-        "gives up at a limit of its own, and asks again or says so; never waits for ever", _stall,
+        "stall", "the answer pauses for `seconds` in the middle, then continues",
+        "stops at its own timeout, and retries or reports it; never waits forever", _stall,
         (Parameter("seconds", 30, "seconds of silence"), CHUNK), Needs.ANSWER, sweep={"seconds": 5},
     ),
 )  # fmt: skip

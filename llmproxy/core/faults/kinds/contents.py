@@ -108,7 +108,8 @@ def _misname_tool(said: Message, _call: FaultTarget) -> tuple[Message, str] | No
     )
 
 
-_ERROR_RESULT = "gives the model an error as the tool's result, asks again, or says what is wrong; runs nothing of it"
+_ERROR_RESULT = "returns an error to the model as the tool's result, retries, or reports the error; does not run the "
+"tool"
 
 
 def _row(name: str, about: str, sound: str, change: Change) -> FaultKind:
@@ -117,25 +118,26 @@ def _row(name: str, about: str, sound: str, change: Change) -> FaultKind:
 
 ROWS = (
     _row(
-        "empty-answer", "an answer that says nothing and calls nothing", "asks again, or says that nothing came",
+        "empty-answer", "an answer without text and without tool calls", "retries, or reports that the answer is empty",
         _empty,
     ),
     _row(
-        "length", "half of the answer, and the finish reason of a limit of tokens",
-        "takes the half for no answer: asks for the rest or again, or says that it was cut short", _length,
+        "length", "half of the answer, with the finish reason of a token limit",
+        "does not use the half as an answer: asks for the rest, retries, or reports the limit", _length,
     ),
     _row(
-        "content-filter", "half of the answer, and the finish reason of the provider's content filter",
-        "does not show the half as the answer; says that it was filtered", _filter_answer,
+        "content-filter", "half of the answer, with the finish reason of the provider's content filter",
+        "does not show the half as an answer; reports the content filter", _filter_answer,
     ),
     _row(
-        "refusal", "the model declines, as its provider says that", "tells it as a refusal, not as a result",
+        "refusal", "the model refuses, in the provider's format", "reports a refusal, not a result",
         _refusal,
     ),
-    _row("truncated-arguments", "a tool call whose arguments break off", _ERROR_RESULT, _truncate_answer),
+    _row("truncated-arguments", "a tool call with truncated arguments", _ERROR_RESULT, _truncate_answer),
     _row(
-        "duplicate-call", "the same tool call twice in one answer", "runs it once, or knows that twice does no harm",
+        "duplicate-call", "the same tool call twice in one answer", "runs the call once, unless a second run is "
+        "harmless",
         _duplicate,
     ),
-    _row("unknown-tool", "a call of a tool that there is not: its name, and _v2", _ERROR_RESULT, _misname_tool),
+    _row("unknown-tool", "a call of a tool that does not exist: the name with _v2", _ERROR_RESULT, _misname_tool),
 )  # fmt: skip

@@ -67,7 +67,7 @@ def _lose_session(call: FaultTarget, _values: Values) -> Broken | None:
     return Broken(None, reset=True)
 
 
-_FAILS = "gives the model an error as the tool's result, or asks again where that does no harm; does not end"
+_FAILS = "returns an error to the model as the tool's result, or retries if that is harmless; does not exit"
 
 
 def _row(
@@ -81,23 +81,23 @@ def _row(
 
 ROWS = (
     _row(
-        "mcp-error", "the server of a tool answers with a JSON-RPC error, `code`", _FAILS, _rpc_error,
+        "mcp-error", "the MCP server answers with the JSON-RPC error `code`", _FAILS, _rpc_error,
         Parameter("code", INTERNAL_ERROR, "the error's code", -32768, -32000, whole=True),
     ),
     _row(
         "mcp-tool-error", "the tool fails: a result with isError",
-        "lets its model read the error, and go on from there; does not end", _tool_error,
+        "lets its model read the error and continue; does not exit", _tool_error,
     ),
     _row(
-        "mcp-silent", "the server does not answer for `seconds`, then with a JSON-RPC error",
-        "gives up at a limit of its own, and lets its model read that; never waits for ever", _silent,
+        "mcp-silent", "the MCP server answers only after `seconds`, with a JSON-RPC error",
+        "stops at its own timeout, and lets its model read that; never waits forever", _silent,
         Parameter("seconds", 60, "seconds of silence"), sweep={"seconds": 5},
     ),
     _row(
         "mcp-gone",
-        "the server goes away: over stdio it ends; over HTTP it knows the session no more (404), without one the"
-        " connection is reset",
-        "starts it again, or begins a session anew, and asks again; or lets its model read that the tool is gone",
+        "the MCP server is gone: over stdio it exits; over HTTP the session is unknown (404), or without a session the "
+        "connection is reset",
+        "restarts the server or the session, and retries; or lets its model read that the tool is gone",
         _lose_session,
     ),
 )  # fmt: skip
