@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from llmproxy.core.traffic.differences import common_prefix
+
 Fits = Callable[[str, int, int], bool]
 
 
@@ -62,35 +64,6 @@ class TextDivergence(NamedTuple):
 
 def align(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[ChosenOption] | TextDivergence:
     """Compare; `gaps` are in order and do not overlap."""
-    straight = _go_straight(recorded, gaps, present)
-    return straight if straight is not None else _try_all(recorded, gaps, present)
-
-
-def _go_straight(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[ChosenOption] | None:
-    """Compare with the first text that may stand at each gap, as trying all would begin; None where that is not it."""
-    parts: list[str] = []
-    found: list[ChosenOption] = []
-    last = 0
-    for gap in gaps:
-        if gap.free is not None or not gap.options or (option := gap.options[0]).leaks:
-            return None
-        parts += (recorded[last : gap.start], option.text)
-        found.append(ChosenOption(gap, option, option.text))
-        last = gap.end
-    parts.append(recorded[last:])
-    if "".join(parts) != present:
-        return None
-    at = 0
-    for literal, chosen in zip(parts[::2], found, strict=False):
-        at += len(literal)
-        end = at + len(chosen.text)
-        if not (chosen.option is None or chosen.option.unchanged or chosen.option.border(present, at, end)):
-            return None
-        at = end
-    return found
-
-
-def _try_all(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[ChosenOption] | TextDivergence:
     furthest = TextDivergence(0, 0)
     seen: set[tuple[int, int]] = set()
     todo: list[tuple[int, int, tuple[ChosenOption, object] | None]] = [(0, 0, None)]
@@ -103,7 +76,7 @@ def _try_all(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Ch
         end = gaps[n].start if n < len(gaps) else len(recorded)
         literal = recorded[start:end]
         if not present.startswith(literal, at) or (n == len(gaps) and at + len(literal) != len(present)):
-            same = _common_length(literal, present, at)
+            same = common_prefix(literal, present[at : at + len(literal)])
             if start + same >= furthest.recorded:
                 furthest = TextDivergence(start + same, at + same, furthest.leaked)
             continue
@@ -138,10 +111,10 @@ def _branches(gap: FittingGap, present: str, at: int) -> Iterable[tuple[int, Fit
             yield len(option.text), option
 
 
-def _common_length(literal: str, present: str, at: int) -> int:
-    same = 0
-    for mine, theirs in zip(literal, present[at : at + len(literal)], strict=False):
-        if mine != theirs:
-            break
-        same += 1
-    return same
+def splice(text: str, changes: Iterable[tuple[int, int, str]]) -> str:
+    """Return a text with others in place of its parts: (start, end, new), in order and without overlap."""
+    parts, last = [], 0
+    for start, end, new in changes:
+        parts += [text[last:start], new]
+        last = end
+    return "".join([*parts, text[last:]])

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmproxy.core.bindings.comparison import ChosenOption, FittingGap
+from llmproxy.core.bindings.comparison import ChosenOption, FittingGap, splice
 from llmproxy.core.bindings.identities import list_shorts
 from llmproxy.core.bindings.places import LeafPlace, PlacedCall, PlaceReader, Zone, are_plain, volatile_fields_at
 from llmproxy.core.bindings.table import Bindings
@@ -163,14 +163,9 @@ class _ExpectingWriter:
             for spot in self._bindings.present_forms.find(text)
         ):
             raise _Unsure  # this run's value stood there already
-        parts: list[str] = []
-        last = 0
-        for gap in gaps:
-            option = gap.options[0]
-            parts += (text[last : gap.start], option.text)
-            self._chosen.append((ChosenOption(gap, option, option.text), text, place))
-            last = gap.end
-        new = "".join([*parts, text[last:]])
+        new = splice(text, ((gap.start, gap.end, gap.options[0].text) for gap in gaps))
+        options = ((gap, gap.options[0]) for gap in gaps)
+        self._chosen += ((ChosenOption(gap, option, option.text), text, place) for gap, option in options)
         _check_borders(gaps, new)
         return new
 

@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 
-from llmproxy.core.bindings.comparison import ChosenOption, FittingGap, FittingOption, TextDivergence, align
+from llmproxy.core.bindings.comparison import ChosenOption, FittingGap, FittingOption, TextDivergence, align, splice
 from llmproxy.core.bindings.equalities import Equalities, merge_identities
 from llmproxy.core.bindings.expecting import Expected, ExpectedMessages, reads_alike
 from llmproxy.core.bindings.forms import Form, Reach, Spot, stands_alone
@@ -53,7 +53,7 @@ from llmproxy.core.bindings.places import (
     json_volatile_field,
     volatile_fields_at,
 )
-from llmproxy.core.bindings.results import Fit, Mismatch, Why, describe_difference, excerpt, first_difference
+from llmproxy.core.bindings.results import Fit, Mismatch, Why, describe_difference, excerpt
 from llmproxy.core.bindings.table import Bindings
 from llmproxy.core.bindings.volatile_fields import FoundVolatile, Names, is_of_kind, match_at
 from llmproxy.core.bindings.volatile_values import VolatileReading
@@ -172,10 +172,9 @@ class Comparing(Walking):
 
     def _name_as_now(self, name: str, gaps: list[FittingGap], left: set[str], place: LeafPlace) -> str | None:
         """Return which of the members that are left is called so in this run: as it must be, else as it may be."""
+        told = splice(name, ((gap.start, gap.end, gap.options[0].text) for gap in gaps))
         others = sorted(left) if len(left) <= _MOST_NAMES else [name] if name in left else []
-        for other in dict.fromkeys(
-            [each for each in (_fill_gaps(name, gaps),) if each in left] + (others if gaps else [])
-        ):
+        for other in dict.fromkeys([each for each in (told,) if each in left] + (others if gaps else [])):
             aligned = align(name, gaps, other)
             if not isinstance(aligned, TextDivergence):
                 for each in aligned:
@@ -331,8 +330,6 @@ class Comparing(Walking):
                 ):
                     name = next(each.name for each in self._identities if each.recorded == text)
                     return Mismatch(Why.LEAKED, place.path, text, "", name)
-        if not gaps:
-            return None if recorded == present else self.describe_difference(place, recorded, present, 0)
         aligned = align(recorded, gaps, present)
         if isinstance(aligned, TextDivergence):
             if aligned.leaked:
@@ -357,12 +354,8 @@ class Comparing(Walking):
             self._used.add(name)
             self._chosen.setdefault(before, set()).add(chosen.text)
 
-    def describe_difference(
-        self, place: LeafPlace, recorded: str, present: str, at: int, there: int | None = None
-    ) -> Mismatch:
+    def describe_difference(self, place: LeafPlace, recorded: str, present: str, at: int, there: int) -> Mismatch:
         """Say where two texts part; a short value that stands there is named."""
-        if there is None:
-            at = there = first_difference(recorded, present)
         for short in self._shorts:
             before = recorded[max(0, at - len(short.recorded)) :]
             if short.recorded in before[: 2 * len(short.recorded) + 1] and short.present in present:
@@ -452,15 +445,6 @@ def _token_gap(token: Token, recorded: str, *, accepts: bool) -> FittingGap:
     if token.present != same:
         options.append(FittingOption(same, stands_alone, name, unchanged=True, leaks=not accepts))
     return FittingGap(token.start, token.end, tuple(options), name=name)
-
-
-def _fill_gaps(text: str, gaps: list[FittingGap]) -> str:
-    """Return a text with what must stand at its gaps in this run."""
-    parts, last = [], 0
-    for gap in gaps:
-        parts += [text[last : gap.start], gap.options[0].text]
-        last = gap.end
-    return "".join([*parts, text[last:]])
 
 
 def _with_gaps(gaps: list[FittingGap], more: list[FittingGap]) -> list[FittingGap]:

@@ -23,13 +23,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from llmproxy.core.bindings.comparison import TextDivergence, align
+from llmproxy.core.bindings.comparison import TextDivergence, align, splice
 from llmproxy.core.bindings.fits import Comparing, fit_request, rename_request
 from llmproxy.core.bindings.identities import Identities, Identity, IdentityTokens, ShortValue, find_shorts
 from llmproxy.core.bindings.kinds import LONGEST_BEFORE, Value, find_value, is_joined, kind_of
 from llmproxy.core.bindings.listings import LISTED, LISTING, USER
 from llmproxy.core.bindings.places import LeafPlace, PlaceReader, Zone, iterate, json_volatile_field
-from llmproxy.core.bindings.results import Fit, Mismatch, Why, first_difference
+from llmproxy.core.bindings.results import Fit, Mismatch, Why
 from llmproxy.core.bindings.run_variables import Nature, RunVariable
 from llmproxy.core.bindings.table import Bindings
 from llmproxy.core.bindings.volatile_fields import BLOCK, KINDS, LINE, OUTSIDE, SYSTEM, TEXT, VolatileField, is_of_kind
@@ -276,7 +276,7 @@ class _Learning(Comparing):
 
     def _learn_text(self, recorded: str, present: str, place: LeafPlace) -> bool | None:
         gaps = self.gaps(recorded, place)
-        parted = align(recorded, gaps, present) if gaps else TextDivergence(*_part(recorded, present))
+        parted = align(recorded, gaps, present)
         if not isinstance(parted, TextDivergence) or parted.leaked:
             return None
         free = [(gap.start, gap.end, gap.name) for gap in gaps]
@@ -371,11 +371,6 @@ class _Learning(Comparing):
 def _name_of(user: str) -> str:
     """Return the name of one of git's users, ``Ann Smith <ann@example.com>``."""
     return user.partition(" <")[0]
-
-
-def _part(recorded: str, present: str) -> tuple[int, int]:
-    at = first_difference(recorded, present)
-    return at, at
 
 
 def _literal(text: str) -> str:
@@ -521,13 +516,9 @@ class _Restating(Comparing):
 
     def _text_in_this_run(self, text: str, start: int, place: LeafPlace) -> str:
         """Return a recorded text from a position on, with what must stand at its gaps in this run."""
-        parts, last = [], start
-        for gap in self.gaps(text, place):
-            # Where a value leaked the texts part behind it: what should have stood there is the difference.
-            if gap.options and gap.start >= start:
-                parts += [text[last : gap.start], gap.options[0].text]
-                last = gap.end
-        return "".join([*parts, text[last:]])
+        # Where a value leaked the texts part behind it: what should have stood there is the difference.
+        gaps = (gap for gap in self.gaps(text, place) if gap.options and gap.start >= start)
+        return splice(text[start:], ((gap.start - start, gap.end - start, gap.options[0].text) for gap in gaps))
 
 
 def _steps(place: LeafPlace) -> list[str | int]:

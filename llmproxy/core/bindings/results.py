@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from llmproxy.core.bindings.identities import Identity
+from llmproxy.core.traffic.differences import common_prefix
 
 ON_TRIAL = "on trial: "
 """How the reason begins why a trial taught nothing."""
@@ -94,20 +95,8 @@ class Fit:
 def describe_difference(path: str, recorded: object, present: object) -> Mismatch:
     """Return the mismatch of two values that are not equal."""
     texts = [value if isinstance(value, str) else repr(value) for value in (recorded, present)]
-    at = first_difference(*texts)
+    at = common_prefix(*texts)
     return Mismatch(Why.DIFFERENT, path, *(excerpt(text, at) for text in texts))
-
-
-def first_difference(recorded: str, present: str) -> int:
-    """Return how many characters two texts have in common at their beginning."""
-    low, high = 0, min(len(recorded), len(present))
-    while low < high:  # the longest common beginning, by halves: the comparison of slices is quick
-        middle = (low + high + 1) // 2
-        if recorded[:middle] == present[:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def excerpt(text: str, at: int) -> str:

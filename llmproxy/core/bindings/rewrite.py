@@ -26,6 +26,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from llmproxy.core.bindings.answer_channels import ChannelForm, Path, Piece, list_arguments, list_pieces, put, rename
+from llmproxy.core.bindings.comparison import splice
 from llmproxy.core.bindings.forms import Spot
 from llmproxy.core.bindings.identities import (
     Identities,
@@ -62,12 +63,7 @@ def format_path(path: Path) -> str:
 
 
 def apply_changes(text: str, changes: Iterable[RewrittenPart]) -> str:
-    """Return the text with its changes, which are in order and do not overlap."""
-    parts, last = [], 0
-    for change in changes:
-        parts += [text[last : change.start], change.new]
-        last = change.end
-    return "".join([*parts, text[last:]])
+    return splice(text, (change[:3] for change in changes))
 
 
 def value_at(value: object, path: tuple[str | int, ...]) -> object:

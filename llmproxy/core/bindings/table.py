@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
+from llmproxy.core.bindings.comparison import splice
 from llmproxy.core.bindings.forms import Form, Forms, Reach, list_forms
 from llmproxy.core.bindings.run_variables import (
     PATHS,
@@ -96,8 +97,5 @@ def bind_arguments(bindings: Bindings, arguments: object) -> str:
     """Return a recorded call's arguments as canonical JSON with ``{name}`` for what is bound: anchors hold them."""
     value = read_json(arguments) if isinstance(arguments, str) else arguments
     text = dump(arguments if value is None else value).decode("ascii")
-    parts, last = [], 0
-    for spot in bindings.typed_forms.find(text):
-        parts += [text[last : spot.start], "{", spot.forms[0].name, "}"]
-        last = spot.end
-    return "".join([*parts, text[last:]])
+    spots = bindings.typed_forms.find(text)
+    return splice(text, ((spot.start, spot.end, f"{{{spot.forms[0].name}}}") for spot in spots))

@@ -95,20 +95,10 @@ def is_one(text: str) -> bool:
     return any(pattern.fullmatch(text) for kind, pattern in _PATTERNS if kind != "counter")
 
 
-_FIRST = 64
-
-
 def common_prefix[T: (str, bytes)](a: T, b: T) -> int:
     """Return how many characters (bytes) `a` and `b` share at the start."""
-    limit = min(len(a), len(b))
-    at, step = 0, _FIRST
-    while at < limit and a[at : at + step] == b[at : at + step]:
-        at += step
-        step *= 2
-    if at >= limit:
-        return limit
-    low, high = at, min(at + step, limit)  # a[:low] is shared, the first difference lies before high (or at the end)
-    while low < high:
+    low, high = 0, min(len(a), len(b))
+    while low < high:  # by halves: slices are compared in C
         middle = (low + high + 1) // 2
         if a[low:middle] == b[low:middle]:
             low = middle
@@ -119,20 +109,7 @@ def common_prefix[T: (str, bytes)](a: T, b: T) -> int:
 
 def common_suffix[T: (str, bytes)](a: T, b: T, limit: int) -> int:
     """Return how many characters (bytes) `a` and `b` share at the end, at most `limit`, itself within the shorter."""
-    low, high, step = 0, limit, _FIRST
-    while low < limit:
-        reach = min(low + step, limit)
-        if a[len(a) - reach : len(a) - low] != b[len(b) - reach : len(b) - low]:
-            high = reach - 1
-            break
-        low, step = reach, step * 2
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[len(a) - middle : len(a) - low] == b[len(b) - middle : len(b) - low]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return common_prefix(a[len(a) - limit :][::-1], b[len(b) - limit :][::-1])
 
 
 _NODES = 50_000
