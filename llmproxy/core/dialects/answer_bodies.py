@@ -13,16 +13,14 @@ import binascii
 import json
 import re
 import struct
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.streams import framing, iter_frames
+from llmproxy.core.dialects.streams import framing, iter_frames, write_frame
 from llmproxy.core.traffic.interaction import Chunk
 from llmproxy.core.traffic.json_bytes import parse_json
 
 _DATA = re.compile(rb"^data:[ ]?(?P<data>[^\r\n]*)", re.MULTILINE)
-_WORD = struct.Struct(">I")
 
 
 class BodyPart(NamedTuple):
@@ -50,9 +48,7 @@ def list_parts(content_type: str, body: bytes) -> list[BodyPart]:
     whole = _json_part(body, 0, len(body))
     if whole is None:
         return list(_lines(body)) if kind in ("json", "array") else []
-    if isinstance(whole.value, list):  # a stream in one array: nothing is gained by taking it apart
-        return [whole]
-    return [whole]
+    return [whole]  # also a stream in one array: nothing is gained by taking it apart
 
 
 def _json_part(body: bytes, start: int, end: int) -> BodyPart | None:
@@ -114,13 +110,6 @@ def _frame(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> BodyP
 
 def _first(value: object) -> object:
     return next(iter(value.values())) if isinstance(value, dict) else value
-
-
-def write_frame(headers: bytes, payload: bytes) -> bytes:
-    """Write one message of AWS's event stream around headers as they came."""
-    prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
-    message = prelude + _WORD.pack(zlib.crc32(prelude)) + headers + payload
-    return message + _WORD.pack(zlib.crc32(message))
 
 
 def edit_chunks(chunks: Sequence[Chunk], edits: Sequence[Edit]) -> tuple[Chunk, ...]:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-import json
 import re
 import struct
 import threading
@@ -217,12 +216,12 @@ def iter_frames(data: bytes) -> Iterator[tuple[dict[str, str], bytes]]:
         start = end
 
 
-def write_frame(headers: Mapping[str, str], payload: bytes) -> bytes:
-    """Write one frame; every header is a string (type 7)."""
-    packed = b"".join(
-        bytes([len(name)]) + name.encode() + b"\x07" + struct.pack("!H", len(text.encode())) + text.encode()
-        for name, text in headers.items()
-    )
+def write_frame(headers: Mapping[str, str] | bytes, payload: bytes) -> bytes:
+    """Write one frame; every header is a string (type 7), or they are written as they came."""
+    packed = headers
+    if not isinstance(packed, bytes):
+        fields = [(name.encode(), text.encode()) for name, text in packed.items()]
+        packed = b"".join(struct.pack("!B", len(n)) + n + struct.pack("!BH", 7, len(t)) + t for n, t in fields)
     prelude = struct.pack("!II", 16 + len(packed) + len(payload), len(packed))
     frame = prelude + _WORD.pack(binascii.crc32(prelude)) + packed + payload
     return frame + _WORD.pack(binascii.crc32(frame))
@@ -339,17 +338,17 @@ def _sse(body: bytes) -> list[Event]:
     return events
 
 
-def _aws_events(body: bytes) -> Iterator[object]:
+def _aws_events(body: bytes, read: Callable[[bytes], Any]) -> Iterator[object]:
     """Yield ``{event type: payload}`` as boto does; of a ``chunk`` the model's own event that is inside."""
     try:
         for headers, payload in iter_frames(body):
-            value = _short(payload)
+            value = read(payload)
             kind = headers.get(":event-type") or ""
             if headers.get(":message-type", "event") != "event":
                 name = headers.get(":exception-type") or headers.get(":error-code") or "error"
                 yield {"exception": {"type": name, "body": value}}
             elif kind == "chunk" and isinstance(value, dict) and isinstance(value.get("bytes"), str):
-                yield _short(base64.b64decode(value["bytes"]))
+                yield read(base64.b64decode(value["bytes"]))
             else:
                 yield {kind: value}
     except ValueError:  # damaged from here on; what came before still counts
@@ -379,22 +378,7 @@ def framing(content_type: str, body: bytes) -> Framing:
 
 def events_of(content_type: str, body: bytes) -> list[object]:
     """Return the JSON values of a stream, or a plain body's one; no JSON (``[DONE]``) is left out. Never raises."""
-    if content_type.startswith(CONTENT_TYPE):  # a recorded WebSocket
-        return server_events(body)
-    kind = framing(content_type, body)
-    if kind == "sse":
-        values: list[Any] = [parse_json(event.data) for event in _sse(body)]
-    elif kind == "ndjson":
-        values = [parse_json(line) for line in body.splitlines()]
-    elif kind == "aws":
-        values = list(_aws_events(body))
-    elif kind == "array":
-        values = _elements(body)
-    else:
-        values = [parse_json(body)]
-        if values == [None] and body.count(b"\n") and kind == "json":  # NDJSON under a wrong name
-            values = [parse_json(line) for line in body.splitlines()]
-    return [value for value in values if value is not None]
+    return list(events_in(content_type, body, parse_json))
 
 
 _remembered = threading.local()
@@ -417,35 +401,32 @@ def events_once(content_type: str, body: bytes) -> Iterable[object]:
     return values
 
 
-def events_in(content_type: str, body: bytes) -> Iterator[object]:
-    """Yield the JSON values of a stream; of one document, what `shorten_json` leaves. Never raises."""
-    kind: Framing = "other" if content_type.startswith(CONTENT_TYPE) else framing(content_type, body)
-    if content_type.startswith(CONTENT_TYPE):
-        values: Iterable[object] = server_events(body)
-    elif kind == "sse":
-        values = (_short(event.data.encode()) for event in _sse_in(body))
-    elif kind == "ndjson":
-        values = (_short(line) for line in _lines(body))
-    elif kind == "aws":
-        values = _aws_events(body)
-    elif kind == "array":
-        values = (_short(element) for element in elements(body))
-    else:
-        values = _document(kind, body)
-    return (value for value in values if value is not None)
-
-
-def _document(kind: Framing, body: bytes) -> Iterator[object]:
-    """Yield the one value of a long document, or those of its lines where it has many."""
-    whole = parse_json(shorten_json(body)) if kind == "json" else None
-    if whole is None and kind == "json":  # NDJSON under a wrong name
-        yield from (_short(line) for line in _lines(body))
-    yield whole
-
-
 def _short(document: bytes) -> Any:  # noqa: ANN401 - JSON
     """Return the value of one document of a stream; of a long one without what fills it."""
     return parse_json(shorten_json(document) if is_long(document) else document)
+
+
+def events_in(content_type: str, body: bytes, read: Callable[[bytes], Any] = _short) -> Iterator[object]:
+    """Yield the JSON values of a stream; of one document, what `shorten_json` leaves. Never raises."""
+    if content_type.startswith(CONTENT_TYPE):  # a recorded WebSocket
+        yield from server_events(body)
+        return
+    kind = framing(content_type, body)
+    if kind == "sse":
+        events = _sse_in(body) if read is _short else _sse(body)
+        values: Iterable[object] = (read(event.data.encode()) for event in events)
+    elif kind == "ndjson":
+        values = map(read, _lines(body))
+    elif kind == "aws":
+        values = _aws_events(body, read)
+    elif kind == "array":
+        whole = None if read is _short and is_long(body) else parse_json(body)
+        values = whole if isinstance(whole, list) else map(read, elements(body))
+    else:
+        values = [read(body)]
+        if values == [None] and kind == "json":  # NDJSON under a wrong name
+            values = map(read, _lines(body))
+    yield from (value for value in values if value is not None)
 
 
 def _lines(body: bytes) -> Iterator[bytes]:
@@ -479,25 +460,6 @@ def _fed(body: bytes, start: int, end: int) -> Iterator[Event]:
 def beginning(content_type: str, body: bytes) -> bytes:
     """Return the first megabyte of a stream, which says how its answer begins; of what is no stream the whole body."""
     return body[:BEGINNING] if framing(content_type, body) in ("sse", "ndjson", "aws") else body
-
-
-def _elements(body: bytes) -> list[Any]:
-    """Return the whole elements of a JSON array that may be cut short."""
-    whole = parse_json(body)
-    if isinstance(whole, list):
-        return whole
-    text = body.decode("utf-8", "replace")
-    decoder = json.JSONDecoder()
-    position = text.find("[") + 1
-    values: list[Any] = []
-    while True:
-        while position < len(text) and text[position] in " \t\r\n,":
-            position += 1
-        try:
-            value, position = decoder.raw_decode(text, position)
-        except (ValueError, RecursionError):
-            return values
-        values.append(value)
 
 
 # -- endings -----------------------------------------------------------------------------------------------------------
@@ -536,13 +498,13 @@ def _last(kind: Framing, body: bytes) -> tuple[list[Any], bool]:
         lines = body[-LONG:].rstrip().splitlines()
         whole = len(body) <= LONG or len(lines) > _LOOK_BACK
         return [_short(line) for line in (lines if whole else body.rstrip().splitlines())[-_LOOK_BACK:]], False
-    return list(deque((value for value in _aws_events(body) if value is not None), _LOOK_BACK)), False
+    return list(deque((value for value in _aws_events(body, _short) if value is not None), _LOOK_BACK)), False
 
 
 def _has_finished(finishes: Callable[[Any], bool], content_type: str, body: bytes, *, http_ended: bool) -> Ending:
     """Decide for a stream that has no terminator but the end of HTTP after the event that says why it ends."""
     finished = False
-    for value in events_of(content_type, body) if not is_long(body) else events_in(content_type, body):
+    for value in events_in(content_type, body):
         if _is_error(value):
             return Ending.COMPLETE
         finished = finished or (isinstance(value, dict) and finishes(value))
