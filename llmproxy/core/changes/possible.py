@@ -14,10 +14,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from llmproxy.core.changes.reading import ReadRequest, parse_arguments
+from llmproxy.core.changes.reading import ReadRequest
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import SCHEMAS, Message, as_dict, as_list, as_str
 from llmproxy.core.dialects.usage import LIMITS
+from llmproxy.core.dialects.writing import parse_arguments
 
 _LIMITS = frozenset({*LIMITS, "max_tokens_to_sample"})
 _COUNTS = frozenset({"n", "candidateCount", "candidate_count", "num_generations"})

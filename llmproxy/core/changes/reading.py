@@ -22,6 +22,7 @@ from llmproxy.core.changes.frames import FRAME, Frames
 from llmproxy.core.changes.values import digest_of
 from llmproxy.core.dialects.conversation import Kind, Segment, list_segments
 from llmproxy.core.dialects.messages import Message, as_dict, as_list, as_str, block_call, block_result
+from llmproxy.core.dialects.writing import parse_arguments
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.traffic.json_bytes import dump
 
@@ -92,14 +93,8 @@ def holds(now: object, was: object) -> bool:
     return now == was
 
 
-def parse_arguments(text: object) -> object:
-    """Return the arguments of a call as a tree; what is no JSON as it is."""
-    if not isinstance(text, str):
-        return text
-    try:
-        return json.loads(text) if text else {}
-    except (ValueError, RecursionError):
-        return text
+def _parse_given(arguments: object) -> object:
+    return parse_arguments(arguments) if isinstance(arguments, str) else arguments
 
 
 def _dump(value: object) -> str:
@@ -162,21 +157,16 @@ def without_ids(value: object) -> object:
 def read_call(value: object, call_id: str = "") -> HistoryCall:
     tree = as_dict(value)
     if (block := block_call(tree)) is not None:
-        return HistoryCall(call_id, as_str(block[1]), parse_arguments(block[2]))
+        return HistoryCall(call_id, as_str(block[1]), _parse_given(block[2]))
     inner = as_dict(tree.get("function")) or as_dict(tree.get("custom")) or tree
     arguments = next((inner[name] for name in _ARGUMENTS if name in inner), None)
-    return HistoryCall(call_id, as_str(inner.get("name")), parse_arguments(arguments))
+    return HistoryCall(call_id, as_str(inner.get("name")), _parse_given(arguments))
 
 
 def list_call_ids(operation: str, body: object) -> list[str]:
     """Return the ids of the calls in a request's history as they were sent, in order: its canonical form has none."""
-    found = []
-    for segment in list_segments(operation, body):
-        if segment.kind is Kind.CALL:
-            tree = as_dict(segment.value)
-            block = block_call(tree)
-            found.append(as_str(block[0] if block is not None else tree.get("id")))
-    return found
+    calls = (segment for segment in list_segments(operation, body) if segment.kind is Kind.CALL)
+    return [_read_id(segment.value) for segment in calls]
 
 
 def read_request(
@@ -268,7 +258,7 @@ class _Conversation:
                 case Kind.CALL:
                     call = next(calls, HistoryCall("", "", None))
                     slot: Slot = (Kind.CALL, call.id) if self._known.find_by_id(call) else (Kind.CALL, self._turn, "")
-                    self._calls[_alias_of(segment.value)] = slot
+                    self._calls[_read_id(segment.value)] = slot
                     _put(self._made, slot, segment)
                 case Kind.RESULT:
                     of = self._calls.get(self._result_of(entry, segment), ("", self._turn))
@@ -292,7 +282,7 @@ class _Conversation:
         return next((as_str(each.value) for each in beside), "")
 
 
-def _alias_of(value: object) -> str:
+def _read_id(value: object) -> str:
     tree = as_dict(value)
     block = block_call(tree)
     return as_str(block[0] if block is not None else tree.get("id"))

@@ -33,6 +33,7 @@ from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Ending, Key, Response, header
+from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.protocol import Channel, Decision
 
 SLACK = 1.0
@@ -65,10 +66,7 @@ class Reply:
 
 
 def _asked_id(body: bytes | None) -> str:
-    try:
-        value = json.loads(body or b"null")
-    except (ValueError, RecursionError):
-        return ""
+    value = parse_json(body or b"null")
     return json.dumps(value.get("id")) if isinstance(value, dict) else ""
 
 

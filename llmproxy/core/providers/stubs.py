@@ -30,6 +30,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.providers.table import NamedHost, host_in_path, service
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response, header
+from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.protocol import DUMMY
 
 LIFETIME = 86_400
@@ -355,10 +356,7 @@ def parse_members(target: str, headers: Headers, body: bytes) -> dict[str, str]:
     """Return the members of a query and of a form or a JSON object, as texts."""
     said = dict(parse_qsl(target.partition("?")[2], keep_blank_values=True))
     if body[:1] == b"{":
-        try:
-            tree = json.loads(body)
-        except (ValueError, RecursionError):
-            return said
+        tree = parse_json(body) or {}
         return said | {name: each if isinstance(each, str) else json.dumps(each) for name, each in tree.items()}
     form = "form" in (header(headers, "content-type") or "")
     return said | (dict(parse_qsl(body.decode("latin-1"), keep_blank_values=True)) if form else {})

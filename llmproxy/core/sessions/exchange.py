@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from array import array
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -385,8 +386,13 @@ class Recording:
     @property
     def so_far(self) -> bytes:
         """The body as far as it has come; nothing while it is compressed."""
-        coding = header(self._headers, "content-encoding")
-        return b"" if coding and coding.strip().lower() != "identity" else self._body.getvalue()
+        return b"" if self._coding else self._body.getvalue()
+
+    @property
+    def _coding(self) -> str:
+        """How it is compressed; empty where it is not."""
+        coding = header(self._headers, "content-encoding") or ""
+        return "" if coding.strip().lower() == "identity" else coding
 
     @property
     def size(self) -> int:
@@ -443,9 +449,7 @@ class Recording:
         """Close the recording; `proper`: HTTP's framing ended the message. Slow: off the event loop."""
         proper = proper or self.whole
         chunks, undone = self._cut()
-        body = chunks.body
-        kind = header(self._headers, "content-type") or ""
-        how = ending(family, operation, stream, self.status, kind, body, proper)
+        how = ending(family, operation, stream, self.status, self.kind, chunks.body, proper)
         if how is Ending.CUT and (proper or self.left):
             how = Ending.UNTERMINATED if proper else Ending.LEFT
         headers = without(self._headers, "content-encoding") if undone else self._headers
@@ -459,14 +463,10 @@ class Recording:
 
     def _cut(self) -> tuple[Cut, bool]:
         """Return what came, and whether its content-encoding is undone; what does not decode stays."""
-        coding = header(self._headers, "content-encoding")
-        if coding is not None and coding.strip().lower() != "identity":
-            try:
-                return _inflate_pieces(self._pieces(), coding), True
-            except ValueError:
-                pass
-        plain = coding is None or coding.strip().lower() == "identity"
-        return Cut(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True)), plain
+        if self._coding:
+            with suppress(ValueError):
+                return _inflate_pieces(self._pieces(), self._coding), True
+        return Cut(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True)), not self._coding
 
     def _pieces(self) -> Iterator[tuple[int, bytes]]:
         body, at = self._body.getvalue(), 0
@@ -479,10 +479,7 @@ def _inflate_pieces(pieces: Iterator[tuple[int, bytes]], coding: str) -> Cut:
     """Undo a content-encoding, keeping borders and times. Raises ValueError for what does not decode."""
     inflater, out = Inflater(coding), io.BytesIO()
     borders: list[tuple[int, int]] = []
-    offset = 0
     for offset, piece in pieces:
         if data := inflater.feed(piece):
             borders.append((offset, out.write(data)))
-    if rest := inflater.finish():
-        borders.append((offset, out.write(rest)))
     return Cut(out.getvalue(), borders)

@@ -159,7 +159,7 @@ class Journal:
         note = ""
         for _ in range(2):
             try:
-                return cls(_prepare(path), now, note)
+                return cls(open_state(path), now, note)
             except sqlite3.DatabaseError as error:
                 if isinstance(error, sqlite3.OperationalError) or not (moved := _put_aside(path)):
                     return cls(None, now, f"The journal {path} cannot be used ({error}): kept in memory only.")
@@ -249,12 +249,7 @@ class Journal:
 
 
 def open_state(path: Path) -> sqlite3.Connection:
-    """Open the state database at `path`, made if missing, to keep something there. Raises sqlite3.Error, OSError."""
-    return _prepare(path)
-
-
-def _prepare(path: Path) -> sqlite3.Connection:
-    """Open the file, make or check its tables, drop what is old."""
+    """Open the state database at `path`: make or check its tables, drop what is old. Raises sqlite3.Error, OSError."""
     make_room(path.with_name(path.name.removesuffix(SUFFIX)))
     _check_writable(path)
     conn = connect(path, "mode=rwc", timeout=BUSY_SECONDS)

@@ -183,10 +183,6 @@ class Inflater:
             raise _too_large(self._limit)
         return data
 
-    def finish(self) -> bytes:
-        """Return what is left. A cut body is no error here (`complete` tells): its beginning is worth keeping."""
-        return b""
-
 
 def decode(body: bytes, encoding: str, limit: int = LIMIT) -> bytes:
     """Undo a Content-Encoding. Raises ValueError: unknown, corrupt, cut, or larger than `limit` bytes."""

@@ -40,7 +40,7 @@ def test_what_was_coded_comes_back_in_any_pieces(coding: str, data: bytes, size:
     coded = CODERS[coding](data)
     inflater = Inflater(coding)
     pieces = [inflater.feed(coded[at : at + size]) for at in range(0, len(coded), size)]
-    assert b"".join(pieces) + inflater.finish() == data
+    assert b"".join(pieces) == data
     assert inflater.complete
     assert decode(coded, coding) == data
 
@@ -84,7 +84,6 @@ def test_each_flushed_piece_comes_out_at_once() -> None:
     for event in (b"data: 1\n\n", b"data: 2\n\n"):
         assert inflater.feed(packer.compress(event) + packer.flush(zlib.Z_SYNC_FLUSH)) == event
     assert not inflater.complete
-    assert inflater.finish() == b""
 
 
 FORM = (
