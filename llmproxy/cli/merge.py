@@ -40,7 +40,9 @@ def merge(
     inputs: list[Path] = typer.Argument(
         ..., metavar="INPUT", help="JSON reports, stores and cassette folders of the parts, or folders that hold them."
     ),
-    report: list[str] = typer.Option([], "--report", metavar="KIND=FILE", help=f"{CHOICES}; may be repeated."),
+    report: list[str] = typer.Option(
+        [], "--report", metavar="KIND=FILE", help=f"Write a report: {CHOICES}; may be repeated."
+    ),
     store: Path | None = typer.Option(
         None, "--store", metavar="PATH", help="Write the recordings of all stores to this new store."
     ),

@@ -96,7 +96,9 @@ def run_tests(
     keep_going: bool = typer.Option(False, "--continue-on-failure", help="Continue a scenario after a failed step."),
     fast_waits: bool = typer.Option(False, "--fast-waits", help="Let `wait` poll without pauses."),
     max_cost: str = typer.Option("", "--max-cost", metavar="USD", help="Stop before more than this is spent."),
-    report: list[str] = typer.Option([], "--report", metavar="KIND=FILE", help=f"{CHOICES}; may be repeated."),
+    report: list[str] = typer.Option(
+        [], "--report", metavar="KIND=FILE", help=f"Write a report: {CHOICES}; may be repeated."
+    ),
     shard: str = typer.Option(
         "",
         "--shard",
@@ -107,10 +109,13 @@ def run_tests(
         None,
         "--shard-times",
         metavar="REPORT",
-        help="JSON report of an earlier test, to balance parts by its times.",
+        help="Balance parts by the times in this JSON report.",
     ),
     baseline: Path = typer.Option(
-        None, "--baseline", metavar="REPORT", help="JSON report of an earlier test; show worse results first."
+        None,
+        "--baseline",
+        metavar="REPORT",
+        help="Compare with this JSON report of an earlier test. Worse results come first.",
     ),
     trend: bool = typer.Option(False, "--trend", help="Run nothing: show the last test runs, worse results first."),
     rejudge: Path = typer.Option(
@@ -126,10 +131,10 @@ def run_tests(
         "", "--entity-store", metavar="URL|YAML", help="Replaces the suites' entity store."
     ),
     as_json: Path | None = typer.Option(
-        None, "--json", metavar="FILE", help="With --faults sweep or --live: write the findings as JSON."
+        None, "--json", metavar="FILE", help="Write findings of --faults sweep or --live as JSON."
     ),
     init: bool = typer.Option(
-        False, "--init", help="Write a first suite that runs; without --agent, ask how to reach the agent."
+        False, "--init", help="Write a first suite that runs. It asks how to reach the agent, unless --agent is given."
     ),
 ) -> None:
     """Test an agent by YAML suites; LLM calls are replayed, or recorded with --mode record."""

@@ -63,8 +63,7 @@ class RunOptions:
         "--var",
         default=(),
         metavar="NAME=VALUE",
-        run="Run variable: a value that belongs to this run only, such as an id. A replay exchanges it for the "
-        "recorded value.",
+        run="A value that belongs to this run only, such as an id. A replay exchanges it for the recorded value.",
         changes="Run variable, as in `run`.",
         rerecord="Run variable, as in `run`.",
     )
