@@ -276,7 +276,7 @@ class Http2Layer(layer.Layer):
         error = NotSpoken(
             "llmproxy: a gRPC call whose client sends more than one message, or none to the end of its call,"
             " is not served; nothing was sent upstream.",
-            hint="Unary calls and answers that are streams are served: docs/interception.md, What is not spoken.",
+            hint="Unary calls and server streaming work: docs/interception.md, What is not supported.",
         )
         status = NotSpoken.status
         self._shell.on_call(self._shell.engine.sum_up_refusal(request.method, request.path, status, error))
