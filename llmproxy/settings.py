@@ -425,7 +425,7 @@ class Settings:
         "HOST/PATH=KIND",
         default={},
         description="Your own sign-in endpoint, which replay answers without a recording: like a token endpoint "
-        "(token), or with an empty body (empty); * stands for any characters.",
+        "(token), with an empty body (empty), or as an authorization server (issuer); * stands for any characters.",
         repeat=True,
     )
     rate: Mapping[str, str] = _option(

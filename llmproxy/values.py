@@ -247,15 +247,18 @@ def host_matches(patterns: Iterable[str], host: str) -> bool:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-STUB_KINDS = ("token", "empty")
-"""What a stub of the user's own answers: as a token endpoint, or nothing at all."""
-
-
-def _upstream_name(name: object) -> str:
-    key = str(name).strip().lower()
-    if not re.fullmatch(_PROVIDER, key) or key in _RESERVED:
-        raise ValueError(f"{name!r} is not an upstream's name: letters, digits, '.', '_', '-', ':' (not 's')")
-    return key
+_upstream_name = matching(
+    _PROVIDER,
+    "an upstream's name: letters, digits, '.', '_', '-', ':' (not 's')",
+    lambda found: None if found[0].lower() in _RESERVED else found[0].lower(),
+)
+_rate_name = matching(rf"\*|{_PROVIDER}", "a provider's name", lambda found: found[0].lower())
+_stub_place = matching(
+    r"([a-z0-9*.-]+)(/\S*)",
+    "HOST/PATH, as in auth.example.com/oauth/token",
+    lambda found: found[1].lower() + found[2],
+)
+_stub_kind = one_of({each: each for each in ("token", "empty", "issuer")})
 
 
 def _part_upstream(word: str) -> tuple[str, str]:
@@ -284,13 +287,6 @@ def _url(value: object) -> str:
     return text.rstrip("/")
 
 
-def _rate_name(name: object) -> str:
-    key = str(name).strip().lower()
-    if key != ANY_PROVIDER and not re.fullmatch(_PROVIDER, key):
-        raise ValueError(f"{name!r} is not a provider's name")
-    return key
-
-
 def _part_rate(word: str) -> tuple[str, str]:
     name, equals, rate = word.partition("=")
     return (name, rate) if equals else (ANY_PROVIDER, word)
@@ -310,20 +306,17 @@ def parse_rate(rate: str) -> tuple[int, float]:
     return int(calls), _SECONDS[unit]
 
 
-def _stub_place(name: object) -> str:
-    if not re.fullmatch(r"[a-z0-9*.-]+/\S*", str(name)):
-        raise ValueError(f"{name!r} is not HOST/PATH, as in auth.example.com/oauth/token")
-    return str(name)
+_read_stubs = table_of(_stub_place, _stub_kind, lambda word: (word.rpartition("=")[0] or word, word.rpartition("=")[2]))
 
 
-def _stub_kind(value: object) -> str:
-    if value not in STUB_KINDS:
-        raise ValueError(f"{value!r} is no kind of stub: {' or '.join(STUB_KINDS)}")
-    return str(value)
+def read_stubs(value: object) -> dict[str, str]:
+    """Return host and path -> kind of answer; typed as ``HOST/PATH=KIND``."""
+    made = _read_stubs(value)
+    if wild := [place for place, kind in made.items() if kind == "issuer" and "*" in place]:
+        raise ValueError(f"{wild[0]!r} is no issuer: that is one URL without https://, as in auth.example.com/tools")
+    return made
 
 
-read_stubs = table_of(_stub_place, _stub_kind, lambda word: (word.rpartition("=")[0] or word, word.rpartition("=")[2]))
-"""Host and path -> kind of answer; typed as ``HOST/PATH=KIND``."""
 read_upstreams = table_of(_upstream_name, _url, _part_upstream)
 """Name -> base URL; typed as ``NAME=URL``."""
 read_rates = table_of(_rate_name, _rate, _part_rate)

@@ -49,9 +49,8 @@ _UNCOUNTED = ("/run/nscd/", "/run/systemd/", "/run/dbus/", "/run/avahi-daemon/")
 """Services that a C library asks by itself, and does without: refused, and no attempt."""
 _RECEIVE, _SEND, _CONTINUE = 0xC0502100, 0xC0182101, 1
 """SECCOMP_IOCTL_NOTIF_RECV, _SEND and its flag (linux/seccomp.h)."""
-
-
 _WITHOUT = "Without --only, `llmproxy doctor -- COMMAND` looks for programs that go past the proxy."
+_NESTED = "It runs under a filter of system calls already: within another `run --only` leave --only out."
 
 
 def parse_place(text: str) -> Address | str:
@@ -79,8 +78,8 @@ def check_able() -> None:
             subprocess.run([sys.executable, "-I", "-S", "-c", ""], check=False, preexec_fn=network.enter)
         except subprocess.SubprocessError as error:
             raise MachineError(
-                f"--only: this machine does not let us make a network namespace: {network.read_failure()}.",
-                hint=_advise(),
+                f"--only: this machine does not let us make a network namespace: {(why := network.read_failure())}.",
+                hint=_NESTED if os.strerror(errno.EBUSY) in why else _advise(),
             ) from error
 
 
@@ -126,7 +125,6 @@ class IsolatedNetwork:
         self._end: Callable[[], object] = lambda: None
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -76,10 +76,15 @@ def _unshare() -> None:
     user, group = os.geteuid(), os.getegid()
     try:
         os.unshare(os.CLONE_NEWNET)  # as root of the machine: users and owners of files stay what they are
-    except PermissionError:
+        _route_all()
+    except PermissionError:  # root of a container may lack CAP_NET_ADMIN only
         os.unshare(os.CLONE_NEWUSER | os.CLONE_NEWNET)
         for name, text in ("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1"):
             Path("/proc/self", name).write_text(text, "ascii")
+        _route_all()
+
+
+def _route_all() -> None:
     with socket.socket() as control:
         fcntl.ioctl(control, 0x8914, struct.pack("16sH22x", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as routes:  # RTM_NEWROUTE of type RTN_LOCAL

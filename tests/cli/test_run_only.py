@@ -189,6 +189,26 @@ def test_without_rights_it_is_refused_in_words(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []  # noqa: PTH208 (names are all that is asked)
 
 
+ABLE = "from llmproxy.client.isolated_network import check_able; check_able()"
+
+
+def test_root_of_a_container_without_net_admin_is_able() -> None:
+    """As `docker run --cap-add SYS_ADMIN` makes it: a namespace of users gives what lacks."""
+    if subprocess.run(["unshare", "-Ur", "setpriv", "true"], check=False).returncode:
+        needed("setpriv in a user namespace", rare=True)
+    words = ["unshare", "-Ur", "setpriv", "--bounding-set=-net_admin", sys.executable, "-c", ABLE]
+    done = subprocess.run(words, capture_output=True, text=True, env=clean_env(), check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_within_itself_it_is_not_needed(px: Proxy) -> None:
+    """The kernel has one listener a filter, which no right changes: the hint says so."""
+    done = run_at(px, "--only", "--", sys.executable, "-c", ABLE)
+    assert "Device or resource busy" in done.stderr
+    assert "within another `run --only` leave --only out" in done.stderr
+    assert "--cap-add" not in done.stderr
+
+
 def test_what_is_allowed_is_an_address() -> None:
     """Host and port, or a path; everything else is an error with an example."""
     assert parse_place("Db.Example:5432") == ("db.example", 5432)

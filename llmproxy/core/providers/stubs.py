@@ -23,6 +23,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase, translate
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -186,12 +187,14 @@ def _answer_entra_discovery(asked: Asked) -> Response:
     return answer_json({"tenant_discovery_endpoint": at, "metadata": [names]})
 
 
-def _answer_metadata(asked: Asked) -> Response:
-    """Say of a server of tools that it is its own authorization server (RFC 9728, RFC 8414), at paths of ours."""
+def _answer_metadata(asked: Asked, issuers: Sequence[str] = ()) -> Response:
+    """Say of a server of tools that it is its own authorization server (RFC 9728, RFC 8414), at paths of ours; and that
+    `issuers` are such, too: a client takes the one that it was told, and stops at others.
+    """
     kind, _, below = asked.path.removeprefix(WELL_KNOWN).partition("/")
     at = f"{asked.origin}/{below}".rstrip("/")
     if kind == "oauth-protected-resource":
-        return answer_json({"resource": at, "authorization_servers": [asked.origin]})
+        return answer_json({"resource": at, "authorization_servers": [asked.origin, *issuers]})
     ways = {"authorization": "authorization", "token": "token", "registration": "register"}
     ends = {f"{name}_endpoint": f"{asked.origin}{_OURS}{last}" for name, last in ways.items()}
     grants = ["authorization_code", "refresh_token", "client_credentials", _JWT_GRANT]
@@ -311,10 +314,12 @@ SIGN_IN_HOSTS = ("GCE_METADATA_HOST", "GCE_METADATA_IP")
 
 def make_rows(own: Mapping[str, str]) -> tuple[Stub, ...]:
     """Return the user's own rows (`values.read_stubs`), and ours."""
-    answers = {"token": _answer_token, "empty": _answer_nothing}
+    answers = {"token": _answer_token, "empty": _answer_nothing, "issuer": _answer_nothing}
     places = ((*place.partition("/"), answers[kind]) for place, kind in own.items())
     made = (Stub(host, kind, _KEY, "GET POST PUT", translate(f"/{path}"), host) for host, _, path, kind in places)
-    return (*made, *STUBS)
+    issuers = [f"https://{place}".rstrip("/") for place, kind in own.items() if kind == "issuer"]
+    discover = partial(_answer_metadata, issuers=issuers)
+    return (*made, *(row._replace(answer=discover) if row.answer is _answer_metadata else row for row in STUBS))
 
 
 def has_stubs(rows: Sequence[Stub], host: str, *, offline: bool) -> bool:

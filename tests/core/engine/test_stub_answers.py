@@ -23,11 +23,14 @@ import boto3  # type: ignore[import-untyped]
 import httpx
 import pytest
 from botocore.utils import InstanceMetadataFetcher  # type: ignore[import-untyped]
-from mcp.client.auth import OAuthClientProvider
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError
+from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl
 
-from llmproxy.core.providers.stubs import LIFETIME, STUBS
+from llmproxy.core.providers.routing import route_host
+from llmproxy.core.providers.stubs import LIFETIME, STUBS, Asked, find_stubs, has_stubs, make_rows, parse_members
+from llmproxy.core.providers.table import service
 from llmproxy.protocol import DUMMY
 from tests.support.chats import chat, fill
 from tests.support.proxy import Listening, Proxy, near, proxy
@@ -387,3 +390,35 @@ def test_the_mcp_sdk_signs_in_without_a_browser(replaying: Proxy) -> None:
     assert DUMMY in asked.headers["authorization"]
     assert kept.client is not None
     assert back[-1].startswith("http://127.0.0.1:7777/callback?")
+
+
+def answer_stubbed(request: httpx.Request, own: dict[str, str]) -> httpx.Response:
+    """Answer as an intercepted host does in replay, with these rows of the user's."""
+    rows, url, headers = make_rows(own), request.url, tuple(request.headers.items())
+    assert url.host == "mcp.example.com" or has_stubs(rows, url.host, offline=False)
+    target = url.raw_path.decode()
+    where = route_host("https", url.host, 443, request.method, target, headers, dict([service("https", url.host, 443)]))
+    assert where
+    asked = Asked(url.path, parse_members(target, headers, request.content), f"https://{url.host}", time.time())
+    made = next(row for row in find_stubs(rows, where, request.method, headers) if row.fits(asked)).answer(asked)
+    assert made
+    return httpx.Response(made.status, headers=made.headers, content=made.body, request=request)
+
+
+@pytest.mark.parametrize("issuer", ["auth.example.com/realms/tools", "auth.example.com"])
+def test_a_client_that_names_its_authorization_server_signs_in(issuer: str) -> None:
+    """If `--stub` names it, too: such a client stops at any other one, and no recording holds which it was."""
+    server = "https://mcp.example.com/mcp"
+
+    async def sign_in(own: dict[str, str]) -> httpx.Request:
+        auth = ClientCredentialsOAuthProvider(server, Tokens(), "id", "secret", issuer=f"https://{issuer}")
+        flow = auth.async_auth_flow(httpx.Request("POST", server))
+        request = await flow.asend(httpx.Response(401, request=await anext(flow)))
+        while str(request.url) != server:
+            request = await flow.asend(answer_stubbed(request, own))
+        return request
+
+    own = {issuer if "/" in issuer else f"{issuer}/": "issuer"}
+    assert DUMMY in asyncio.run(sign_in(own)).headers["authorization"]
+    with pytest.raises(OAuthFlowError, match="issuer"):
+        asyncio.run(sign_in({}))
