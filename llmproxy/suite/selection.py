@@ -9,8 +9,8 @@ what a live run may spend (``--max-cost``), estimated from the last recording be
 
 from __future__ import annotations
 
+import ast
 import json
-import os
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,6 +22,7 @@ from pathlib import Path
 from llmproxy.amounts import dollars
 from llmproxy.did_you_mean import did_you_mean, suggest
 from llmproxy.errors import LLMProxyError, MissError, SuiteError
+from llmproxy.files import replacing
 from llmproxy.protocol import OFFLINE, Mode
 from llmproxy.scenario.values.run import cassette_of
 from llmproxy.suite.project import Options
@@ -123,11 +124,8 @@ def remember(folder: Path, ran: Iterable[str], failed: Iterable[str]) -> None:
     known, now = set(last_failed(folder) or ()), set(ran)
     left = sorted((known - now) | set(failed))
     path = folder / FILE
-    with suppress(OSError):
-        path.parent.mkdir(exist_ok=True)
-        part = path.with_name(f"{path.name}.{os.getpid()}")
-        part.write_text(json.dumps({"version": 1, "failed": left}, ensure_ascii=False) + "\n", encoding="utf-8")
-        part.replace(path)
+    with suppress(OSError), replacing(path) as file:
+        file.write(json.dumps({"version": 1, "failed": left}, ensure_ascii=False) + "\n")
 
 
 _WORD = re.compile(r"\s*(?:(\()|(\))|([^\s()]+))")
@@ -218,64 +216,31 @@ def _words(text: str) -> list[str]:
 
 
 def expression(text: str) -> Holds:
-    """Read an expression over tags. Raises SuiteError where it ends or goes on wrongly."""
-    parser = _Parser(text)
-    made = parser.parse_disjunction()
-    if parser.rest:
-        raise parser.wrong(f"{parser.rest[0]!r} does not belong here")
-    return made
+    """Read an expression over tags, in which ``or`` binds least, then ``and``, then ``not``. Raises SuiteError."""
+    names: dict[str, str] = {}
+    source = []
+    for word in _words(text):
+        plain = word in ("(", ")", *_KEYWORDS)
+        source.append(word if plain else names.setdefault(word, f"tag{len(names)}"))
+    wrong = SuiteError(f"--tags {text!r} is no expression", hint='It is like "smoke and not (slow or flaky)".')
+    try:
+        tree = ast.parse(" ".join(source), mode="eval").body
+    except SyntaxError as error:
+        raise wrong from error
+    if not all(isinstance(node, _NODES) for node in ast.walk(tree)):
+        raise wrong
+    tags_of = {made: name for name, made in names.items()}
+    return lambda tags: _holds(tree, {made for made, name in tags_of.items() if name in tags})
 
 
-class _Parser:
-    """``or`` binds least, then ``and``, then ``not``."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.rest = text, _words(text)
-
-    def wrong(self, why: str) -> SuiteError:
-        return SuiteError(f"--tags {self.text!r}: {why}", hint='It is like "smoke and not (slow or flaky)".')
-
-    def parse_disjunction(self) -> Holds:
-        made = self.parse_conjunction()
-        while self._take("or"):
-            made = _any_of(made, self.parse_conjunction())
-        return made
-
-    def parse_conjunction(self) -> Holds:
-        made = self.parse_operand()
-        while self._take("and"):
-            made = _all_of(made, self.parse_operand())
-        return made
-
-    def parse_operand(self) -> Holds:
-        if self._take("not"):
-            inner = self.parse_operand()
-            return lambda tags: not inner(tags)
-        if self._take("("):
-            inner = self.parse_disjunction()
-            if not self._take(")"):
-                raise self.wrong("a parenthesis is not closed")
-            return inner
-        if not self.rest or self.rest[0] in (")", *_KEYWORDS):
-            raise self.wrong(
-                f"a tag is missing before {self.rest[0]!r}" if self.rest else "a tag is missing at the end"
-            )
-        name = self.rest.pop(0)
-        return lambda tags: name in tags
-
-    def _take(self, word: str) -> bool:
-        if self.rest and self.rest[0] == word:
-            self.rest.pop(0)
-            return True
-        return False
+_NODES = (ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.Name, ast.Load)
 
 
-def _any_of(one: Holds, other: Holds) -> Holds:
-    return lambda tags: one(tags) or other(tags)
-
-
-def _all_of(one: Holds, other: Holds) -> Holds:
-    return lambda tags: one(tags) and other(tags)
+def _holds(node: ast.expr, there: Collection[str]) -> bool:
+    if isinstance(node, ast.BoolOp):
+        found = (_holds(each, there) for each in node.values)
+        return all(found) if isinstance(node.op, ast.And) else any(found)
+    return not _holds(node.operand, there) if isinstance(node, ast.UnaryOp) else ast.unparse(node) in there
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, R
 from llmproxy.protocol import Decision
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.rows import RunRows
-from llmproxy.suite.checks.entities.verify import Entities
+from llmproxy.suite.checks.entities.verify import Entities, check_verify
 from llmproxy.suite.checks.tools import check_order, check_tools, check_total
 from llmproxy.suite.checks.traffic import check_processing, check_usage, why_unseen
 from llmproxy.suite.matchers.variables import VariableScope
@@ -157,4 +157,4 @@ class Books:
 
     def verify(self, said: dict[str, Any]) -> Status:
         """Return what a suite makes of an assertion about the rows that are there."""
-        return worst(self._looking().verify(Verify.model_validate(said)))
+        return worst(check_verify(self._looking().run, "verify", Verify.model_validate(said)))

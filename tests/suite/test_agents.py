@@ -17,7 +17,7 @@ import pytest
 
 from llmproxy.suite.checks.entities.cleanup import Cleaner
 from llmproxy.suite.checks.entities.rows import RunRows
-from llmproxy.suite.checks.entities.verify import Entities
+from llmproxy.suite.checks.entities.verify import Entities, check_verify, check_wait
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import Created
 from llmproxy.suite.schema.values import Verify, WaitFor
@@ -80,7 +80,9 @@ def story(language: str, folder: Path, running: TasksAgent) -> tuple[list[str], 
             entities.check_created(before, [Created(entity="tasks", **{"as": "new"}, fields={"title": "Review PR"})])
         )
         said.append(running.chat("Mark 'Review PR' as complete", conversation="b"))
-        wrong += bad(entities.verify(Verify(entity="tasks", id="$new", fields={"status": "completed"})))
+        wrong += bad(
+            check_verify(entities.run, "verify", Verify(entity="tasks", id="$new", fields={"status": "completed"}))
+        )
         said.append(running.chat("Remind me to call mum"))
         wait = WaitFor(
             entity="reminders",
@@ -89,7 +91,7 @@ def story(language: str, folder: Path, running: TasksAgent) -> tuple[list[str], 
             timeout=9000,
             pollInterval=20,
         )
-        wrong += bad(entities.wait(wait))
+        wrong += bad(check_wait(entities.run, "wait", wait))
         made = store.list("tasks")
         assert [row["createdAt"] for row in made if row["title"] == "Sub"] == [SEEDED["LLMPROXY_NOW"]]
     return said, wrong

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import Any, Protocol
 
 from llmproxy.client.environment import in_ci
 from llmproxy.errors import MachineError, SuiteError
-from llmproxy.files import read_text
+from llmproxy.files import read_text, replacing
 from llmproxy.report.events import Assertion, Status
 from llmproxy.scenario.session import RunSession
 from llmproxy.suite.matchers.compare import strip_fence
 from llmproxy.suite.matchers.plain_values import show
-from llmproxy.suite.matchers.table import check, check_input
+from llmproxy.suite.matchers.table import build_unclear, check, check_input, conclude
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.project import Options
 from llmproxy.suite.reading.load import SuiteCase
@@ -74,10 +73,9 @@ class Snapshots:
         if not (self.update and self.changed):
             return False
         text = json.dumps({"version": FORMAT, "scenarios": self.values}, ensure_ascii=False, indent=2, sort_keys=True)
-        part = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         try:
-            part.write_text(text + "\n", encoding="utf-8")
-            part.replace(self.path)
+            with replacing(self.path) as file:
+                file.write(text + "\n")
         except OSError as error:
             raise MachineError(f"cannot write {self.path}: {error.strerror or error}") from error
         self.changed = False
@@ -111,7 +109,7 @@ def check_tools_snapshot(context: CheckedStep, step: Talk, measured: Observed) -
     if measured.unread:
         first = measured.unread[0]
         message = f"the answer of {first.where} {first.unread}, so the calls are not known"
-        return Assertion(name="toolsSnapshot", status=Status.ENVIRONMENT_ERROR, message=message)
+        return build_unclear("toolsSnapshot", message)
     uses = [use for use in measured.tools if step.include_hosted or not use.hosted]
     names_only = step.tools_snapshot == "names"
     seen: list[Any] = [use.name if names_only else {"name": use.name, "arguments": use.arguments} for use in uses]
@@ -124,31 +122,21 @@ def _compare(context: CheckedStep, step: StepBase, what: str, name: str, seen: o
     known = snapshots.get(scenario, key, what)
     if snapshots.update:
         snapshots.put(scenario, key, what, seen)
-        return Assertion(name=name, status=Status.PASSED, expected=seen, actual=seen, where=snapshots.path.name)
+        known = seen
+    made = Assertion(name=name, status=Status.PASSED, expected=known, actual=seen, where=snapshots.path.name)
     if known is None:
         message = (
             f"no snapshot is stored; `{context.options.command} --update` stores what is seen now: {show(seen, 200)}"
         )
-        return Assertion(
-            name=name, status=Status.ENVIRONMENT_ERROR, actual=seen, message=message, where=snapshots.path.name
-        )
-    if known == seen:
-        return Assertion(name=name, status=Status.PASSED, expected=known, actual=seen, where=snapshots.path.name)
+        return replace(made, status=Status.ENVIRONMENT_ERROR, message=message)
     message = f"it differs from the snapshot: expected {show(known, 300)}, saw {show(seen, 300)}; --update accepts it"
-    return Assertion(
-        name=name, status=Status.FAILED, expected=known, actual=seen, message=message, where=snapshots.path.name
-    )
+    return made if known == seen else replace(made, status=Status.FAILED, message=message)
 
 
-def check_response(context: CheckedStep, step: Talk, answer: str) -> list[Assertion]:
+def check_response(context: CheckedStep, step: Talk, wanted: Response, answer: str) -> list[Assertion]:
     """Check everything that a step says about an answer, but for what a judge is to find."""
-    wanted = step.response
-    if wanted is None:
-        return []
     made = check_text(wanted, answer, context.scope)
-    if wanted.snapshot:
-        made.append(check_response_snapshot(context, step, answer))
-    return made
+    return [*made, check_response_snapshot(context, step, answer)] if wanted.snapshot else made
 
 
 def check_text(wanted: Response, answer: str, scope: VariableScope) -> list[Assertion]:
@@ -166,13 +154,8 @@ def _json(wanted: dict[str, object], answer: str, scope: VariableScope) -> list[
         value = json.loads(strip_fence(answer))
     except (ValueError, RecursionError) as error:
         message = f"the answer is no JSON ({error})"
-        return [
-            Assertion(name="response.json", status=Status.FAILED, expected=dict(wanted), actual=answer, message=message)
-        ]
-    whole = check("response.json.$", value, wanted["$"], scope) if "$" in wanted else []
-    return whole + check_input(
-        "response.json", value, {path: each for path, each in wanted.items() if path != "$"}, scope
-    )
+        return [conclude("response.json", message, expected=dict(wanted), actual=answer)]
+    return check_input("response.json", value, wanted, scope)
 
 
 def _add_answer(assertion: Assertion, answer: str) -> Assertion:

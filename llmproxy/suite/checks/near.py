@@ -14,7 +14,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
-from llmproxy.report.events import Assertion, Status
+from llmproxy.report.events import Assertion
+from llmproxy.suite.matchers.table import build_unclear, conclude
 from llmproxy.suite.schema.response import ToolExpect
 from llmproxy.trace.observing.tools import Seen
 from llmproxy.trace.observing.wire import Observed
@@ -45,7 +46,7 @@ def check_names(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[S
         known = before | called
         if name not in known and (meant := find_near(name, known, spelling_only=wanted.offered is False)):
             made.append(
-                _error(f"tools.{name}", f"no tool is called {name!r}: {_offers(known)}; did you mean {meant!r}?")
+                build_unclear(f"tools.{name}", f"no tool is called {name!r}: {_offers(known)}; did you mean {meant!r}?")
             )
             continue
         if wanted.offered is not None:
@@ -127,16 +128,9 @@ def _offers(known: Iterable[str]) -> str:
 
 def _check_tool_listed(name: str, now: set[str], called: set[str], *, offered: bool) -> Assertion:
     right = (name in now) is offered and (offered or name not in called)
-    what = (
-        "was offered"
-        if name in now
-        else "was not offered, and called all the same"
-        if name in called
-        else "was not offered"
-    )
-    message = "" if right else f"{name} {what} to a model in this step; {_offers(now) if now else 'no tool was'}"
-    status = Status.PASSED if right else Status.FAILED
-    return Assertion(name=f"tools.{name}.offered", status=status, expected=offered, actual=name in now, message=message)
+    what = "was offered" if name in now else "was not offered" + (", and called all the same" if name in called else "")
+    message = f"{name} {what} to a model in this step; {_offers(now) if now else 'no tool was'}"
+    return conclude(f"tools.{name}.offered", message, holds=right, expected=offered, actual=name in now)
 
 
 def _check_arguments(name: str, wanted: ToolExpect, schema: _Names, step: Observed) -> list[Assertion]:
@@ -149,12 +143,14 @@ def _check_arguments(name: str, wanted: ToolExpect, schema: _Names, step: Observ
         for path in paths or ():
             if found := _misspelt(path, known):
                 said, meant = found
-                made.append(_error(f"tools.{name}.{key}", f"{name} has no argument {said!r}; did you mean {meant!r}?"))
+                made.append(
+                    build_unclear(f"tools.{name}.{key}", f"{name} has no argument {said!r}; did you mean {meant!r}?")
+                )
             elif key == "input" and uses and wanted.count in (0, {"eq": 0}):
                 said, there = _find_undeclared(path, schema, known)
                 if said:
                     told = f"{name} has no argument {said!r}; it has {there}, so no call could have this input"
-                    made.append(_error(f"tools.{name}.{key}", told))
+                    made.append(build_unclear(f"tools.{name}.{key}", told))
     return made
 
 
@@ -196,7 +192,3 @@ def _find_undeclared(path: str, schema: _Names, known: _Names) -> tuple[str, str
             return (".".join((*place, name)), ", ".join(there)) if there else ("", "")
         place = (*place, name)
     return "", ""
-
-
-def _error(name: str, message: str) -> Assertion:
-    return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=message)

@@ -7,14 +7,22 @@ without the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.near import find_near
 from llmproxy.suite.matchers.core import MatchOutcome
 from llmproxy.suite.matchers.plain_values import dig, plain, show
-from llmproxy.suite.matchers.table import check, check_input, check_number, evaluate
+from llmproxy.suite.matchers.table import (
+    all_hold,
+    build_unclear,
+    check,
+    check_input,
+    check_number,
+    conclude,
+    evaluate,
+)
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.response import ToolExpect
 from llmproxy.trace.observing.tools import ServedTools, ToolUse, find_differences
@@ -87,13 +95,9 @@ _SHOWN = 6
 """Calls that a message lists."""
 
 
-def all_hold(assertions: Iterable[Assertion]) -> bool:
-    return all(each.status is Status.PASSED for each in assertions)
-
-
 def build_unseen(names: Iterable[str], reason: str) -> list[Assertion]:
     """Return the error of every assertion about traffic that was not seen."""
-    return [Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=reason) for name in names]
+    return [build_unclear(name, reason) for name in names]
 
 
 # -- tools -------------------------------------------------------------------------------------------------------------
@@ -113,13 +117,8 @@ def check_tools(
         others = [
             use for use in step.tools if use.name not in tools and "*" not in tools and (hosted or use.asked_of_agent)
         ]
-        message = (
-            f"only {', '.join(tools) or 'no tools'} should be called; called as well: {_format_uses(others)}"
-            if others
-            else ""
-        )
-        status = Status.FAILED if others else Status.PASSED
-        told = Assertion(name="onlyTools", status=status, expected=sorted(tools), message=message, where=_place(others))
+        message = f"only {', '.join(tools) or 'no tools'} should be called; called as well: {_format_uses(others)}"
+        told = conclude("onlyTools", message, holds=not others, expected=sorted(tools), where=_place(others))
         made.append(_unread("onlyTools", step) if step.unread else told)
     return made
 
@@ -142,12 +141,11 @@ def check_served(
             if meant := find_near(name, served.names):
                 there = ", ".join(sorted(served.names))
                 message = f"no server has a tool {name!r}: there is {there}; did you mean {meant!r}?"
-                made += build_unseen([f"{_SERVED}.{name}"], message)
+                made.append(build_unclear(f"{_SERVED}.{name}", message))
                 continue
             if not served.listed:
-                made += build_unseen(
-                    [f"{_SERVED}.{name}"], f"no server listed its tools, so whether one has {name} is not known"
-                )
+                why = f"no server listed its tools, so whether one has {name} is not known"
+                made.append(build_unclear(f"{_SERVED}.{name}", why))
                 continue
         if wanted.offered is not None:
             made.append(_check_listed(name, served, offered=wanted.offered))
@@ -160,18 +158,16 @@ def check_served(
 def _check_listed(name: str, served: ServedTools, *, offered: bool) -> Assertion:
     key, there = f"{_SERVED}.{name}.offered", name in served.listed
     if not served.listed:
-        return build_unseen([key], "no server listed its tools in this run")[0]
-    message = "" if there is offered else f"the servers listed {', '.join(sorted(served.listed))}"
-    status = Status.PASSED if there is offered else Status.FAILED
-    return Assertion(name=key, status=status, expected=offered, actual=there, message=message)
+        return build_unclear(key, "no server listed its tools in this run")
+    message = f"the servers listed {', '.join(sorted(served.listed))}"
+    return conclude(key, message, holds=there is offered, expected=offered, actual=there)
 
 
 def _check_as_asked(asked: Observed, served: ServedTools) -> Assertion:
     if asked.unread:
         return _unread(_AS_ASKED, asked)
     differences = find_differences(asked.tools, served)
-    status = Status.FAILED if differences else Status.PASSED
-    return Assertion(name=_AS_ASKED, status=status, message="; ".join(differences[:_SHOWN]), where=_place(served.tools))
+    return conclude(_AS_ASKED, "; ".join(differences[:_SHOWN]), holds=not differences, where=_place(served.tools))
 
 
 _SERVED, _AS_ASKED = "serverTools", "serversAsAsked"
@@ -191,7 +187,7 @@ def _unread(name: str, step: Observed) -> Assertion:
     first, more = step.unread[0], len(step.unread) - 1
     others = f" (and {more} more)" if more else ""
     told = f"the answer of {first.where} {first.unread}{others}, so what was called is not known"
-    return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=told, where=first.where)
+    return build_unclear(name, told, where=first.where)
 
 
 class _Calls:
@@ -245,7 +241,7 @@ class _Calls:
         elif isinstance(wanted.every, Mapping) and wanted.count is not None:
             made.append(replace(self._never_called(), name=f"tools.{self.name}.every"))
         if wanted.output is not None and (self.calls or wanted.count is not None):
-            made.append(self._join_calls("output", [(use, self._output(use, wanted.output)) for use in self.calls]))
+            made.append(self._join_calls("output", self._output))
         for key, rule in (("before", before), ("after", after)):
             other = getattr(wanted, key)
             if other is not None and self.calls:
@@ -253,7 +249,7 @@ class _Calls:
             elif other is not None and wanted.count is not None and not self.none:
                 made.append(replace(self._never_called(), name=f"tools.{self.name}.{key}"))
         if wanted.error is not None and (self.calls or wanted.count is not None):
-            made.append(self._join_calls("error", [(use, self._error(use, wanted.error)) for use in self.calls]))
+            made.append(self._join_calls("error", self._error))
         return made
 
     def _count(self, suffix: str) -> list[Assertion]:
@@ -295,8 +291,7 @@ class _Calls:
             f"{self.name}: {self.no_result}, so it is not known whether it was executed, and what it "
             f"returned: {_format_uses(uses)}"
         )
-        name = f"tools.{self.name}{suffix}"
-        return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=message, where=_place(uses))
+        return build_unclear(f"tools.{self.name}{suffix}", message, where=_place(uses))
 
     def _describe_count(self, message: str) -> str:
         """Describe how often, and what was called instead."""
@@ -310,17 +305,12 @@ class _Calls:
         return f"{told}; {self._describe_others()}"
 
     def _describe_others(self) -> str:
-        return (
-            f"tools called in this step: {_format_uses(self.step.tools)}"
-            if self.step.tools
-            else "no tool was called in this step"
-        )
+        called = _format_uses(self.step.tools)
+        return f"tools called in this step: {called}" if called else "no tool was called in this step"
 
     def _never_called(self) -> Assertion:
         message = f"{self.name} was never called; {self._describe_others()}"
-        return Assertion(
-            name=f"tools.{self.name}", status=Status.FAILED, expected="at least one call", actual=0, message=message
-        )
+        return conclude(f"tools.{self.name}", message, expected="at least one call", actual=0)
 
     def _input(self, wanted: Mapping[str, object], *, none: bool) -> Assertion:
         """Look for a call with this input; `none`: there must be none."""
@@ -336,33 +326,24 @@ class _Calls:
                 for each in found
                 if not _is_readable(use, wanted) or self._is_mistyped(use, wanted)
             ]
-        if fitting and none:
+        if fitting or (none and not unclear):
             message = (
                 f"no call of {self.name} should have this input, and {len(fitting)} has it: {_format_uses(fitting)}"
             )
-            return Assertion(name=name, status=Status.FAILED, expected=expected, message=message, where=_place(fitting))
-        if fitting or (none and not unclear):
-            return Assertion(name=name, status=Status.PASSED, expected=expected, where=_place(fitting))
+            return conclude(name, message, holds=not (fitting and none), expected=expected, where=_place(fitting))
         if unclear:
             return replace(unclear[0], name=name)
         if not judged:
-            return Assertion(name=name, status=Status.FAILED, expected=expected, message=self._never_called().message)
+            return replace(self._never_called(), name=name, expected=expected, actual=None)
         use, found = max(judged, key=lambda each: sum(one.status is Status.PASSED for one in each[1]))
         wrong = "; ".join(f"{each.name.removeprefix(f'{name}.')}: {each.message}" for each in found if each.message)
-        count = (
-            f"the call of {self.name} does not have"
+        few, it = (
+            (f"the call of {self.name} does not have", "It")
             if len(judged) == 1
-            else f"none of {len(judged)} calls of {self.name} has"
+            else (f"none of {len(judged)} calls of {self.name} has", "The nearest")
         )
-        message = f"{count} this input: {wrong}. {'It' if len(judged) == 1 else 'The nearest'} was {_format_use(use)}"
-        return Assertion(
-            name=name,
-            status=Status.FAILED,
-            expected=expected,
-            actual=plain(use.arguments),
-            message=message,
-            where=use.where,
-        )
+        message = f"{few} this input: {wrong}. {it} was {_format_use(use)}"
+        return conclude(name, message, expected=expected, actual=plain(use.arguments), where=use.where)
 
     def _is_mistyped(self, use: ToolUse, wanted: Mapping[str, object]) -> bool:
         """Return whether a call has this input but for the kind of a value: ``"5"`` where 5 is asked for."""
@@ -373,59 +354,39 @@ class _Calls:
         name = f"tools.{self.name}.{key}"
         if not _is_readable(use, wanted):
             message = f"the arguments of the call are not JSON: {show(use.raw, 300)}"
-            return [
-                Assertion(
-                    name=name,
-                    status=Status.FAILED,
-                    expected=plain(dict(wanted)),
-                    actual=use.raw,
-                    message=message,
-                    where=use.where,
-                )
-            ]
+            return [conclude(name, message, expected=plain(dict(wanted)), actual=use.raw, where=use.where)]
         return check_input(name, use.arguments, wanted, self.scope, where=use.where)
 
-    def _output(self, use: ToolUse, wanted: object) -> list[Assertion] | None:
-        """Check what one call returned; None: nobody has seen it."""
-        if use.output is None:
-            return None
+    def _output(self, use: ToolUse, wanted: object) -> list[Assertion]:
+        """Check what one call returned."""
         return check(f"tools.{self.name}.output", use.output, wanted, self.scope, where=use.where)
 
-    def _error(self, use: ToolUse, wanted: object) -> list[Assertion] | None:
-        """Check whether one call failed, and how; None: nobody has seen it."""
+    def _error(self, use: ToolUse, wanted: object) -> list[Assertion]:
+        """Check whether one call failed, and how."""
         name = f"tools.{self.name}.error"
-        if use.output is None:
-            return None
         if use.errored and not isinstance(wanted, bool):
             return check(name, use.output, wanted, self.scope, where=use.where)
-        right = use.errored is wanted
         what = "answered with an error" if use.errored else "did not answer with an error"
-        status = Status.PASSED if right else Status.FAILED
-        message = "" if right else f"{what}: {show(use.output, 120)}"
-        return [
-            Assertion(
-                name=name, status=status, expected=plain(wanted), actual=use.errored, message=message, where=use.where
-            )
-        ]
+        message = f"{what}: {show(use.output, 120)}"
+        holds = use.errored is wanted
+        return [conclude(name, message, holds=holds, expected=plain(wanted), actual=use.errored, where=use.where)]
 
-    def _join_calls(self, key: str, judged: Sequence[tuple[ToolUse, list[Assertion] | None]]) -> Assertion:
-        """Join what was found of each call: all right, or one if the file says so; an unseen one is an error."""
-        name = f"tools.{self.name}.{key}"
-        if not judged:
+    def _join_calls(self, key: str, judge: Callable[[ToolUse, object], list[Assertion]]) -> Assertion:
+        """Join what is found of each call: all right, or one if the file says so; an unseen one is an error."""
+        name, wanted = f"tools.{self.name}.{key}", getattr(self.wanted, key)
+        if not self.calls:
             return replace(self._never_called(), name=name)
-        expected = plain(getattr(self.wanted, key))
-        right = [use for use, found in judged if found is not None and all_hold(found)]
-        unseen = [use for use, found in judged if found is None]
-        wrong = [found for _, found in judged if found is not None and not all_hold(found)]
+        expected = plain(wanted)
+        unseen = [use for use in self.calls if use.output is None]
+        judged = [(use, judge(use, wanted)) for use in self.calls if use.output is not None]
+        right = [use for use, found in judged if all_hold(found)]
+        wrong = [found for _, found in judged if not all_hold(found)]
         if right and (self.one_is_enough or not (wrong or unseen)):
             return Assertion(name=name, status=Status.PASSED, expected=expected, where=_place(right))
         failed = [each for found in wrong for each in found if each.status is Status.FAILED]
         if failed and not (self.one_is_enough and unseen):
-            of = (
-                f" (of {len(judged)} calls, {len(wrong)} {'is' if len(wrong) == 1 else 'are'} wrong)"
-                if len(judged) > 1
-                else ""
-            )
+            are = "is" if len(wrong) == 1 else "are"
+            of = f" (of {len(self.calls)} calls, {len(wrong)} {are} wrong)" if len(self.calls) > 1 else ""
             return replace(failed[0], name=name, expected=expected, message=f"{self.name}: {failed[0].message}{of}")
         unclear = [each for found in wrong for each in found if each.status is not Status.PASSED]
         if unclear and not unseen:

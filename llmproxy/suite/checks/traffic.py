@@ -15,10 +15,10 @@ from llmproxy.core.dialects.messages import as_dict
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.answers import CheckedStep, check_tools_snapshot
 from llmproxy.suite.checks.near import check_names
-from llmproxy.suite.checks.tools import all_hold, build_unseen, check_order, check_served, check_tools, check_total
+from llmproxy.suite.checks.tools import build_unseen, check_order, check_served, check_tools, check_total
 from llmproxy.suite.matchers.core import MatchOutcome
 from llmproxy.suite.matchers.plain_values import Unknown, show
-from llmproxy.suite.matchers.table import check, check_number, evaluate
+from llmproxy.suite.matchers.table import all_hold, build_unclear, check, check_number, conclude, evaluate
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import MessageProcessing, Processor, Usage
 from llmproxy.suite.schema.steps import Talk
@@ -183,14 +183,8 @@ class _Check:
     def __init__(
         self, path: str, name: str, wanted: Processor, finding: ProcessingFinding, least: str, scope: VariableScope
     ) -> None:
-        self.path, self.name, self.wanted, self.finding, self.least, self.scope = (
-            path,
-            name,
-            wanted,
-            finding,
-            least,
-            scope,
-        )
+        self.path, self.name, self.wanted, self.finding = path, name, wanted, finding
+        self.least, self.scope = least, scope
 
     def check(self) -> list[Assertion]:
         """Check whether it was at work, then what it did."""
@@ -240,31 +234,23 @@ class _Check:
             actual = Unknown(f"how many is not known: {finding.reason}") if value is None else value
             found = check_number(name, actual, matcher, self.scope, where=finding.where)
             return [replace(each, evidence=finding.evidence) for each in found]
-        words = [
-            str(self.scope.resolve(word))
-            for word in (matcher if isinstance(matcher, Sequence) and not isinstance(matcher, str) else [matcher])
-        ]
-        return [self._summary(name, word, wanted=key == "summaryContains") for word in words]
+        words = matcher if isinstance(matcher, Sequence) and not isinstance(matcher, str) else [matcher]
+        wanted = key == "summaryContains"
+        return [self._summary(name, str(self.scope.resolve(word)), wanted=wanted) for word in words]
 
     def _summary(self, name: str, word: str, *, wanted: bool) -> Assertion:
         finding = self.finding
-        made = Assertion(name=name, status=Status.PASSED, expected=word, where=finding.where, evidence=finding.evidence)
+        about: dict[str, Any] = {"expected": word, "where": finding.where, "evidence": finding.evidence}
         if not finding.summaries:
-            reason = (
-                "the summary is encrypted, nobody can read it" if finding.summaries is None else "no summary was seen"
-            )
-            return replace(
-                made, status=Status.ENVIRONMENT_ERROR, message=f"{reason}: {finding.reason}", evidence="unobservable"
-            )
+            reason = "the summary is encrypted, nobody can read it"
+            reason = reason if finding.summaries is None else "no summary was seen"
+            return build_unclear(name, f"{reason}: {finding.reason}", **about | {"evidence": "unobservable"})
         if not word:
-            return replace(made, status=Status.ENVIRONMENT_ERROR, message="an empty text is in every text")
+            return build_unclear(name, "an empty text is in every text", **about)
         text = "\n".join(finding.summaries)
-        if (word.casefold() in text.casefold()) is wanted:
-            return made
-        what = "does not contain" if wanted else "contains"
-        return replace(
-            made, status=Status.FAILED, actual=text, message=f"the summary {what} {word!r}: {show(text, 300)}"
-        )
+        holds = (word.casefold() in text.casefold()) is wanted
+        message = f"the summary {'does not contain' if wanted else 'contains'} {word!r}: {show(text, 300)}"
+        return conclude(name, message, holds=holds, **about | ({} if holds else {"actual": text}))
 
 
 _SHOWN = 4

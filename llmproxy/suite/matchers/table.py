@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -43,6 +43,22 @@ search = matchers_text.search
 def evaluate(actual: object, matcher: object, scope: VariableScope) -> Match:
     """Return what a matcher finds about a value, all in one."""
     return judge(matcher, SeenValue(actual, scope))
+
+
+def conclude(name: str, message: str, *, holds: bool = False, **about: Any) -> Assertion:  # noqa: ANN401 - its fields
+    """Return what was found of an assertion; `message` says why it fails."""
+    status = Status.PASSED if holds else Status.FAILED
+    return Assertion(name=name, status=status, message="" if holds else message, **about)
+
+
+def build_unclear(name: str, message: object, **about: Any) -> Assertion:  # noqa: ANN401 - its fields
+    """Return an assertion that cannot be evaluated, and why."""
+    return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=str(message), **about)
+
+
+def all_hold(assertions: Iterable[Assertion]) -> bool:
+    """Return whether there is none that did not pass."""
+    return all(each.status is Status.PASSED for each in assertions)
 
 
 def check(name: str, actual: object, matcher: object, scope: VariableScope, *, where: str = "") -> list[Assertion]:

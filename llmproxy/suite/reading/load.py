@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from llmproxy.did_you_mean import suggest
-from llmproxy.suite.matchers.table import COMPARISONS, search
+from llmproxy.suite.matchers.table import COMPARISONS
 from llmproxy.suite.matchers.variables import StepError, VariableScope, bare_name
 from llmproxy.suite.reading.data import distinct, names_of_sets, unused_axes, with_cells, with_rows, without_id
 from llmproxy.suite.reading.flow import Flow, captures, list_maps
@@ -53,7 +53,6 @@ def doubtful(scenario: Map, doubts: Problems) -> None:
                 doubts.add(place_of(created, "as"), "`as` names one row, and `count` may be another number")
     for node, place in _nodes(scenario, scenario.place):
         _range(node, place, doubts)
-        _pattern(node, place, doubts)
     sets = scenario.get("parametrize")
     if isinstance(sets, list) and len({frozenset(each) - {"id"} for each in sets if isinstance(each, Map)}) > 1:
         doubts.add(place_of(scenario, "parametrize", key=True), "the sets of `parametrize` do not have the same names")
@@ -97,21 +96,6 @@ def _range(node: Map, place: YamlPlace | None, doubts: Problems) -> None:
     open_end = numbers.get("gt") == low or numbers.get("lt") == high
     if low > high or (low == high and open_end):
         doubts.add(place, f"no number is {' and '.join(f'{key} {value}' for key, value in numbers.items())}")
-
-
-def _pattern(node: Map, place: YamlPlace | None, doubts: Problems) -> None:
-    """Doubt patterns that are found in every text."""
-    given = node.get("regex")
-    for pattern in given if isinstance(given, list) else [given]:
-        if isinstance(pattern, str) and pattern:
-            try:
-                if search(pattern, "") and search(pattern, "x\ny"):
-                    doubts.add(
-                        place_of(node, "regex") or place,
-                        f"the pattern {pattern!r} is found in every text, also in an empty one",
-                    )
-            except StepError:
-                continue  # said elsewhere
 
 
 _EMPTY = (

@@ -26,8 +26,9 @@ from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, 
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.run import describe_error, run_id, status_of as fault_of
-from llmproxy.suite.checks.tools import all_hold, build_unseen
+from llmproxy.suite.checks.tools import build_unseen
 from llmproxy.suite.checks.traffic import check_usage, why_unseen
+from llmproxy.suite.matchers.table import all_hold
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.opening import Opening

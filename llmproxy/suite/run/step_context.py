@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from llmproxy.calls import Call
 from llmproxy.client.reports import find_unused_faults
@@ -57,19 +57,6 @@ class Player:
     """Whose rows the agent should work on."""
 
 
-class SuiteListener(Protocol):
-    """Who hears what happens in a suite's conversations."""
-
-    async def on_answer(self, conversation: SuiteConversation, answer: AdapterAnswer) -> None:
-        """Hear that the agent answered; its messages come next."""
-
-    def on_user(self, conversation: SuiteConversation, message: Message) -> None:
-        """Hear what the user says to the agent."""
-
-    def on_agent(self, conversation: SuiteConversation, message: Message, *, first: bool) -> None:
-        """Hear a message of the agent's answer; is it the first?"""
-
-
 class SuiteConversation:
     """One conversation with the agent. It is the emitter and the setting of the engine's."""
 
@@ -77,7 +64,7 @@ class SuiteConversation:
     last_words = False
 
     def __init__(
-        self, name: str, thread: str, agent: AgentAdapter, caller: Caller, *, player: Player, listener: SuiteListener
+        self, name: str, thread: str, agent: AgentAdapter, caller: Caller, *, player: Player, listener: StepContext
     ) -> None:
         """Begin; `name` is what the suite calls it, empty without one, `thread` how the agent knows it."""
         self.name, self.thread_id = name, thread

@@ -19,6 +19,7 @@ from typing import cast
 from llmproxy.report.events import Assertion
 from llmproxy.scenario.session import in_thread
 from llmproxy.suite.checks.answers import check_response
+from llmproxy.suite.checks.entities.verify import check_verify, check_wait
 from llmproxy.suite.checks.near import describe_unlisted_tools
 from llmproxy.suite.checks.traffic import Window, evaluate_traffic, find_uncounted
 from llmproxy.suite.run.rejudge import unjudgeable
@@ -117,7 +118,7 @@ async def _converse(
     if step.observe != "none" and (differing := _differing(context, window)):
         context.labels.append(f"step {context.index + 1}: {'; '.join(differing)}")
     if step.response is not None:
-        done.rest += check_response(context, step, answer.text)
+        done.rest += check_response(context, step, step.response, answer.text)
         if step.response.judge is not None:
             from llmproxy.suite.run.simulate import judge
 
@@ -149,7 +150,7 @@ async def _verify(context: StepContext, step: StepBase) -> StepResult:
     if context.recorded is not None:
         return StepResult(rest=[unjudgeable("verify")])
     said = cast("VerifyStep", step).verify
-    return StepResult(rest=await asyncio.to_thread(context.entities.verify, said))
+    return StepResult(rest=await asyncio.to_thread(check_verify, context.entities.run, "verify", said))
 
 
 async def _wait(context: StepContext, step: StepBase) -> StepResult:
@@ -160,7 +161,7 @@ async def _wait(context: StepContext, step: StepBase) -> StepResult:
         await asyncio.sleep(said.milliseconds / 1000)
         return StepResult()
     wanted = said.model_copy(update={"poll_interval": _FAST}) if context.options.fast_waits else said
-    return StepResult(rest=await asyncio.to_thread(context.entities.wait, wanted))
+    return StepResult(rest=await asyncio.to_thread(check_wait, context.entities.run, "wait", wanted))
 
 
 async def _setup(context: StepContext, step: StepBase) -> StepResult:

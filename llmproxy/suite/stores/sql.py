@@ -13,9 +13,10 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import batched
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import SuiteError
 from llmproxy.sqlite_file import connect
@@ -39,113 +40,34 @@ from llmproxy.suite.stores.protocol import (
 from llmproxy.suite.stores.sql_engine import BUSY_SECONDS, engine_for, show_url, sqlite_file, translate_errors, url_for
 from llmproxy.suite.stores.sql_map import MappedEntity, TableMap, key_value, map_entity, strip_type
 
-if TYPE_CHECKING:
-    from sqlalchemy import URL, Connection
 
-
-class Tables(Protocol):
-    url: URL
-
-    @property
-    def shown(self) -> str:
-        """Its URL without a password."""
-
-    @property
-    def declared(self) -> Sequence[str]:
-        """The entities that the suite names."""
-
-    def find_table(self, entity: str, /) -> MappedEntity: ...
-
-    def read[T](self, act: Callable[[Connection], T], doing: str, /) -> T:
-        """Do something in a transaction that changes nothing."""
-
-    def write[T](self, act: Callable[[Connection], T], doing: str, /) -> T:
-        """Do something in a transaction."""
-
-
-def counters(store: Tables, entities: Sequence[str]) -> dict[str, tuple[int, bool]]:
-    """Return where the counter of each entity's key stands, and whether that number was given out already."""
-    at: dict[str, tuple[int, bool]] = {}
-    for name in entities:
-        mapped = store.find_table(name)
-        if mapped.serial is not None and (value := _counter(store, mapped)) is not None:
-            at[name] = value
-    return at
-
-
-def _counter(store: Tables, mapped: MappedEntity) -> tuple[int, bool] | None:
+def _counter(connection: Connection, mapped: MappedEntity) -> tuple[int, bool] | None:
     from sqlalchemy import text
 
-    def ask(connection: Connection) -> tuple[int, bool] | None:
-        if connection.dialect.name == "sqlite":
-            if not _has_sequences(connection):
-                return None  # without AUTOINCREMENT the next key follows from the rows
-            row = connection.execute(
-                text("SELECT seq FROM sqlite_sequence WHERE name = :name"), {"name": mapped.table.name}
-            ).first()
-            return (int(row[0]) if row else 0, True)
-        if connection.dialect.name == "postgresql":
-            name = _sequence_name(connection, mapped)
-            row = connection.execute(text(f"SELECT last_value, is_called FROM {name}")).first() if name else None  # noqa: S608 - a name that the database gave, quoted by it
-            return (int(row[0]), bool(row[1])) if row else None
-        return None
-
-    return store.read(ask, f"looking at the counter of {mapped.info.name}")
+    if connection.dialect.name == "sqlite":
+        if not _has_sequences(connection):
+            return None  # without AUTOINCREMENT the next key follows from the rows
+        sql = text("SELECT seq FROM sqlite_sequence WHERE name = :name")
+        row = connection.execute(sql, {"name": mapped.table.name}).first()
+        return (int(row[0]) if row else 0, True)
+    name = _sequence_name(connection, mapped) if connection.dialect.name == "postgresql" else None
+    row = connection.execute(text(f"SELECT last_value, is_called FROM {name}")).first() if name else None  # noqa: S608 - a name that the database gave, quoted by it
+    return (int(row[0]), bool(row[1])) if row else None
 
 
-def rewind(store: Tables, at: Mapping[str, tuple[int, bool]]) -> None:
-    """Set counters back, but not below the largest key that is still there."""
+def _rewind(mapped: MappedEntity, value: int, called: bool, connection: Connection) -> None:  # noqa: FBT001 - as it was read
     from sqlalchemy import func, select, text
 
-    for name, (value, called) in at.items():
-        mapped = store.find_table(name)
-
-        def turn(
-            connection: Connection, *, mapped: MappedEntity = mapped, value: int = value, called: bool = called
-        ) -> None:
-            key = mapped.table.c[mapped.source(mapped.info.key)]
-            largest = int(connection.execute(select(func.max(key))).scalar() or 0)
-            last, given = (
-                (value, called) if value > largest or (value == largest and called) else (largest, largest > 0)
-            )
-            if connection.dialect.name == "sqlite":
-                connection.execute(
-                    text("UPDATE sqlite_sequence SET seq = :seq WHERE name = :name"),
-                    {"seq": last if given else 0, "name": mapped.table.name},
-                )
-            else:
-                connection.execute(
-                    text("SELECT setval(CAST(:name AS regclass), :last, :called)"),
-                    {"name": _sequence_name(connection, mapped), "last": max(last, 1), "called": given},
-                )
-
-        store.write(turn, f"setting the counter of {name} back")
-
-
-def truncate(store: Tables) -> None:
-    """Remove every row of the entities that the suite declares, and start their counters anew."""
-    from sqlalchemy import text
-
-    if not store.declared:
-        raise SuiteError(
-            "store.reset: truncate empties tables, and none is named", hint="Name them: store.entities: {tasks: {}}"
-        )
-    mapped = [store.find_table(name) for name in store.declared]
-
-    def empty(connection: Connection) -> None:
-        quote = connection.dialect.identifier_preparer.format_table
-        names = [quote(each.table) for each in mapped]
-        if connection.dialect.name == "postgresql":
-            connection.execute(text(f"TRUNCATE {', '.join(names)} RESTART IDENTITY"))
-            return
-        if connection.dialect.name == "sqlite":
-            connection.execute(text("PRAGMA defer_foreign_keys = ON"))
-        for each, name in zip(mapped, names, strict=True):
-            connection.execute(text(f"DELETE FROM {name}"))  # noqa: S608 - quoted by SQLAlchemy
-            if connection.dialect.name == "sqlite" and _has_sequences(connection):
-                connection.execute(text("DELETE FROM sqlite_sequence WHERE name = :name"), {"name": each.table.name})
-
-    store.write(empty, f"emptying {', '.join(store.declared)}")
+    key = mapped.table.c[mapped.source(mapped.info.key)]
+    largest = int(connection.execute(select(func.max(key))).scalar() or 0)
+    last, given = (value, called) if value > largest or (value == largest and called) else (largest, largest > 0)
+    if connection.dialect.name == "sqlite":
+        sql = text("UPDATE sqlite_sequence SET seq = :seq WHERE name = :name")
+        connection.execute(sql, {"seq": last if given else 0, "name": mapped.table.name})
+    else:
+        sql = text("SELECT setval(CAST(:name AS regclass), :last, :called)")
+        name = _sequence_name(connection, mapped)
+        connection.execute(sql, {"name": name, "last": max(last, 1), "called": given})
 
 
 def _has_sequences(connection: Connection) -> bool:
@@ -167,11 +89,11 @@ def _sequence_name(connection: Connection, mapped: MappedEntity) -> str | None:
 class Backup:
     """A copy of a SQLite file, and the way back by its pages: the agent may keep the file open."""
 
-    def __init__(self, store: Tables) -> None:
-        file = sqlite_file(store.url)
+    def __init__(self, url: URL) -> None:
+        file = sqlite_file(url)
         if file is None:
             raise SuiteError(
-                f"store.reset: copy is for SQLite files, and the store is {store.shown}",
+                f"store.reset: copy is for SQLite files, and the store is {show_url(url)}",
                 hint="Write `reset: truncate` or `reset: delete`.",
             )
         self.file = file
@@ -211,11 +133,10 @@ class Backup:
 
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Engine, Select
+    from sqlalchemy import URL, ColumnElement, Connection, Engine, Select
 
     # `list` is a method here, so types that name lists have names of their own.
     type Conditions = list[ColumnElement[bool]]
-    type Names = list[str]
 
 _BATCH = 500
 """Keys in one statement: SQLite takes 999 variables, older ones included."""
@@ -244,16 +165,6 @@ class SqlStore(StoreBase):
         self._lock = threading.Lock()
         self._reset = reset
         self._backup: Backup | None = None
-
-    @property
-    def shown(self) -> str:
-        """The URL without its password."""
-        return show_url(self.url)
-
-    @property
-    def declared(self) -> Names:
-        """The entities that the suite names in its configuration."""
-        return list(self._maps)
 
     # -- what is there
 
@@ -426,21 +337,57 @@ class SqlStore(StoreBase):
         """Copy the SQLite file, if that is how it is reset; once."""
         if self._reset == "copy":
             self._require_file()
-            self._backup = self._backup or Backup(self)
+            self._backup = self._backup or Backup(self.url)
             self._backup.take()
 
     def reset(self) -> None:
         """Empty the entities, or bring the file back."""
         if self._reset == "truncate":
-            truncate(self)
+            self._truncate()
         elif self._backup is not None:
             self._backup.put_back()
 
+    def _truncate(self) -> None:
+        """Remove every row of the entities that the suite declares, and start their counters anew."""
+        from sqlalchemy import text
+
+        if not self._maps:
+            raise SuiteError(
+                "store.reset: truncate empties tables, and none is named", hint="Name them: store.entities: {tasks: {}}"
+            )
+        mapped = [self.find_table(name) for name in self._maps]
+
+        def empty(connection: Connection) -> None:
+            quote = connection.dialect.identifier_preparer.format_table
+            names = [quote(each.table) for each in mapped]
+            if connection.dialect.name == "postgresql":
+                connection.execute(text(f"TRUNCATE {', '.join(names)} RESTART IDENTITY"))
+                return
+            if connection.dialect.name == "sqlite":
+                connection.execute(text("PRAGMA defer_foreign_keys = ON"))
+            for each, name in zip(mapped, names, strict=True):
+                connection.execute(text(f"DELETE FROM {name}"))  # noqa: S608 - quoted by SQLAlchemy
+                if connection.dialect.name == "sqlite" and _has_sequences(connection):
+                    sql = text("DELETE FROM sqlite_sequence WHERE name = :name")
+                    connection.execute(sql, {"name": each.table.name})
+
+        self.write(empty, f"emptying {', '.join(self._maps)}")
+
     def counters(self, entities: Sequence[str]) -> dict[str, tuple[int, bool]]:
-        return counters(self, entities)
+        """Return where the counter of each entity's key stands, and whether that number was given out already."""
+        mapped = {name: self.find_table(name) for name in entities}
+        found = {
+            name: self.read(partial(_counter, mapped=each), f"looking at the counter of {name}")
+            for name, each in mapped.items()
+            if each.serial is not None
+        }
+        return {name: at for name, at in found.items() if at is not None}
 
     def rewind(self, counters: Mapping[str, tuple[int, bool]]) -> None:
-        rewind(self, counters)
+        """Set counters back, but not below the largest key that is still there."""
+        for name, (value, called) in counters.items():
+            mapped = self.find_table(name)
+            self.write(partial(_rewind, mapped, value, called), f"setting the counter of {name} back")
 
     def close(self) -> None:
         """Close all connections, and remove the copy."""

@@ -9,7 +9,7 @@ import pytest
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.report.events import Status
 from llmproxy.suite.checks.answers import Snapshots, check_text, refuse_in_ci
-from llmproxy.suite.checks.tools import all_hold
+from llmproxy.suite.matchers.table import all_hold
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import Response
 from tests.suite import rig
@@ -91,7 +91,7 @@ def test_only_changes_are_written(tmp_path: Path) -> None:
     assert (asked.save(), asked.save()) == (True, False)
     asked.put("a", "1", "response", "x")
     assert asked.save() is False
-    nowhere = Snapshots(tmp_path / "no" / "t.json", update=True, changed=True)
+    nowhere = Snapshots(asked.path / "t.json", update=True, changed=True)
     with pytest.raises(MachineError, match="cannot write"):
         nowhere.save()
 

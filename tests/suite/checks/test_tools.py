@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.tools import all_hold, build_unseen, check_served, check_tools, check_total
+from llmproxy.suite.checks.tools import build_unseen, check_served, check_tools, check_total
+from llmproxy.suite.matchers.table import all_hold
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import ToolExpect
 from tests.trace.observing.chats import Chats, asks, call, result, said, user

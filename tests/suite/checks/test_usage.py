@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.tools import all_hold
 from llmproxy.suite.checks.traffic import check_usage
+from llmproxy.suite.matchers.table import all_hold
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import Usage
 from tests.trace.observing.chats import Chats, said, user

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +11,7 @@ from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.calling import Caller
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, ScenarioResult
-from llmproxy.suite.run.step_context import Conversations, Player, SuiteCalling, SuiteConversation
+from llmproxy.suite.run.step_context import Conversations, Player, StepContext, SuiteCalling, SuiteConversation
 
 
 class Agent(AgentAdapter):
@@ -49,7 +49,8 @@ def talks(agent: Agent | None = None, sample: int = 1, *, fresh: bool = False, l
     caller = Caller(None, ask=asking.ask, read=asking.read)
 
     def make(name: str, thread: str) -> SuiteConversation:
-        return SuiteConversation(name, thread, agent or Agent(), caller, player=Player("anna"), listener=Listener())
+        listener = cast("StepContext", Listener())
+        return SuiteConversation(name, thread, agent or Agent(), caller, player=Player("anna"), listener=listener)
 
     return Conversations("c", sample, make, fresh=fresh)
 

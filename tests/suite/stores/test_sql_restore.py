@@ -140,5 +140,5 @@ def test_only_files_can_be_copied(postgres_url: Callable[[], str], tmp_path: Pat
     store = store_from({"sqlalchemy": "sqlite:///x.db"}, tmp_path)
     assert isinstance(store, SqlStore)
     with pytest.raises(StoreError, match="no copy"):
-        Backup(store).put_back()
+        Backup(store.url).put_back()
     store.close()

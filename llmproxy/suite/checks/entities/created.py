@@ -12,15 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from llmproxy.errors import LLMProxyError, SuiteError
-from llmproxy.report.events import Assertion, Status
+from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.entities.rows import (
     MOST_ROWS,
     POLL,
     JudgedRow,
     RunRows,
-    all_passed,
     bind,
-    build_broken,
     describe_owner,
     judge_rows,
     key_text,
@@ -31,7 +29,7 @@ from llmproxy.suite.checks.entities.rows import (
     select,
     with_more,
 )
-from llmproxy.suite.matchers.table import check, check_number
+from llmproxy.suite.matchers.table import all_hold, build_unclear, check, check_number, conclude
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.schema.response import Created
 from llmproxy.suite.stores.protocol import EntityInfo, Id, Row, Rows, Snapshot
@@ -157,11 +155,11 @@ def check_created(run: RunRows, name: str, before: Baseline, item: Created) -> l
         try:
             info, assertions, matching = _now(run, name, before, item)
         except LLMProxyError as error:
-            assertions, info = [build_broken(name, error)], None
+            assertions, info = [build_unclear(name, error)], None
             if isinstance(error, SuiteError | StepError):
                 return assertions
         left = end - run.clock()
-        passed = all_passed(assertions)
+        passed = all_hold(assertions)
         # Nothing yet is no proof that nothing comes: only rows that are there end the wait early.
         if (passed and matching) or left <= 0:
             if passed and item.as_ and info is not None:
@@ -245,10 +243,10 @@ def _add_doubts(
     said = "; ".join(each.said for each in doubts[:_SHOWN])
     unknown = sum(each.wanted and each.changed for each in doubts)
     wanted = {"gte": 1} if item.count is None else item.count
-    if len({all_passed(check(name, sure + more, wanted, run.scope)) for more in range(unknown + 1)}) > 1:
+    if len({all_hold(check(name, sure + more, wanted, run.scope)) for more in range(unknown + 1)}) > 1:
         hint = f"`store.entities.{item.entity}.reuses: false` says that no number is given out twice"
         return [_build_unknown(name, item, said, hint)]
-    if not all_passed(found):
+    if not all_hold(found):
         return [with_more(each, said) for each in found]
     if run.alone and item.count is not None and any(each.wanted and not each.changed for each in doubts):
         return [_build_unknown(name, item, said, "Say in `fields` whose rows are meant")]
@@ -259,7 +257,7 @@ def _add_doubts(
 
 def _build_unknown(name: str, item: Created, said: str, hint: str) -> Assertion:
     what, where = ("whether a row was", "") if item.count is None else ("how many rows were", ".count")
-    return build_broken(f"{name}{where}", StepError(f"it is not known {what} added: {said}", hint=hint))
+    return build_unclear(f"{name}{where}", StepError(f"it is not known {what} added: {said}", hint=hint))
 
 
 def _assertions(
@@ -273,15 +271,15 @@ def _assertions(
     if matching:
         there = key_text(info, matching[0].row)
         fields = row_assertions(f"{name}.fields", info, matching[0], item.fields, run.scope)
-        return [Assertion(name=name, status=Status.PASSED, actual=len(matching), where=there), *fields]
+        return [conclude(name, "", holds=True, actual=len(matching), where=there), *fields]
     if judged:
         near = nearest(judged)
         which = f"{len(judged)} new rows of {info.name}, and none is" if len(judged) > 1 else "the new row is not"
         message = f"{which} as wanted; the nearest is {row_text(near.row)}"
         fields = row_assertions(f"{name}.fields", info, near, item.fields, run.scope)
-        return [Assertion(name=name, status=Status.FAILED, actual=0, message=message), *fields]
+        return [conclude(name, message, actual=0), *fields]
     message = f"{none}{_older(run, info, item)}"
-    return [Assertion(name=name, status=Status.FAILED, expected=dict(item.fields), actual=0, message=message)]
+    return [conclude(name, message, expected=dict(item.fields), actual=0)]
 
 
 def _older(run: RunRows, info: EntityInfo, item: Created) -> str:

@@ -19,7 +19,7 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.cleanup import Cleaner
 from llmproxy.suite.matchers.core import Match, MatchOutcome
 from llmproxy.suite.matchers.plain_values import ABSENT
-from llmproxy.suite.matchers.table import check_fields, evaluate
+from llmproxy.suite.matchers.table import build_unclear, check_fields, evaluate
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreAdapter, StoreError, unknown_column
 
@@ -170,11 +170,6 @@ def row_assertions(
     return check_fields(name, judged.row, fields, scope, where=key_text(info, judged.row))
 
 
-def build_broken(name: str, error: Exception) -> Assertion:
-    """Return the assertion that could not be evaluated, with the reason."""
-    return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=str(error))
-
-
 def key_text(info: EntityInfo, row: Mapping[str, Any]) -> str:
     """Name a row: ``tasks id=7``."""
     return f"{info.name} {info.key}={row.get(info.key)!r}"
@@ -228,11 +223,6 @@ class RunRows:
         return self.adapter
 
 
-def all_passed(assertions: Sequence[Assertion]) -> bool:
-    """Return whether there is none that did not pass."""
-    return all(each.status is Status.PASSED for each in assertions)
-
-
 def with_more(assertion: Assertion, more: str) -> Assertion:
     """Add to the message of an assertion that did not pass."""
     if assertion.status is Status.PASSED:
@@ -253,14 +243,11 @@ def bind(
         try:
             run.scope.capture(alias, rows[0], primary=info.key, overwrite=overwrite)
         except StepError as error:
-            return [build_broken(f"{name}.as", error)]
+            return [build_unclear(f"{name}.as", error)]
         run.scope.record_row(alias, info.name, rows[0], info.key)
         return []
     more = " ..." if len(rows) > _SHOWN_IDS else ""
     ids = ", ".join(repr(row[info.key]) for row in rows[:_SHOWN_IDS]) + more
     what = f"{len(rows)} rows of {info.name} could be meant ({info.key} {ids})" if rows else "there is no row to name"
-    return [
-        build_broken(
-            f"{name}.as", StepError(f"{alias}: {what}", hint="Add fields that only one row has." if rows else "")
-        )
-    ]
+    hint = "Add fields that only one row has." if rows else ""
+    return [build_unclear(f"{name}.as", StepError(f"{alias}: {what}", hint=hint))]

@@ -14,13 +14,11 @@ from typing import Any
 
 from llmproxy.amounts import format_count as amount
 from llmproxy.errors import LLMProxyError, SuiteError
-from llmproxy.report.events import Assertion, Status
+from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.entities.created import Baseline, check_created, take_baseline
 from llmproxy.suite.checks.entities.rows import (
     RunRows,
-    all_passed,
     bind,
-    build_broken,
     choose_rows,
     describe_owner,
     judge_rows,
@@ -32,7 +30,7 @@ from llmproxy.suite.checks.entities.rows import (
     select,
     with_more,
 )
-from llmproxy.suite.matchers.table import check_number
+from llmproxy.suite.matchers.table import all_hold, build_unclear, check_number, conclude
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.schema.response import Created
 from llmproxy.suite.schema.values import Verify, WaitFor
@@ -61,8 +59,8 @@ def check_verify(run: RunRows, name: str, wanted: Verify) -> list[Assertion]:
             )
         look = _check_rows(run, name, wanted)
     except LLMProxyError as error:
-        return [build_broken(name, error)]
-    if wanted.as_ and all_passed(look.assertions):
+        return [build_unclear(name, error)]
+    if wanted.as_ and all_hold(look.assertions):
         bound = bind(run, name, look.info, look.rows, wanted.as_, overwrite=wanted.overwrite)
         return look.assertions + bound
     return look.assertions
@@ -71,7 +69,7 @@ def check_verify(run: RunRows, name: str, wanted: Verify) -> list[Assertion]:
 def check_wait(run: RunRows, name: str, wanted: WaitFor) -> list[Assertion]:
     """Look until it holds, or the time is over."""
     if wanted.id is None and not wanted.filters:
-        return [build_broken(name, SuiteError(f"{name} for {wanted.entity} says neither id nor filters"))]
+        return [build_unclear(name, SuiteError(f"{name} for {wanted.entity} says neither id nor filters"))]
     verify = Verify.model_construct(entity=wanted.entity, id=wanted.id, filters=wanted.filters, fields=wanted.until)
     start = run.clock()
     ends = start + wanted.timeout / 1000
@@ -83,14 +81,14 @@ def check_wait(run: RunRows, name: str, wanted: WaitFor) -> list[Assertion]:
             assertions = look.assertions
             last = look.rows[0] if look.rows else last
         except StoreError as error:
-            assertions = [build_broken(name, error)]
+            assertions = [build_unclear(name, error)]
         except LLMProxyError as error:
             # A service may leave a member out until it has a value; a table has all of its columns.
             if not isinstance(error, UnknownColumn) or _is_closed(run, wanted.entity):
-                return [build_broken(name, error)]
-            assertions = [build_broken(name, error)]
+                return [build_unclear(name, error)]
+            assertions = [build_unclear(name, error)]
         now = run.clock()
-        if look is not None and all_passed(assertions):
+        if look is not None and all_hold(assertions):
             return assertions
         if now >= ends:
             seen = f"; last seen: {row_text(last)}" if last else ""
@@ -116,11 +114,11 @@ def _check_rows(run: RunRows, name: str, wanted: Verify) -> _RowCheck:
         made.append(_existence(f"{name}.exists", rows, said, exists=wanted.exists))
     if wanted.fields and not rows and wanted.count is not None:
         none = StepError(f"there is no {said}, so nothing can be said about `fields`")
-        made.append(build_broken(f"{name}.fields", none))
+        made.append(build_unclear(f"{name}.fields", none))
     made += _check_every_row(run, f"{name}.fields", info, rows, wanted.fields)
     if not made:  # of no row nothing else was said: it had to be there
         made = [_existence(f"{name}.exists", rows, said, exists=True)]
-    if wanted.id is None and all_passed(made):
+    if wanted.id is None and all_hold(made):
         _describe_others(run, name, info, wanted, len(rows))
     return _RowCheck(info, rows, made)
 
@@ -145,16 +143,14 @@ def _describe_others(run: RunRows, name: str, info: EntityInfo, wanted: Verify, 
 
 def _holds(run: RunRows, wanted: Verify, number: int) -> bool:
     """Return whether what is said of how many rows there are would hold of this number."""
-    if wanted.count is not None and not all_passed(check_number("", number, wanted.count, run.scope)):
+    if wanted.count is not None and not all_hold(check_number("", number, wanted.count, run.scope)):
         return False
     return wanted.exists is not False or not number
 
 
 def _existence(name: str, rows: Sequence[Row], said: str, *, exists: bool) -> Assertion:
-    right = bool(rows) is exists
-    message = "" if right else f"there is no {said}" if exists else f"there is a {said}: {row_text(rows[0])}"
-    status = Status.PASSED if right else Status.FAILED
-    return Assertion(name=name, status=status, expected=exists, actual=bool(rows), message=message)
+    message = f"there is a {said}: {row_text(rows[0])}" if rows else f"there is no {said}"
+    return conclude(name, message, holds=bool(rows) is exists, expected=exists, actual=bool(rows))
 
 
 def _select_rows(run: RunRows, info: EntityInfo, id_: object, filters: Mapping[str, object]) -> tuple[list[Row], str]:
@@ -198,7 +194,7 @@ def _check_every_row(
     made = [each for row in shown for each in row_assertions(name, info, row, fields, run.scope)]
     if len(wrong) > _FAILING_ROWS:
         more = f"{len(wrong)} of {len(rows)} rows are wrong; {_FAILING_ROWS} are shown"
-        made.append(Assertion(name=name, status=Status.FAILED, actual=len(wrong), message=more))
+        made.append(conclude(name, more, actual=len(wrong)))
     return made
 
 
@@ -213,7 +209,7 @@ class Entities:
         names: Sequence[str] = (),
     ) -> None:
         """Begin a run with the entities `names`; `deterministic`: setup's ids are made of scenario, run and name."""
-        self._run = run
+        self.run = run
         self._names = names
         self._sample = (scenario, sample)
         self._deterministic = deterministic
@@ -221,7 +217,7 @@ class Entities:
 
     def list_counted(self) -> list[str]:
         """Return the entities of the store's description whose keys it counts up, as far as it says so."""
-        store = self._run.adapter
+        store = self.run.adapter
         if store is None:
             return []
         with suppress(LLMProxyError):
@@ -230,7 +226,7 @@ class Entities:
 
     def insert(self, entity: str, data: Mapping[str, object], alias: str = "", *, overwrite: bool = False) -> Row:
         """Insert a row for the run's user and capture it. Raises StoreError, SuiteError, StepError: do not run."""
-        run, store = self._run, self._run.store
+        run, store = self.run, self.run.store
         self._inserted += 1
         info = store.describe(entity)
         values: dict[str, Any] = dict(run.scope.resolve(dict(data)))
@@ -252,7 +248,7 @@ class Entities:
     def baseline(self, entities: Sequence[str]) -> Baseline | LLMProxyError:
         """Remember what is there when a step starts; the error, for `created` to report, if that failed."""
         try:
-            return take_baseline(self._run, entities)
+            return take_baseline(self.run, entities)
         except LLMProxyError as error:
             return error
 
@@ -262,15 +258,7 @@ class Entities:
         for number, item in enumerate(wanted):
             name = f"created[{number}]"
             if isinstance(before, LLMProxyError):
-                made.append(build_broken(name, before))
+                made.append(build_unclear(name, before))
             else:
-                made += check_created(self._run, name, before, item)
+                made += check_created(self.run, name, before, item)
         return made
-
-    def verify(self, wanted: Verify) -> list[Assertion]:
-        """Check what is there now."""
-        return check_verify(self._run, "verify", wanted)
-
-    def wait(self, wanted: WaitFor) -> list[Assertion]:
-        """Look until it holds, or the time is over."""
-        return check_wait(self._run, "wait", wanted)

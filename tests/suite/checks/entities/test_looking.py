@@ -6,7 +6,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.checks.entities.rows import RunRows, row_id
-from llmproxy.suite.checks.entities.verify import Entities
+from llmproxy.suite.checks.entities.verify import Entities, check_verify, check_wait
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.response import Created
 from llmproxy.suite.schema.values import Verify, WaitFor
@@ -86,8 +86,8 @@ def test_without_a_store_assertions_are_errors() -> None:
             entities.baseline(["tasks"]), [Created(entity="tasks"), Created(entity="notes", count=0)]
         )
     )
-    said += lines(entities.verify(Verify(entity="tasks", count=0)))
-    said += lines(entities.wait(WaitFor(entity="tasks", id=1, until={"a": 1})))
+    said += lines(check_verify(entities.run, "verify", Verify(entity="tasks", count=0)))
+    said += lines(check_wait(entities.run, "wait", WaitFor(entity="tasks", id=1, until={"a": 1})))
     assert len(said) == 4
     assert all(line.startswith("environment_error") and "no store is configured" in line for line in said)
     with pytest.raises(SuiteError):
@@ -104,6 +104,6 @@ def test_a_store_that_goes_away_is_an_error_of_every_assertion() -> None:
     lost = made.entities.baseline(["tasks"])
     items = [Created(entity="tasks"), Created(entity="tasks", count=0)]
     said = lines(made.entities.check_created(before, items)) + lines(made.entities.check_created(lost, items))
-    said += lines(made.entities.verify(Verify(entity="tasks", count=0)))
+    said += lines(check_verify(made.entities.run, "verify", Verify(entity="tasks", count=0)))
     assert len(said) == 5
     assert all(line.startswith("environment_error") for line in said)

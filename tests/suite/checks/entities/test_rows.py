@@ -12,9 +12,7 @@ from llmproxy.suite.checks.entities.rows import (
     MOST_ROWS,
     RunRows,
     agent_environment,
-    all_passed,
     bind,
-    build_broken,
     describe_owner,
     judge_rows,
     key_text,
@@ -26,6 +24,7 @@ from llmproxy.suite.checks.entities.rows import (
     user_of,
     with_more,
 )
+from llmproxy.suite.matchers.table import all_hold, build_unclear
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.stores import Kind, StoreError, UnknownColumn
 from tests.suite.runs import lines, run
@@ -111,7 +110,7 @@ def test_rows_are_shown_shortly() -> None:
     assert len(row_text({"title": "x" * 1000})) <= 300
     made = run()
     assert key_text(made.store.describe("tasks"), {"id": 7}) == "tasks id=7"
-    assert build_broken("verify", StoreError("gone", hint="start it")).message == "gone\nstart it"
+    assert build_unclear("verify", StoreError("gone", hint="start it")).message == "gone\nstart it"
 
 
 def test_an_id_depends_on_scenario_run_and_name_alone() -> None:
@@ -179,7 +178,7 @@ def test_more_is_only_said_of_what_went_wrong() -> None:
     good, bad = Assertion(name="a", status=Status.PASSED), Assertion(name="b", status=Status.FAILED, message="no")
     assert with_more(good, "x") is good
     assert with_more(bad, "x").message == "no (x)"
-    assert not all_passed([good, bad])
+    assert not all_hold([good, bad])
     made = run()
     assert describe_owner(made.store.describe("tasks"), "anna") == " for the user 'anna' (userId)"
     assert describe_owner(made.store.describe("notes"), "anna") == ""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from llmproxy.suite.checks.entities.verify import check_verify, check_wait
 from llmproxy.suite.schema.values import Verify, WaitFor
 from llmproxy.suite.stores import MemoryStore
 from tests.suite.runs import Flaky, Run, lines, run
@@ -13,12 +14,14 @@ from tests.suite.runs import Flaky, Run, lines, run
 
 def verify(made: Run, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Verify
     """Check the tasks."""
-    return lines(made.entities.verify(Verify(entity="tasks", **wanted)))
+    return lines(check_verify(made.entities.run, "verify", Verify(entity="tasks", **wanted)))
 
 
 def wait(made: Run, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Wait
     """Wait for a task."""
-    return lines(made.entities.wait(WaitFor(entity="tasks", **{"until": {"status": "done"}, **wanted})))
+    return lines(
+        check_wait(made.entities.run, "wait", WaitFor(entity="tasks", **{"until": {"status": "done"}, **wanted}))
+    )
 
 
 def test_a_row_is_verified_by_its_id() -> None:
@@ -174,7 +177,7 @@ def test_what_never_changes_is_not_waited_for() -> None:
     made = run()
     assert "no column 'stats'" in wait(made, id=1, until={"stats": 1})[0]
     assert "neither id nor filters" in wait(made)[0]
-    assert "no entity" in lines(made.entities.wait(WaitFor(entity="taks", id=1, until={"a": 1})))[0]
+    assert "no entity" in lines(check_wait(made.entities.run, "wait", WaitFor(entity="taks", id=1, until={"a": 1})))[0]
     assert made.slept == []
 
 
