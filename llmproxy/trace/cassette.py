@@ -167,7 +167,7 @@ class Cassette:
             sdk_version=f"llmproxy {llmproxy.__version__}",
             python_version=platform.python_version(),
             models=models,
-            prompt_hash=_digest(text),
+            prompt_hash=sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16],
             requested_models=list(models),
         )
         return self.provenance
@@ -244,10 +244,6 @@ def envelope(cassette: Cassette) -> dict[str, Any]:
     return {"evalcraft_version": WRITES, "llmproxy_trace": FORMAT, "cassette": head}
 
 
-def _digest(text: str) -> str:
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
 class TraceHead:
     """The head of a trace, while its spans go by."""
 
@@ -300,9 +296,4 @@ class AgentRun:
     replayed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "cassette": self.cassette.to_dict(),
-            "success": self.success,
-            "error": self.error,
-            "replayed": self.replayed,
-        }
+        return {**vars(self), "cassette": self.cassette.to_dict()}

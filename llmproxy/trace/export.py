@@ -276,7 +276,8 @@ def write_otlp(
     spans = spans_of(store, cassette=cassette, sample=sample, party=party)
     written = 0
     for batch in _batches(spans, Converter(f"{cassette}~{sample}", content=content)):
-        out.write(_clean(json.dumps(request_of(batch, cassette), ensure_ascii=False, separators=(",", ":"))) + "\n")
+        line = json.dumps(request_of(batch, cassette), ensure_ascii=False, separators=(",", ":"))
+        out.write(_HALF.sub("\N{REPLACEMENT CHARACTER}", line) + "\n")
         written += len(batch)
     return written
 
@@ -294,11 +295,7 @@ def _batches(spans: Iterator[Span], converter: Converter) -> Iterator[list[dict[
 
 
 _HALF = re.compile("[\ud800-\udfff]")
-
-
-def _clean(text: str) -> str:
-    """Return a text without surrogate halves: recorded answers may hold one, OTLP's readers take none."""
-    return _HALF.sub("\N{REPLACEMENT CHARACTER}", text)
+"""Of surrogate pairs: recorded answers may hold one, OTLP's readers take none."""
 
 
 def cassette(calls: Iterable[CallLike], name: str, party: str | None = AGENT) -> Cassette:

@@ -62,15 +62,6 @@ def shape(given: object, wanted: type, what: str) -> None:
         raise TraceWrongShape(f"{what} must be {_NAMES[wanted]}, not {_NAMES.get(type(given), type(given).__name__)}.")
 
 
-def incomplete(name: str, what: str) -> TraceIncomplete:
-    return TraceIncomplete(f"{what} has no {name!r}.")
-
-
-def value(message: str) -> TraceWrongValue:
-    """Return the error for a value that makes no sense."""
-    return TraceWrongValue(message)
-
-
 UNKNOWN = "llmproxy.unknown"
 """Member of a span's metadata in files: numbers that stand there as 0 and are not known."""
 
@@ -129,7 +120,7 @@ _COUNTS = tuple(TokenUsage.__dataclass_fields__)
 def number(given: object, name: str) -> None:
     """Refuse what cannot be added up. Raises TraceWrongValue."""
     if given is not None and (isinstance(given, bool) or not isinstance(given, int | float)):
-        raise value(f"`{name}` must be a number, not {given!r:.60}.")
+        raise TraceWrongValue(f"`{name}` must be a number, not {given!r:.60}.")
 
 
 @dataclass
@@ -184,13 +175,13 @@ class Span:
         shape(data, dict, "a span")
         for name in ("id", "kind", "timestamp"):
             if name not in data:
-                raise incomplete(name, "A span")
+                raise TraceIncomplete(f"A span has no {name!r}.")
         members = {name: data[name] for name in _SPAN if name in data}
         try:
             members["kind"] = SpanKind(data["kind"])
         except ValueError as error:
             known = ", ".join(kind.value for kind in SpanKind)
-            raise value(f"{data['kind']!r:.60} is not a kind of span; there are {known}.") from error
+            raise TraceWrongValue(f"{data['kind']!r:.60} is not a kind of span; there are {known}.") from error
         number(data.get("duration_ms", 0.0), "duration_ms")
         number(data.get("cost_usd"), "cost_usd")
         members["token_usage"] = TokenUsage.from_dict(data["token_usage"]) if data.get("token_usage") else None
@@ -278,12 +269,7 @@ class EvalResult:
         return self.passed
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "passed": self.passed,
-            "score": self.score,
-            "assertions": [result.to_dict() for result in self.assertions],
-            "metadata": self.metadata,
-        }
+        return {**vars(self), "assertions": [result.to_dict() for result in self.assertions]}
 
 
 class Fingerprint:

@@ -116,9 +116,7 @@ class Sum(TypedDict):
     """Prompt tokens."""
     output: int
     cost: float | None
-    """US dollars. Null while no price is known."""
     unpriced: int
-    """Calls whose price or usage is unknown: `cost` lacks them."""
 
 
 class Unused(TypedDict):
@@ -126,7 +124,6 @@ class Unused(TypedDict):
     operation: str
     model: str | None
     text: str | None
-    """The last thing that the user says in it."""
 
 
 class Live(TypedDict):
@@ -155,17 +152,11 @@ class Report(TypedDict):
     """What a session comes to. Counts go on over a reset."""
 
     served_failures: NotRequired[int]
-    """Hits whose answer had failed, or was cut, when it was recorded; absent where there are none."""
     dealt: NotRequired[int]
-    """Hits of equal concurrent requests whose answers differ, dealt in the order of arrival; absent as above."""
     carried: NotRequired[int]
-    """Hits that were given although their requests have changed: neither exact nor bound; absent as above."""
     carried_names: NotRequired[list[str]]
-    """The changes under which they were."""
     stale: NotRequired[int]
-    """Hits that are older than `--max-age`; absent as above."""
     stubs: NotRequired[int]
-    """Auxiliary calls that were answered without a recording, neither hits nor misses; absent as above."""
     stub_names: NotRequired[list[str]]
     """Their kinds."""
     trial: NotRequired[list[dict[str, Any]]]
@@ -189,21 +180,15 @@ class Report(TypedDict):
     hits: int
     """Answered from the cassette."""
     bound: int
-    """Hits of which something was bound: the recording in this run's words, not byte for byte."""
     bound_names: list[str]
-    """What was bound in them."""
     misses: int
-    """Refused because they were never recorded."""
     recorded: int
     """Forwarded, and now in the store."""
     passed: int
     """Forwarded, not recorded."""
     refused: int
-    """Refused for another reason than a miss."""
     failed: int
-    """Answers that should have been recorded and were lost."""
     live_calls: int
-    """Calls that went to a provider."""
     tokens: Tokens
     cost_not_spent: float | None
     """What the replayed calls would have cost, in US dollars. Null while no price is known."""
@@ -221,7 +206,6 @@ class Report(TypedDict):
     unused_total: int | None
     overrides: Overridden | None
     injected: NotRequired[int]
-    """Calls that met an injected fault; absent where there are none."""
     faults: NotRequired[SessionFaults]
     """Absent where the session has none."""
     live: NotRequired[Live]
@@ -269,13 +253,9 @@ class Miss(TypedDict):
     session: str | None
     text: str
     record: str
-    """The command that records it, where nothing is recorded at all; else empty."""
     unbound: str
-    """Why no recording fits with what is bound; on trial, why it taught nothing."""
     starts: dict[str, str]
-    """The commands in `text` that start a proxy by hand, by mode."""
     numbers_only: bool
-    """Nothing but numbers differs from the nearest recording."""
 
 
 class Misses(TypedDict):
@@ -294,7 +274,6 @@ class Refused(TypedDict):
     """As it was asked for, redacted; at most 200 characters."""
     status: int
     text: str
-    """Why, and what would allow it."""
 
 
 class ErrorBody(TypedDict):
@@ -334,28 +313,19 @@ class Recording(TypedDict):
 
 class Call(TypedDict):
     seq: int
-    """In order of arrival, since the session was opened."""
     at: float
-    """Unix time, seconds."""
     ms: float
-    """From arrival to the end of the answer."""
     first_ms: float | None
-    """To the first byte of the answer's body, where it came from a provider."""
     channel: NotRequired[Channel]
-    """What it is about: a model, a server of tools, any other service."""
     party: str
     decision: Decision
     status: int
-    """What the client got; 0 if the connection ended before."""
     miss: bool
     """Refused because it was never recorded; `note` is the text that the client got."""
     note: str
     bound: NotRequired[list[str]]
-    """Names of the run variables and volatile fields whose values differ from the recording's; absent for most."""
     carried: NotRequired[list[str]]
-    """Names of the changes under which the answer was given although its request has changed; absent for most."""
     stale: NotRequired[bool]
-    """True of a hit that is older than `--max-age`; absent else."""
     stub: NotRequired[str]
     """Kind of an auxiliary call that was answered without a recording; absent else."""
     key: str | None
@@ -364,13 +334,10 @@ class Call(TypedDict):
     operation: str
     model: str | None
     interaction: int | None
-    """Row in the store."""
     attempt: int | None
-    """How often its client had sent the request before, as it says itself; null if it does not."""
     recording: Recording | None
     """null where nothing is recorded: passed through, refused, lost."""
     fault: str | None
-    """Kind of the injected fault that it met."""
 
 
 class SessionCalls(TypedDict):

@@ -43,19 +43,14 @@ def read_mocks(value: Json) -> tuple[ToolOverride, ...]:
         if not isinstance(tool, str) or not tool:
             raise BadMock(f"names no tool by {_format_value(tool)}")
         if isinstance(said, list | tuple):
+            if not said:
+                hint = "a tool that returns an empty list: [{returns: []}]"
+                raise BadMock(f"of {tool}: an empty list has no rules", hint=hint)
             # Overrides prefer the last given; people read a list from its top.
-            found += reversed([_rule(tool, each) for each in _require_rules(tool, said)])
+            found += reversed([_rule(tool, each) for each in said])
         else:
             found.append(ToolOverride(tool, _text(tool, said)))
     return tuple(found)
-
-
-def _require_rules(tool: str, rules: Sequence[Json]) -> Sequence[Json]:
-    if not rules:
-        raise BadMock(
-            f"of {tool}: an empty list has no rules", hint="a tool that returns an empty list: [{returns: []}]"
-        )
-    return rules
 
 
 def _rule(tool: str, rule: Json) -> ToolOverride:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmproxy.core.dialects.messages import Message, ToolCall
+from llmproxy.core.traffic.json_bytes import same_json
 from llmproxy.errors import RefusedError, SettingsError, unsign_text
 from llmproxy.late import late
 
@@ -35,17 +36,6 @@ class UnknownArguments(RefusedError):
     """Which override a result has depends on the arguments of its call, which nobody has seen."""
 
     code = "llmproxy_override"
-
-
-def same_json(one: Json, other: Json) -> bool:
-    """Compare as JSON does: 1 is 1.0, true is no number."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same_json(one[name], other[name]) for name in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same_json, one, other))
-    return bool(one == other)
 
 
 @dataclass(frozen=True, slots=True)

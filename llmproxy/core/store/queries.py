@@ -7,7 +7,6 @@ What every request needs is in `reading`; these are one statement each.
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
@@ -19,7 +18,6 @@ from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.providers.table import PROVIDERS
-from llmproxy.core.store.file.connect import translate
 from llmproxy.core.store.reading import Place, Reading, StoredRequest
 from llmproxy.core.store.rows import OF_CHANNEL, SELECT_SUMMARY, Row, RowSummary, from_sql, to_sql, to_summary
 from llmproxy.core.store.store import Store
@@ -34,7 +32,7 @@ def count(store: Store, cassette: str, sample: int, provider: str | None = None,
     where, values = "cassette = ? AND sample = ? AND superseded_at IS NULL", [to_sql(cassette), sample]
     if provider is not None and operation is not None:
         where, values = f"{where} AND provider = ? AND operation = ?", [*values, to_sql(provider), to_sql(operation)]
-    return int(_query_one(store, f"SELECT count(*) FROM interactions WHERE {where}", values)[0])
+    return int(store.rows(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])
 
 
 def count_before(store: Store, cassette: str, sample: int, since: float) -> int:
@@ -46,18 +44,18 @@ def count_before(store: Store, cassette: str, sample: int, since: float) -> int:
 
 def count_of(store: Store, cassette: str, sample: int, channel: Channel) -> int:
     where = f"cassette = ? AND sample = ? AND superseded_at IS NULL AND {OF_CHANNEL[channel]}"
-    return int(_query_one(store, f"SELECT count(*) FROM interactions WHERE {where}", [to_sql(cassette), sample])[0])
+    return int(store.rows(f"SELECT count(*) FROM interactions WHERE {where}", [to_sql(cassette), sample])[0][0])
 
 
 def find_other_places(store: Store, key: Key, limit: int) -> list[tuple[str, int, str]]:
     """Return where else a key is recorded: (cassette, sample, party)."""
     sql = "SELECT DISTINCT cassette, sample, party FROM interactions WHERE key = ? AND superseded_at IS NULL LIMIT ?"
-    return [(from_sql(name), sample, from_sql(party)) for name, sample, party in _query_all(store, sql, [key, limit])]
+    return [(from_sql(name), sample, from_sql(party)) for name, sample, party in store.rows(sql, [key, limit])]
 
 
 def summary(store: Store, interaction: int) -> RowSummary:
     """Return one row as `ls` shows it. Raises CassetteNotFound."""
-    found = _query_all(store, f"{SELECT_SUMMARY} WHERE id = ?", [interaction])
+    found = store.rows(f"{SELECT_SUMMARY} WHERE id = ?", [interaction])
     if not found:
         raise CassetteNotFound(f"There is no interaction {interaction} in {store.path}.")
     return to_summary(found[0])
@@ -70,21 +68,10 @@ def count_unused(
     sql = "SELECT id, key FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL"
     sql += "".join(f" AND NOT ({OF_CHANNEL[each]})" for each in sorted(without))
     sql += f" AND operation NOT IN ({', '.join('?' * len(OPTIONAL))})"
-    found = _query_all(store, sql, [to_sql(cassette), sample, *OPTIONAL])
+    found = store.rows(sql, [to_sql(cassette), sample, *OPTIONAL])
     left = [key for id_, key in found if id_ not in served]
     gone = list_gone(store, cassette) if left else ()
     return sum(digest_call(key) not in gone for key in left)
-
-
-def _query_all(store: Store, sql: str, values: list[str | int | bytes]) -> list[Row]:
-    try:
-        return store.conn.execute(sql, values).fetchall()
-    except sqlite3.Error as error:
-        raise translate(error, store.path, writing=False) from error
-
-
-def _query_one(store: Store, sql: str, values: list[str | int | bytes]) -> Row:
-    return _query_all(store, sql, values)[0]
 
 
 _CANDIDATES = """

@@ -294,7 +294,7 @@ class Reading:
                 self._settled = True
         else:
             self._follow_writer()
-        found: int = self._all("PRAGMA data_version")[0][0]
+        found: int = self.rows("PRAGMA data_version")[0][0]
         return self._opened, found
 
     def _follow_writer(self) -> None:
@@ -344,7 +344,7 @@ class Reading:
 
     def _has_row(self, row: Row) -> bool:
         sql = "SELECT id, started_at, response_body FROM interactions WHERE id = ?"  # the key may be derived anew
-        return not row or self._all(sql, row[:1]) == [row]
+        return not row or self.rows(sql, row[:1]) == [row]
 
     def _check_same(self) -> None:
         """Raise CassetteBusy if the file was replaced since its slots were read: an id means another recording."""
@@ -361,7 +361,7 @@ class Reading:
         place = (cassette, sample, party, key)
         if (known := self._slots.get(place)) is not None:
             return known
-        found = self._all(SLOTS, (to_sql(cassette), sample, to_sql(party), key))
+        found = self.rows(SLOTS, (to_sql(cassette), sample, to_sql(party), key))
         if (derived := self.derived.get((cassette, sample))) is not None:
             found = self._name_volatile_fields(derived, found, party, key)
         with self._legible("A recording"):
@@ -378,7 +378,7 @@ class Reading:
         names = derived.names
         kept = {row[0]: row for row in found if names.get(row[0], (key, 0))[0] == key}
         for id_ in derived.keyed.get((party, key), {}).values():
-            kept |= {} if id_ in kept else {row[0]: row for row in self._all(_SLOT, (id_,))}
+            kept |= {} if id_ in kept else {row[0]: row for row in self.rows(_SLOT, (id_,))}
         named = [(id_, names[id_][1] if id_ in names else nth, *rest) for id_, nth, *rest in kept.values()]
         return sorted(named, key=lambda row: row[1])
 
@@ -412,7 +412,7 @@ class Reading:
         row = self._maybe(rows.SELECT_INTERACTION, (interaction_id,)) if interaction_id < 1 << 63 else None
         if row is None:
             raise self._missing(interaction_id)
-        made = self._all("SELECT made_id FROM made_ids WHERE interaction_id = ? ORDER BY ordinal", (interaction_id,))
+        made = self.rows("SELECT made_id FROM made_ids WHERE interaction_id = ? ORDER BY ordinal", (interaction_id,))
         named = dict(zip(rows.LOADED, row, strict=True))
         response = self.response(interaction_id)
         with self._legible(f"Interaction {interaction_id}"):
@@ -450,7 +450,7 @@ class Reading:
             "SELECT interaction_id, said FROM declared JOIN run_variables ON id = run_variables WHERE interaction_id "
             "= ?"
         )
-        return {row[0]: from_sql(row[1]) for id_ in ids for row in (self._all(sql, (id_,)) if self.binds else ())}
+        return {row[0]: from_sql(row[1]) for id_ in ids for row in (self.rows(sql, (id_,)) if self.binds else ())}
 
     def has_request_body(self, interaction_id: int, sha256: bytes) -> bool:
         return self._maybe(_SAME_REQUEST, (interaction_id, sha256)) is not None
@@ -472,7 +472,7 @@ class Reading:
     def list_keys(self, cassette: str, sample: int) -> list[StoredKey]:
         """Return how the live recordings of a cassette are found, in the order in which they were requested."""
         found = []
-        for id_, party, key, nth, digest in self._all(_KEYED, (to_sql(cassette), sample)):
+        for id_, party, key, nth, digest in self.rows(_KEYED, (to_sql(cassette), sample)):
             with self._legible(f"Interaction {id_}"):
                 found.append(StoredKey(id_, from_sql(party), Key(key), index(nth), from_sql(digest)))
         return found
@@ -510,7 +510,7 @@ class Reading:
 
     def candidates(self, cassette: str, provider: str, operation: str, limit: int) -> list[int]:
         """Return ids of the last `limit` live interactions of an operation, oldest first; for a miss's nearest."""
-        found = self._all(
+        found = self.rows(
             "SELECT id FROM interactions WHERE cassette = ? AND provider = ? AND operation = ? AND superseded_at IS "
             "NULL"
             " ORDER BY id DESC LIMIT ?",
@@ -533,12 +533,12 @@ class Reading:
     ) -> list[RowSummary]:
         """Return rows in the order they were requested; of more than `limit` the last ones."""
         if limit is not None and cassette is None and sample is None and not superseded and channel is None:
-            ids = [row[0] for place in self._all(_LATEST, (limit,)) for row in self._all(_OF_PLACE, (*place, limit))]
+            ids = [row[0] for place in self.rows(_LATEST, (limit,)) for row in self.rows(_OF_PLACE, (*place, limit))]
             where, values = f"id IN ({', '.join(map(str, ids))})", tuple[object, ...]()
         else:
             where, values = self._where(cassette, sample, superseded=superseded)
         where = where if channel is None else f"({where}) AND {rows.OF_CHANNEL[channel]}"
-        found = self._all(
+        found = self.rows(
             f"{rows.SELECT_SUMMARY} WHERE {where} ORDER BY started_at DESC, id DESC LIMIT ?",
             (*values, -1 if limit is None else limit),
         )
@@ -548,13 +548,13 @@ class Reading:
         """Yield the live interactions of a cassette in the order they were requested, one at a time."""
         where, values = self._where(cassette, sample, superseded=False)
         sql = f"SELECT id FROM interactions WHERE {where} ORDER BY sample, started_at, id"
-        for (id_,) in self._all(sql, values):
+        for (id_,) in self.rows(sql, values):
             yield self.load(id_)
 
     def last_id(self, cassette: str) -> int:
         """Return the largest id of a cassette's interactions, 0 if there are none."""
         return int(
-            self._all("SELECT coalesce(max(id), 0) FROM interactions WHERE cassette = ?", (to_sql(cassette),))[0][0]
+            self.rows("SELECT coalesce(max(id), 0) FROM interactions WHERE cassette = ?", (to_sql(cassette),))[0][0]
         )
 
     def file_of(self, cassette: str) -> FileSeen | None:
@@ -568,9 +568,9 @@ class Reading:
             [("", ())] if name is None else [("WHERE cassette = ?", (to_sql(name),))]
         )
         if latest is not None:  # one by one: a list of them would be looked for in every row
-            places = sorted(self._all(_LATEST, (latest,)), key=lambda place: (from_sql(place[0]), place[1]))
+            places = sorted(self.rows(_LATEST, (latest,)), key=lambda place: (from_sql(place[0]), place[1]))
             asked = [("WHERE cassette = ? AND interactions.sample = ?", place) for place in places]
-        found = [row for where, values in asked for row in self._all(_CASSETTES.format(where=where), values)]
+        found = [row for where, values in asked for row in self.rows(_CASSETTES.format(where=where), values)]
         return [
             CassetteInfo(from_sql(name), sample, stored, live, first, last, tokens_in, tokens_out, bool(clean), holder)
             for name, sample, stored, live, first, last, tokens_in, tokens_out, clean, holder in found
@@ -579,24 +579,21 @@ class Reading:
     def count(self, cassette: str | None = None, *, superseded: bool = False) -> int:
         """Count the live interactions of a cassette, or of all; with those that newer recordings replaced."""
         where, values = self._where(cassette, None, superseded=superseded)
-        return int(self._all(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])
+        return int(self.rows(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])
 
     def names(self, limit: int = -1) -> list[str]:
         """Return the names of the cassettes in which something is live, at most `limit`."""
-        return [from_sql(name) for (name,) in self._all(_NAMES, (limit,))]
+        return [from_sql(name) for (name,) in self.rows(_NAMES, (limit,))]
 
-    def _all(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
+    def rows(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
+        """Return what a query finds. Raises CassetteCorrupt and its like for SQLite's errors."""
         try:
             return self.conn.execute(sql, values).fetchall()
         except sqlite3.Error as error:
             raise translate(error, self.path, writing=False) from error
 
-    def rows(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
-        """Return what a query finds. Raises CassetteCorrupt and its like for SQLite's errors."""
-        return self._all(sql, values)
-
     def _maybe(self, sql: str, values: Sequence[object] = ()) -> Row | None:
-        found = self._all(sql, values)
+        found = self.rows(sql, values)
         return found[0] if found else None
 
     def body(self, body_id: int) -> bytes:

@@ -181,3 +181,14 @@ def pair_json(recorded: str, present: str) -> Iterator[tuple[object, object]]:
     mine, theirs = split_json(recorded), split_json(present)
     if len(mine) == len(theirs):
         yield from zip(mine, theirs, strict=True)
+
+
+def same_json(one: object, other: object) -> bool:
+    """Compare as JSON does: 1 is 1.0, true is no number."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_json(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same_json, one, other))
+    return bool(one == other)

@@ -36,13 +36,10 @@ def eq(operand: object, seen: SeenValue) -> Match:
     actual = seen.actual
     if same(actual, operand):
         return Match(MatchOutcome.HOLDS)
-    texts = isinstance(actual, str) and isinstance(operand, str)
-    if (
-        texts
-        and seen.ignore_case
-        and compose_accents(str(actual)).casefold() == compose_accents(str(operand)).casefold()
-    ):
-        return Match(MatchOutcome.HOLDS)
+    if seen.ignore_case and isinstance(actual, str) and isinstance(operand, str):
+        folded = [compose_accents(each).casefold() for each in (actual, operand)]
+        if folded[0] == folded[1]:
+            return Match(MatchOutcome.HOLDS)
     outcome = MatchOutcome.MISTYPED if is_mistyped(actual, operand) else MatchOutcome.FAILS
     return Match(outcome, f"expected {show(operand)}, found {show(actual)}{_nearly(operand, actual)}")
 
@@ -68,11 +65,8 @@ def _nearly(operand: object, actual: object) -> str:
 
 
 def _reference(operand: object) -> str:
-    return (
-        ""
-        if isinstance(operand, str) and is_reference(operand)
-        else f" takes a reference such as $name.field, not {show(operand)}"
-    )
+    good = isinstance(operand, str) and is_reference(operand)
+    return "" if good else f" takes a reference such as $name.field, not {show(operand)}"
 
 
 @matcher(
@@ -154,15 +148,16 @@ for _name in _ORDER:
     _add_order(_name)
 
 
-def _nonempty(operand: object) -> str:
-    return "" if isinstance(operand, list) and operand else " takes a list with at least one value"
+def _refuse_empty(what: str) -> Callable[[object], str]:
+    said = f" takes a list with at least one {what}"
+    return lambda operand: "" if isinstance(operand, list) and operand else said
 
 
 @matcher(
     "in",
     schema={"type": "array", "minItems": 1, "items": _JSON},
     help="equal to one of these values",
-    objection=_nonempty,
+    objection=_refuse_empty("value"),
 )
 def is_in(operand: list[object], seen: SeenValue) -> Match:
     if any(same(seen.actual, each) for each in operand):
@@ -218,10 +213,6 @@ def is_json(operand: object, seen: SeenValue) -> Match:
 # -- combinations
 
 
-def _branches(operand: object) -> str:
-    return "" if isinstance(operand, list) and operand else " takes a list with at least one matcher"
-
-
 @matcher("not", schema=_MATCHER, help="the matcher does not hold", raw=True)
 def negation(operand: object, seen: SeenValue) -> Match:
     """Turn round what is clear; what cannot be judged cannot be denied."""
@@ -233,11 +224,13 @@ def negation(operand: object, seen: SeenValue) -> Match:
     return Match(MatchOutcome.UNCLEAR, f"cannot be denied: {found.message}")
 
 
-@matcher("anyOf", schema=_SEVERAL, help="at least one of these matchers holds", objection=_branches, raw=True)
+@matcher(
+    "anyOf", schema=_SEVERAL, help="at least one of these matchers holds", objection=_refuse_empty("matcher"), raw=True
+)
 def any_of(operand: list[object], seen: SeenValue) -> Match:
     return either(judge(each, seen) for each in operand)
 
 
-@matcher("allOf", schema=_SEVERAL, help="all of these matchers hold", objection=_branches, raw=True)
+@matcher("allOf", schema=_SEVERAL, help="all of these matchers hold", objection=_refuse_empty("matcher"), raw=True)
 def all_of(operand: list[object], seen: SeenValue) -> Match:
     return both(judge(each, seen) for each in operand)

@@ -15,7 +15,7 @@ be evaluated passes in no combination.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -136,32 +136,23 @@ def one(name: str, operand: object, seen: SeenValue) -> Match:
         return Match(MatchOutcome.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
 
 
-_WORST_OF_ALL = (
-    MatchOutcome.FAILS,
-    MatchOutcome.UNCLEAR,
-    MatchOutcome.UNFIT,
-    MatchOutcome.MISTYPED,
-    MatchOutcome.HOLDS,
-)
-_BEST_OF_ANY = (MatchOutcome.HOLDS, MatchOutcome.UNCLEAR, MatchOutcome.UNFIT, MatchOutcome.MISTYPED, MatchOutcome.FAILS)
+_UNDECIDED = (MatchOutcome.UNCLEAR, MatchOutcome.UNFIT, MatchOutcome.MISTYPED)
+_WORST_OF_ALL = (MatchOutcome.FAILS, *_UNDECIDED, MatchOutcome.HOLDS)
+_BEST_OF_ANY = (MatchOutcome.HOLDS, *_UNDECIDED, MatchOutcome.FAILS)
 
 
 def both(found: Iterable[Match]) -> Match:
-    each = list(found)
-    outcome = min((one.outcome for one in each), key=_WORST_OF_ALL.index)
-    return _combine_messages(outcome, each, "; ")
+    return _combine(list(found), _WORST_OF_ALL, "; ")
 
 
 def either(found: Iterable[Match]) -> Match:
-    each = list(found)
-    outcome = min((one.outcome for one in each), key=_BEST_OF_ANY.index)
-    return _combine_messages(outcome, each, "; and ")
+    return _combine(list(found), _BEST_OF_ANY, "; and ")
 
 
-def _combine_messages(outcome: MatchOutcome, each: list[Match], glue: str) -> Match:
-    decisive = (
-        [one for one in each if one.outcome is outcome] if outcome is not MatchOutcome.FAILS or glue == "; " else each
-    )
+def _combine(each: list[Match], order: Sequence[MatchOutcome], glue: str) -> Match:
+    """Return the outcome that comes first in an order, with the messages of those that have it."""
+    outcome = min((one.outcome for one in each), key=order.index)
+    decisive = [one for one in each if one.outcome is outcome]
     messages = dict.fromkeys(one.message for one in decisive if one.message)
     notes = dict.fromkeys(one.note for one in each if one.note)
     return Match(outcome, glue.join(messages), "; ".join(notes))

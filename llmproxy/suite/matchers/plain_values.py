@@ -90,11 +90,8 @@ def same(left: object, right: object) -> bool:
         moments = instant(left), instant(right)
         return None not in moments and moments[0] == moments[1]
     if isinstance(left, UUID) or isinstance(right, UUID):
-        return (
-            str(left).lower() == str(right).lower()
-            if isinstance(left, (str, UUID)) and isinstance(right, (str, UUID))
-            else False
-        )
+        texts = isinstance(left, (str, UUID)) and isinstance(right, (str, UUID))
+        return texts and str(left).lower() == str(right).lower()
     if isinstance(left, Decimal) or isinstance(right, Decimal):
         return _number(left) and _number(right) and _decimal(left) == _decimal(right)
     left, right = plain(left), plain(right)

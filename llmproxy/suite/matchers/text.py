@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from numbers import Number
 from typing import Any
 
@@ -62,15 +62,6 @@ def _contains_part(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:
     return any(same(each, word) for each in actual)
 
 
-def _find_unfit(name: str, actual: object) -> Match | None:
-    if isinstance(actual, (str, list, Mapping)):
-        return None
-    return Match(
-        MatchOutcome.UNFIT,
-        f"`{name}` looks into a text, a list or an object, and the value is {kind(actual)}: {show(actual)}",
-    )
-
-
 def _hint(actual: object, word: object, *, ignore_case: bool) -> str:
     """Describe where a missing text almost is."""
     if not isinstance(actual, str) or not isinstance(word, str):
@@ -85,11 +76,24 @@ def _hint(actual: object, word: object, *, ignore_case: bool) -> str:
     return ""
 
 
-def _sort(operand: object, name: str, seen: SeenValue) -> tuple[Any, list[Any], list[Any]] | Match:
-    """Return the value, the words that it has and those that it lacks; or why that cannot be said."""
+def _is_nothing(seen: SeenValue) -> bool:
+    return seen.actual is None or seen.actual is ABSENT
+
+
+def _none(seen: SeenValue) -> str:
+    return "null" if seen.actual is None else "no value"
+
+
+def _look_for(name: str, operand: object, seen: SeenValue) -> Match:
+    """Look for words in a value; where there is no value there are none."""
+    if _is_nothing(seen):
+        which = "one of " if name == "containsAny" else ""
+        message = f"expected {which}{show(operand)} in it, and there is {_none(seen)}"
+        return Match.of(name == "notContains", message)
     actual = plain(seen.actual)
-    if (unfit := _find_unfit(name, actual)) is not None:
-        return unfit
+    if not isinstance(actual, (str, list, Mapping)):
+        said = f"`{name}` looks into a text, a list or an object, and the value is {kind(actual)}: {show(actual)}"
+        return Match(MatchOutcome.UNFIT, said)
     present: list[Any] = []
     missing: list[Any] = []
     for word in map(plain, _as_list(operand)):
@@ -98,57 +102,23 @@ def _sort(operand: object, name: str, seen: SeenValue) -> tuple[Any, list[Any], 
             why = "an empty text is in every text" if word == "" else f"cannot look for {kind(word)} in a text"
             return Match(MatchOutcome.UNCLEAR, f"`{name}`: {why}")
         (present if has else missing).append(word)
-    return actual, present, missing
+    hints = [_hint(actual, word, ignore_case=seen.ignore_case) for word in missing]
+    told = ", ".join(f"{show(word)} is not in it{hint}" for word, hint in zip(missing, hints, strict=True))
+    holds, message = {
+        "contains": (not missing, told),
+        "containsAny": (bool(present), f"none of {show(missing)} is in it{''.join(dict.fromkeys(hints))}"),
+        "notContains": (not present, f"{', '.join(map(show, present))} should not be in it"),
+    }[name]
+    return Match.of(holds, f"{message}; it is {show(actual, 300)}")
 
 
-def _is_nothing(seen: SeenValue) -> bool:
-    return seen.actual is None or seen.actual is ABSENT
-
-
-@matcher(
-    "contains",
-    schema=_WORDS,
-    help="a text has this part, a list this member, an object this key; of a list: all",
-    objection=_words,
-)
-def contains(operand: object, seen: SeenValue) -> Match:
-    if _is_nothing(seen):
-        return Match(MatchOutcome.FAILS, f"expected {show(operand)} in it, and there is {_none(seen)}")
-    sorted_out = _sort(operand, "contains", seen)
-    if isinstance(sorted_out, Match):
-        return sorted_out
-    actual, _, missing = sorted_out
-    told = [f"{show(word)} is not in it{_hint(actual, word, ignore_case=seen.ignore_case)}" for word in missing]
-    return Match.of(not missing, f"{', '.join(told)}; it is {show(actual, 300)}")
-
-
-@matcher("containsAny", schema=_WORDS, help="as contains; of a list: at least one", objection=_words)
-def contains_any(operand: object, seen: SeenValue) -> Match:
-    """Find at least one of the words."""
-    if _is_nothing(seen):
-        return Match(MatchOutcome.FAILS, f"expected one of {show(operand)} in it, and there is {_none(seen)}")
-    sorted_out = _sort(operand, "containsAny", seen)
-    if isinstance(sorted_out, Match):
-        return sorted_out
-    actual, present, missing = sorted_out
-    hints = "".join(dict.fromkeys(_hint(actual, word, ignore_case=seen.ignore_case) for word in missing))
-    return Match.of(bool(present), f"none of {show(missing)} is in it{hints}; it is {show(actual, 300)}")
-
-
-@matcher("notContains", schema=_WORDS, help="the opposite of contains; of a list: none of them", objection=_words)
-def not_contains(operand: object, seen: SeenValue) -> Match:
-    """Find none of the words; where there is no value there are none."""
-    if _is_nothing(seen):
-        return Match(MatchOutcome.HOLDS)
-    sorted_out = _sort(operand, "notContains", seen)
-    if isinstance(sorted_out, Match):
-        return sorted_out
-    actual, present, _ = sorted_out
-    return Match.of(not present, f"{', '.join(map(show, present))} should not be in it; it is {show(actual, 300)}")
-
-
-def _none(seen: SeenValue) -> str:
-    return "null" if seen.actual is None else "no value"
+_LOOKING = {
+    "contains": "a text has this part, a list this member, an object this key; of a list: all",
+    "containsAny": "as contains; of a list: at least one",
+    "notContains": "the opposite of contains; of a list: none of them",
+}
+for _name, _help in _LOOKING.items():
+    matcher(_name, schema=_WORDS, help=_help, objection=_words)(partial(_look_for, _name))
 
 
 # -- patterns

@@ -72,9 +72,9 @@ class RunContext:
     users: frozenset[str] = frozenset()
     """Whom runs of this test work as; none where nobody knows all of them."""
     faults: Mapping[str, Any] | None = None
+    """Injected faults of every session, in place of the scenarios' own: a sweep's."""
     keeps_calls: bool = False
     """Whether what passed the proxy is kept when a run has ended: a sweep looks at it."""
-    """Injected faults of every session, in place of the scenarios' own: a sweep's."""
     files: tuple[Path, Path] | None = None
     """The store, and the folder in which cassettes have their files; None where that is not known."""
     recorded: RecordedRuns | None = None

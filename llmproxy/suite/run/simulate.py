@@ -186,7 +186,7 @@ async def _ask_judge(
     running = _Running(
         context.session,
         unscripted=False,
-        wire_before=_wire(context, conversation),
+        wire_before={place: context.wire.step(*window).tools for place, window in conversation.windows.items()},
         wire_unknown=_list_unknown(context, conversation),
     )
     conversation.states[AgentRole.JUDGE] = _State(about, running)
@@ -223,14 +223,7 @@ def _criterion(name: str, found: CriterionResult) -> Assertion:
     return Assertion(name=name, status=status, expected=found.text, actual=found.status, message=message, where=quoted)
 
 
-def _wire(context: StepContext, conversation: SuiteConversation) -> dict[int, list[ToolUse]]:
-    """Return the agent's tool calls by the place of the message that came after them."""
-    return {
-        place: list(context.wire.step(after, until).tools) for place, (after, until) in conversation.windows.items()
-    }
-
-
 def _list_unknown(context: StepContext, conversation: SuiteConversation) -> Sequence[str]:
     """Return why answers to the agent in it may have called what nobody knows of, each reason once."""
-    steps = [context.wire.step(after, until) for after, until in conversation.windows.values()]
+    steps = [context.wire.step(*window) for window in conversation.windows.values()]
     return tuple(dict.fromkeys(each.unread for step in steps for each in step.unread))

@@ -91,25 +91,22 @@ def _capture(value: object) -> object:
 
 
 def _matcher(value: object, info: ValidationInfo) -> object:
-    found = Problems()
-    examine(value, found, None)
-    _pass_on(found, info)
-    return value
+    return _examined(value, info, examine)
 
 
 def _count(value: object, info: ValidationInfo) -> object:
-    found = Problems()
-    examine_number(value, found, None)
-    _pass_on(found, info)
-    return value
+    return _examined(value, info, examine_number)
 
 
-def _pass_on(found: Problems, info: ValidationInfo) -> None:
+def _examined(value: object, info: ValidationInfo, look: Callable[[object, Problems, None], None]) -> object:
     """Note what has a place; raise what has none, for pydantic knows where it is."""
+    found = Problems()
+    look(value, found, None)
     for problem in found:
         if problem.place is None:
             raise (refuse_kind if problem.code == WRONG_KIND else refuse)(problem.message, problem.hint)
         complain(info, problem.place, problem.message, problem.hint)
+    return value
 
 
 def _fields(value: object) -> object:

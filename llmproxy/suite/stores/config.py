@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores.memory import MemoryShape, MemoryStore
+from llmproxy.suite.stores.memory import MemoryShape, MemoryStore, read_shape
 from llmproxy.suite.stores.protocol import StoreAdapter
 
 if TYPE_CHECKING:
@@ -141,9 +141,9 @@ def store_from(mapping: Mapping[str, Any], folder: Path, environment: Mapping[st
     entities = _mapping(given, "entities")
     if kind == "sqlalchemy":
         from llmproxy.suite.stores.sql import SqlStore
-        from llmproxy.suite.stores.sql_map import table_maps
+        from llmproxy.suite.stores.sql_map import read_user, table_maps
 
-        user = _user(given)
+        user = read_user(given, "store", None)
         maps = table_maps(entities, user)
         return SqlStore(_text(given, kind), folder, maps, user=user, reset=policy.reset)
     if kind == "http":
@@ -245,15 +245,6 @@ def _mapping(given: Mapping[str, Any], key: str) -> dict[str, Any]:
     return {str(name): member for name, member in value.items()}
 
 
-def _user(given: Mapping[str, Any]) -> str | None:
-    """Return the store's user column: empty if it has none, None if that is not said."""
-    if "user" not in given:
-        return None
-    if given["user"] is not None and not isinstance(given["user"], str):
-        raise SuiteError(f"store.user: expected a column's name or null, got {given['user']!r}")
-    return given["user"] or ""
-
-
 def _seconds(given: Mapping[str, Any]) -> float:
     """Read a time: milliseconds as everywhere in a suite, or with a unit."""
     text = str(given.get("timeout", "10s")).strip()
@@ -281,7 +272,4 @@ def _read_memory_shape(name: str, given: object) -> MemoryShape:
     for key in told:
         if key not in members:
             raise SuiteError(f"store.entities.{name}: unknown key {key!r}{did_you_mean(str(key), members)}")
-    columns = told.get("columns") or []
-    if not isinstance(columns, list):
-        raise SuiteError(f"store.entities.{name}.columns: expected a list of names, got {columns!r}")
-    return MemoryShape(told.get("id", "id"), told.get("user"), tuple(columns))
+    return read_shape(told, f"store.entities.{name}")

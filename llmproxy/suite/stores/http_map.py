@@ -23,14 +23,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.messages import Path, read_path
-from llmproxy.suite.stores.memory import MemoryShape
+from llmproxy.suite.stores.memory import MemoryShape, read_shape
 
 MEMBERS = ("list", "get", "create", "delete", "body", "rows", "row", "next", "id", "user", "columns", "reuses")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -117,12 +117,7 @@ def _path(given: Mapping[str, Any], at: str, member: str) -> Path | None:
 
 
 def _shape(given: Mapping[str, Any], at: str) -> MemoryShape:
-    key, user, columns = given.get("id", "id"), given.get("user"), given.get("columns") or []
-    if not isinstance(key, str) or not (user is None or isinstance(user, str)):
-        raise SuiteError(f"{at}: id and user are names of members, got {key!r} and {user!r}")
-    if not isinstance(columns, list) or not all(isinstance(each, str) for each in columns):
-        raise SuiteError(f"{at}.columns: expected a list of names, got {columns!r}")
     reuses = given.get("reuses", True)
     if not isinstance(reuses, bool):
         raise SuiteError(f"{at}.reuses: expected true or false, got {reuses!r}")
-    return MemoryShape(key, user, tuple(columns), reuses)
+    return replace(read_shape(given, at), reuses=reuses)

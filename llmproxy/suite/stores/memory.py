@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmproxy.errors import SuiteError
 from llmproxy.suite.stores.plain import plain, same
 from llmproxy.suite.stores.protocol import (
     Column,
@@ -38,6 +39,16 @@ class MemoryShape:
     """All of its columns; empty: any."""
     reuses: bool = False
     """Whether the number of a row that was deleted may be given to a new one."""
+
+
+def read_shape(given: Mapping[str, Any], at: str) -> MemoryShape:
+    """Read what `store.entities` says of an entity without a schema. Raises SuiteError."""
+    key, user, columns = given.get("id", "id"), given.get("user"), given.get("columns") or []
+    if not isinstance(key, str) or not (user is None or isinstance(user, str)):
+        raise SuiteError(f"{at}: id and user are names of members, got {key!r} and {user!r}")
+    if not isinstance(columns, list) or not all(isinstance(each, str) for each in columns):
+        raise SuiteError(f"{at}.columns: expected a list of names, got {columns!r}")
+    return MemoryShape(key, user, tuple(columns))
 
 
 @dataclass(slots=True)

@@ -76,12 +76,13 @@ def table_maps(entities: Mapping[str, Any], user: str | None) -> dict[str, Table
         if reuses is not None and not isinstance(reuses, bool):
             raise SuiteError(f"{at}.reuses: expected true or false, got {reuses!r}")
         maps[name] = TableMap(
-            given.get("table", name), given.get("schema"), given.get("id"), _user(given, at, user), renamed, reuses
+            given.get("table", name), given.get("schema"), given.get("id"), read_user(given, at, user), renamed, reuses
         )
     return maps
 
 
-def _user(given: Mapping[str, Any], at: str, default: str | None) -> str | None:
+def read_user(given: Mapping[str, Any], at: str, default: str | None) -> str | None:
+    """Return the column that says whose a row is: empty if rows have none, `default` if that is not said."""
     if "user" not in given:
         return default
     if given["user"] is not None and not isinstance(given["user"], str):

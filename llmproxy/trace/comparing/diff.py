@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from llmproxy.core.traffic.json_bytes import same_json
 from llmproxy.errors import printable
 from llmproxy.trace.cassette import Cassette
 from llmproxy.trace.model import Span, SpanKind
-from llmproxy.trace.observing.tools import is_same_json
 
 CONTRACT, INFO = "contract", "info"
 MISSING: Any = object()
@@ -160,7 +160,7 @@ def _compare(path: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, A
         for n in range(max(len(old), len(new))):
             left, right = (side[n] if n < len(side) else MISSING for side in (old, new))
             yield from _member(f"{path}[{n}]", left, right, depth)
-    elif not is_same_json(old, new):
+    elif not same_json(old, new):
         yield path, old, new
 
 

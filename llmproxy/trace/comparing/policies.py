@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from difflib import SequenceMatcher
 from itertools import pairwise
@@ -33,8 +33,6 @@ _FAILED = 400
 _PLACES = 20
 """Places of one call's arguments that are told."""
 _SHOWN = 80
-_MOST_COMPARED = 1_000_000
-"""Pairs of calls that are looked at."""
 
 
 class PolicyCall(NamedTuple):
@@ -78,7 +76,7 @@ class PolicyChange:
                 return f"other last words: {self.new}"
 
     def to_json(self) -> dict[str, str]:
-        return {"what": self.what, "tool": self.tool, "place": self.place, "old": self.old, "new": self.new}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,25 +176,9 @@ def _pair_calls(
 
 
 def _in_common(old: Sequence[object], new: Sequence[object]) -> list[tuple[int, int]]:
-    """Return the longest common subsequence, as places in both; of very long runs one that is nearly so."""
-    if len(old) * len(new) > _MOST_COMPARED:
-        blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
-        return [(i + n, j + n) for i, j, size in blocks for n in range(size)]
-    best = [[0] * (len(new) + 1) for _ in range(len(old) + 1)]
-    for i in range(len(old) - 1, -1, -1):
-        for j in range(len(new) - 1, -1, -1):
-            same = old[i] == new[j]
-            best[i][j] = best[i + 1][j + 1] + 1 if same else max(best[i + 1][j], best[i][j + 1])
-    found, i, j = [], 0, 0
-    while i < len(old) and j < len(new):
-        if old[i] == new[j]:
-            found.append((i, j))
-            i, j = i + 1, j + 1
-        elif best[i + 1][j] >= best[i][j + 1]:
-            i += 1
-        else:
-            j += 1
-    return found
+    """Return what is the same in both, in order, as places in both."""
+    blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
+    return [(i + n, j + n) for i, j, size in blocks for n in range(size)]
 
 
 def _zip_left(

@@ -28,6 +28,7 @@ from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.mcp import messages_of, read_call
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Usage, header
+from llmproxy.core.traffic.json_bytes import same_json
 from llmproxy.protocol import Decision
 from llmproxy.trace.reading.conversations import RecordedConversation
 from llmproxy.trace.reading.exchange import OpenedExchange, result_value
@@ -286,7 +287,7 @@ def find_misread(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
 def _candidates(use: ToolUse, servers: Sequence[ToolUse], names: frozenset[str]) -> Iterator[ToolUse]:
     """Yield the calls of servers that a model's call may have become."""
     name = server_name(use.name, names)
-    return (each for each in servers if each.name == name and is_same_json(each.arguments, use.arguments))
+    return (each for each in servers if each.name == name and same_json(each.arguments, use.arguments))
 
 
 def _holds(read: str, returned: str) -> bool:
@@ -294,7 +295,7 @@ def _holds(read: str, returned: str) -> bool:
     there = _without_white_space(_ESCAPED.sub(lambda match: json.loads(f'"{match[0]}"'), read))
     if all(_without_white_space(line) in there for line in returned.splitlines() if not _NO_TEXT.fullmatch(line)):
         return True
-    return any(is_same_json(value, wanted) for wanted in _values(returned) for value in _values(read))
+    return any(same_json(value, wanted) for wanted in _values(returned) for value in _values(read))
 
 
 def _without_white_space(text: str) -> str:
@@ -321,7 +322,7 @@ def _differing(models: Sequence[ToolUse], servers: Sequence[ToolUse]) -> list[st
     left = list(servers)
     lonely: list[ToolUse] = []
     for use in models:
-        twin = next((each for each in left if is_same_json(each.arguments, use.arguments)), None)
+        twin = next((each for each in left if same_json(each.arguments, use.arguments)), None)
         if twin is None:
             lonely.append(use)
         else:
@@ -333,15 +334,6 @@ def _differing(models: Sequence[ToolUse], servers: Sequence[ToolUse]) -> list[st
     ]
     told += [f"a model asked for {_format_use(one)}, and no server got it" for one in lonely[pairs:]]
     return told + [f"a server got {_format_use(other)}, which no model asked for" for other in left[pairs:]]
-
-
-def is_same_json(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
-    """Compare as JSON does: 1 is 1.0, and true is no 1."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(is_same_json(value, other[name]) for name, value in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(is_same_json, one, other))
-    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
 
 
 def _format_use(use: ToolUse) -> str:

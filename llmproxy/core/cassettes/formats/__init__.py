@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -161,21 +161,31 @@ def open_source(path: Path, models: Sequence[str] = ()) -> Source:
 _LISTED = 10
 
 
-def collect(items: Sequence[Any], one: Callable[[Any, int], Recorded], source: Source, what: str) -> list[Recorded]:
-    """Read numbered items, from 1, by a function that raises Problem. Raises CassetteCorrupt naming the first ten."""
+def collect(
+    items: Sequence[Any],
+    one: Callable[[Any, int], Recorded],
+    source: Source,
+    what: str,
+    lines: Callable[[], Mapping[int, int]] = dict,
+) -> list[Recorded]:
+    """Read numbered items, from 1, by a function that raises ReadingProblem.
+
+    Raises CassetteCorrupt naming the first ten, where `lines` knows them with their lines.
+    """
     found: list[Recorded] = []
-    problems: list[str] = []
+    problems: list[tuple[int, str]] = []
     for number, item in enumerate(items, 1):
         try:
             found.append(one(item, number))
         except ReadingProblem as problem:
-            problems.append(f"  {what} {number}: {problem}")
+            problems.append((number, str(problem)))
     if problems:
+        at = {number: f"line {line}, " for number, line in lines().items()}
+        listed = [f"  {at.get(number, '')}{what} {number}: {problem}" for number, problem in problems[:_LISTED]]
         more = [f"  and {len(problems) - _LISTED} more"] if len(problems) > _LISTED else []
-        listed = "\n".join([*problems[:_LISTED], *more])
         raise CassetteCorrupt(
             f"{source.name}: {len(problems):,} of its {format_count(len(items), what)} cannot be read; nothing was "
-            f"taken from it:\n{listed}"
+            "taken from it:\n" + "\n".join([*listed, *more])
         )
     return found
 

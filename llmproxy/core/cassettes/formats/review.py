@@ -27,9 +27,10 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
-from llmproxy.core.cassettes.formats import Source
+from llmproxy.core.cassettes.formats import Source, collect
 from llmproxy.core.cassettes.formats.recorded import (
     ReadingProblem,
     Recorded,
@@ -50,7 +51,6 @@ from llmproxy.core.cassettes.formats.yaml_text import (
     WideValue,
     lines,
     lines_of,
-    listing,
     load,
     scalar,
     style_of,
@@ -322,15 +322,7 @@ def read(source: Source) -> list[Recorded]:
     items = tree.get("interactions")
     if not isinstance(items, list):
         raise CassetteCorrupt(f"{source.name}: `interactions` must be a list, not {kind(items)}.")
-    recorded: list[Recorded] = []
-    problems: list[tuple[int, str]] = []
-    for number, item in enumerate(items, 1):
-        try:
-            recorded.append(_read_interaction(item, number))
-        except ReadingProblem as problem:
-            problems.append((number, str(problem)))
-    if problems:
-        raise CassetteCorrupt(listing(source.text, source.name, problems))
+    recorded = collect(items, _read_interaction, source, "interaction", partial(lines_of, source.text))
     try:
         return _move_from_head(recorded, tree)
     except ReadingProblem as problem:

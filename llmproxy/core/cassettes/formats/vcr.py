@@ -21,12 +21,22 @@ import binascii
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.cassettes.formats import Source, read_bytes, to_text, write_text
-from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded, Tree, is_final, kind, seconds
-from llmproxy.core.cassettes.formats.yaml_text import listing, refuse_exploding_yaml, yaml_problem
+from llmproxy.core.cassettes.formats import Source, collect, read_bytes, to_text, write_text
+from llmproxy.core.cassettes.formats.recorded import (
+    ReadingProblem,
+    Recorded,
+    Tree,
+    is_final,
+    kind,
+    mapping,
+    seconds,
+    text,
+)
+from llmproxy.core.cassettes.formats.yaml_text import lines_of, refuse_exploding_yaml, yaml_problem
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 
@@ -80,16 +90,7 @@ def of_tree(data: object, name: str, text: str = "") -> list[Recorded]:
     items = data.get("interactions")
     if not isinstance(items, list):
         raise CassetteCorrupt(f"{name}: `interactions` must be a list, not {kind(items)}.")
-    recorded: list[Recorded] = []
-    problems: list[tuple[int, str]] = []
-    for number, item in enumerate(items, 1):
-        try:
-            recorded.append(recorded_of(item, number))
-        except ReadingProblem as problem:
-            problems.append((number, str(problem)))
-    if problems:
-        raise CassetteCorrupt(listing(text, name, problems))
-    return recorded
+    return collect(items, recorded_of, Source(b"", name), "interaction", partial(lines_of, text))
 
 
 def _load(text: str, name: str) -> Any:  # noqa: ANN401 (what a YAML loader returns)
@@ -176,8 +177,8 @@ def recorded_of(item: Tree, number: int) -> Recorded:
     """Read one interaction, the `number`-th of its file. Raises Problem."""
     from vcr.serializers import compat
 
-    request = _mapping(_mapping(item, "the interaction"), "request")
-    response = compat.convert_to_bytes(_old_httpx(dict(_mapping(item, "response"))))
+    request = mapping(item, "request")
+    response = compat.convert_to_bytes(_old_httpx(dict(mapping(item, "response"))))
     status = response.get("status")
     code = status.get("code") if isinstance(status, dict) else status
     if not is_final(code):
@@ -194,8 +195,8 @@ def recorded_of(item: Tree, number: int) -> Recorded:
     order: Tree = extra.get("order")
     order = order if isinstance(order, dict) else {}
     return Recorded(
-        method=_string(request, "method") if extra else _string(request, "method").upper(),  # Ruby writes `post`
-        uri=_string(request, "uri"),
+        method=text(request, "method") if extra else text(request, "method").upper(),  # Ruby writes `post`
+        uri=text(request, "uri"),
         headers=_order_headers(_headers(request, "request"), order.get("request")),
         body=_bytes(request.get("body"), "request"),
         status=code,
@@ -225,20 +226,6 @@ def _old_httpx(response: dict[str, Tree]) -> dict[str, Tree]:
     if isinstance(response.get("body"), dict):
         response["body"] = dict(response["body"])  # convert_to_bytes changes it, and an alias may share it
     return response
-
-
-def _mapping(value: Tree, name: str) -> dict[str, Tree]:
-    found = value.get(name) if isinstance(value, dict) and name in ("request", "response") else value
-    if not isinstance(found, dict):
-        raise ReadingProblem(f"{name} is {'missing' if found is None else kind(found)}, not a mapping")
-    return found
-
-
-def _string(value: Mapping[str, Tree], name: str) -> str:
-    found = value.get(name)
-    if not isinstance(found, str) or not found:
-        raise ReadingProblem(f"request: `{name}` is {'missing' if found is None else kind(found)}, not a text")
-    return found
 
 
 def _headers(value: Mapping[str, Tree], where: str) -> Headers:

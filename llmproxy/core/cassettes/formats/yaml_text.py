@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -213,7 +213,6 @@ def load(text: str, name: str) -> Any:  # noqa: ANN401 (what a file holds)
 _MAX_DEPTH = 64
 _MAX_ALIASES = 10_000
 """PyYAML writes one where the same object stands twice."""
-_MAX_PROBLEMS = 10
 
 
 def yaml_problem(error: Exception, text: str, name: str) -> CassetteCorrupt:
@@ -251,22 +250,6 @@ def refuse_exploding_yaml(text: str, name: str) -> None:
         if problem:
             line = event.start_mark.line + 1 if event.start_mark else "?"
             raise CassetteCorrupt(f"{name}, line {line}: {problem}.")
-
-
-def listing(text: str, name: str, problems: Sequence[tuple[int, str]]) -> str:
-    """Return the message about what is wrong with which interaction (number, what)."""
-    lines = lines_of(text)
-    listed = [
-        f"  line {lines[number]}, interaction {number}: {what}"
-        if number in lines
-        else f"  interaction {number}: {what}"
-        for number, what in problems
-    ]
-    if len(listed) > _MAX_PROBLEMS:
-        listed = [*listed[:_MAX_PROBLEMS], f"  and {len(listed) - _MAX_PROBLEMS} more"]
-    return f"{name}: {len(problems)} of its interactions cannot be read; nothing was taken from it:\n" + "\n".join(
-        listed
-    )
 
 
 def lines_of(text: str) -> dict[int, int]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.core.store.bodies import Base, encode, read
@@ -41,6 +42,21 @@ def ensure_cassette(conn: sqlite3.Connection, name: str | bytes, sample: int, no
     conn.execute(_ENSURE, (name, sample, now))
 
 
+def refuse_lease(holder: str, row: Sequence[Any], age: float | None, name: str | bytes, sample: int) -> None:
+    """Raise CassetteBusy if somebody else (`row`: holder, process, host) said `age` seconds ago that he records."""
+    other, pid, host = row
+    ours = other == holder and pid == os.getpid() and host == platform.node()
+    fresh = age is not None and age < LEASE_SECONDS
+    if other is not None and not ours and fresh and (host != platform.node() or is_process_alive(pid)):
+        shown = name if isinstance(name, str) else repr(name)
+        session = shown if sample == 1 else f"{shown}~{sample}"
+        raise CassetteBusy(
+            f"Cassette {session!r} is being recorded by {other} (process {pid} on {host}, last seen "
+            f"{max(age or 0, 0):.0f} s ago).",
+            hint="End that session first, or record under another --cassette.",
+        )
+
+
 def take_lease(
     conn: sqlite3.Connection, name: str | bytes, sample: int, holder: str, now: float, *, anew: bool = True
 ) -> None:
@@ -49,17 +65,7 @@ def take_lease(
     row = conn.execute(
         "SELECT holder, pid, host, heartbeat FROM cassettes WHERE name = ? AND sample = ?", (name, sample)
     ).fetchone()
-    other, pid, host, heartbeat = row
-    ours = other == holder and pid == os.getpid() and host == platform.node()
-    fresh = heartbeat is not None and now - heartbeat < LEASE_SECONDS
-    if other is not None and not ours and fresh and (host != platform.node() or is_process_alive(pid)):
-        shown = name if isinstance(name, str) else repr(name)
-        session = shown if sample == 1 else f"{shown}~{sample}"
-        raise CassetteBusy(
-            f"Cassette {session!r} is being recorded by {other} (process {pid} on {host}, last seen "
-            f"{max(now - heartbeat, 0):.0f} s ago).",
-            hint="End that session first, or record under another --cassette.",
-        )
+    refuse_lease(holder, row[:3], None if row[3] is None else now - row[3], name, sample)
     conn.execute(_TAKE + (_ANEW if anew else "") + _WHERE, (holder, os.getpid(), platform.node(), now, name, sample))
 
 

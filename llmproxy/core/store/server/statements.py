@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.core.store.bodies import Base, encode
-from llmproxy.core.store.file.statements import LEASE_SECONDS, is_process_alive, refuse_name
+from llmproxy.core.store.file.statements import refuse_lease, refuse_name
 from llmproxy.core.store.reading import Rekeying
 from llmproxy.core.store.server.link import in_column
-from llmproxy.errors import CassetteBusy, CassetteCorrupt
+from llmproxy.errors import CassetteCorrupt
 
 if TYPE_CHECKING:
     from llmproxy.core.store.server.link import Conn
@@ -48,16 +48,8 @@ def take_lease(conn: Conn, place: Place, holder: str, now: float, *, anew: bool)
     """Take the lease; `anew`: the cassette is recorded anew. Raises CassetteBusy naming who holds it."""
     with conn.transaction():
         ensure_cassette(conn, place, now)
-        other, pid, host, age = conn.execute(_LOCK, place).fetchall()[0]
-        ours = other == holder and pid == os.getpid() and host == platform.node()
-        fresh = age is not None and age < LEASE_SECONDS
-        if other is not None and not ours and fresh and (host != platform.node() or is_process_alive(pid)):
-            session = place[0] if place[1] == 1 else f"{place[0]}~{place[1]}"
-            raise CassetteBusy(
-                f"Cassette {session!r} is being recorded by {other} (process {pid} on {host}, last seen "
-                f"{max(age, 0):.0f} s ago).",
-                hint="End that session first, or record under another --cassette.",
-            )
+        *row, age = conn.execute(_LOCK, place).fetchall()[0]
+        refuse_lease(holder, row, age, *place)
         sql = _TAKE + (_ANEW if anew else "") + " WHERE name = %s AND sample = %s"
         conn.execute(sql.encode(), (holder, os.getpid(), platform.node(), *place))
 

@@ -84,7 +84,7 @@ def check_wait(run: RunRows, name: str, wanted: WaitFor) -> list[Assertion]:
             assertions = [build_unclear(name, error)]
         except LLMProxyError as error:
             # A service may leave a member out until it has a value; a table has all of its columns.
-            if not isinstance(error, UnknownColumn) or _is_closed(run, wanted.entity):
+            if not isinstance(error, UnknownColumn) or run.store.describe(wanted.entity).closed:
                 return [build_unclear(name, error)]
             assertions = [build_unclear(name, error)]
         now = run.clock()
@@ -94,10 +94,6 @@ def check_wait(run: RunRows, name: str, wanted: WaitFor) -> list[Assertion]:
             seen = f"; last seen: {row_text(last)}" if last else ""
             return [with_more(each, f"waited {round((now - start) * 1000)} ms{seen}") for each in assertions]
         run.sleep(min(wanted.poll_interval / 1000, ends - now))
-
-
-def _is_closed(run: RunRows, entity: str) -> bool:
-    return run.store.describe(entity).closed
 
 
 def _check_rows(run: RunRows, name: str, wanted: Verify) -> _RowCheck:
