@@ -278,12 +278,9 @@ def from_interactions(interactions: Iterable[Interaction], name: str, *, party: 
 
 
 def _of_spans(head: TraceHead, spans: Iterable[Span]) -> Cassette:
-    from llmproxy.trace.reading.recording import all_kept
-
-    with all_kept():
-        for span in spans:
-            head.see(span)
-            head.trace.spans.append(span)
+    for span in spans:
+        head.see(span)
+        head.trace.spans.append(span)
     head.trace.compute_fingerprint()
     return head.trace
 

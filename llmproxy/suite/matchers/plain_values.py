@@ -7,7 +7,6 @@ and "1" is not 1.
 
 from __future__ import annotations
 
-import base64
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -20,6 +19,8 @@ from typing import Any
 from uuid import UUID
 
 from llmproxy.core.traffic.differences import show_json
+from llmproxy.suite.stores.plain import plain as stored_as_plain
+from llmproxy.suite.stores.protocol import Kind
 
 
 class _Absent:
@@ -54,30 +55,7 @@ _SEARCHES = re.compile(r"""\.\.|\[[*?'"-]|(?:^|\.)\*(?:\.|$)""")
 
 def plain(value: object) -> Any:  # noqa: ANN401 (JSON)
     """Return a value as JSON: dates in ISO 8601 (UTC if they have a time), UUIDs as text, decimals as numbers."""
-    if isinstance(value, Enum):
-        return plain(value.value)
-    if value is None or value is ABSENT or isinstance(value, (str, bool, int, float, Unknown)):
-        return value
-    if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() and value.is_finite() else float(value)
-    if isinstance(value, datetime):
-        return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC).isoformat().replace("+00:00", "Z")
-    if isinstance(value, (date, time)):
-        return value.isoformat()
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return _text(bytes(value))
-    if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(each) for each in value]
-    return str(value)
-
-
-def _text(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return base64.b64encode(value).decode()
+    return value if value is ABSENT or isinstance(value, (Unknown, float)) else stored_as_plain(value, Kind.TEXT)
 
 
 def same(left: object, right: object) -> bool:

@@ -140,7 +140,8 @@ def processing(
             doubts.append(f"{seen.where} was not recorded, so what it carried is not known")
             continue
         for each in declared_by(seen.exchange):
-            found[each.processor].append((_declared_finding(each, seen), EVIDENCE.index("declared")))
+            finding = _activated_finding("declared", each.reason, seen, dict(each.values), each.summaries)
+            found[each.processor].append((finding, EVIDENCE.index("declared")))
         if reason := hidden_history(seen.exchange):
             doubts.append(f"{seen.where}: {reason}")
             continue
@@ -161,13 +162,6 @@ def _is_failed(seen: Seen) -> bool:
     return seen.exchange.failed if seen.exchange is not None else not seen.answered
 
 
-def _declared_finding(each: Declared, seen: Seen) -> ProcessingFinding:
-    values, texts = dict(each.values), each.summaries
-    return ProcessingFinding(
-        activated=True, evidence="declared", reason=each.reason, where=seen.where, values=values, summaries=texts
-    )
-
-
 # -- telling -----------------------------------------------------------------------------------------------------------
 
 
@@ -185,10 +179,10 @@ def _find_processors(link: HistoryLink) -> list[tuple[str, ProcessingFinding]]:
         else:
             values: dict[str, int | None] = {"droppedMessages": len(gap.missing)}
             reason = f"{len(gap.missing)} messages of the history are missing, and nothing stands in their place"
-            told.append(("tokenLimiter", _activated_finding("proven", reason, link, values)))
+            told.append(("tokenLimiter", _activated_finding("proven", reason, link.seen, values, [])))
     if pruned:
         reason = f"{pruned} parts of earlier messages are gone"
-        told.append(("pruner", _activated_finding("proven", reason, link, {"partsRemoved": pruned})))
+        told.append(("pruner", _activated_finding("proven", reason, link.seen, {"partsRemoved": pruned}, [])))
     return told
 
 
@@ -203,7 +197,7 @@ def _build_condensed(link: HistoryLink, gap: HistoryGap, texts: list[str]) -> Pr
     reason = f"{len(gap.missing)} messages are missing and a text stands in their place ({source})"
     if not gap.sure:
         reason += "; the conversation repeats itself, so that which of them stayed is not known"
-    return _activated_finding(evidence, reason, link, values, texts)
+    return _activated_finding(evidence, reason, link.seen, values, texts)
 
 
 def _unknown_loss(link: HistoryLink, gap: HistoryGap) -> ProcessingFinding:
@@ -211,15 +205,17 @@ def _unknown_loss(link: HistoryLink, gap: HistoryGap) -> ProcessingFinding:
         f"tokenLimiter cannot be observed: {len(gap.missing)} messages are missing, and it is not proven that the new "
         "text is a summary of them"
     )
-    return ProcessingFinding(activated=None, evidence="unobservable", reason=reason, where=link.seen.where)
+    return _unobservable(reason, link.seen.where)
 
 
 def _activated_finding(
-    evidence: str, reason: str, link: HistoryLink, values: dict[str, int | None], texts: list[str] | None = None
+    evidence: str, reason: str, seen: Seen, values: dict[str, int | None], texts: list[str] | None
 ) -> ProcessingFinding:
-    return ProcessingFinding(
-        activated=True, evidence=evidence, reason=reason, where=link.seen.where, values=values, summaries=texts or []
-    )
+    return ProcessingFinding(True, evidence, reason, seen.where, values, texts)  # noqa: FBT003 - it was at work
+
+
+def _unobservable(reason: str, where: str = "") -> ProcessingFinding:
+    return ProcessingFinding(None, "unobservable", reason, where)
 
 
 def _join(name: str, found: Sequence[tuple[ProcessingFinding, int]], doubts: Sequence[str]) -> ProcessingFinding:
@@ -231,7 +227,5 @@ def _join(name: str, found: Sequence[tuple[ProcessingFinding, int]], doubts: Seq
         best.summaries = known or (None if None in texts else [])
         return best
     if doubts:
-        return ProcessingFinding(
-            activated=None, evidence="unobservable", reason=f"{name} cannot be observed: {'; '.join(doubts[:3])}"
-        )
+        return _unobservable(f"{name} cannot be observed: {'; '.join(doubts[:3])}")
     return ProcessingFinding(activated=False, evidence="proven", reason="every request carried its whole history")

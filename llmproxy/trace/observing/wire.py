@@ -173,10 +173,6 @@ def _holds_error(value: Mapping[str, object]) -> bool:
     return named or any(value.get(name) is flag for name, flag in _FLAGS)
 
 
-_WORDS = re.compile(r"tool|call|function|execut|code|search|fetch|ground|\\u00", re.IGNORECASE)
-"""Every name of a tool call, or of a provider's own tool, holds one of these; or its letters are escaped."""
-
-
 def recorded_at(calls: Iterable[Call]) -> float | None:
     """Return when the first replayed exchange was recorded, Unix time; None: none was, or nobody knows."""
     replayed = [call.recording for call in calls if call.decision == Decision.REPLAY and call.recording]
@@ -257,7 +253,6 @@ class Wire:
         self._of_tools: list[tuple[Call, Interaction | None]] = []
         """Messages to servers of tools."""
         self._opened: list[Seen] = []
-        self._may_call = False
         self._history, self._conversations = History(), RecordedConversations()
         self._waiting = Waiting()
         self._heard: set[tuple[RecordedConversation, str | None]] = set()
@@ -281,7 +276,6 @@ class Wire:
                 continue  # a server of tools is no model: what was called is in the model's own words
             if self._party in (None, call.party):
                 self._fed.append((call, interaction))
-                self._may_call = self._may_call or interaction is not None or _may_call(call.recording)
 
     @property
     def seen(self) -> Sequence[Seen]:
@@ -313,8 +307,6 @@ class Wire:
 
     def tools(self) -> Sequence[ToolUse]:
         """Return every call of a tool so far that counts; results may have come with a later call. Raises as `seen`."""
-        if not self._may_call:
-            return []  # reading whole conversations after each message adds up
         self._mark_replaced()
         return [tool for each in self.seen for tool in _find_counted(each)]
 
@@ -425,14 +417,6 @@ def reference_of(recording: Mapping[str, Any]) -> str:
     answer = [recording.get(name) for name in ("status", "response_body")]
     digest = hashlib.sha256(json.dumps(answer, sort_keys=True, default=str).encode()).hexdigest()[:16]
     return f"{known['key']}#{known['occurrence']}@{digest}"
-
-
-def _may_call(recording: Mapping[str, Any] | None) -> bool:
-    """Return whether there may be a tool call in an answer: whatever the dialect, its words are among these."""
-    if recording is None:
-        return False  # nothing to read, so nothing to find
-    body = recording.get("response_body")
-    return not isinstance(body, str) or _WORDS.search(body) is not None
 
 
 def read_tools(calls: Iterable[Call], party: str | None = AGENT) -> Sequence[ToolUse]:

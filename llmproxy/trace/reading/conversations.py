@@ -27,7 +27,7 @@ from typing import Any
 
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.traffic.json_bytes import layout_json
-from llmproxy.trace.reading.exchange import OpenedExchange
+from llmproxy.trace.reading.exchange import OpenedExchange, earlier_ids
 
 Digest = bytes
 _DIGITS = re.compile(r"\d+")
@@ -87,7 +87,7 @@ class RecordedConversations:
     def place(self, exchange: OpenedExchange) -> MessagePlace:
         """Tell where a request belongs."""
         messages, start, found = exchange.messages, _START, None
-        for name in earlier_ids_of(exchange):
+        for name in earlier_ids(exchange.tree):
             if name in self._ids:
                 found, start = self._ids[name]
                 break
@@ -156,13 +156,6 @@ class RecordedConversations:
         return found
 
 
-def earlier_ids_of(exchange: OpenedExchange) -> tuple[str, ...]:
-    """Return the ids by which a request names what came before."""
-    from llmproxy.trace.reading.exchange import earlier_ids
-
-    return earlier_ids(exchange.tree)
-
-
 def _prefer(conversations: list[RecordedConversation], tools: frozenset[str], mark: Digest) -> RecordedConversation:
     """Of equal conversations prefer those that nobody went on with, then the same tools, then the first."""
     return min(conversations, key=lambda each: (each.last != mark, each.tools != tools))
@@ -196,7 +189,7 @@ def chain(start: Digest, messages: Iterable[Message]) -> Iterable[tuple[Digest, 
         n += 1
         if message.role == "assistant":
             said.append(_strip_spaces(message.text))
-            calls += [f"{call.name} {_layout(call.arguments)}" for call in message.tool_calls]
+            calls += [f"{call.name} {layout_json(call.arguments)}" for call in message.tool_calls]
             continue
         text = _constant(message.text) if message.role == "system" else _strip_spaces(message.text)
         if text or message.role == "tool":
@@ -211,23 +204,7 @@ def _chain_digest(digest: Digest, role: str, text: str) -> Digest:
     return blake2b(digest + said, digest_size=16).digest()
 
 
-_MEMO = 2000
-"""Characters of a text up to which its reduced form is remembered: a few megabytes for all of them."""
-
-
-@lru_cache(maxsize=1024)
-def _strip_cached(text: str) -> str:
-    return "".join(text.split())
-
-
-_WHITE = bytes(n for n in range(128) if chr(n).isspace())
-
-
 def _strip_spaces(text: str) -> str:
-    if len(text) <= _MEMO:
-        return _strip_cached(text)
-    if text.isascii():  # a million words in the middle of megabytes, without a million pieces
-        return text.encode().translate(None, _WHITE).decode()
     return "".join(text.split())
 
 
@@ -235,11 +212,3 @@ def _strip_spaces(text: str) -> str:
 def _constant(text: str) -> str:
     """Return a system prompt without white space, and without the numbers that a date or a time consists of."""
     return _DIGITS.sub("0", "".join(text.split()))
-
-
-_remembered_layout = lru_cache(maxsize=1024)(layout_json)
-
-
-def _layout(text: str) -> str:
-    """Return arguments in one layout; what is no JSON, or very long, counts as it is."""
-    return _remembered_layout(text) if len(text) <= _MEMO else _strip_spaces(text)

@@ -12,10 +12,9 @@ recording (passed through, refused, lost) have nothing to read and are left out.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,18 +31,6 @@ from llmproxy.protocol import AGENT
 from llmproxy.trace.model import Span
 from llmproxy.trace.reading.exchange import History, OpenedExchange, open_exchange
 from llmproxy.trace.reading.spans import build
-
-
-@contextmanager
-def all_kept() -> Iterator[None]:
-    """Collect no garbage while a trace is read: all stays, and looking at it again and again is a fifth of the time."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Iterator[Span]:

@@ -72,7 +72,7 @@ def test_equality_has_types(left: object, right: object, equal: bool) -> None:
         (Decimal("2.00"), 2),
         (Decimal("2.5"), 2.5),
         (ID, str(ID)),
-        (b"\xff", "/w=="),
+        (b"\xff", "base64:/w=="),
         ({1: {"a"}}, {"1": ["a"]}),
         (Colour.RED, "red"),
         (ABSENT, ABSENT),

@@ -32,10 +32,10 @@ def test_bodies(body: object, expected: bytes) -> None:
 
 
 @pytest.mark.parametrize(("item", "what"), [
-    (None, "interaction is missing"),
-    ([], "the interaction is list"),
-    ({"response": RESPONSE}, "request is missing"),
-    ({"request": REQUEST, "response": "x"}, "response is str"),
+    (None, "`request` is missing"),
+    ([], "`request` is missing"),
+    ({"response": RESPONSE}, "`request` is missing"),
+    ({"request": REQUEST, "response": "x"}, "`response` is str"),
     ({"request": {**REQUEST, "body": 7}, "response": RESPONSE}, "request: `body` is int"),
     ({"request": REQUEST, "response": {**RESPONSE, "status": {"code": True}}}, "no code of 200 to 599"),
     ({"request": REQUEST, "response": {**RESPONSE, "status": {"code": 100}}}, "or 101 .100."),

@@ -35,7 +35,7 @@ def test_yaml_and_json() -> None:
     assert ours.recognises(source)
     assert ours.read(source)[0].response_body == "👋".encode()
     tree["interactions"].append({"request": {}})  # type: ignore[attr-defined]
-    with pytest.raises(CassetteCorrupt, match="interaction 2: response is missing"):
+    with pytest.raises(CassetteCorrupt, match="interaction 2: `response` is missing"):
         ours.read(Source(json.dumps(tree).encode(), "x"))
 
 
@@ -126,8 +126,8 @@ CORRUPT = [
     (GOOD.replace("code: 200", "code: 7"), "`status` has no code of 200 to 599"),
     (GOOD.replace("    body: {string: hi}\n", ""), "response: `body` is missing"),
     (GOOD.replace("{string: hi}", "{text: hi}"), "`body` has no `string`"),
-    (GOOD.replace("method: POST", "x: y"), "request: `method` is missing"),
-    (GOOD.replace(f"uri: {URI}", "uri: 7"), "request: `uri` is int"),
+    (GOOD.replace("method: POST", "x: y"), "`method` is missing"),
+    (GOOD.replace(f"uri: {URI}", "uri: 7"), "`uri` is int"),
     (GOOD.replace("headers: {}", "headers: 7"), "`headers` is not a mapping"),
     (GOOD + "llmproxy: 7\n", "must say its `format`"),
     ("a: &a [x]\n" + "b: [" + "*a, " * 20_000 + "*a]\n", "too many aliases"),
@@ -156,7 +156,7 @@ def test_every_problem_is_listed() -> None:
     item = broken.partition("interactions:\n")[2].partition("version:")[0]
     with pytest.raises(CassetteCorrupt) as error:
         parse("version: 1\ninteractions:\n" + item * 12)
-    assert "12 of its interactions" in str(error.value)
+    assert "12 of its 12 interactions" in str(error.value)
     assert "line 3, interaction 1" in str(error.value)
     assert "and 2 more" in str(error.value)
 
