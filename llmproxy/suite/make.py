@@ -58,7 +58,7 @@ def suite_of(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any
     slug = cassette_of(name)
     if agent is None:
         notes.append("AGENT: an address, a command, module:function; or write `agent:` into the file")
-    return MadeSuite(_text(name, slug, turns, agent), slug, name, slug, len(turns), tuple(notes))
+    return MadeSuite(_write_suite(name, slug, turns, agent), slug, name, slug, len(turns), tuple(notes))
 
 
 def turns_of(spans: Iterable[Span]) -> tuple[list[SuiteTurn], list[str]]:
@@ -113,7 +113,7 @@ def _read_span(span: Span, name: str, turns: list[SuiteTurn]) -> None:
 # -- the text ----------------------------------------------------------------------------------------------------------
 
 
-def _text(name: str, slug: str, turns: Sequence[SuiteTurn], agent: Mapping[str, Any] | None) -> str:
+def _write_suite(name: str, slug: str, turns: Sequence[SuiteTurn], agent: Mapping[str, Any] | None) -> str:
     from llmproxy.suite.reading.json_schema import header
 
     several = len({turn.conversation for turn in turns}) > 1
@@ -128,7 +128,7 @@ def _text(name: str, slug: str, turns: Sequence[SuiteTurn], agent: Mapping[str, 
         else '# agent: {http: "http://127.0.0.1:8000/v1"}   # or {command: [python, agent.py]}',
         "scenarios:",
         f"  - id: {_quote_text(slug)}",
-        f"    name: {_quote_text('Recorded: ' + _line(turns[0].text, 50))}",
+        f"    name: {_quote_text('Recorded: ' + _shorten_line(turns[0].text, 50))}",
         "    steps:",
     ]
     for n, turn in enumerate(turns):
@@ -151,7 +151,7 @@ def _write_assertions(turn: SuiteTurn) -> list[str]:
             for name in names
         ]
     made.append(f"totalToolCalls: {len(turn.tools)}")
-    if head := _head(turn.answer):
+    if head := _shorten_answer(turn.answer):
         made.append(f"response: {{contains: {_quote_text(head.replace('$', '$$'))}}}")
     if turn.calls:
         made.append(f"usage: {{callCount: {turn.calls}}}")
@@ -170,7 +170,7 @@ def _expect_calls(calls: Sequence[Mapping[str, Any] | None]) -> Any:  # noqa: AN
     return {"count": 1, "input": plain} if plain else 1
 
 
-def _head(answer: str) -> str:
+def _shorten_answer(answer: str) -> str:
     """Return the beginning of an answer: whole words of its first line."""
     first = next((line.strip() for line in answer.splitlines() if line.strip()), "")
     if len(first) <= _HEAD:
@@ -178,7 +178,7 @@ def _head(answer: str) -> str:
     return first[:_HEAD].rpartition(" ")[0] or first[:_HEAD]
 
 
-def _line(text: str, most: int) -> str:
+def _shorten_line(text: str, most: int) -> str:
     flat = " ".join(text.replace("$", "").split())
     return flat if len(flat) <= most else f"{flat[: most - 1]}…"
 
@@ -195,13 +195,13 @@ def _quote_text(text: str) -> str:
 def flow(value: Any) -> str:  # noqa: ANN401 - YAML
     """Write a value as YAML on one line."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(name)}: {flow(each)}" for name, each in value.items()) + "}"
+        return "{" + ", ".join(f"{_write_key(name)}: {flow(each)}" for name, each in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(flow, value)) + "]"
     return _quote_text(value) if isinstance(value, str) else json.dumps(value)
 
 
-def _key(name: str) -> str:
+def _write_key(name: str) -> str:
     return (
         name
         if re.fullmatch(r"[A-Za-z_]\w*", name) and name.lower() not in ("true", "false", "null")

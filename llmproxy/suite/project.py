@@ -132,7 +132,7 @@ Seen = dict[Path, int]
 def read_times(paths: Sequence[str]) -> Seen:
     """Return when each watched file was changed last: the suites, and what lies in their folders."""
     found: Seen = {}
-    for path in _files(paths):
+    for path in _list_files(paths):
         try:
             found[path] = path.stat().st_mtime_ns
         except OSError:
@@ -142,7 +142,7 @@ def read_times(paths: Sequence[str]) -> Seen:
     return found
 
 
-def _files(paths: Sequence[str]) -> Iterator[Path]:
+def _list_files(paths: Sequence[str]) -> Iterator[Path]:
     folders = {Path(path) if Path(path).is_dir() else Path(path).parent for path in paths}
     for folder in sorted(folders):
         for root, names, files in os.walk(folder):

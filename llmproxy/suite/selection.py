@@ -157,7 +157,7 @@ def select(cases: Sequence[SuiteCase], wanted: SelectionOptions) -> list[SuiteCa
         if holds(case.tags)
         and set(wanted.tag) <= set(case.tags)
         and (not wanted.ids or any(_has_id(case, name) for name in wanted.ids))
-        and (not wanted.grep or _mentions(case, wanted.grep))
+        and (not wanted.grep or _is_mentioned(case, wanted.grep))
         and (wanted.only is None or case.id in wanted.only)
     ]
     return _with_label(found, wanted.label) if wanted.label else found
@@ -167,7 +167,7 @@ def _has_id(case: SuiteCase, name: str) -> bool:
     return name in (case.id, case.scenario.id)
 
 
-def _mentions(case: SuiteCase, text: str) -> bool:
+def _is_mentioned(case: SuiteCase, text: str) -> bool:
     return any(text.casefold() in each.casefold() for each in (case.id, case.title, case.description))
 
 
@@ -185,7 +185,7 @@ def _with_label(cases: Sequence[SuiteCase], label: str) -> list[SuiteCase]:
 def _known_tags(wanted: SelectionOptions, cases: Iterable[SuiteCase]) -> None:
     """Refuse tags that no scenario has: a misspelt one would select nothing, or with `not` everything."""
     known = {tag for case in cases for tag in case.tags}
-    for name in (*wanted.tag, *(_names(wanted.tags) if wanted.tags else ())):
+    for name in (*wanted.tag, *(_list_tags(wanted.tags) if wanted.tags else ())):
         if name not in known:
             there = f"There are {', '.join(sorted(known))}." if known else "No scenario has any tag."
             raise SuiteError(f"no scenario has the tag {name!r}{did_you_mean(name, known)}", hint=there)
@@ -207,11 +207,11 @@ def steps_until(case: SuiteCase, label: str) -> tuple[StepBase, ...]:
 _KEYWORDS = ("and", "or", "not")
 
 
-def _names(text: str) -> list[str]:
-    return [word for word in _words(text) if word not in ("(", ")", *_KEYWORDS)]
+def _list_tags(text: str) -> list[str]:
+    return [word for word in _split_words(text) if word not in ("(", ")", *_KEYWORDS)]
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return [next(part for part in match.groups() if part) for match in _WORD.finditer(text)]
 
 
@@ -219,7 +219,7 @@ def expression(text: str) -> Holds:
     """Read an expression over tags, in which ``or`` binds least, then ``and``, then ``not``. Raises SuiteError."""
     names: dict[str, str] = {}
     source = []
-    for word in _words(text):
+    for word in _split_words(text):
         plain = word in ("(", ")", *_KEYWORDS)
         source.append(word if plain else names.setdefault(word, f"tag{len(names)}"))
     wrong = SuiteError(f"--tags {text!r} is no expression", hint='It is like "smoke and not (slow or flaky)".')
@@ -255,7 +255,7 @@ def estimate(store: Path, cases: Sequence[SuiteCase], runs: int | None = None) -
     """Add up what the recordings of these cases cost; of several samples the dearest stands for each run."""
     total, unknown = Decimal(0), list[str]()
     for case in cases:
-        found = _cost(store, cassette_name(case.suite.name, case.id)) if store.is_file() else None
+        found = _find_cost(store, cassette_name(case.suite.name, case.id)) if store.is_file() else None
         if found is None:
             unknown.append(case.id)
         else:
@@ -263,7 +263,7 @@ def estimate(store: Path, cases: Sequence[SuiteCase], runs: int | None = None) -
     return Estimate(total, tuple(unknown))
 
 
-def _cost(store: Path, cassette: str) -> Decimal | None:
+def _find_cost(store: Path, cassette: str) -> Decimal | None:
     """Return what the first sample of a cassette cost; None if that is not known."""
     with suppress(LLMProxyError):
         total = Decimal(0)

@@ -36,7 +36,7 @@ def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -
     cassette = cassette_of(run)
     text = cassette.output_text
     found = substring in text if case_sensitive else substring.casefold() in text.casefold()
-    problem = "" if found else f"{substring!r} is not in the output: {_short(text)!r}"
+    problem = "" if found else f"{substring!r} is not in the output: {_clip_text(text)!r}"
     return result(f"output_contains({substring!r})", cassette, substring, text, problem)
 
 
@@ -45,7 +45,9 @@ def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionRes
     cassette = cassette_of(run)
     compiled = re.compile(pattern)
     found = compiled.search(cassette.output_text)
-    problem = "" if found else f"{compiled.pattern!r} matches nowhere in the output: {_short(cassette.output_text)!r}"
+    problem = (
+        "" if found else f"{compiled.pattern!r} matches nowhere in the output: {_clip_text(cassette.output_text)!r}"
+    )
     actual = found[0] if found else cassette.output_text
     return result(f"output_matches({compiled.pattern!r})", cassette, compiled.pattern, actual, problem)
 
@@ -79,7 +81,7 @@ def _json_output(cassette: Cassette, *, embedded: bool) -> tuple[Any, str]:
         try:
             return json.loads(text), ""
         except (ValueError, RecursionError) as error:
-            problem = problem or f"The output is not JSON ({error}): {_short(text)!r}"
+            problem = problem or f"The output is not JSON ({error}): {_clip_text(text)!r}"
     return None, problem
 
 
@@ -116,20 +118,22 @@ def cost_under(
 ) -> AssertionResult:
     """All calls together cost at most this much, in USD; an unknown price fails. `on_unknown_price`: Evalcraft's."""
     unknown = on_unknown_price or on_unknown
-    return _limit(run, "cost", cassette_of(run).total_cost_usd, max_usd, "${:.6f}", unknown)
+    return _check_limit(run, "cost", cassette_of(run).total_cost_usd, max_usd, "${:.6f}", unknown)
 
 
 def token_count_under(run: Subject, max_tokens: int, *, on_unknown: OnUnknown = "fail") -> AssertionResult:
     """All calls together took at most this many tokens."""
-    return _limit(run, "tokens", cassette_of(run).total_tokens, max_tokens, "{}", on_unknown)
+    return _check_limit(run, "tokens", cassette_of(run).total_tokens, max_tokens, "{}", on_unknown)
 
 
 def latency_under(run: Subject, max_ms: float, *, on_unknown: OnUnknown = "fail") -> AssertionResult:
     """All spans together took at most this many milliseconds (the sum, not the time on the wall)."""
-    return _limit(run, "duration", cassette_of(run).total_duration_ms, max_ms, "{:.1f} ms", on_unknown)
+    return _check_limit(run, "duration", cassette_of(run).total_duration_ms, max_ms, "{:.1f} ms", on_unknown)
 
 
-def _limit(run: Subject, what: str, actual: float, limit: float, form: str, on_unknown: OnUnknown) -> AssertionResult:
+def _check_limit(
+    run: Subject, what: str, actual: float, limit: float, form: str, on_unknown: OnUnknown
+) -> AssertionResult:
     if on_unknown not in ("fail", "ignore"):
         raise ValueError(f"what to do with the unknown is 'fail' or 'ignore', not {on_unknown!r}")
     cassette = cassette_of(run)
@@ -159,7 +163,7 @@ def no_loops(run: Subject, *, max_tool_repeats: int = 2, max_step_repeats: int =
     for words_, group in groupby(words):
         count = len(list(group))
         if words_ and count > max_step_repeats:
-            loops.append(f"answer {_short(str(words_))!r} x {count}")
+            loops.append(f"answer {_clip_text(str(words_))!r} x {count}")
     problem = f"The agent repeats itself: {'; '.join(loops)}." if loops else ""
     return result("no_loops", cassette, "no loop", loops or None, problem)
 
@@ -172,7 +176,7 @@ def evaluate(*results: AssertionResult) -> EvalResult:
     return EvalResult(passed == len(results), passed / len(results), list(results))
 
 
-def _short(text: str) -> str:
+def _clip_text(text: str) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
@@ -222,18 +226,18 @@ def tool_called(
     cassette = cassette_of(run)
     sequence = cassette.get_tool_sequence()
     calls = [span for span in cassette.get_tool_calls() if span.tool_name == tool_name]
-    fitting = [span for span in calls if with_args is None or matches(with_args, _arguments(span))]
-    said = "" if with_args is None else f" with {_json(with_args)}"
-    name = f"tool_called({', '.join([tool_name, *_options(times, with_args, before, after)])})"
+    fitting = [span for span in calls if with_args is None or matches(with_args, _read_arguments(span))]
+    said = "" if with_args is None else f" with {_format_json(with_args)}"
+    name = f"tool_called({', '.join([tool_name, *_format_options(times, with_args, before, after)])})"
     expected: Any = {"tool": tool_name, "times": times, "with_args": with_args, "before": before, "after": after}
     expected = {key: value for key, value in expected.items() if value is not None}
-    actual: Any = [_arguments(span) for span in calls] if with_args is not None else sequence
+    actual: Any = [_read_arguments(span) for span in calls] if with_args is not None else sequence
     problem = ""
     if times is not None and len(fitting) != times:
         problem = f"{tool_name!r} was called {_format_times(len(fitting))}{said}, not {_format_times(times)}."
     elif times is None and not fitting:
         problem = f"{tool_name!r} was never called{said}. "
-        problem += f"Its calls had {_json(actual)}." if calls else f"Called were {sequence}."
+        problem += f"Its calls had {_format_json(actual)}." if calls else f"Called were {sequence}."
     for other, sign, word in ((before, 1, "before"), (after, -1, "after")):
         if problem or other is None:
             continue
@@ -310,21 +314,21 @@ def same_tool_calls(
     return result("same_tool_calls", new, diff.old_tool_sequence, diff.new_tool_sequence, "\n".join(lines))
 
 
-def _arguments(span: Span) -> Any:  # noqa: ANN401 - JSON
+def _read_arguments(span: Span) -> Any:  # noqa: ANN401 - JSON
     return span.tool_args if span.tool_args is not None else ({} if span.input is None else span.input)
 
 
 def call_key(span: Span) -> str:
     """Return what two calls share if they are the same call."""
-    return f"{span.tool_name} {fingerprint(_arguments(span))}"
+    return f"{span.tool_name} {fingerprint(_read_arguments(span))}"
 
 
-def _options(*values: object) -> list[str]:
+def _format_options(*values: object) -> list[str]:
     names = ("times", "with_args", "before", "after")
     return [f"{name}={value}" for name, value in zip(names, values, strict=True) if value is not None]
 
 
-def _json(value: object) -> str:
+def _format_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 

@@ -92,14 +92,14 @@ def behavior_fingerprint(cassette: BehaviorReading) -> str:
     """Return 16 hex digits that two recordings share if the agent and the model behaved the same."""
     digest = sha256()
     for text in (cassette.input_text, cassette.output_text):
-        digest.update(_line(normal(text)))
+        digest.update(_encode_line(normal(text)))
     for span in cassette.spans:
         if (seen := _reduce_span(span)) is not None:
-            digest.update(_line(seen))
+            digest.update(_encode_line(seen))
     return digest.hexdigest()[:16]
 
 
-def _line(value: object) -> bytes:
+def _encode_line(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, default=str).encode("utf-8", "surrogatepass") + b"\n"
 
 

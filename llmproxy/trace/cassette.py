@@ -202,7 +202,7 @@ class Cassette:
             members["provenance"] = Provenance.from_dict(head["provenance"])
         spans = data.get("spans", [])
         shape(spans, list, "`spans`")
-        return cls(**members, spans=[_span(span, n) for n, span in enumerate(spans)],
+        return cls(**members, spans=[_read_span(span, n) for n, span in enumerate(spans)],
                    created_at_unknown=head.get("created_at") is None)  # fmt: skip
 
     def save(self, path: str | Path) -> Path:
@@ -230,7 +230,7 @@ _HEAD = tuple(name for name in Cassette.__dataclass_fields__
               if name not in ("spans", "provenance", "created_at_unknown"))  # fmt: skip
 
 
-def _span(data: object, position: int) -> Span:
+def _read_span(data: object, position: int) -> Span:
     try:
         return Span.from_dict(data)
     except Exception as error:

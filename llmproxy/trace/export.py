@@ -42,7 +42,7 @@ def otlp(cassette: Cassette, *, content: bool = True) -> Plain:
 
 def request_of(spans: list[Plain], name: str) -> Plain:
     """Return an export request with these spans of one recording."""
-    resource = {"attributes": [_pair("service.name", name or "llmproxy")]}
+    resource = {"attributes": [_build_attribute("service.name", name or "llmproxy")]}
     scope = {"name": "llmproxy.trace", "version": llmproxy.__version__}
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": spans}]}]}
 
@@ -51,7 +51,7 @@ class Converter:
     """Converts the spans of one recording, in order; holds requests until answered, and conversations until the end."""
 
     def __init__(self, trace: str, *, content: bool = True) -> None:
-        self._trace = _hex(trace, 32)
+        self._trace = _digest_id(trace, 32)
         self._content = content
         self._requests: dict[str, Span] = {}
         self._steps: list[Plain] = []
@@ -62,15 +62,15 @@ class Converter:
         metadata = span.metadata or {}
         conversation = metadata.get("gen_ai.conversation.id")
         if isinstance(conversation, str):
-            self._ends[conversation] = max(self._ends.get(conversation, 0), _nano(span.timestamp))
+            self._ends[conversation] = max(self._ends.get(conversation, 0), _to_nanoseconds(span.timestamp))
         if span.kind is SpanKind.LLM_REQUEST:
             self._requests[span.id] = span
         elif span.kind is SpanKind.LLM_RESPONSE:
-            yield self._call(self._requests.pop(span.parent_id or "", None), span)
+            yield self._convert_call(self._requests.pop(span.parent_id or "", None), span)
         elif span.kind is SpanKind.TOOL_CALL:
-            yield self._tool(span)
+            yield self._convert_tool(span)
         elif span.kind is SpanKind.AGENT_STEP:
-            plain = self._step(span)
+            plain = self._convert_step(span)
             if metadata.get("gen_ai.operation.name") == "invoke_agent":
                 self._steps.append(plain)
             else:
@@ -79,23 +79,23 @@ class Converter:
     def finish(self) -> Iterator[Plain]:
         """Yield what waited: requests without an answer, and the conversations, which end with their last span."""
         for request in self._requests.values():
-            yield self._call(None, request)
+            yield self._convert_call(None, request)
         for plain in self._steps:
             conversation = plain.pop("conversation")
             end = max(int(plain["startTimeUnixNano"]), self._ends.get(conversation, 0))
             yield plain | {"endTimeUnixNano": str(end)}
 
-    def _call(self, request: Span | None, span: Span) -> Plain:
+    def _convert_call(self, request: Span | None, span: Span) -> Plain:
         attributes = {"gen_ai.operation.name": "chat"}
         attributes |= (request.metadata or {}) if request else {}
         attributes |= span.metadata or {}
-        attributes |= _money(span)
-        self._strip(attributes)
+        attributes |= _price_attributes(span)
+        self._strip_reasoning(attributes)
         if span.model and "gen_ai.response.model" not in attributes:
             attributes["gen_ai.response.model"] = span.model
         if self._content:
             asked = request.input if request is not None else span.input
-            attributes |= _messages(asked, span.output, attributes.get("gen_ai.response.finish_reasons"))
+            attributes |= _convert_messages(asked, span.output, attributes.get("gen_ai.response.finish_reasons"))
         answered = span.kind is SpanKind.LLM_RESPONSE and span.metadata.get("gen_ai.conversation.id") is None
         start = request.timestamp if request else span.timestamp - (span.duration_ms or 0.0) / 1000 * answered
         plain = self._convert_span(span, _CLIENT, attributes, start, span.duration_ms)
@@ -103,64 +103,64 @@ class Converter:
         if request is not None:
             plain.pop("parentSpanId", None)
             if request.parent_id:
-                plain["parentSpanId"] = _hex(request.parent_id, 16)
-        return plain | _status(span)
+                plain["parentSpanId"] = _digest_id(request.parent_id, 16)
+        return plain | _build_status(span)
 
-    def _tool(self, span: Span) -> Plain:
+    def _convert_tool(self, span: Span) -> Plain:
         attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": span.tool_name}
         attributes |= span.metadata or {}
         if self._content:
             attributes |= _call_content(span)
         plain = self._convert_span(span, _INTERNAL, attributes, span.timestamp, span.duration_ms)
         plain["name"] = f"execute_tool {span.tool_name or ''}".strip()
-        return plain | _status(span)
+        return plain | _build_status(span)
 
-    def _step(self, span: Span) -> Plain:
+    def _convert_step(self, span: Span) -> Plain:
         metadata = span.metadata or {}
         asks = span.name == "llm_attempt" or metadata.get("llmproxy.model_call") or "mcp.method.name" in metadata
-        attributes = metadata | _money(span)
-        self._strip(attributes)
+        attributes = metadata | _price_attributes(span)
+        self._strip_reasoning(attributes)
         if self._content and span.tool_name:
             attributes |= _call_content(span)
         plain = self._convert_span(span, _CLIENT if asks else _INTERNAL, attributes, span.timestamp, span.duration_ms)
         if metadata.get("gen_ai.operation.name") == "invoke_agent":
             plain["conversation"] = metadata.get("gen_ai.conversation.id")
             plain["name"] = "invoke_agent"
-        return plain | _status(span)
+        return plain | _build_status(span)
 
-    def _strip(self, attributes: Plain) -> None:
+    def _strip_reasoning(self, attributes: Plain) -> None:
         """Leave out what was thought, if what was said is left out."""
         if not self._content:
             attributes.pop("llmproxy.reasoning", None)
 
     def _convert_span(self, span: Span, kind: int, attributes: Plain, start: float, duration_ms: float | None) -> Plain:
-        begun = _nano(start)
+        begun = _to_nanoseconds(start)
         if duration_ms is None:
             attributes = attributes | {"llmproxy.unknown": ["duration"]}
         plain: Plain = {
             "traceId": self._trace,
-            "spanId": _hex(span.id, 16),
+            "spanId": _digest_id(span.id, 16),
             "name": span.name or span.kind.value,
             "kind": kind,
             "startTimeUnixNano": str(begun),
             "endTimeUnixNano": str(begun + max(round((duration_ms or 0.0) * _MILLION), 0)),
-            "attributes": [_pair(name, value) for name, value in attributes.items() if value is not None],
+            "attributes": [_build_attribute(name, value) for name, value in attributes.items() if value is not None],
         }
-        if parent := self._parent(span):
-            plain["parentSpanId"] = _hex(parent, 16)
+        if parent := self._find_parent(span):
+            plain["parentSpanId"] = _digest_id(parent, 16)
         return plain
 
-    def _parent(self, span: Span) -> str | None:
+    def _find_parent(self, span: Span) -> str | None:
         """Return the id of the parent; a request has no span of its own, so what hangs on it hangs on its parent."""
         request = self._requests.get(span.parent_id or "")
         return request.parent_id if request is not None else span.parent_id
 
 
-def _hex(text: str, digits: int) -> str:
+def _digest_id(text: str, digits: int) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
 
 
-def _nano(seconds: float) -> int:
+def _to_nanoseconds(seconds: float) -> int:
     """Return nanoseconds, exact to the microsecond; what is no time is the beginning of time."""
     try:
         return max(round(seconds * _MILLION) * 1000, 0)
@@ -168,11 +168,11 @@ def _nano(seconds: float) -> int:
         return 0
 
 
-def _status(span: Span) -> Plain:
+def _build_status(span: Span) -> Plain:
     return {"status": {"code": _ERROR, "message": span.error}} if span.error else {}
 
 
-def _money(span: Span) -> Plain:
+def _price_attributes(span: Span) -> Plain:
     """Return cost and, for spans that came without attributes, tokens."""
     found: Plain = {} if span.cost_usd is None else {"llmproxy.cost_usd": span.cost_usd}
     usage = span.token_usage
@@ -186,7 +186,7 @@ def _money(span: Span) -> Plain:
     return found
 
 
-def _json(value: object) -> str | None:
+def _to_json_text(value: object) -> str | None:
     if value is None or isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, default=str)
@@ -194,28 +194,35 @@ def _json(value: object) -> str | None:
 
 def _call_content(span: Span) -> Plain:
     said = span.tool_args if span.tool_args is not None else span.input
-    return {"gen_ai.tool.call.arguments": _json(said), "gen_ai.tool.call.result": _json(span.tool_result)}
+    return {
+        "gen_ai.tool.call.arguments": _to_json_text(said),
+        "gen_ai.tool.call.result": _to_json_text(span.tool_result),
+    }
 
 
-def _messages(asked: object, output: object, reasons: object) -> Plain:
+def _convert_messages(asked: object, output: object, reasons: object) -> Plain:
     """Return what was said, by the conventions' schema of messages."""
     found: Plain = {}
     messages = asked if isinstance(asked, list) else [{"role": "user", "content": asked}] if asked else []
-    plain = [_message(message) for message in messages if isinstance(message, dict)]
+    plain = [_convert_message(message) for message in messages if isinstance(message, dict)]
     system = [part for message in plain if message["role"] == "system" for part in message["parts"]]
     others = [message for message in plain if message["role"] != "system"]
     if system:
-        found["gen_ai.system_instructions"] = _json(system)
+        found["gen_ai.system_instructions"] = _to_json_text(system)
     if others:
-        found["gen_ai.input.messages"] = _json(others)
+        found["gen_ai.input.messages"] = _to_json_text(others)
     if output is not None:
         reason = reasons[-1] if isinstance(reasons, list) and reasons else None
-        said = {"role": "assistant", "parts": [{"type": "text", "content": _json(output)}], "finish_reason": reason}
-        found["gen_ai.output.messages"] = _json([said])
+        said = {
+            "role": "assistant",
+            "parts": [{"type": "text", "content": _to_json_text(output)}],
+            "finish_reason": reason,
+        }
+        found["gen_ai.output.messages"] = _to_json_text([said])
     return found
 
 
-def _message(message: Plain) -> Plain:
+def _convert_message(message: Plain) -> Plain:
     parts: list[Plain] = []
     if message.get("role") == "tool":
         parts = [{"type": "tool_call_response", "id": message.get("tool_call_id"), "response": message.get("content")}]
@@ -228,11 +235,11 @@ def _message(message: Plain) -> Plain:
     return {"role": message.get("role", "user"), "parts": parts}
 
 
-def _pair(name: str, value: object) -> Plain:
-    return {"key": name, "value": _value(value)}
+def _build_attribute(name: str, value: object) -> Plain:
+    return {"key": name, "value": _build_value(value)}
 
 
-def _value(value: object) -> Plain:
+def _build_value(value: object) -> Plain:
     if isinstance(value, bool):
         return {"boolValue": value}
     if isinstance(value, int) and -_INT64 <= value < _INT64:
@@ -240,8 +247,8 @@ def _value(value: object) -> Plain:
     if isinstance(value, int | float):
         return {"doubleValue": float(value)}
     if isinstance(value, list | tuple):
-        return {"arrayValue": {"values": [_value(each) for each in value]}}
-    return {"stringValue": value if isinstance(value, str) else _json(value) or ""}
+        return {"arrayValue": {"values": [_build_value(each) for each in value]}}
+    return {"stringValue": value if isinstance(value, str) else _to_json_text(value) or ""}
 
 
 BATCH = 200
@@ -275,14 +282,14 @@ def write_otlp(
     """Write OTLP in JSON lines; returns how many spans. `content`: what was said. Raises as `Cassette.from_store`."""
     spans = spans_of(store, cassette=cassette, sample=sample, party=party)
     written = 0
-    for batch in _batches(spans, Converter(f"{cassette}~{sample}", content=content)):
+    for batch in _batch_spans(spans, Converter(f"{cassette}~{sample}", content=content)):
         line = json.dumps(request_of(batch, cassette), ensure_ascii=False, separators=(",", ":"))
         out.write(_HALF.sub("\N{REPLACEMENT CHARACTER}", line) + "\n")
         written += len(batch)
     return written
 
 
-def _batches(spans: Iterator[Span], converter: Converter) -> Iterator[list[dict[str, object]]]:
+def _batch_spans(spans: Iterator[Span], converter: Converter) -> Iterator[list[dict[str, object]]]:
     batch: list[dict[str, object]] = []
     for span in spans:
         batch += converter.feed(span)

@@ -187,14 +187,14 @@ class Span:
         members["token_usage"] = TokenUsage.from_dict(data["token_usage"]) if data.get("token_usage") else None
         span = cls(**members)
         if UNKNOWN in (data.get("metadata") or ()):
-            _forget(span)
+            _restore_unknown(span)
         return span
 
 
 _SPAN = tuple(Span.__dataclass_fields__)
 
 
-def _forget(span: Span) -> None:
+def _restore_unknown(span: Span) -> None:
     """Make None again what a file could only say as 0."""
     metadata = dict(span.metadata)
     marks = metadata.pop(UNKNOWN)

@@ -97,7 +97,7 @@ def adopt(
     upstreams: Mapping[str, str] | None = None,
 ) -> list[AdoptedExchange]:
     """Return what becomes of each exchange of one file, in order. `redactor` is a new one, for this file alone."""
-    places = [_place(each.uri) for each in recorded]
+    places = [_split_uri(each.uri) for each in recorded]
     adopter = _Adopter(cassette, rules, redactor, upstreams or {})
     for each, place in zip(recorded, places, strict=True):
         if place is not None:  # first all credentials: an early answer may quote one that a later request carries
@@ -106,7 +106,7 @@ def adopt(
     return [adopter.one(each, place) for each, place in zip(recorded, places, strict=True)]
 
 
-def _place(uri: str) -> _AdoptedPlace | None:
+def _split_uri(uri: str) -> _AdoptedPlace | None:
     """Take a URI apart; None if it is not an HTTP one. User info and fragment are left out."""
     try:
         parts = urlsplit(uri)
@@ -183,7 +183,7 @@ class _Adopter:
             request = self.add_state(request, route, each, body, sample)
         canonical = self.canonical(request, route, sample)
         key = key_of(canonical)
-        response, replaced = self.redactor.response(_response(each, route, extra, stream=_stream(route, body)))
+        response, replaced = self.redactor.response(_build_response(each, route, extra, stream=_is_stream(route, body)))
         self.occurrences[sample, party, key] += 1
         if response.ending is Ending.LEFT and extra.number("occurrence", 1) > self.occurrences[sample, party, key]:
             self.occurrences[sample, party, key] += 1  # a free place before it tells that it was left again
@@ -206,7 +206,7 @@ class _Adopter:
         return interaction
 
 
-def _stream(route: Route, body: bytes) -> bool:
+def _is_stream(route: Route, body: bytes) -> bool:
     try:
         return streams(route, json.loads(body))
     except (ValueError, RecursionError):
@@ -223,7 +223,7 @@ def _undo_coding(headers: Headers, body: bytes, *, ours: bool) -> tuple[Headers,
     return without(headers, "content-encoding"), body
 
 
-def _response(each: Recorded, route: Route, extra: _Extra, *, stream: bool) -> Response:
+def _build_response(each: Recorded, route: Route, extra: _Extra, *, stream: bool) -> Response:
     headers, body = _undo_coding(each.response_headers, each.response_body, ours=bool(extra.values))
     chunked = header(headers, "content-length") is None  # the field itself is framing and not kept
     kind = header(headers, "content-type") or ""

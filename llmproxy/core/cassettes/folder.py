@@ -104,7 +104,7 @@ class CassetteDir:
         for path, stamp in listed.items():
             known, name = self._heads.get(path, (None, ""))
             if known != stamp:
-                name = self._name(Path(path))
+                name = self._name_inside(Path(path))
                 self._heads[path] = (stamp, name)
             if name in found:
                 raise CassetteCorrupt(
@@ -114,7 +114,7 @@ class CassetteDir:
             found[name] = path
         return found
 
-    def _name(self, path: Path) -> str:
+    def _name_inside(self, path: Path) -> str:
         """Return the cassette that a file holds: the name inside, in its head, else the file's own."""
         with path.open("rb") as file:
             head = Source(file.read(_HEAD), str(path))
@@ -200,7 +200,7 @@ class CassetteDir:
             raise _join_errors(failed)
         for path, text in merged.items():
             write_text(path, text)
-        aside = sum(_replace(store, name, new, self.now, wait) for name, new in differing.items())
+        aside = sum(_replace_recordings(store, name, new, self.now, wait) for name, new in differing.items())
         return LoadedFile(
             imported=tuple(differing),
             unchanged=len(files) - len(differing),
@@ -256,7 +256,7 @@ class CassetteDir:
     def _path_of(self, cassette: str) -> Path:
         """Return the file of a cassette, or a path for a new one: its name where that can be one, hashed where not."""
         usual = self.path / f"{slug(cassette)}.yaml"
-        if usual.is_file() and self._name(usual) == cassette:  # without looking at all the others
+        if usual.is_file() and self._name_inside(usual) == cassette:  # without looking at all the others
             return usual
         listed = self._list_files()
         if found := self._by_name(listed).get(cassette):
@@ -361,7 +361,7 @@ class _Read:
     """What the store recorded of the cassette after this id stands in no file; None: it was never in step with one."""
 
 
-def _replace(
+def _replace_recordings(
     store: Store, name: str, read: _Read, now: Callable[[], float], wait: Callable[[float], None] | None
 ) -> int:
     """Put what was read in place of all that is live in a cassette of a file; returns how many were set aside."""
@@ -371,7 +371,7 @@ def _replace(
     clean = False
     try:
         for sample in samples or [1]:
-            _begin(store, name, sample, wait)
+            _begin_waiting(store, name, sample, wait)
             begun.append(sample)
         put(store, fork) if fork else drop(store, name)
         if read.notes != notes_of(store, name):
@@ -395,7 +395,7 @@ def _replace(
             store.end(name, sample, HOLDER, clean=clean)
 
 
-def _begin(store: Store, name: str, sample: int, wait: Callable[[float], None] | None) -> None:
+def _begin_waiting(store: Store, name: str, sample: int, wait: Callable[[float], None] | None) -> None:
     for left in reversed(range(_RETRIES)):
         try:
             store.begin(name, sample, exclusive=True, holder=HOLDER)

@@ -61,7 +61,7 @@ def without_names(interaction: Interaction) -> Interaction:
     """Return a recording with stand-ins for what names a person; the same object if no such thing was declared."""
     if not interaction.run_variables:
         return interaction
-    said, bindings = _renaming(interaction.run_variables)
+    said, bindings = _build_renaming(interaction.run_variables)
     if not bindings.changed:
         return replace(interaction, run_variables=said)
     return replace(rename(interaction, bindings), run_variables=said)
@@ -78,7 +78,7 @@ def rename(interaction: Interaction, bindings: Bindings) -> Interaction:
 
 
 @lru_cache(64)
-def _renaming(said: str) -> tuple[str, Bindings]:
+def _build_renaming(said: str) -> tuple[str, Bindings]:
     recorded = read_run_variables(said)
     renamed = [_stand_in(each, recorded) for each in recorded if each.name not in _LEFT_OUT]
     return write_run_variables(renamed), Bindings(recorded, renamed)
@@ -94,7 +94,7 @@ def _stand_in(each: RunVariable, all_of_them: Sequence[RunVariable]) -> RunVaria
     home = next((one for one in all_of_them if one.name == "home"), None)
     user = next((one.value for one in all_of_them if one.name == "user"), "")
     return replace(
-        each, value=_nameless(each.name, each.value, home, user), other=_nameless(each.name, each.other, home, user)
+        each, value=_strip_name(each.name, each.value, home, user), other=_strip_name(each.name, each.other, home, user)
     )
 
 
@@ -107,7 +107,7 @@ def _replace_names(text: str, all_of_them: Sequence[RunVariable]) -> str:
     return text
 
 
-def _nameless(name: str, path: str, home: RunVariable | None, user: str) -> str:
+def _strip_name(name: str, path: str, home: RunVariable | None, user: str) -> str:
     """Return a path without the home in its front, or the user's name in it."""
     for own in (home.value, home.other) if home is not None else ():
         if own and own not in _IMPERSONAL and (path == own or path.startswith(own + "/")):
@@ -210,11 +210,11 @@ def release_to_file(interaction: Interaction) -> Recorded:
 
 def shorten(each: Recorded) -> Recorded:
     """Return an exchange without the request's fields that cannot choose an answer; who asked stays."""
-    kept = tuple(pair for pair in each.headers if pair[0].lower() == "user-agent" or _counts(pair[0]))
+    kept = tuple(pair for pair in each.headers if pair[0].lower() == "user-agent" or _is_counting(pair[0]))
     return replace(each, headers=kept)
 
 
-def _counts(name: str) -> bool:
+def _is_counting(name: str) -> bool:
     return COUNTING[True][name] or COUNTING[False][name]
 
 
@@ -296,19 +296,19 @@ def from_json(line: Mapping[str, Json], number: int = 1) -> Interaction:
     """Read an object that :func:`to_json` wrote; `number` stands in errors. Raises CassetteCorrupt: it is none."""
     try:
         each = of_line(dict(line), number)
-        return _interaction(each, str(line.get("cassette") or "default"))
+        return _build_interaction(each, str(line.get("cassette") or "default"))
     except (ReadingProblem, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CassetteCorrupt(f"recording {number} that the proxy told cannot be read: {error!r}.") from error
 
 
-def _interaction(each: Recorded, cassette: str) -> Interaction:
+def _build_interaction(each: Recorded, cassette: str) -> Interaction:
     said: Mapping[str, Json] = each.extra
     return Interaction(
         provider=said["provider"], operation=said["operation"], key=Key(said["key"]),
         request=Request(each.method, said["target"], each.headers, each.body),
         response=Response(
             status=each.status, reason=each.reason, headers=each.response_headers,
-            chunks=_chunks(said.get("chunks", ""), each.response_body), ending=Ending(said["ending"]),
+            chunks=_cut_chunks(said.get("chunks", ""), each.response_body), ending=Ending(said["ending"]),
             head_offset=said["head_offset"], chunked=bool(said["chunked"]),
         ),
         started_at=float(said["started_at"]), cassette=cassette, sample=said.get("sample", 1),
@@ -319,7 +319,7 @@ def _interaction(each: Recorded, cassette: str) -> Interaction:
     )  # fmt: skip
 
 
-def _chunks(borders: str, body: bytes) -> tuple[Chunk, ...]:
+def _cut_chunks(borders: str, body: bytes) -> tuple[Chunk, ...]:
     chunks, at = [], 0
     for part in borders.split():
         offset, _, length = part.partition(":")

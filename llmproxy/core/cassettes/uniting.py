@@ -99,7 +99,7 @@ def unite_stores(paths: Sequence[Path], target: Path, now: Callable[[], float]) 
         _check_rules(stores)
         stale, conflicts = 0, list[str]()
         for name in names:
-            _, aside, found = _union(stores, name)
+            _, aside, found = _unite_cassette(stores, name)
             stale += aside
             conflicts += found
         refuse_conflicts(
@@ -111,9 +111,9 @@ def unite_stores(paths: Sequence[Path], target: Path, now: Callable[[], float]) 
         try:
             with FileStore.open(part, writable=True, now=now) as made:
                 for name in names:
-                    kept, _, _ = _union(stores, name)
+                    kept, _, _ = _unite_cassette(stores, name)
                     count += len(kept)
-                    _write(made, stores, name, kept)
+                    _write_cassette(made, stores, name, kept)
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)
@@ -153,7 +153,7 @@ def _check_rules(stores: Mapping[Path, Reading]) -> None:
             )
 
 
-def _union(stores: Mapping[Path, Store], name: str) -> tuple[list[_KeptRecording], int, list[str]]:
+def _unite_cassette(stores: Mapping[Path, Store], name: str) -> tuple[list[_KeptRecording], int, list[str]]:
     """Return a cassette's live recordings in order, how many were left out as older, and conflicts in words."""
     gone = {
         identity
@@ -161,19 +161,19 @@ def _union(stores: Mapping[Path, Store], name: str) -> tuple[list[_KeptRecording
         for row in store.rows(
             "SELECT id FROM interactions WHERE cassette = ? AND superseded_at IS NOT NULL", (to_sql(name),)
         )
-        for identity in [_identity(store.load(row[0]))]
+        for identity in [_identify(store.load(row[0]))]
     }
     kept: dict[_Occurrence, _KeptRecording] = {}
     stale, conflicts = 0, list[str]()
     heads: dict[str, list[tuple[Path, object]]] = {}
     for path, store in stores.items():
         for each in store.interactions(name):
-            if _identity(each) in gone:
+            if _identify(each) in gone:
                 stale += 1
                 continue
             place = (each.cassette, each.sample, each.party, each.key, each.occurrence)
             before = kept.setdefault(place, _KeptRecording(each, path))
-            if _answer(before.interaction) != _answer(each):
+            if _digest_answer(before.interaction) != _digest_answer(each):
                 conflicts.append(
                     f"{_format_title(each)}: #{before.interaction.id} of {before.path}, #{each.id} of {path}"
                 )
@@ -190,20 +190,20 @@ def _union(stores: Mapping[Path, Store], name: str) -> tuple[list[_KeptRecording
             for path, value in filled[1:]
             if value != filled[0][1]
         ]
-    order = sorted(kept.values(), key=lambda one: _place(one.interaction))
+    order = sorted(kept.values(), key=lambda one: _sort_place(one.interaction))
     return order, stale, conflicts
 
 
-def _place(one: Interaction) -> tuple[int, float, str, str, int]:
+def _sort_place(one: Interaction) -> tuple[int, float, str, str, int]:
     return one.sample, one.started_at, one.party, one.key, one.occurrence
 
 
-def _identity(one: Interaction) -> tuple[object, ...]:
+def _identify(one: Interaction) -> tuple[object, ...]:
     """Return what tells a recording from all others, in whatever store it stands."""
-    return one.sample, one.party, one.key, one.started_at, _answer(one)
+    return one.sample, one.party, one.key, one.started_at, _digest_answer(one)
 
 
-def _answer(one: Interaction) -> tuple[object, ...]:
+def _digest_answer(one: Interaction) -> tuple[object, ...]:
     body = hashlib.sha256(one.response.body).digest()
     return one.response.status, body, one.response.ending
 
@@ -214,7 +214,7 @@ def _format_title(one: Interaction) -> str:
     return f"cassette {one.cassette}{sample}, {one.request.method} {one.request.target}{nth}, {one.party}"
 
 
-def _write(made: Store, stores: Mapping[Path, Store], name: str, kept: Sequence[_KeptRecording]) -> None:
+def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: Sequence[_KeptRecording]) -> None:
     """Store a cassette as the parts have it together."""
     samples = sorted({one.interaction.sample for one in kept})
     clean = {sample: all(_is_complete(store, name, sample) for store in stores.values()) for sample in samples}
@@ -365,9 +365,9 @@ def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead:
             f"The store {show_store(source.path)} holds nothing of cassette {name}.",
             hint=suggest_command("ls", source.path),
         )
-    _check(source, name, found)
+    _refuse_uncarried(source, name, found)
     notes, there = notes_of(source, name), list(target.interactions(new))
-    ours, theirs = Counter(map(_content, found)), Counter(map(_content, there))
+    ours, theirs = Counter(map(_without_id, found)), Counter(map(_without_id, there))
     if there and ours == theirs and notes == notes_of(target, new):
         return CarriedCassette(len(found), 0, same=True)
     if there and not instead:
@@ -392,12 +392,12 @@ def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead:
     return CarriedCassette(len(found), len(there), same=False)
 
 
-def _content(each: Interaction) -> Interaction:
+def _without_id(each: Interaction) -> Interaction:
     """Return all that two recordings must share to be one."""
     return replace(each, id=None)
 
 
-def _check(source: Store, name: str, found: list[Interaction]) -> None:
+def _refuse_uncarried(source: Store, name: str, found: list[Interaction]) -> None:
     """Raise SettingsError for a cassette that would not replay there as it does here."""
     if any(not each.key.startswith(TAG) for each in found):
         raise SettingsError(

@@ -63,7 +63,7 @@ NOBODYS = {
 def answer(engine: Engine, asked: ControlRequest, proxy: ControlledProxy) -> tuple[int, bytes, str]:
     """Serve one control request: (status, body, content type). Errors are JSON too."""
     try:
-        status, value = _serve(engine, asked, proxy)
+        status, value = _serve_request(engine, asked, proxy)
     except LLMProxyError as error:
         return error_answer(error)
     if isinstance(value, bytes):
@@ -87,14 +87,14 @@ def _to_bytes(value: Json) -> bytes:
 def session_of(engine: Engine, asked: ControlRequest) -> Session | None:
     """Return the session whose sums a request asks for, whose open exchanges may end first; None: answer at once."""
     try:
-        words, shape = _split(asked.target)
-        name = words[1] if shape in COUNTED else _query(asked.target).get("session", "") if shape in TOLD else ""
+        words, shape = _split_target(asked.target)
+        name = words[1] if shape in COUNTED else _parse_query(asked.target).get("session", "") if shape in TOLD else ""
         return engine.sessions.walks.get(canonical(name)) if name else None
     except RefusedError:
         return None
 
 
-def _split(target: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _split_target(target: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the decoded segments of a control path, and its row of TABLE. Raises BadControl."""
     path = target.partition("?")[0].removeprefix(CONTROL_PREFIX).strip("/")
     try:
@@ -104,12 +104,12 @@ def _split(target: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return words, tuple("*" if at == 1 and words[0] == "sessions" else word for at, word in enumerate(words))
 
 
-def _query(target: str) -> dict[str, str]:
+def _parse_query(target: str) -> dict[str, str]:
     return dict(parse_qsl(target.partition("?")[2], keep_blank_values=True))
 
 
-def _serve(engine: Engine, asked: ControlRequest, proxy: ControlledProxy) -> tuple[int, Json]:
-    words, shape = _split(asked.target)
+def _serve_request(engine: Engine, asked: ControlRequest, proxy: ControlledProxy) -> tuple[int, Json]:
+    words, shape = _split_target(asked.target)
     path = asked.target.partition("?")[0]
     refusing = refusal(asked, proxy.token, proxy.page_token)
     if refusing is not None and shape not in OPEN:
@@ -124,7 +124,7 @@ def _serve(engine: Engine, asked: ControlRequest, proxy: ControlledProxy) -> tup
     if endpoint is None:
         raise WrongMethod(f"llmproxy: {path[:80]} takes {' or '.join(endpoints)}, not {asked.method[:20]}.")
     name = words[1] if len(words) > 1 else ""
-    body, query = read_object(asked.body), _query(asked.target)
+    body, query = read_object(asked.body), _parse_query(asked.target)
     call = ControlCall(name, body, query, proxy, trusted=refusing is None, connection=asked.connection)
     return endpoint.handler(engine, call)
 
@@ -132,7 +132,7 @@ def _serve(engine: Engine, asked: ControlRequest, proxy: ControlledProxy) -> tup
 def refusal(asked: ControlRequest, token: str, page_token: str = "") -> Forbidden | None:
     """Return why a peer may not do this; `token` opens it to all who have it, `page_token` to our own page alone."""
     given = header(asked.headers, TOKEN_HEADER) or ""
-    if _equal(given, token):
+    if _is_same_token(given, token):
         return None  # no page knows it
     if not asked.loopback:
         return Forbidden(
@@ -144,12 +144,12 @@ def refusal(asked: ControlRequest, token: str, page_token: str = "") -> Forbidde
         asked.guard.check_host(asked.headers)
     except ForeignHost:
         page = True
-    if page and _equal(given, page_token) and asked.guard.is_own_page(asked.headers, asked.scheme):
+    if page and _is_same_token(given, page_token) and asked.guard.is_own_page(asked.headers, asked.scheme):
         return None
     return Forbidden("llmproxy: the control API does not answer web pages or foreign hosts.") if page else None
 
 
-def _equal(given: str, token: str) -> bool:
+def _is_same_token(given: str, token: str) -> bool:
     """Compare a token; an empty one is none."""
     sides = (each.encode("utf-8", "surrogateescape") for each in (given, token))
     return bool(token) and hmac.compare_digest(*sides)

@@ -159,7 +159,7 @@ class ControlCall:
         return engine.sessions.get_session(name)
 
 
-def _health(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _report_health(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """Is it there?
 
     Open to everybody.
@@ -169,7 +169,7 @@ def _health(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, {**about, "ca": ca or None, "ca_bundle": bundle or None}
 
 
-def _sessions(engine: Engine, _call: ControlCall) -> tuple[int, Json]:
+def _list_sessions(engine: Engine, _call: ControlCall) -> tuple[int, Json]:
     """All open sessions."""
     return 200, {"sessions": [report(engine, each) for each in engine.sessions.walks.values()]}
 
@@ -180,7 +180,7 @@ OPEN_MEMBERS = (
 )  # fmt: skip
 
 
-def _open(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _open_session(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """Open a session.
 
     Its requests then come under `/s/{name}/...`, or with the header x-llmproxy-session. It walks its cassette from
@@ -218,7 +218,7 @@ def _open(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 201, report(engine, session) | ({} if keys is None else {"key_names": [*keys]})
 
 
-def _declare(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _declare_variables(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """Declare what is true of this run only.
 
     At any time while the session is open; it counts from the next request on. One of a name that was declared takes
@@ -243,10 +243,10 @@ def _set_faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     session, given = engine.sessions.get_session(call.name), faults_of(call.body["faults"], **seed)
     again = flag_of(call.body.get("again"), "again", default=False)
     engine.features.get(FaultFeature).change(session, given, again=again)
-    return _faults(engine, call)
+    return _list_faults(engine, call)
 
 
-def _faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _list_faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """Say which injected faults a session meets, and how often each was injected.
 
     `idle` says of each rule that met no call why.
@@ -271,10 +271,10 @@ def _try_out(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     exactly one differs only in values that tools make, it is answered, and what varies is told here.
     """
     engine.features.get(BindingFeature).try_out(engine.sessions.get_session(call.name))
-    return _lessons(engine, call)
+    return _list_lessons(engine, call)
 
 
-def _lessons(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _list_lessons(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """What a trial taught.
 
     Of a session that is a trial: the values in results of tools that vary from run to run, each as a volatile field.
@@ -297,12 +297,12 @@ def _lessons(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, {"served": trial.served, "lessons": rows}
 
 
-def _get(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _report_session(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """What a session comes to so far."""
     return 200, report(engine, engine.sessions.get_session(call.name))
 
 
-def _reset(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _reset_session(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """Walk from the start again.
 
     What it counted stays. In `record`, what it recorded so far is replaced by what comes now.
@@ -310,7 +310,7 @@ def _reset(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, report(engine, engine.sessions.reset(call.name))
 
 
-def _close(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _close_session(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """End a session.
 
     Calls that are still open are waited for, a few seconds at most. Its recording is then complete (`once` replays
@@ -329,7 +329,7 @@ def _close(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, last
 
 
-def _bind(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _bind_name(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """Send what arrives under a name to a session.
 
     For a process whose base URL is fixed when it starts: it always calls `/s/worker-1/v1`, and each test binds that
@@ -341,13 +341,13 @@ def _bind(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, {"name": call.name, "session": session}
 
 
-def _unbind(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _unbind_name(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """Let what arrives under a name be its own again."""
     engine.sessions.unbind(call.name)
     return 200, {"name": call.name, "session": None}
 
 
-def _interactions(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _list_interactions(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """What is recorded."""
     rows = engine.questions.list_rows(call.session(), call.limit())
     names = (
@@ -357,7 +357,7 @@ def _interactions(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, {"interactions": [{name: getattr(row, name) for name in names} for row in rows]}
 
 
-def _misses(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _list_misses(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """What was asked and never recorded."""
     wanted = call.session()
     found = [each for each in engine.journal.misses() if wanted is None or each.data.get("session") == wanted]
@@ -388,7 +388,7 @@ def _list_calls(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, session_calls(engine, call.open_session(engine), number(call.query.get("after", "0")))
 
 
-def _spans(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _list_spans(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """What a session's calls said, as spans.
 
     As `llmproxy export --format spans` writes them: requests, answers, tool calls and their results. Calls that are
@@ -397,12 +397,12 @@ def _spans(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, spans(engine, call.open_session(engine), call.query.get("party", ""), call.proxy.spans_of)
 
 
-def _openapi(_engine: Engine, _call: ControlCall) -> tuple[int, Json]:
+def _serve_document(_engine: Engine, _call: ControlCall) -> tuple[int, Json]:
     """This document."""
     return 200, (DATA / "openapi.json").read_bytes()
 
 
-def _stop(_engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _stop_proxy(_engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """End the proxy.
 
     As SIGTERM would: open answers may finish, recordings are kept, the summary is printed. 400 where the proxy is
@@ -413,7 +413,7 @@ def _stop(_engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, {"stopping": True, "exit_code": call.proxy.stop()}
 
 
-def _tools(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _carry_tool_lines(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """Carry a server of tools that speaks over stdio.
 
     What `llmproxy mcp -- server` asks, for a client of an MCP server over stdio. `line`: what the client said; the
@@ -453,35 +453,39 @@ _BUSY = ("Bad", "Forbidden", "Unknown", "Busy")
 _GONE = ("Bad", "Forbidden", "Unknown", "Gone")
 
 TABLE: Mapping[tuple[str, ...], Mapping[str, Endpoint]] = {
-    ("health",): {"GET": Endpoint(_health, "health", "Health", errors=())},
-    ("stop",): {"POST": Endpoint(_stop, "stop", "Stopping", errors=_LISTED)},
+    ("health",): {"GET": Endpoint(_report_health, "health", "Health", errors=())},
+    ("stop",): {"POST": Endpoint(_stop_proxy, "stop", "Stopping", errors=_LISTED)},
     ("sessions",): {
-        "GET": Endpoint(_sessions, "listSessions", "Sessions", errors=("Forbidden",)),
-        "POST": Endpoint(_open, "openSession", "Report", "Open", errors=("Bad", "Forbidden", "Busy"), status=201),
+        "GET": Endpoint(_list_sessions, "listSessions", "Sessions", errors=("Forbidden",)),
+        "POST": Endpoint(
+            _open_session, "openSession", "Report", "Open", errors=("Bad", "Forbidden", "Busy"), status=201
+        ),
     },
-    ("sessions", "*"): {"GET": Endpoint(_get, "getSession", "Report")},
-    ("sessions", "*", "run_variables"): {"POST": Endpoint(_declare, "declareRunVariables", "Report", "RunVariables")},
+    ("sessions", "*"): {"GET": Endpoint(_report_session, "getSession", "Report")},
+    ("sessions", "*", "run_variables"): {
+        "POST": Endpoint(_declare_variables, "declareRunVariables", "Report", "RunVariables")
+    },
     ("sessions", "*", "faults"): {
-        "GET": Endpoint(_faults, "getFaults", "SessionFaults", errors=("Forbidden", "Unknown")),
+        "GET": Endpoint(_list_faults, "getFaults", "SessionFaults", errors=("Forbidden", "Unknown")),
         "POST": Endpoint(_set_faults, "setFaults", "SessionFaults", "Faults"),
     },
     ("sessions", "*", "lessons"): {
-        "GET": Endpoint(_lessons, "listLessons", "Lessons"),
+        "GET": Endpoint(_list_lessons, "listLessons", "Lessons"),
         "POST": Endpoint(_try_out, "tryOut", "Lessons"),
     },
-    ("sessions", "*", "reset"): {"POST": Endpoint(_reset, "resetSession", "Report")},
-    ("sessions", "*", "close"): {"POST": Endpoint(_close, "closeSession", "Report", "Close?", errors=_BUSY)},
-    ("sessions", "*", "bind"): {"POST": Endpoint(_bind, "bindSession", "Bound", "Bind", errors=_BUSY)},
-    ("sessions", "*", "tools"): {"POST": Endpoint(_tools, "carryToolLines", "ToolLineAnswer", "ToolLine")},
-    ("sessions", "*", "unbind"): {"POST": Endpoint(_unbind, "unbindSession", "Bound")},
+    ("sessions", "*", "reset"): {"POST": Endpoint(_reset_session, "resetSession", "Report")},
+    ("sessions", "*", "close"): {"POST": Endpoint(_close_session, "closeSession", "Report", "Close?", errors=_BUSY)},
+    ("sessions", "*", "bind"): {"POST": Endpoint(_bind_name, "bindSession", "Bound", "Bind", errors=_BUSY)},
+    ("sessions", "*", "tools"): {"POST": Endpoint(_carry_tool_lines, "carryToolLines", "ToolLineAnswer", "ToolLine")},
+    ("sessions", "*", "unbind"): {"POST": Endpoint(_unbind_name, "unbindSession", "Bound")},
     ("interactions",): {
-        "GET": Endpoint(_interactions, "listInteractions", "Interactions", query="ListQuery", errors=_LISTED)
+        "GET": Endpoint(_list_interactions, "listInteractions", "Interactions", query="ListQuery", errors=_LISTED)
     },
-    ("misses",): {"GET": Endpoint(_misses, "listMisses", "Misses", query="ListQuery", errors=_LISTED)},
+    ("misses",): {"GET": Endpoint(_list_misses, "listMisses", "Misses", query="ListQuery", errors=_LISTED)},
     ("refused",): {"GET": Endpoint(_list_refused, "listRefused", "RefusedList", query="LimitQuery", errors=_LISTED)},
     ("calls",): {"GET": Endpoint(_list_calls, "listSessionCalls", "SessionCalls", query="CallsQuery", errors=_GONE)},
-    ("spans",): {"GET": Endpoint(_spans, "sessionSpans", "Spans", query="SpansQuery", errors=_GONE)},
-    ("openapi.json",): {"GET": Endpoint(_openapi, "openapi", errors=("Forbidden",))},
+    ("spans",): {"GET": Endpoint(_list_spans, "sessionSpans", "Spans", query="SpansQuery", errors=_GONE)},
+    ("openapi.json",): {"GET": Endpoint(_serve_document, "openapi", errors=("Forbidden",))},
 }
 
 OPEN = {("health",)}

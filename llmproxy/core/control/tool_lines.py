@@ -111,7 +111,7 @@ class ToolLine:
         LLMProxyError: the session cannot be.
         """
         if not line:
-            out, again = self._pump()
+            out, again = self._drain_ready()
             return ToolLineOutcome(out, again=again)
         if self._number == 0:
             self._begin_stream()
@@ -126,16 +126,16 @@ class ToolLine:
                 if made is None:
                     return ToolLineOutcome(gone=True)
                 return ToolLineOutcome(made.body + b"\n", late=made.head_offset / MICROSECONDS)
-            out, forward = self._obey(exchange, line)
+            out, forward = self._carry_out(exchange, line)
         except Exception:
             self.shell.settle(exchange, 0)
             raise
-        told, again = self._pump()
+        told, again = self._drain_ready()
         return ToolLineOutcome(out + told, forward, again=again)
 
-    def _obey(self, exchange: Exchange, line: bytes) -> tuple[bytes, int | None]:
+    def _carry_out(self, exchange: Exchange, line: bytes) -> tuple[bytes, int | None]:
         if exchange.decision is Decision.REPLAY:
-            return self._play(exchange), None
+            return self._play_recording(exchange), None
         if exchange.decision in (Decision.RECORD, Decision.PASS):
             if len(self._open) >= MOST_OPEN:
                 raise LLMProxyError(f"llmproxy: {MOST_OPEN} messages wait for an answer of {self.server}.")
@@ -148,7 +148,7 @@ class ToolLine:
         self.shell.settle(exchange, status)
         return body + b"\n" if body else b"", None
 
-    def _play(self, exchange: Exchange) -> bytes:
+    def _play_recording(self, exchange: Exchange) -> bytes:
         response = self.engine.answer(exchange)
         playback = self.engine.playback(exchange)
         if playback is None and not (response.body and exchange.answer.held):
@@ -164,11 +164,11 @@ class ToolLine:
         self.engine.identify(exchange, b"")
         if exchange.decision is Decision.REPLAY:
             self.shell.begin(exchange)
-            self._play(exchange)
+            self._play_recording(exchange)
         elif exchange.decision is Decision.RECORD:
             self._stream = exchange
 
-    def _pump(self) -> tuple[bytes, float]:
+    def _drain_ready(self) -> tuple[bytes, float]:
         """Return what may be told by now of all that waits, and when to ask for the rest, in seconds."""
         out, again = b"", 0.0
         for each in list(self._waiting):

@@ -47,13 +47,13 @@ def read_mocks(value: Json) -> tuple[ToolOverride, ...]:
                 hint = "a tool that returns an empty list: [{returns: []}]"
                 raise BadMock(f"of {tool}: an empty list has no rules", hint=hint)
             # Overrides prefer the last given; people read a list from its top.
-            found += reversed([_rule(tool, each) for each in said])
+            found += reversed([_read_rule(tool, each) for each in said])
         else:
-            found.append(ToolOverride(tool, _text(tool, said)))
+            found.append(ToolOverride(tool, _to_text(tool, said)))
     return tuple(found)
 
 
-def _rule(tool: str, rule: Json) -> ToolOverride:
+def _read_rule(tool: str, rule: Json) -> ToolOverride:
     hint = "a list is one of rules: [{when: {city: Oslo}, returns: ...}, {nth: 2, returns: ...}, {returns: ...}]"
     if not isinstance(rule, Mapping):
         raise BadMock(f"of {tool}: {_format_value(rule)} is no rule", hint=hint)
@@ -69,20 +69,20 @@ def _rule(tool: str, rule: Json) -> ToolOverride:
     if "nth" in rule and (isinstance(nth, bool) or not isinstance(nth, int) or not 1 <= nth < MOST_CALLS):
         raise BadMock(f"of {tool}: nth is {_format_value(nth)}; calls of a tool count from 1")
     return ToolOverride(
-        tool, _text(tool, rule["returns"]), nth, None if when is None else json.loads(_text(tool, when))
+        tool, _to_text(tool, rule["returns"]), nth, None if when is None else json.loads(_to_text(tool, when))
     )
 
 
-def _text(tool: str, result: Json) -> str:
+def _to_text(tool: str, result: Json) -> str:
     if isinstance(result, str):
         return result
     try:
-        return json.dumps(result, ensure_ascii=False, allow_nan=False, default=_mapping)
+        return json.dumps(result, ensure_ascii=False, allow_nan=False, default=_to_dict)
     except (TypeError, ValueError, RecursionError) as error:
         raise BadMock(f"of {tool}: {_format_value(result)} is no JSON: {error}") from error
 
 
-def _mapping(value: object) -> dict[str, Any]:
+def _to_dict(value: object) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} has no form in JSON")
@@ -101,12 +101,12 @@ def find_unmocked(told: Mapping[str, Any] | None) -> Unmocked | None:
         if not row.get("inherited"):
             rows.setdefault(row["tool"], []).append(row)
     seen = list((told or {}).get("seen") or ())
-    idle = [_why(tool, mine, seen) for tool, mine in rows.items() if not any(row.get("used") for row in mine)]
+    idle = [_explain_idle(tool, mine, seen) for tool, mine in rows.items() if not any(row.get("used") for row in mine)]
     hint = "`mock` names tools as the model does; take out what is not called."
     return Unmocked("\n".join(idle), hint=hint) if idle else None
 
 
-def _why(tool: str, rules: Sequence[Mapping[str, Any]], seen: Sequence[str]) -> str:
+def _explain_idle(tool: str, rules: Sequence[Mapping[str, Any]], seen: Sequence[str]) -> str:
     if tool in seen:
         for_all = any(row.get("nth") is None and row.get("when") is None for row in rules)
         why = "no result of it was sent to the model" if for_all else "no rule is for a call of it"

@@ -142,13 +142,15 @@ def read(value: Json) -> Overrides:
         what = "not an object" if not isinstance(value, dict) else f"there is no {_format_value(unknown[0])} in them"
         raise OverrideError(f"llmproxy: overrides: {what}.", hint="They have: tools, answers")
     answers: dict[int, Message] = {}
-    for each in _rows(value, "answers", {"call", "text", "tool_calls"}):
-        number = _number(each.get("call"), "call", 0)
+    for each in _read_rows(value, "answers", {"call", "text", "tool_calls"}):
+        number = _read_number(each.get("call"), "call", 0)
         answers[number] = answer_of({name: each[name] for name in ("text", "tool_calls") if name in each})
-    return Overrides(tuple(_tool(each) for each in _rows(value, "tools", {"tool", "nth", "when", "result"})), answers)
+    return Overrides(
+        tuple(_read_tool(each) for each in _read_rows(value, "tools", {"tool", "nth", "when", "result"})), answers
+    )
 
 
-def _rows(value: Mapping[str, Json], name: str, members: set[str]) -> Iterable[Mapping[str, Json]]:
+def _read_rows(value: Mapping[str, Json], name: str, members: set[str]) -> Iterable[Mapping[str, Json]]:
     rows = value.get(name)
     rows = [] if rows is None else rows
     if not isinstance(rows, list):
@@ -162,7 +164,7 @@ def _rows(value: Mapping[str, Json], name: str, members: set[str]) -> Iterable[M
         yield row
 
 
-def _tool(row: Mapping[str, Json]) -> ToolOverride:
+def _read_tool(row: Mapping[str, Json]) -> ToolOverride:
     tool, nth = row.get("tool"), row.get("nth")
     if not isinstance(tool, str) or not tool:
         raise OverrideError(f"llmproxy: the tool of an override is {_format_value(tool)}, not a name.")
@@ -173,10 +175,10 @@ def _tool(row: Mapping[str, Json]) -> ToolOverride:
         raise OverrideError(f"llmproxy: when of an override is {_format_value(when)}, not an object of arguments.")
     result = row["result"]
     text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-    return ToolOverride(tool, text, None if nth is None else _number(nth, "nth", 1), when)
+    return ToolOverride(tool, text, None if nth is None else _read_number(nth, "nth", 1), when)
 
 
-def _number(value: Json, name: str, least: int) -> int:
+def _read_number(value: Json, name: str, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < MOST_CALLS:
         raise OverrideError(f"llmproxy: {name} of an override is {_format_value(value)}; it counts from {least}.")
     return value
@@ -192,10 +194,10 @@ def answer_of(value: Json) -> Message:
     text, calls = value.get("text") or "", value.get("tool_calls") or []
     if not isinstance(text, str) or not isinstance(calls, list) or not (text or calls or "text" in value):
         raise OverrideError(f"llmproxy: an overridden answer is {_format_value(value)}.", hint=hint)
-    return Message("assistant", text, tuple(_call(each, hint) for each in calls))
+    return Message("assistant", text, tuple(_read_call(each, hint) for each in calls))
 
 
-def _call(value: Json, hint: str) -> ToolCall:
+def _read_call(value: Json, hint: str) -> ToolCall:
     if (
         not isinstance(value, dict)
         or set(value) - {"name", "arguments", "id"}

@@ -85,10 +85,10 @@ class _ResultReader:
             value = tree.get(name)
             for entry in [value] if isinstance(value, dict) else as_list(value):
                 if isinstance(entry, dict):
-                    self._entry(entry)
-        self._cohere(tree)
+                    self._read_entry(entry)
+        self._swap_cohere(tree)
 
-    def _entry(self, entry: Node) -> None:
+    def _read_entry(self, entry: Node) -> None:
         for message in entry_messages(entry):
             for call in message.tool_calls:
                 self._counts[call.name] = nth = self._counts.get(call.name, 0) + 1
@@ -100,14 +100,14 @@ class _ResultReader:
         if entry.get("role") in ("tool", "function") and not _has_blocks(entry):
             self._tool_message(entry)
         else:
-            for block in _blocks(entry):
-                self._block(block)
-        self._cohere(entry)
+            for block in _walk_blocks(entry):
+                self._swap_block(block)
+        self._swap_cohere(entry)
 
     # -- the result of which call?
 
     def _find_override(self, call_id: object, name: object) -> ToolOverride | None:
-        place = self._place(call_id, name)
+        place = self._find_place(call_id, name)
         if place is None:
             return None
         if place in self._open:
@@ -119,7 +119,7 @@ class _ResultReader:
             self.swaps.append(Swap(found, place))
         return found
 
-    def _place(self, call_id: object, name: object) -> ResultPlace | None:
+    def _find_place(self, call_id: object, name: object) -> ResultPlace | None:
         if isinstance(call_id, str) and call_id:
             place = self.calls.get(call_id) or self._known(call_id)
             if place is not None:
@@ -137,17 +137,17 @@ class _ResultReader:
         """Chat completions, Ollama, Cohere v2, and OpenAI's old functions."""
         found = self._find_override(entry.get("tool_call_id"), entry.get("tool_name") or entry.get("name"))
         if found is not None:
-            entry["content"] = _content(entry.get("content"), found)
+            entry["content"] = _build_content(entry.get("content"), found)
 
-    def _block(self, block: Node) -> None:
+    def _swap_block(self, block: Node) -> None:
         kind = block.get("type")
         if kind in ("tool_result", "mcp_tool_result"):
             if (found := self._find_override(block.get("tool_use_id"), None)) is not None:
-                block["content"] = _content(block.get("content"), found)
+                block["content"] = _build_content(block.get("content"), found)
                 block.pop("is_error", None)
         elif isinstance(kind, str) and kind.endswith("_call_output"):
             if (found := self._find_override(block.get("call_id"), None)) is not None:
-                block["output"] = _content(block.get("output"), found)
+                block["output"] = _build_content(block.get("output"), found)
         elif isinstance(result := block.get("toolResult"), dict):
             if (found := self._find_override(result.get("toolUseId"), None)) is not None:
                 value = found.value
@@ -159,30 +159,30 @@ class _ResultReader:
                 if isinstance(result := block.get(name), dict):
                     found = self._find_override(result.get("id"), result.get("name"))
                     if found is not None:
-                        result["response"] = _object(result.get("response"), found)
+                        result["response"] = _build_object(result.get("response"), found)
 
-    def _cohere(self, tree: Node) -> None:
+    def _swap_cohere(self, tree: Node) -> None:
         """Cohere v1: the call itself stands beside its outputs."""
         for result in map(as_dict, as_list(tree.get("tool_results"))):
             found = self._find_override(None, as_dict(result.get("call")).get("name"))
             if found is not None:
                 value = found.value
-                result["outputs"] = value if isinstance(value, list) else [_object(None, found)]
+                result["outputs"] = value if isinstance(value, list) else [_build_object(None, found)]
 
 
 def _has_blocks(entry: Node) -> bool:
     """Return whether the content of a tool's message holds results of its own (parts under the role ``tool``)."""
     return any(block.keys() & {"functionResponse", "function_response", "toolResult"} or
-               block.get("type") == "tool_result" for block in _blocks(entry))  # fmt: skip
+               block.get("type") == "tool_result" for block in _walk_blocks(entry))  # fmt: skip
 
 
-def _blocks(entry: Node) -> Iterator[Node]:
+def _walk_blocks(entry: Node) -> Iterator[Node]:
     yield entry
     for name in ("content", "parts"):
         yield from (block for block in as_list(entry.get(name)) if isinstance(block, dict))
 
 
-def _content(old: object, found: ToolOverride) -> object:
+def _build_content(old: object, found: ToolOverride) -> object:
     """Return a result in the form that the old one has: a text, or a list of blocks of its kind."""
     if not isinstance(old, list):
         return found.text
@@ -193,7 +193,7 @@ def _content(old: object, found: ToolOverride) -> object:
     return [{"type": kind if kind in ("input_text", "output_text") else "text", "text": found.text}]
 
 
-def _object(old: object, found: ToolOverride) -> object:
+def _build_object(old: object, found: ToolOverride) -> object:
     """Return a result as an object, wrapped as the old one is."""
     value = found.value
     wrapped = next((name for name in _WRAPPERS if isinstance(old, dict) and list(old) == [name]), None)

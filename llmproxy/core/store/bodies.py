@@ -246,7 +246,7 @@ class Prepared:
     """None if the content was in the store already."""
 
 
-def _insert(conn: sqlite3.Connection, prepared: Prepared, how: Encoded) -> int | None:
+def _insert_body(conn: sqlite3.Connection, prepared: Prepared, how: Encoded) -> int | None:
     """Make a row and return its id; None if its content has one."""
     size = len(prepared.content)
     values = (prepared.sha256, size, how.encoding, how.base_id, how.prefix, how.suffix, how.depth)
@@ -273,14 +273,14 @@ class Bodies:
         digest = hashlib.sha256(content).digest()
         if len(content) > _LITTLE_WORK and conn.execute(_SAME, (digest,)).fetchone():
             return Prepared(content, digest, None)
-        bases = self._bases(conn, group) if group is not None and len(content) >= _LEAST_SHARED else ()
+        bases = self._find_bases(conn, group) if group is not None and len(content) >= _LEAST_SHARED else ()
         return Prepared(content, digest, encode(content, bases))
 
     def put(self, conn: sqlite3.Connection, prepared: Prepared) -> tuple[int, int]:
         """Store inside the caller's transaction and return (row, depth); a content that is there already is shared."""
         if (encoded := prepared.encoded) is not None:
             try:
-                new = _insert(conn, prepared, encoded)
+                new = _insert_body(conn, prepared, encoded)
             except sqlite3.IntegrityError:  # another process pruned what it builds on
                 new = None
             if new is not None:
@@ -289,7 +289,7 @@ class Bodies:
         if row is not None:
             return int(row[0]), int(row[1])
         # another process pruned what we meant to share; we hold the write lock, so it stays as it is
-        return _insert(conn, prepared, encode(prepared.content)) or 0, 0
+        return _insert_body(conn, prepared, encode(prepared.content)) or 0, 0
 
     def remember(self, group: Group, stored: tuple[int, int], content: bytes) -> None:
         """Offer a body that was committed, as (row, depth), to the next ones of its group."""
@@ -318,7 +318,7 @@ class Bodies:
         self._recent.clear()
         self._bytes = 0
 
-    def _bases(self, conn: sqlite3.Connection, group: Group) -> tuple[Base, ...]:
+    def _find_bases(self, conn: sqlite3.Connection, group: Group) -> tuple[Base, ...]:
         """Newest first: of equally good bases the first wins, and the newest shares most."""
         if group not in self._recent:
             self._recent[group] = deque()

@@ -127,13 +127,13 @@ def from_sql(value: str | bytes) -> str:
         raise CassetteCorrupt(f"What was recorded is damaged: {value!r:.60} stands where a text was.") from error
 
 
-def _int(value: int | None) -> int | None:
+def _fit_int(value: int | None) -> int | None:
     """A count that a provider made up and SQLite cannot hold is unknown."""
     return value if value is None or -(1 << 63) <= value < 1 << 63 else None
 
 
 @lru_cache(64)
-def _headers(headers: Headers) -> str:
+def _dump_headers(headers: Headers) -> str:
     return json.dumps(headers, separators=(",", ":"))
 
 
@@ -205,10 +205,11 @@ def to_row(interaction: Interaction, described: Described | None = None) -> tupl
         to_sql(i.cassette), i.sample, to_sql(i.party), i.key, to_sql(i.provider), to_sql(i.operation),
         response.status, response.ending.value, None if i.model is None else to_sql(i.model), i.stream,
         to_sql(request.method), to_sql(request.target), to_sql(i.upstream), to_sql(response.reason), i.started_at,
-        response.head_offset, first / 1000, last / 1000, response.chunked, _int(usage.input), _int(usage.output),
-        _int(usage.cached), _int(usage.cache_written), _int(usage.reasoning), cost, i.redacted, to_sql(i.rules),
+        response.head_offset, first / 1000, last / 1000, response.chunked,
+        *map(_fit_int, (usage.input, usage.output, usage.cached, usage.cache_written, usage.reasoning)),
+        cost, i.redacted, to_sql(i.rules),
         None if said is None else to_sql(said), None if replied is None else to_sql(replied),
-        _headers(request.headers), _headers(response.headers),
+        _dump_headers(request.headers), _dump_headers(response.headers),
         json.dumps([(chunk.offset, len(chunk.data)) for chunk in chunks], separators=(",", ":")),
     )  # fmt: skip
 
@@ -248,7 +249,7 @@ _DAY = 86_400
 
 def recorded_at(started_at: float, headers: Headers) -> float:
     """Return when an answer came (`RowSummary.recorded_at`)."""
-    return _recorded_at(started_at, _headers(headers))
+    return _recorded_at(started_at, _dump_headers(headers))
 
 
 def _recorded_at(started_at: float, headers: str) -> float:
@@ -261,7 +262,7 @@ def _recorded_at(started_at: float, headers: str) -> float:
 
 
 @lru_cache(256)
-def _client(headers: str) -> str:
+def _read_client(headers: str) -> str:
     return str(client_of(to_headers(headers)) or "")
 
 
@@ -271,7 +272,7 @@ def to_summary(row: Row) -> RowSummary:
     summary: dict[str, Any] = dict(zip(RowSummary.__slots__, values, strict=True))
     try:
         ending = Ending(summary["ending"])
-        client = _client(summary["client"])
+        client = _read_client(summary["client"])
     except (ValueError, TypeError, RecursionError) as error:
         raise CassetteCorrupt(f"Interaction {summary['id']} is damaged: {error!r:.200}.") from error
     summary |= {

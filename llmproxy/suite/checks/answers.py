@@ -101,7 +101,7 @@ class CheckedStep(Protocol):
 def check_response_snapshot(context: CheckedStep, step: Talk, answer: str) -> Assertion:
     """Compare an answer with the stored one, white space at the ends of lines aside."""
     seen = "\n".join(line.rstrip() for line in answer.strip().splitlines())
-    return _compare(context, step, "response", "response.snapshot", seen)
+    return _compare_with_snapshot(context, step, "response", "response.snapshot", seen)
 
 
 def check_tools_snapshot(context: CheckedStep, step: Talk, measured: Observed) -> Assertion:
@@ -113,10 +113,10 @@ def check_tools_snapshot(context: CheckedStep, step: Talk, measured: Observed) -
     uses = [use for use in measured.tools if step.include_hosted or not use.hosted]
     names_only = step.tools_snapshot == "names"
     seen: list[Any] = [use.name if names_only else {"name": use.name, "arguments": use.arguments} for use in uses]
-    return _compare(context, step, "tools", "toolsSnapshot", seen)
+    return _compare_with_snapshot(context, step, "tools", "toolsSnapshot", seen)
 
 
-def _compare(context: CheckedStep, step: StepBase, what: str, name: str, seen: object) -> Assertion:
+def _compare_with_snapshot(context: CheckedStep, step: StepBase, what: str, name: str, seen: object) -> Assertion:
     snapshots, scenario = context.snapshots, context.case.id
     key = step.label or str(context.index + 1)
     known = snapshots.get(scenario, key, what)
@@ -145,11 +145,11 @@ def check_text(wanted: Response, answer: str, scope: VariableScope) -> list[Asse
     if wanted.matcher:
         made += check("response", answer, wanted.matcher, scope)
     if wanted.json_ is not None:
-        made += _json(wanted.json_, answer, scope)
+        made += _check_json(wanted.json_, answer, scope)
     return [_add_answer(each, answer) for each in made]
 
 
-def _json(wanted: dict[str, object], answer: str, scope: VariableScope) -> list[Assertion]:
+def _check_json(wanted: dict[str, object], answer: str, scope: VariableScope) -> list[Assertion]:
     try:
         value = json.loads(strip_fence(answer))
     except (ValueError, RecursionError) as error:

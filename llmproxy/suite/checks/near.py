@@ -46,7 +46,9 @@ def check_names(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[S
         known = before | called
         if name not in known and (meant := find_near(name, known, spelling_only=wanted.offered is False)):
             made.append(
-                build_unclear(f"tools.{name}", f"no tool is called {name!r}: {_offers(known)}; did you mean {meant!r}?")
+                build_unclear(
+                    f"tools.{name}", f"no tool is called {name!r}: {_describe_listed(known)}; did you mean {meant!r}?"
+                )
             )
             continue
         if wanted.offered is not None:
@@ -75,18 +77,18 @@ def is_near(one: str, other: str) -> bool:
 
 def _is_spelt(one: str, other: str) -> bool:
     """Return whether they are the same but for the way of writing and a prefix that one of them has."""
-    return _fold_name(one) in _endings(other) or _fold_name(other) in _endings(one)
+    return _fold_name(one) in _list_endings(other) or _fold_name(other) in _list_endings(one)
 
 
 def _is_nearly(one: str, other: str) -> bool:
     """Return whether they are one edit apart; with servers' names, only where those are long enough to be the same."""
-    (server, tool), (other_server, other_tool) = _split(one), _split(other)
+    (server, tool), (other_server, other_tool) = _split_prefix(one), _split_prefix(other)
     if not (server and other_server) or server == other_server:
         return _is_one_edit(tool, other_tool)
     return tool == other_tool and len(server) >= _LONG and _is_one_edit(server, other_server)
 
 
-def _split(name: str) -> tuple[str, str]:
+def _split_prefix(name: str) -> tuple[str, str]:
     """Return the prefix of a name and the rest, both folded."""
     ends = [found.span() for found in _PREFIX.finditer(name)]
     return (_fold_name(name[: ends[-1][0]]), _fold_name(name[ends[-1][1] :])) if ends else ("", _fold_name(name))
@@ -97,7 +99,7 @@ def _fold_name(name: str) -> str:
     return _IGNORED.sub("", unicodedata.normalize("NFKC", name)).casefold()
 
 
-def _endings(name: str) -> set[str]:
+def _list_endings(name: str) -> set[str]:
     """Return a name without each of the prefixes that it may have."""
     return {_fold_name(name), *(_fold_name(name[found.end() :]) for found in _PREFIX.finditer(name))} - {""}
 
@@ -121,7 +123,7 @@ def _find_listed_tools(seen: Iterable[Seen]) -> set[str]:
     return {name for each in seen if each.exchange is not None for name in each.exchange.tools}
 
 
-def _offers(known: Iterable[str]) -> str:
+def _describe_listed(known: Iterable[str]) -> str:
     names = sorted(known)
     return f"there are {', '.join(names[:10])}{' ...' if len(names) > 10 else ''}"
 
@@ -129,7 +131,7 @@ def _offers(known: Iterable[str]) -> str:
 def _check_tool_listed(name: str, now: set[str], called: set[str], *, offered: bool) -> Assertion:
     right = (name in now) is offered and (offered or name not in called)
     what = "was offered" if name in now else "was not offered" + (", and called all the same" if name in called else "")
-    message = f"{name} {what} to a model in this step; {_offers(now) if now else 'no tool was'}"
+    message = f"{name} {what} to a model in this step; {_describe_listed(now) if now else 'no tool was'}"
     return conclude(f"tools.{name}.offered", message, holds=right, expected=offered, actual=name in now)
 
 
@@ -141,7 +143,7 @@ def _check_arguments(name: str, wanted: ToolExpect, schema: _Names, step: Observ
     made: list[Assertion] = []
     for key, paths in (("input", wanted.input), ("every", wanted.every if isinstance(wanted.every, Mapping) else None)):
         for path in paths or ():
-            if found := _misspelt(path, known):
+            if found := _find_misspelt(path, known):
                 said, meant = found
                 made.append(
                     build_unclear(f"tools.{name}.{key}", f"{name} has no argument {said!r}; did you mean {meant!r}?")
@@ -167,7 +169,7 @@ def _add_given(known: dict[tuple[str, ...], frozenset[str]], value: object, plac
                 _add_given(known, inner, (*place, str(name)))
 
 
-def _misspelt(path: str, known: _Names) -> tuple[str, str] | None:
+def _find_misspelt(path: str, known: _Names) -> tuple[str, str] | None:
     """Return the beginning of a path that is nearly another, and that one; None where it may be meant as it is."""
     if path in known.get((), ()):
         return None

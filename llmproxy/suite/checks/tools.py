@@ -110,7 +110,7 @@ def check_tools(
     made: list[Assertion] = []
     for name, wanted in tools.items():
         if step.unread:
-            made.append(_unread(f"tools.{name}", step))
+            made.append(_build_unread_error(f"tools.{name}", step))
         else:
             made += _Calls(name, wanted, _choose_uses(name, tools, step, hosted=hosted), step, scope).check()
     if only:
@@ -118,8 +118,8 @@ def check_tools(
             use for use in step.tools if use.name not in tools and "*" not in tools and (hosted or use.asked_of_agent)
         ]
         message = f"only {', '.join(tools) or 'no tools'} should be called; called as well: {_format_uses(others)}"
-        told = conclude("onlyTools", message, holds=not others, expected=sorted(tools), where=_place(others))
-        made.append(_unread("onlyTools", step) if step.unread else told)
+        told = conclude("onlyTools", message, holds=not others, expected=sorted(tools), where=_find_place(others))
+        made.append(_build_unread_error("onlyTools", step) if step.unread else told)
     return made
 
 
@@ -165,16 +165,16 @@ def _check_listed(name: str, served: ServedTools, *, offered: bool) -> Assertion
 
 def _check_as_asked(asked: Observed, served: ServedTools) -> Assertion:
     if asked.unread:
-        return _unread(_AS_ASKED, asked)
+        return _build_unread_error(_AS_ASKED, asked)
     differences = find_differences(asked.tools, served)
-    return conclude(_AS_ASKED, "; ".join(differences[:_SHOWN]), holds=not differences, where=_place(served.tools))
+    return conclude(_AS_ASKED, "; ".join(differences[:_SHOWN]), holds=not differences, where=_find_place(served.tools))
 
 
 _SERVED, _AS_ASKED = "serverTools", "serversAsAsked"
 
 
 def check_order(names: Sequence[str], step: Observed) -> Assertion:
-    return _unread("toolOrder", step) if step.unread else in_order(names, step.tools)
+    return _build_unread_error("toolOrder", step) if step.unread else in_order(names, step.tools)
 
 
 def _choose_uses(name: str, tools: Mapping[str, ToolExpect], step: Observed, *, hosted: bool) -> list[ToolUse]:
@@ -183,7 +183,7 @@ def _choose_uses(name: str, tools: Mapping[str, ToolExpect], step: Observed, *, 
     return [use for use in step.tools if use.name not in tools and (hosted or use.asked_of_agent)]
 
 
-def _unread(name: str, step: Observed) -> Assertion:
+def _build_unread_error(name: str, step: Observed) -> Assertion:
     first, more = step.unread[0], len(step.unread) - 1
     others = f" (and {more} more)" if more else ""
     told = f"the answer of {first.where} {first.unread}{others}, so what was called is not known"
@@ -214,34 +214,34 @@ class _Calls:
 
     def check(self) -> list[Assertion]:
         """Check everything; where it is not known which calls are meant, whichever they are must do."""
-        made = self._check()
+        made = self._check_once()
         if not (self.unknown and (self.one_is_enough or self.none)):
             return made
         known, self.calls = self.calls, [*self.calls, *self.unknown]
-        otherwise, self.calls = self._check(), known
+        otherwise, self.calls = self._check_once(), known
         return made if _worst_status(made) is _worst_status(otherwise) else [self._build_unseen("", self.unknown)]
 
-    def _check(self) -> list[Assertion]:
+    def _check_once(self) -> list[Assertion]:
         wanted, made = self.wanted, list[Assertion]()
         none = wanted.input is not None and self.none
         if wanted.count is not None and not none:
             alone = wanted.given <= {"count"}
-            made += self._count("" if alone else ".count")
+            made += self._check_count("" if alone else ".count")
         elif wanted.count is None and not self.all and wanted.given - {"status"} != {"offered"}:
             made.append(self._never_called())
         counted = self.one_is_enough and wanted.count is not None
         if wanted.status != "requested" and self.all and not self.none and not counted:
-            made.append(self._status())
+            made.append(self._check_status())
         if wanted.input is not None and wanted.every is True and self.calls and not none:
             made += [each for use in self.calls for each in self._check_part(use, "input", wanted.input)]
         elif wanted.input is not None:
-            made.append(self._input(wanted.input, none=none))
+            made.append(self._check_input(wanted.input, none=none))
         if isinstance(wanted.every, Mapping) and self.calls:
             made += [each for use in self.calls for each in self._check_part(use, "every", wanted.every)]
         elif isinstance(wanted.every, Mapping) and wanted.count is not None:
             made.append(replace(self._never_called(), name=f"tools.{self.name}.every"))
         if wanted.output is not None and (self.calls or wanted.count is not None):
-            made.append(self._join_calls("output", self._output))
+            made.append(self._join_calls("output", self._check_output))
         for key, rule in (("before", before), ("after", after)):
             other = getattr(wanted, key)
             if other is not None and self.calls:
@@ -249,15 +249,15 @@ class _Calls:
             elif other is not None and wanted.count is not None and not self.none:
                 made.append(replace(self._never_called(), name=f"tools.{self.name}.{key}"))
         if wanted.error is not None and (self.calls or wanted.count is not None):
-            made.append(self._join_calls("error", self._error))
+            made.append(self._join_calls("error", self._check_error))
         return made
 
-    def _count(self, suffix: str) -> list[Assertion]:
+    def _check_count(self, suffix: str) -> list[Assertion]:
         """Check how many there are; where it is not known of some whether they count, whatever it may be must do."""
         name = f"tools.{self.name}{suffix}"
         chosen = self.with_status if self.one_is_enough or self.none else self.all
         unknown = len(self.unknown) if self.one_is_enough or self.none else 0
-        found = check_number(name, len(chosen), self.wanted.count, self.scope, where=_place(chosen))
+        found = check_number(name, len(chosen), self.wanted.count, self.scope, where=_find_place(chosen))
         others = [
             all_hold(check(name, len(chosen) + more, self.wanted.count, self.scope)) for more in range(1, unknown + 1)
         ]
@@ -268,19 +268,21 @@ class _Calls:
             for each in found
         ]
 
-    def _status(self) -> Assertion:
+    def _check_status(self) -> Assertion:
         """Check how far the calls came."""
         name, wanted = f"tools.{self.name}.status", self.wanted.status
         wrong = [use for use in self.all if _has_status(use, wanted) is False]
-        made = Assertion(name=name, status=Status.PASSED, expected=wanted, where=_place(self.with_status))
+        made = Assertion(name=name, status=Status.PASSED, expected=wanted, where=_find_place(self.with_status))
         if self.with_status and (self.one_is_enough or not (wrong or self.unknown)):
             return made
         if wrong and not (self.one_is_enough and self.unknown):
-            what = "was not executed" if wanted == "executed" else f"answered without an error: {_results(wrong)}"
+            what = (
+                "was not executed" if wanted == "executed" else f"answered without an error: {_format_results(wrong)}"
+            )
             return replace(
                 made,
                 status=Status.FAILED,
-                where=_place(wrong),
+                where=_find_place(wrong),
                 message=f"{self.name} {what}; the calls: {_format_uses(wrong)}",
             )
         return self._build_unseen(".status", self.unknown)
@@ -291,7 +293,7 @@ class _Calls:
             f"{self.name}: {self.no_result}, so it is not known whether it was executed, and what it "
             f"returned: {_format_uses(uses)}"
         )
-        return build_unclear(f"tools.{self.name}{suffix}", message, where=_place(uses))
+        return build_unclear(f"tools.{self.name}{suffix}", message, where=_find_place(uses))
 
     def _describe_count(self, message: str) -> str:
         """Describe how often, and what was called instead."""
@@ -312,7 +314,7 @@ class _Calls:
         message = f"{self.name} was never called; {self._describe_others()}"
         return conclude(f"tools.{self.name}", message, expected="at least one call", actual=0)
 
-    def _input(self, wanted: Mapping[str, object], *, none: bool) -> Assertion:
+    def _check_input(self, wanted: Mapping[str, object], *, none: bool) -> Assertion:
         """Look for a call with this input; `none`: there must be none."""
         name = f"tools.{self.name}.input"
         expected = plain(dict(wanted))
@@ -330,7 +332,7 @@ class _Calls:
             message = (
                 f"no call of {self.name} should have this input, and {len(fitting)} has it: {_format_uses(fitting)}"
             )
-            return conclude(name, message, holds=not (fitting and none), expected=expected, where=_place(fitting))
+            return conclude(name, message, holds=not (fitting and none), expected=expected, where=_find_place(fitting))
         if unclear:
             return replace(unclear[0], name=name)
         if not judged:
@@ -357,11 +359,11 @@ class _Calls:
             return [conclude(name, message, expected=plain(dict(wanted)), actual=use.raw, where=use.where)]
         return check_input(name, use.arguments, wanted, self.scope, where=use.where)
 
-    def _output(self, use: ToolUse, wanted: object) -> list[Assertion]:
+    def _check_output(self, use: ToolUse, wanted: object) -> list[Assertion]:
         """Check what one call returned."""
         return check(f"tools.{self.name}.output", use.output, wanted, self.scope, where=use.where)
 
-    def _error(self, use: ToolUse, wanted: object) -> list[Assertion]:
+    def _check_error(self, use: ToolUse, wanted: object) -> list[Assertion]:
         """Check whether one call failed, and how."""
         name = f"tools.{self.name}.error"
         if use.errored and not isinstance(wanted, bool):
@@ -382,7 +384,7 @@ class _Calls:
         right = [use for use, found in judged if all_hold(found)]
         wrong = [found for _, found in judged if not all_hold(found)]
         if right and (self.one_is_enough or not (wrong or unseen)):
-            return Assertion(name=name, status=Status.PASSED, expected=expected, where=_place(right))
+            return Assertion(name=name, status=Status.PASSED, expected=expected, where=_find_place(right))
         failed = [each for found in wrong for each in found if each.status is Status.FAILED]
         if failed and not (self.one_is_enough and unseen):
             are = "is" if len(wrong) == 1 else "are"
@@ -435,20 +437,20 @@ def _format_uses(uses: Sequence[ToolUse]) -> str:
     return ", ".join(map(_format_use, uses[:_SHOWN])) + more
 
 
-def _results(uses: Sequence[ToolUse]) -> str:
+def _format_results(uses: Sequence[ToolUse]) -> str:
     return ", ".join("no result" if use.output is None else show(use.output, 120) for use in uses[:_SHOWN]) or "none"
 
 
-def _place(uses: Sequence[ToolUse]) -> str:
+def _find_place(uses: Sequence[ToolUse]) -> str:
     return uses[0].where if uses else ""
 
 
 def check_total(wanted: object, step: Observed, scope: VariableScope, *, hosted: bool = False) -> list[Assertion]:
     """Check how many tools were called in all."""
     if step.unread:
-        return [_unread("totalToolCalls", step)]
+        return [_build_unread_error("totalToolCalls", step)]
     uses = [use for use in step.tools if hosted or use.asked_of_agent]
-    found = check_number("totalToolCalls", len(uses), wanted, scope, where=_place(uses))
+    found = check_number("totalToolCalls", len(uses), wanted, scope, where=_find_place(uses))
     seen = f"the calls: {_format_uses(uses)}" if uses else "no tool was called in this step"
     return [
         each if each.status is Status.PASSED else replace(each, message=f"{each.message}; {seen}") for each in found

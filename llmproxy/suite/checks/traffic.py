@@ -31,29 +31,29 @@ def check_usage(
     wanted: Usage, step: Observed, scope: VariableScope, name: str = "usage", where: str = ""
 ) -> list[Assertion]:
     """Check tokens, calls and cost; what is unknown is an error, unless the known part decides."""
-    where = where or _span(step)
+    where = where or _describe_span(step)
     made: list[Assertion] = []
     for key, matcher in wanted.numbers.items():
-        made += _number(f"{name}.{key}", key, matcher, step, scope, estimate=wanted.estimate, where=where)
+        made += _check_usage_number(f"{name}.{key}", key, matcher, step, scope, estimate=wanted.estimate, where=where)
     for number, branch in enumerate(wanted.all_of or ()):
         made += check_usage(branch, step, scope, f"{name}.allOf[{number}]", where)
     if wanted.any_of:
         branches = [
             check_usage(branch, step, scope, f"{name}.anyOf[{n}]", where) for n, branch in enumerate(wanted.any_of)
         ]
-        made.append(_any_of(f"{name}.anyOf", branches, where))
+        made.append(_join_branches(f"{name}.anyOf", branches, where))
     return made
 
 
-def _number(
+def _check_usage_number(
     name: str, key: str, matcher: object, step: Observed, scope: VariableScope, *, estimate: bool, where: str
 ) -> list[Assertion]:
     tokens = step.usage[key]
     if tokens.complete:
-        found = check_number(name, _float(tokens.known), matcher, scope, where=where)
+        found = check_number(name, _to_float(tokens.known), matcher, scope, where=where)
         return [replace(each, evidence="recorded") if step.replayed else each for each in found]
     if tokens.known is not None and isinstance(matcher, Mapping) and matcher.keys() <= {"gt", "gte"}:
-        at_least = check_number(name, _float(tokens.known), matcher, scope, where=where)
+        at_least = check_number(name, _to_float(tokens.known), matcher, scope, where=where)
         if all_hold(at_least):
             return [replace(each, evidence="lower bound") for each in at_least]
     if estimate and (guess := estimate_usage(key, step)) is not None:
@@ -64,14 +64,13 @@ def _number(
 def _explain_unknown(key: str, tokens: Tokens, step: Observed) -> str:
     if step.unrecorded:
         return f"{key} is not known: answers were passed through and not recorded"
+    known = _to_float(tokens.known)
     if key == "callCount":
-        return (
-            f"callCount is not known: an answer broke off, or could not be read (known so far: {_float(tokens.known)})"
-        )
+        return f"callCount is not known: an answer broke off, or could not be read (known so far: {known})"
     if key in {"latencyMs", "firstTokenMs"}:
         return f"{key} is not known: there is no recording of an answer with its times"
     what = "the price of the model is not known" if key == "costUsd" else f"{key} was not reported by the provider"
-    part = "" if tokens.known is None else f" for every call (known so far: {_float(tokens.known)})"
+    part = "" if tokens.known is None else f" for every call (known so far: {known})"
     streams = any(each.exchange is not None and each.exchange.interaction.stream for each in step.seen)
     hint = (
         "; a streamed chat completion reports usage only with stream_options: {include_usage: true}" if streams else ""
@@ -79,7 +78,7 @@ def _explain_unknown(key: str, tokens: Tokens, step: Observed) -> str:
     return f"{what}{part}{hint}"
 
 
-def _any_of(name: str, branches: Sequence[Sequence[Assertion]], where: str) -> Assertion:
+def _join_branches(name: str, branches: Sequence[Sequence[Assertion]], where: str) -> Assertion:
     for number, branch in enumerate(branches):
         if all_hold(branch):
             return Assertion(name=name, status=Status.PASSED, actual=f"branch {number}", where=where)
@@ -92,11 +91,11 @@ def _any_of(name: str, branches: Sequence[Sequence[Assertion]], where: str) -> A
     return Assertion(name=name, status=status, message=f"no branch holds: {told}", where=where)
 
 
-def _float(value: int | Decimal | None) -> Any:  # noqa: ANN401 - a number
+def _to_float(value: int | Decimal | None) -> Any:  # noqa: ANN401 - a number
     return float(value) if isinstance(value, Decimal) else value
 
 
-def _span(step: Observed) -> str:
+def _describe_span(step: Observed) -> str:
     ids = step.interactions
     return RecordedAt(*dict.fromkeys((ids[0], ids[-1]))) if ids else ""
 
@@ -114,14 +113,14 @@ def read_processing(answers: Iterable[object]) -> dict[str, ProcessingFinding]:
         tree = as_dict(tree.get("processors")) or tree
         for name in _NAMES:
             if name in tree:
-                said = _finding(name, tree[name])
+                said = _read_finding(name, tree[name])
                 before = found.get(name)
                 if before is None or before.activated is not True:
                     found[name] = said
     return found
 
 
-def _finding(name: str, said: object) -> ProcessingFinding:
+def _read_finding(name: str, said: object) -> ProcessingFinding:
     part: Mapping[str, Any] = {"activated": said} if isinstance(said, bool) else as_dict(said)
     activated = part.get("activated")
     if not isinstance(activated, bool):
@@ -189,17 +188,19 @@ class _Check:
     def check(self) -> list[Assertion]:
         """Check whether it was at work, then what it did."""
         wanted = self.wanted.activated
-        made = [self._check_activated(wanted is not False)] if wanted is not None or self._details() else []
+        made = [self._check_activated(wanted is not False)] if wanted is not None or self._list_details() else []
         if self.finding.activated is True and made and made[0].status is not Status.ENVIRONMENT_ERROR:
-            for key, matcher in self._details().items():
-                made += self._detail(key, matcher)
-        elif self._details():
+            for key, matcher in self._list_details().items():
+                made += self._check_detail(key, matcher)
+        elif self._list_details():
             reason = self.finding.reason or f"the {self.name} was not at work in this step"
             status = Status.FAILED if self.finding.activated is False else Status.ENVIRONMENT_ERROR
-            made += [Assertion(name=f"{self.path}.{key}", status=status, message=reason) for key in self._details()]
+            made += [
+                Assertion(name=f"{self.path}.{key}", status=status, message=reason) for key in self._list_details()
+            ]
         return made
 
-    def _details(self) -> dict[str, object]:
+    def _list_details(self) -> dict[str, object]:
         fields = type(self.wanted).model_fields
         return {
             field.alias or name: getattr(self.wanted, name)
@@ -227,7 +228,7 @@ class _Check:
         was = "was not at work" if wanted else "was at work"
         return replace(made, status=Status.FAILED, message=f"the {self.name} {was} in this step: {finding.reason}")
 
-    def _detail(self, key: str, matcher: object) -> list[Assertion]:
+    def _check_detail(self, key: str, matcher: object) -> list[Assertion]:
         name, finding = f"{self.path}.{key}", self.finding
         if key in _COUNTS:
             value = finding.values.get(key)
@@ -236,9 +237,9 @@ class _Check:
             return [replace(each, evidence=finding.evidence) for each in found]
         words = matcher if isinstance(matcher, Sequence) and not isinstance(matcher, str) else [matcher]
         wanted = key == "summaryContains"
-        return [self._summary(name, str(self.scope.resolve(word)), wanted=wanted) for word in words]
+        return [self._check_summary(name, str(self.scope.resolve(word)), wanted=wanted) for word in words]
 
-    def _summary(self, name: str, word: str, *, wanted: bool) -> Assertion:
+    def _check_summary(self, name: str, word: str, *, wanted: bool) -> Assertion:
         finding = self.finding
         about: dict[str, Any] = {"expected": word, "where": finding.where, "evidence": finding.evidence}
         if not finding.summaries:
@@ -288,7 +289,7 @@ def evaluate_traffic(
             reason += (
                 f"; {strays} calls arrived that belong to no run (they were made while the agent did not have its turn)"
             )
-        return build_unseen(_names(step), reason), measured
+        return build_unseen(_list_assertions(step), reason), measured
     made: list[Assertion] = []
     toolless = why_toolless(step, measured)
     if toolless:
@@ -332,7 +333,7 @@ def _is_below(name: str, wrong: Sequence[str]) -> bool:
     return any(name == each or name.startswith(f"{each}.") for each in wrong)
 
 
-def _names(step: Talk) -> list[str]:
+def _list_assertions(step: Talk) -> list[str]:
     names = [f"tools.{name}" for name in step.tools or ()]
     names += [f"serverTools.{name}" for name in step.server_tools or ()]
     return names + [key for key in step.about_wire if key not in ("tools", "serverTools")]

@@ -41,10 +41,10 @@ def eq(operand: object, seen: SeenValue) -> Match:
         if folded[0] == folded[1]:
             return Match(MatchOutcome.HOLDS)
     outcome = MatchOutcome.MISTYPED if is_mistyped(actual, operand) else MatchOutcome.FAILS
-    return Match(outcome, f"expected {show(operand)}, found {show(actual)}{_nearly(operand, actual)}")
+    return Match(outcome, f"expected {show(operand)}, found {show(actual)}{_describe_near_miss(operand, actual)}")
 
 
-def _nearly(operand: object, actual: object) -> str:
+def _describe_near_miss(operand: object, actual: object) -> str:
     """Describe how two unequal values are alike, where that is easily overlooked."""
     left, right = plain(operand), plain(actual)
     if isinstance(left, str) and isinstance(right, str):
@@ -64,7 +64,7 @@ def _nearly(operand: object, actual: object) -> str:
     return ""
 
 
-def _reference(operand: object) -> str:
+def _object_to_reference(operand: object) -> str:
     good = isinstance(operand, str) and is_reference(operand)
     return "" if good else f" takes a reference such as $name.field, not {show(operand)}"
 
@@ -73,7 +73,7 @@ def _reference(operand: object) -> str:
     "ref",
     schema={"type": "string", "pattern": r"^\$"},
     help="equal to a captured value, `$name.field`; numbers and ids also as text",
-    objection=_reference,
+    objection=_object_to_reference,
 )
 def ref(operand: object, seen: SeenValue) -> Match:
     """Compare with what a name stands for (`operand` is that already); say so if only the texts are equal."""
@@ -88,7 +88,8 @@ def ref(operand: object, seen: SeenValue) -> Match:
             note=f"equal as text only: {kind(seen.actual)} {show(seen.actual)} and {kind(operand)} {show(operand)}",
         )
     return Match(
-        MatchOutcome.FAILS, f"expected {show(operand)}, found {show(seen.actual)}{_nearly(operand, seen.actual)}"
+        MatchOutcome.FAILS,
+        f"expected {show(operand)}, found {show(seen.actual)}{_describe_near_miss(operand, seen.actual)}",
     )
 
 
@@ -117,7 +118,7 @@ _ORDER: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 }
 
 
-def _limit(operand: object) -> str:
+def _object_to_limit(operand: object) -> str:
     number = isinstance(operand, Number) and not isinstance(operand, bool)
     if number or is_reference(operand) or instant(operand) is not None:
         return ""
@@ -127,11 +128,11 @@ def _limit(operand: object) -> str:
 def _add_order(name: str) -> None:
     words, holds = _ORDER[name]
 
-    @matcher(name, schema=_LIMIT, help=f"a number or a date that is {words} this", objection=_limit)
+    @matcher(name, schema=_LIMIT, help=f"a number or a date that is {words} this", objection=_object_to_limit)
     def compare(operand: object, seen: SeenValue) -> Match:
         actual = seen.actual
         moments = instant(actual), instant(operand)
-        if objection := _limit(operand):
+        if objection := _object_to_limit(operand):
             return Match(MatchOutcome.UNCLEAR, f"`{name}`{objection}")
         if moments[0] is not None and moments[1] is not None:
             return Match.of(holds(*moments), f"expected {words} {show(operand)}, found {show(actual)}")
@@ -162,7 +163,7 @@ def _refuse_empty(what: str) -> Callable[[object], str]:
 def is_in(operand: list[object], seen: SeenValue) -> Match:
     if any(same(seen.actual, each) for each in operand):
         return Match(MatchOutcome.HOLDS)
-    nearly = next((_nearly(each, seen.actual) for each in operand if is_mistyped(seen.actual, each)), "")
+    nearly = next((_describe_near_miss(each, seen.actual) for each in operand if is_mistyped(seen.actual, each)), "")
     outcome = MatchOutcome.MISTYPED if nearly else MatchOutcome.FAILS
     return Match(outcome, f"expected one of {show(operand)}, found {show(seen.actual)}{nearly}")
 
@@ -188,7 +189,7 @@ def parse_json(actual: object) -> object:
         raise ValueError("it is nested too deeply") from error
 
 
-def _plain_json(operand: object) -> str:
+def _object_to_inner_matcher(operand: object) -> str:
     """Object to a matcher inside: it would be compared as it stands, and so differ from everything."""
     inside = [*operand.values()] if isinstance(operand, Mapping) else operand if isinstance(operand, list) else []
     for each in inside:
@@ -197,12 +198,17 @@ def _plain_json(operand: object) -> str:
                 f" takes a value as it stands, so {show(each)} in it is no matcher: write a JSON Schema (`jsonSchema`; "
                 f"that very value is {{const: ...}})"
             )
-        if deeper := _plain_json(each):
+        if deeper := _object_to_inner_matcher(each):
             return deeper
     return ""
 
 
-@matcher("json", schema=_JSON, help="JSON that is equal to this value; a text is parsed first", objection=_plain_json)
+@matcher(
+    "json",
+    schema=_JSON,
+    help="JSON that is equal to this value; a text is parsed first",
+    objection=_object_to_inner_matcher,
+)
 def is_json(operand: object, seen: SeenValue) -> Match:
     try:
         return eq(operand, SeenValue(parse_json(seen.actual), seen.scope))

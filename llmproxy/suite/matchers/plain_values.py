@@ -71,7 +71,7 @@ def same(left: object, right: object) -> bool:
         texts = isinstance(left, (str, UUID)) and isinstance(right, (str, UUID))
         return texts and str(left).lower() == str(right).lower()
     if isinstance(left, Decimal) or isinstance(right, Decimal):
-        return _number(left) and _number(right) and _decimal(left) == _decimal(right)
+        return _is_number(left) and _is_number(right) and _to_decimal(left) == _to_decimal(right)
     left, right = plain(left), plain(right)
     left, right = (None if left is ABSENT else left), (None if right is ABSENT else right)
     if isinstance(left, bool) or isinstance(right, bool):
@@ -82,7 +82,9 @@ def same(left: object, right: object) -> bool:
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, str) and isinstance(right, str):
         return compose_accents(left) == compose_accents(right)
-    return type(left) is type(right) and left == right if not (_number(left) and _number(right)) else left == right
+    return (
+        type(left) is type(right) and left == right if not (_is_number(left) and _is_number(right)) else left == right
+    )
 
 
 def compose_accents(text: str) -> str:
@@ -93,10 +95,10 @@ def compose_accents(text: str) -> str:
 def is_mistyped(left: object, right: object) -> bool:
     """Return whether two values differ in nothing but their kind: 5 and "5", 1 and true, "true" and true."""
     left, right = plain(left), plain(right)
-    return kind(left) != kind(right) and bool(_spellings(left) & _spellings(right))
+    return kind(left) != kind(right) and bool(_list_spellings(left) & _list_spellings(right))
 
 
-def _spellings(value: object) -> set[str]:
+def _list_spellings(value: object) -> set[str]:
     """Return how a value may be written where kinds are mixed up; nothing for what is no single value."""
     if isinstance(value, bool):
         return {str(value).casefold(), str(int(value))}
@@ -105,11 +107,11 @@ def _spellings(value: object) -> set[str]:
     return {value.strip().casefold()} if isinstance(value, str) else set()
 
 
-def _number(value: object) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, Number) and not isinstance(value, bool)
 
 
-def _decimal(value: object) -> Decimal:
+def _to_decimal(value: object) -> Decimal:
     return value if isinstance(value, Decimal) else Decimal(repr(value))
 
 

@@ -27,6 +27,7 @@ from llmproxy.suite.matchers.variables import StepError
 
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?"
 """Of a host's name."""
+_DURATION = r"P(?=.)(\d+W|(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?)"
 _SILENT = frozenset(
     {"$schema", "$id", "$comment", "$defs", "definitions", "$anchor", "title", "description", "default", "examples",
      "$vocabulary", "$dynamicAnchor", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType",
@@ -43,53 +44,53 @@ _STEPS = 500_000
 """Rules of a schema that are held against parts of one value, some seconds; definitions that double need any number."""
 
 
-def _check(text: str, rule: str) -> str:
+def _require_match(text: str, rule: str) -> str:
     if not re.fullmatch(rule, text):
         raise ValueError(text)
     return text
 
 
-def _moment(text: str) -> None:
+def _check_moment(text: str) -> None:
     if "T" not in text.upper() or instant(text.upper()) is None:
         raise ValueError(text)
-    _check(text[-6:], r".*([Zz]|[+-]\d\d:\d\d)")
+    _require_match(text[-6:], r".*([Zz]|[+-]\d\d:\d\d)")
 
 
-def _uri(text: str) -> None:
-    _check(text, r"[A-Za-z][A-Za-z0-9+.\-]*:[^\s<>\"{}|\\^`]+")
+def _check_uri(text: str) -> None:
+    _require_match(text, r"[A-Za-z][A-Za-z0-9+.\-]*:[^\s<>\"{}|\\^`]+")
     urlsplit(text)
 
 
 _FORMATS: dict[str, Callable[[str], object]] = {
-    "date": lambda text: (_check(text, r"\d{4}-\d\d-\d\d"), date.fromisoformat(text)),
-    "date-time": _moment,
-    "time": lambda text: (_check(text, r"\d\d:\d\d:\d\d.*([Zz]|[+-]\d\d:\d\d)"), time.fromisoformat(text)),
-    "duration": lambda text: _check(text, r"P(?=.)(\d+W|(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?)"),
-    "email": lambda text: _check(text, r"[^@\s]+@[^@\s]+"),
-    "hostname": lambda text: _check(text, rf"(?!.{{254}}){_LABEL}(\.{_LABEL})*"),
+    "date": lambda text: (_require_match(text, r"\d{4}-\d\d-\d\d"), date.fromisoformat(text)),
+    "date-time": _check_moment,
+    "time": lambda text: (_require_match(text, r"\d\d:\d\d:\d\d.*([Zz]|[+-]\d\d:\d\d)"), time.fromisoformat(text)),
+    "duration": lambda text: _require_match(text, _DURATION),
+    "email": lambda text: _require_match(text, r"[^@\s]+@[^@\s]+"),
+    "hostname": lambda text: _require_match(text, rf"(?!.{{254}}){_LABEL}(\.{_LABEL})*"),
     "ipv4": IPv4Address,
     "ipv6": IPv6Address,
-    "uri": _uri,
-    "uuid": lambda text: (_check(text, r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"), UUID(text)),
+    "uri": _check_uri,
+    "uuid": lambda text: (_require_match(text, r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"), UUID(text)),
     "regex": compile_pattern,
 }  # fmt: skip
 """Formats that are checked: each raises ValueError or StepError for a text that is none."""
 
 
-def _validator(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401 (a class of jsonschema)
+def _choose_validator(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401 (a class of jsonschema)
     import jsonschema
 
     return jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
 
 
-def _schema(operand: object) -> str:
+def _object_to_schema(operand: object) -> str:
     if not isinstance(operand, dict):
         return f" takes a JSON Schema, not {kind(operand)}"
     import jsonschema
 
     if not isinstance(dialect := operand.get("$schema", ""), str):
         return f": this is no JSON Schema: at $.$schema {show(dialect, 100)} is not of type 'string'"
-    base = _validator(operand)
+    base = _choose_validator(operand)
     try:
         base.check_schema(operand)
     except jsonschema.SchemaError as error:
@@ -134,7 +135,7 @@ class _Names:
     """
 
     def __init__(self, value: object) -> None:
-        self.names = dict.fromkeys(_names(value))
+        self.names = dict.fromkeys(_find_names(value))
         self.written: dict[str, str] = {}
         """What stands in the place of a pattern -> the pattern."""
 
@@ -165,7 +166,7 @@ class _Names:
         return message
 
 
-def _names(value: object) -> Iterator[str]:
+def _find_names(value: object) -> Iterator[str]:
     left = [value]
     while left:
         each = left.pop()
@@ -196,7 +197,7 @@ def _limit_rules(rules: Mapping[str, Any], most: int) -> dict[str, Any]:
 
 
 @cache
-def _formats() -> Any:  # noqa: ANN401 (a checker of jsonschema)
+def _build_format_checker() -> Any:  # noqa: ANN401 (a checker of jsonschema)
     import jsonschema
 
     def check(rule: Callable[[str], object]) -> Callable[[object], bool]:
@@ -212,7 +213,7 @@ def _formats() -> Any:  # noqa: ANN401 (a checker of jsonschema)
     "jsonSchema",
     schema={"type": "object"},
     help="JSON that keeps to this JSON Schema; a text is parsed first",
-    objection=_schema,
+    objection=_object_to_schema,
     raw=True,
 )
 def json_schema(operand: dict[str, Any], seen: SeenValue) -> Match:
@@ -234,9 +235,9 @@ def json_schema(operand: dict[str, Any], seen: SeenValue) -> Match:
             yield jsonschema.ValidationError(f"{show(instance)} does not match {wanted!r}")
 
     extend: Any = jsonschema.validators.extend
-    base, names = _validator(operand), _Names(value)
+    base, names = _choose_validator(operand), _Names(value)
     made = extend(base, _limit_rules({**base.VALIDATORS, "pattern": pattern}, _STEPS))
-    checker = made(names.schema(operand), registry=Registry(), format_checker=_formats())
+    checker = made(names.schema(operand), registry=Registry(), format_checker=_build_format_checker())
     errors = sorted(checker.iter_errors(value), key=lambda error: error.json_path)
     told = [f"at {error.json_path}: {names.in_own_words(error.message):.200}" for error in errors[:5]]
     return Match.of(not errors, "; ".join(told))

@@ -73,7 +73,7 @@ def check(name: str, actual: object, matcher: object, scope: VariableScope, *, w
     """
     if not isinstance(matcher, Mapping):
         return [
-            _assertion(
+            _build_assertion(
                 name, matcher, actual, one(by_value(matcher, scope), matcher, SeenValue(actual, scope)), scope, where
             )
         ]
@@ -81,9 +81,10 @@ def check(name: str, actual: object, matcher: object, scope: VariableScope, *, w
     seen = SeenValue(actual, scope, beside)
     keys = [key for key in matcher if key not in MODIFIERS]
     if not keys:
-        return [_assertion(name, matcher, actual, judge(matcher, seen), scope, where)]
+        return [_build_assertion(name, matcher, actual, judge(matcher, seen), scope, where)]
     return [
-        _assertion(f"{name}.{key}", matcher[key], actual, one(key, matcher[key], seen), scope, where) for key in keys
+        _build_assertion(f"{name}.{key}", matcher[key], actual, one(key, matcher[key], seen), scope, where)
+        for key in keys
     ]
 
 
@@ -99,7 +100,9 @@ def check_number(
     return check(name, number, wanted, scope, where=where)
 
 
-def _assertion(name: str, operand: object, actual: object, found: Match, scope: VariableScope, where: str) -> Assertion:
+def _build_assertion(
+    name: str, operand: object, actual: object, found: Match, scope: VariableScope, where: str
+) -> Assertion:
     try:
         expected = plain(scope.resolve(operand))
     except StepError:
@@ -224,12 +227,12 @@ def examine_number(wanted: object, problems: Problems, at: YamlPlace | None) -> 
             if key not in COMPARISONS:
                 place = place_of(wanted, key, key=True) or at
                 problems.add(place, f"unknown key `{key}`", suggest(str(key), COMPARISONS))
-            elif not _countable(value, whole_number=False):
+            elif not _is_countable(value, whole_number=False):
                 problems.add(
                     place_of(wanted, key) or at,
                     f"`{key}` takes a number that is not negative, not {kind(value)} {show(value)}",
                 )
-    elif not _countable(wanted, whole_number=True):
+    elif not _is_countable(wanted, whole_number=True):
         hint = "mind the quotes" if isinstance(wanted, str) and wanted.isdecimal() else "write 1, or {gte: 1, lte: 3}"
         said = f"takes a whole number or {{gt, gte, lt, lte, eq}}, not {kind(wanted)} {show(wanted)}"
         problems.add(at, said, hint, WRONG_KIND)
@@ -255,7 +258,7 @@ def may_be_zero(wanted: object) -> bool:
     return wanted == 0 and not isinstance(wanted, bool)
 
 
-def _countable(value: object, *, whole_number: bool) -> bool:
+def _is_countable(value: object, *, whole_number: bool) -> bool:
     if is_reference(value):
         return True
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -34,7 +34,7 @@ def _as_list(operand: object) -> list[Any]:
     return operand if isinstance(operand, list) else [operand]
 
 
-def _words(operand: object) -> str:
+def _object_to_words(operand: object) -> str:
     """Object to what cannot be looked for; an empty text is in every text, so it would assert nothing."""
     if isinstance(operand, list) and not operand:
         return ": an empty list asserts nothing"
@@ -62,7 +62,7 @@ def _contains_part(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:
     return any(same(each, word) for each in actual)
 
 
-def _hint(actual: object, word: object, *, ignore_case: bool) -> str:
+def _describe_near_text(actual: object, word: object, *, ignore_case: bool) -> str:
     """Describe where a missing text almost is."""
     if not isinstance(actual, str) or not isinstance(word, str):
         return ""
@@ -80,7 +80,7 @@ def _is_nothing(seen: SeenValue) -> bool:
     return seen.actual is None or seen.actual is ABSENT
 
 
-def _none(seen: SeenValue) -> str:
+def _name_nothing(seen: SeenValue) -> str:
     return "null" if seen.actual is None else "no value"
 
 
@@ -88,7 +88,7 @@ def _look_for(name: str, operand: object, seen: SeenValue) -> Match:
     """Look for words in a value; where there is no value there are none."""
     if _is_nothing(seen):
         which = "one of " if name == "containsAny" else ""
-        message = f"expected {which}{show(operand)} in it, and there is {_none(seen)}"
+        message = f"expected {which}{show(operand)} in it, and there is {_name_nothing(seen)}"
         return Match.of(name == "notContains", message)
     actual = plain(seen.actual)
     if not isinstance(actual, (str, list, Mapping)):
@@ -102,7 +102,7 @@ def _look_for(name: str, operand: object, seen: SeenValue) -> Match:
             why = "an empty text is in every text" if word == "" else f"cannot look for {kind(word)} in a text"
             return Match(MatchOutcome.UNCLEAR, f"`{name}`: {why}")
         (present if has else missing).append(word)
-    hints = [_hint(actual, word, ignore_case=seen.ignore_case) for word in missing]
+    hints = [_describe_near_text(actual, word, ignore_case=seen.ignore_case) for word in missing]
     told = ", ".join(f"{show(word)} is not in it{hint}" for word, hint in zip(missing, hints, strict=True))
     holds, message = {
         "contains": (not missing, told),
@@ -118,7 +118,7 @@ _LOOKING = {
     "notContains": "the opposite of contains; of a list: none of them",
 }
 for _name, _help in _LOOKING.items():
-    matcher(_name, schema=_WORDS, help=_help, objection=_words)(partial(_look_for, _name))
+    matcher(_name, schema=_WORDS, help=_help, objection=_object_to_words)(partial(_look_for, _name))
 
 
 # -- patterns
@@ -162,7 +162,7 @@ _CLASSES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
 _NAME_IN_PATTERN = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_][^}]*\})")
 
 
-def _pattern(operand: object) -> str:
+def _object_to_pattern(operand: object) -> str:
     if operand == []:
         return ": an empty list asserts nothing"
     for each in _as_list(operand):
@@ -189,14 +189,16 @@ def _pattern(operand: object) -> str:
     "regex",
     schema=_PATTERNS,
     help="the pattern is found anywhere in it (write ^ and $ to mean the whole); of a list: all. No $names inside",
-    objection=_pattern,
+    objection=_object_to_pattern,
     raw=True,
 )
 def regex(operand: object, seen: SeenValue) -> Match:
     """Find all of the patterns; numbers are looked at as text."""
     actual = plain(seen.actual)
     if _is_nothing(seen):
-        return Match(MatchOutcome.FAILS, f"expected a text that matches {show(operand)}, and there is {_none(seen)}")
+        return Match(
+            MatchOutcome.FAILS, f"expected a text that matches {show(operand)}, and there is {_name_nothing(seen)}"
+        )
     if isinstance(actual, (bool, list, Mapping)):
         return Match(MatchOutcome.UNFIT, f"`regex` looks into a text, and the value is {kind(actual)}: {show(actual)}")
     flags = str(seen.modifiers.get("flags", "")) + ("i" if seen.ignore_case else "")

@@ -75,12 +75,12 @@ class Reference:
 def references(text: str) -> Iterator[Reference]:
     for found in _TOKEN.finditer(text):
         if found[0] != "$$":
-            yield _reference(found)
+            yield _build_reference(found)
 
 
 def parse_ref(text: object) -> Reference | None:
     found = _TOKEN.fullmatch(text) if isinstance(text, str) else None
-    return None if found is None or found[0] == "$$" else _reference(found)
+    return None if found is None or found[0] == "$$" else _build_reference(found)
 
 
 def bare_name(text: str) -> str:
@@ -88,18 +88,18 @@ def bare_name(text: str) -> str:
     return text.removeprefix("$")
 
 
-def _reference(found: re.Match[str]) -> Reference:
+def _build_reference(found: re.Match[str]) -> Reference:
     place = (found[0], found.start(), found.end())
     if found["braced"] is None:
-        return Reference(*place, name=found["name"], path=_steps(found["path"]))
+        return Reference(*place, name=found["name"], path=_parse_path(found["path"]))
     if env := _ENV.fullmatch(found["braced"]):
         return Reference(*place, env=env[1], braced=True)
     if inside := _INSIDE.fullmatch(found["braced"]):
-        return Reference(*place, name=inside["name"], path=_steps(inside["path"]), braced=True)
+        return Reference(*place, name=inside["name"], path=_parse_path(inside["path"]), braced=True)
     return Reference(*place, braced=True)
 
 
-def _steps(path: str) -> tuple[str | int, ...]:
+def _parse_path(path: str) -> tuple[str | int, ...]:
     return tuple(step[1] or int(step[2]) for step in _STEP.finditer(path))
 
 
@@ -205,7 +205,7 @@ class VariableScope:
                 )
             return self._env[found.env]
         if found.name not in self._values:
-            raise self._missing(found)
+            raise self._build_missing_error(found)
         value = self._values[found.name]
         if isinstance(value, _Row):
             path = found.path or (value.primary,)
@@ -220,7 +220,7 @@ class VariableScope:
         def write_value(found: re.Match[str]) -> str:
             if found[0] == "$$":
                 return "$"
-            reference = _reference(found)
+            reference = _build_reference(found)
             return _write_value(self.lookup(reference)) if self.is_reference(reference) else found[0]
 
         return _TOKEN.sub(write_value, text)
@@ -245,7 +245,7 @@ class VariableScope:
             return [self.resolve(each) for each in value]
         return value
 
-    def _missing(self, found: Reference) -> StepError:
+    def _build_missing_error(self, found: Reference) -> StepError:
         if found.name in self._declared:
             return StepError(
                 f"{found.text}: ${found.name} has no value yet", hint="the step that captures it has not run"

@@ -74,7 +74,7 @@ def with_cells(raw: Map, problems: Problems) -> Map:
     if matrix is None:
         return raw
     at = place_of(raw, "matrix", key=True) or raw.place
-    axes = _axes(matrix, problems)
+    axes = _read_axes(matrix, problems)
     sets = raw.get("parametrize")
     known = (
         [Map(at)]
@@ -107,7 +107,7 @@ def with_cells(raw: Map, problems: Problems) -> Map:
             )
             return _named_only(raw, matrix, known)
         for chosen in itertools.product(*(range(len(values)) for values in names)):
-            cells.put(_cell(given, name_of_set, axes, names, chosen), given.place)
+            cells.put(_build_cell(given, name_of_set, axes, names, chosen), given.place)
     made.put("parametrize", cells, at, at)
     return made
 
@@ -126,7 +126,7 @@ def _named_only(raw: Map, matrix: object, known: Sequence[Map]) -> Map:
     return made
 
 
-def _cell(
+def _build_cell(
     given: Map, own: str, axes: Sequence[tuple[str, List]], names: Sequence[Sequence[str]], chosen: Sequence[int]
 ) -> Map:
     cell = given.twin()
@@ -137,7 +137,7 @@ def _cell(
     return cell
 
 
-def _axes(matrix: object, problems: Problems) -> list[tuple[str, List]]:
+def _read_axes(matrix: object, problems: Problems) -> list[tuple[str, List]]:
     if not isinstance(matrix, Map):
         return []  # the schema says so
     found = []
@@ -172,7 +172,7 @@ def with_rows(raw: Map, path: Path, variables: object, problems: Problems, doubt
         place = YamlPlace(show_path(file), error.line, 1) if error.line else at
         problems.add(place, error.problem if error.line else f"{said}: {error.problem}", error.hint)
         found = []
-    for each in [_map(row, file) for row in found] or [_every_name(made, at)]:
+    for each in [_build_map(row, file) for row in found] or [_every_name(made, at)]:
         rows.put(each, each.place)
     del made["parametrize"]
     made.put("parametrize", rows, place_of(raw, "parametrize", key=True) or at, at)
@@ -186,11 +186,13 @@ def distinct(sets: list[Map]) -> list[Map]:
     found: dict[object, Map] = {}
     for number, each in enumerate(sets):
         text = "".join(str(value) for value in each.values())
-        found.setdefault(number if "$" in text else tuple((name, _shape(value)) for name, value in each.items()), each)
+        found.setdefault(
+            number if "$" in text else tuple((name, _describe_shape(value)) for name, value in each.items()), each
+        )
     return list(found.values())
 
 
-def _map(row: Row, file: Path) -> Map:
+def _build_map(row: Row, file: Path) -> Map:
     place = YamlPlace(show_path(file), row.line, 1)
     made = Map(place)
     for name, value in row.values.items():
@@ -233,9 +235,9 @@ def _add_doubts(scenario: Mapping[str, Any], row: Row, variables: object, at: Ya
             )
 
 
-def _shape(value: object) -> object:
+def _describe_shape(value: object) -> object:
     if isinstance(value, dict):
-        return tuple((name, _shape(each)) for name, each in value.items())
+        return tuple((name, _describe_shape(each)) for name, each in value.items())
     if isinstance(value, list):
-        return tuple(map(_shape, value))
+        return tuple(map(_describe_shape, value))
     return type(value)

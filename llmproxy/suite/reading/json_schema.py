@@ -51,7 +51,7 @@ def schema() -> dict[str, Any]:
     definitions.pop("NoStep", None)
     definitions.update(_build_shared())
     for node in definitions.values():
-        _simplify(node)
+        _simplify_node(node)
     return {
         "$schema": _DRAFT,
         "title": "llmproxy suite",
@@ -119,11 +119,11 @@ def _link_shared(node: Any) -> Any:  # noqa: ANN401 (JSON)
     return [_link_shared(each) for each in node] if isinstance(node, list) else node
 
 
-def _simplify(node: Any) -> None:  # noqa: ANN401 - JSON
+def _simplify_node(node: Any) -> None:  # noqa: ANN401 - JSON
     """Drop titles that repeat the key, nulls that YAML does not need, and the branch that stands for no step at all."""
     if isinstance(node, list):
         for each in node:
-            _simplify(each)
+            _simplify_node(each)
     if not isinstance(node, dict):
         return
     if isinstance(said := node.get("description"), str):
@@ -140,4 +140,4 @@ def _simplify(node: Any) -> None:  # noqa: ANN401 - JSON
             else:
                 node["anyOf"] = branches
     for value in list(node.values()):
-        _simplify(value)
+        _simplify_node(value)

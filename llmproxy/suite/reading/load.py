@@ -34,7 +34,7 @@ _NOT_TOOLS = frozenset({*ToolExpect.known_keys(), *COMPARISONS})
 
 def doubtful(scenario: Map, doubts: Problems) -> None:
     steps = list_maps(scenario.get("steps"))
-    if steps and not any(_asserts(step) for step in steps) and "usage" not in scenario:
+    if steps and not any(_has_assertions(step) for step in steps) and "usage" not in scenario:
         doubts.add(
             place_of(scenario, "steps", key=True), "nothing is asserted: the scenario passes whatever the agent answers"
         )
@@ -51,14 +51,14 @@ def doubtful(scenario: Map, doubts: Problems) -> None:
         for created in list_maps(step.get("created")):
             if "as" in created and created.get("count", 1) != 1:
                 doubts.add(place_of(created, "as"), "`as` names one row, and `count` may be another number")
-    for node, place in _nodes(scenario, scenario.place):
-        _range(node, place, doubts)
+    for node, place in _walk_maps(scenario, scenario.place):
+        _check_range(node, place, doubts)
     sets = scenario.get("parametrize")
     if isinstance(sets, list) and len({frozenset(each) - {"id"} for each in sets if isinstance(each, Map)}) > 1:
         doubts.add(place_of(scenario, "parametrize", key=True), "the sets of `parametrize` do not have the same names")
 
 
-def _asserts(step: Mapping[str, Any]) -> bool:
+def _has_assertions(step: Mapping[str, Any]) -> bool:
     talks = "chat" in step or "simulate" in step
     if not talks:
         return any(key in step for key in ("verify", "judge")) or (
@@ -76,17 +76,17 @@ def _find_captured(scenario: Map) -> Iterator[tuple[str, YamlPlace | None]]:
                 yield item["as"], place_of(item, "as")
 
 
-def _nodes(value: object, place: YamlPlace | None) -> Iterator[tuple[Map, YamlPlace | None]]:
+def _walk_maps(value: object, place: YamlPlace | None) -> Iterator[tuple[Map, YamlPlace | None]]:
     if isinstance(value, Map):
         yield value, value.place
         for each in value.values():
-            yield from _nodes(each, place)
+            yield from _walk_maps(each, place)
     elif isinstance(value, list):
         for each in value:
-            yield from _nodes(each, place)
+            yield from _walk_maps(each, place)
 
 
-def _range(node: Map, place: YamlPlace | None, doubts: Problems) -> None:
+def _check_range(node: Map, place: YamlPlace | None, doubts: Problems) -> None:
     """Doubt comparisons that no number satisfies."""
     numbers = {key: node[key] for key in ("gt", "gte", "lt", "lte") if isinstance(node.get(key), (int, float))}
     low = max((numbers[key] for key in ("gt", "gte") if key in numbers), default=None)
@@ -315,13 +315,13 @@ class Loader:
             if sets:
                 self.unique(name, at)
             values = {**base, **without_id(parameters)}
-            title, about = (_static(text, values, name) for text in (scenario.title, scenario.description or ""))
+            title, about = (_write_title(text, values, name) for text in (scenario.title, scenario.description or ""))
             if sets and title == scenario.title:
                 title = f"{title} [{suffixes[i]}]"
             self.cases.append(SuiteCase(name, scenario, suite, path, folder, values, names, title, about))
 
 
-def _static(text: str, values: Mapping[str, object], name: str) -> str:
+def _write_title(text: str, values: Mapping[str, object], name: str) -> str:
     """Write a title with the variables that are known before anything runs; as it stands if they are not."""
     try:
         return VariableScope({"scenarioId": name, **values}, env={}).interpolate(text)

@@ -39,7 +39,7 @@ def find_files(paths: Iterable[str | Path], problems: Problems) -> list[Path]:
     for given in paths:
         path = Path(given)
         if path.is_dir():
-            inside = list(_suites(path))
+            inside = list(_find_suites(path))
             if not inside:
                 called = f"suites are called {', '.join(SUITES)}; `llmproxy test --init` writes a first one"
                 problems.add(None, f"{given}: no suite in this folder", called)
@@ -72,7 +72,7 @@ def _expand_pattern(pattern: str) -> list[Path]:
     return [Path(each) for each in sorted(glob.glob(pattern, recursive=True)) if Path(each).is_file()]  # noqa: PTH207 - `Path.glob` takes no absolute pattern
 
 
-def _suites(folder: Path) -> Iterator[Path]:
+def _find_suites(folder: Path) -> Iterator[Path]:
     for root, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _PASSED_OVER)
         yield from (Path(root, name) for name in sorted(files) if any(Path(name).match(pattern) for pattern in SUITES))
@@ -115,14 +115,14 @@ def include_parts(
         if other.resolve() in {each.resolve() for each in (*chain, path)} or len(chain) > _DEEPEST:
             problems.add(at, f"{name} includes itself", " -> ".join(show_path(each) for each in (*chain, path, other)))
             continue
-        if (part := _part(other, at, problems)) is None:
+        if (part := _read_part(other, at, problems)) is None:
             continue
         files(other)
-        _merge(made, include_parts(part, other, problems, files, (*chain, path)))
+        _merge_part(made, include_parts(part, other, problems, files, (*chain, path)))
     return made
 
 
-def _part(path: Path, at: YamlPlace | None, problems: Problems) -> Map | None:
+def _read_part(path: Path, at: YamlPlace | None, problems: Problems) -> Map | None:
     if not path.is_file():
         problems.add(at, f"there is no file {show_path(path)} to include")
         return None
@@ -140,7 +140,7 @@ def _part(path: Path, at: YamlPlace | None, problems: Problems) -> Map | None:
     return documents[0][0]
 
 
-def _merge(suite: Map, part: Map) -> None:
+def _merge_part(suite: Map, part: Map) -> None:
     """Put what the part has and the suite has not into the suite."""
     for key, value in part.items():
         if key == "include" or key not in Part.known_keys():
@@ -179,7 +179,7 @@ def with_defaults(scenario: Map, defaults: Map | None, tags: object) -> Map:
     made = scenario.twin()
     given: Mapping[str, Any] = defaults or {}
     for key in _SCENARIO:
-        _fill(made, key, defaults, key)
+        _fill_key(made, key, defaults, key)
     if isinstance(tags, (list, str)) and tags:
         mine = made.get("tags", [])
         if isinstance(mine, (list, str)):
@@ -188,15 +188,15 @@ def with_defaults(scenario: Map, defaults: Map | None, tags: object) -> Map:
     if isinstance(made.get("steps"), List) and given:
         steps = List(made["steps"].place)
         for i, step in enumerate(made["steps"]):
-            steps.put(_step(step, defaults) if isinstance(step, Map) else step, made["steps"].items_at[i])
+            steps.put(_fill_step(step, defaults) if isinstance(step, Map) else step, made["steps"].items_at[i])
         made["steps"] = steps
     return made
 
 
-def _step(step: Map, defaults: Map | None) -> Map:
+def _fill_step(step: Map, defaults: Map | None) -> Map:
     made = step.twin()
     if "chat" in made or "simulate" in made:
-        _fill(made, "timeout", defaults, "stepTimeout")
+        _fill_key(made, "timeout", defaults, "stepTimeout")
         for key, name in (("response", "ignoreCase"), ("messageProcessing", "minEvidence")):
             inner = made.get(key)
             if isinstance(inner, Map) and (key != "response" or inner.keys() & _TEXTS):
@@ -207,14 +207,14 @@ def _step(step: Map, defaults: Map | None) -> Map:
     if isinstance(made.get("simulate"), Map):
         made["simulate"] = _fill_defaults(made["simulate"], "model", defaults, "simulatorModel")
     if "judge" in made:
-        made["judge"] = _judging(made, defaults)
+        made["judge"] = _fill_judging(made, defaults)
     elif isinstance(made.get("response"), Map) and "judge" in made["response"]:
         made["response"] = made["response"].twin()
-        made["response"]["judge"] = _judging(made["response"], defaults)
+        made["response"]["judge"] = _fill_judging(made["response"], defaults)
     return made
 
 
-def _judging(node: Map, defaults: Map | None) -> object:
+def _fill_judging(node: Map, defaults: Map | None) -> object:
     """Return what a judge is asked, with the suite's model; short forms (a text, a list) are written out."""
     said = node["judge"]
     if isinstance(said, (str, List)) and defaults is not None and "judgeModel" in defaults:
@@ -229,10 +229,10 @@ def _judging(node: Map, defaults: Map | None) -> object:
 
 def _fill_defaults(node: Map, key: str, defaults: Map | None, name: str) -> Map:
     made = node.twin()
-    _fill(made, key, defaults, name)
+    _fill_key(made, key, defaults, name)
     return made
 
 
-def _fill(node: Map, key: str, defaults: Map | None, name: str) -> None:
+def _fill_key(node: Map, key: str, defaults: Map | None, name: str) -> None:
     if defaults is not None and name in defaults and key not in node:
         node.put(key, defaults[name], defaults.keys_at[name], defaults.values_at[name])

@@ -206,7 +206,7 @@ class _CaseRun:
         if isinstance(step, Talk):
             await self._late_calls(context)
         await context.declare()
-        went = await self._step(context, number, step)
+        went = await self._execute_step(context, number, step)
         return None if went or self.run_context.options.keep_going else await self.conclude()
 
     async def conclude(self) -> CaseResult:
@@ -216,10 +216,10 @@ class _CaseRun:
         self._whole_usage(context)
         self._skip_rest("an earlier step did not pass")
         status = next((each for each in _WORST if each in self.progress.statuses), Status.PASSED)
-        self._concluded = self._ran(status)
+        self._concluded = self._build_result(status)
         return self._concluded
 
-    async def _step(self, context: StepContext, index: int, step: StepBase) -> bool:
+    async def _execute_step(self, context: StepContext, index: int, step: StepBase) -> bool:
         """Execute a step; tells whether the run may go on."""
         since = self.run_context.clock()
         told_as = Step(
@@ -234,14 +234,14 @@ class _CaseRun:
         except LLMProxyError as error:
             self.progress.pending.append(
                 (
-                    replace(told_as, ms=self._ms(since)),
+                    replace(told_as, ms=self._elapsed_ms(since)),
                     StepResult(message=describe_error(error), status=fault_of(error, None)),
                 )
             )
             if self.run_context.options.keep_going and isinstance(error, StepError):
                 return False
             raise
-        told_as = replace(told_as, ms=self._ms(since))
+        told_as = replace(told_as, ms=self._elapsed_ms(since))
         if self.progress.pending or (done.again is not None and done.wire):
             self.progress.pending.append((told_as, done))
         else:
@@ -280,7 +280,7 @@ class _CaseRun:
             )
         )
 
-    def _ms(self, since: float) -> float:
+    def _elapsed_ms(self, since: float) -> float:
         return (self.run_context.clock() - since) * 1000
 
     def _whole_usage(self, context: StepContext) -> None:
@@ -333,7 +333,7 @@ class _CaseRun:
         if self._concluded is not None:
             return replace(self._concluded, status=Status.ENVIRONMENT_ERROR, error=error)
         ours = isinstance(error, (LLMProxyError, asyncio.CancelledError, KeyboardInterrupt))
-        return self._ran(fault_of(error, None if ours else AgentRole.JUDGE), error)
+        return self._build_result(fault_of(error, None if ours else AgentRole.JUDGE), error)
 
     def emit_end(self, result: CaseResult, error: BaseException | None) -> CaseResult:
         context, lifecycle = self.context, self.lifecycle
@@ -374,7 +374,7 @@ class _CaseRun:
             latency=latency_of(calls),
         )
 
-    def _ran(self, status: Status, error: BaseException | None = None) -> CaseResult:
+    def _build_result(self, status: Status, error: BaseException | None = None) -> CaseResult:
         status, reason = self._expected_to_fail(status)
         reasons = [reason, *self.progress.reasons] if reason else self.progress.reasons
         return CaseResult(status, error, "\n".join(reasons), xfail=bool(reason))

@@ -49,16 +49,16 @@ async def run_hook(hook: Hook | Teardown, folder: Path, env: Mapping[str, str], 
     try:
         async with asyncio.timeout(limit):
             if hook.python:
-                await _function(hook.python, folder, env, name)
+                await _run_function(hook.python, folder, env, name)
             elif hook.command:
-                await _command(hook.command, folder, env, name)
+                await _run_command(hook.command, folder, env, name)
     except TimeoutError as error:
         raise MachineError(
             f"{name}: the hook did not end within {limit:g} s.", hint="`timeout:` beside it allows more."
         ) from error
 
 
-async def _function(target: str, folder: Path, env: Mapping[str, str], name: str) -> None:
+async def _run_function(target: str, folder: Path, env: Mapping[str, str], name: str) -> None:
     found: Any = load_attribute(target, folder, name)
     if not callable(found):
         raise SuiteError(f"{name}: {target} is no function.")
@@ -81,7 +81,7 @@ def _takes_one(function: Any) -> bool:  # noqa: ANN401 - anything that can be ca
     return False
 
 
-async def _command(command: str | tuple[str, ...], folder: Path, env: Mapping[str, str], name: str) -> None:
+async def _run_command(command: str | tuple[str, ...], folder: Path, env: Mapping[str, str], name: str) -> None:
     words = shlex.split(command) if isinstance(command, str) else list(command)
     try:
         process = await asyncio.create_subprocess_exec(
@@ -153,12 +153,12 @@ class Opening:
             raise SuiteError("faults: this scenario has no proxy, so nothing can be broken on purpose.")
         if not run_context.proxy:
             return None
-        how = self._options() | {"faults": run_context.faults or faults, "mocks": mocks}
+        how = self._build_options() | {"faults": run_context.faults or faults, "mocks": mocks}
         return SessionRequest(
             run_context.proxy, self.cassette, self.sample, how, must_inject=case.scenario.faults is not None
         )
 
-    def _options(self) -> dict[str, Any]:
+    def _build_options(self) -> dict[str, Any]:
         from llmproxy.suite.run.simulate import upstreams_for
 
         run_context = self.run_context
@@ -172,14 +172,14 @@ class Opening:
         if not self.run_context.proxy:
             raise SuiteError(f"{self.case.id}: what was recorded is looked at through a proxy, and there is none.")
         cassette = f"{self.cassette}.rejudge"
-        return SessionRequest(self.run_context.proxy, cassette, self.sample, self._options(), kind=RejudgeSession)
+        return SessionRequest(self.run_context.proxy, cassette, self.sample, self._build_options(), kind=RejudgeSession)
 
     async def open(self, session: RunSession | None, caller: Caller) -> None:
         """Open all but the session. Raises what stands in the way; what was opened by then is to be given back."""
         if self.run_context.recorded is not None:
             await self._open_recorded(self.run_context.recorded, session, caller)
             return
-        run_context, case, scope = self.run_context, self.case, self._scope()
+        run_context, case, scope = self.run_context, self.case, self._get_scope()
         made = await in_thread(run_context.store_for, case)
         cleaner: Cleaner | None = None
         if made is not None:
@@ -225,7 +225,7 @@ class Opening:
         agent = RecordedAgent(run, session, await in_thread(recorded.calls, run, session.control))
         run_context = self.run_context
         looking = RunRows(
-            adapter=None, scope=self._scope(), user=self.user, clock=run_context.clock, sleep=run_context.sleep
+            adapter=None, scope=self._get_scope(), user=self.user, clock=run_context.clock, sleep=run_context.sleep
         )
         context = self._make_context(session, caller, agent, looking)
         context.recorded = agent
@@ -246,7 +246,7 @@ class Opening:
             run_id=self.emitter.about.run_id,
             sample=self.sample,
             options=run_context.options,
-            scope=self._scope(),
+            scope=self._get_scope(),
             entities=Entities(looking, scenario=case.id, sample=self.sample, **rows),
             agent=agent,
             session=session,
@@ -262,7 +262,7 @@ class Opening:
         context.conversations = Conversations(self.cassette, self.sample, context.converse, fresh=fresh)
         return context
 
-    def _scope(self) -> VariableScope:
+    def _get_scope(self) -> VariableScope:
         assert self.scope is not None  # noqa: S101 - a session is asked for first
         return self.scope
 
@@ -327,7 +327,7 @@ async def _run_teardown(context: StepContext, looking: RunRows) -> list[str]:
     for item in context.case.scenario.teardown:
         try:
             if item.delete:
-                await in_thread(_delete, item, context, looking)
+                await in_thread(_delete_rows, item, context, looking)
             else:
                 await run_hook(item, context.case.folder, context.environment(), "teardown")
         except LLMProxyError as error:
@@ -335,7 +335,7 @@ async def _run_teardown(context: StepContext, looking: RunRows) -> list[str]:
     return notes
 
 
-def _delete(item: Teardown, context: StepContext, looking: RunRows) -> None:
+def _delete_rows(item: Teardown, context: StepContext, looking: RunRows) -> None:
     store: StoreAdapter = looking.store
     info = store.describe(item.delete or "")
     if item.id is not None:

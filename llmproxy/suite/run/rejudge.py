@@ -117,7 +117,8 @@ class RecordedRuns:
             return {}
         control.close(control.open(run.cassette, sample=run.sample, mode="replay").name)  # so that it is in the store
         found = {
-            reference_of(line): _call(line) for line in lines_of(self.store, cassette=run.cassette, sample=run.sample)
+            reference_of(line): _build_call(line)
+            for line in lines_of(self.store, cassette=run.cassette, sample=run.sample)
         }
         if gone := wanted - {""} - found.keys():
             raise Unjudgeable(
@@ -131,7 +132,7 @@ class RecordedRuns:
 def read_runs(path: Path, cases: Iterable[str] | None, store: Path) -> RecordedRuns:
     """Read a JSON report of `cases` (None: any). Raises SettingsError: it is none, or it has none of these cases."""
     try:
-        found = {(run.case, run.sample): run for run in (_run(*entry) for entry in read_entries(path))}
+        found = {(run.case, run.sample): run for run in (_build_run(*entry) for entry in read_entries(path))}
     except OSError as error:
         raise SettingsError(f"--rejudge {path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -143,7 +144,7 @@ def read_runs(path: Path, cases: Iterable[str] | None, store: Path) -> RecordedR
     return RecordedRuns(path, found, store)
 
 
-def _run(
+def _build_run(
     started: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], finished: Mapping[str, Any] | None
 ) -> RecordedRun:
     end = finished or {"status": Status.ENVIRONMENT_ERROR.value, "error": "it did not end"}
@@ -181,7 +182,7 @@ def _steps_with_talk(parts: Sequence[Mapping[str, Any]]) -> dict[int, _Talk]:
 # -- what passed -------------------------------------------------------------------------------------------------------
 
 
-def _call(line: Mapping[str, Any]) -> Call:
+def _build_call(line: Mapping[str, Any]) -> Call:
     recorded = line["recorded"]
     given = {name: line.get(name, recorded.get(name)) for name in Call._fields}
     return Call.of(

@@ -94,7 +94,7 @@ def pack_suites(
         cases, [(run_context.agent, root), (run_context.defaults.get("agent"), run_context.defaults_folder)]
     )
     project = [root / "pyproject.toml"] if (root / "pyproject.toml").is_file() else []
-    packed = pack_files([*suites, *agents, *project, *_snapshots(cases), *sent_files(files, root)], root)
+    packed = pack_files([*suites, *agents, *project, *_find_snapshots(cases), *sent_files(files, root)], root)
     live = settings.settings.mode.policy.reaches_network
     said = named(variables, env, live=live, flag="--send-env")
     server = server_of(settings.settings.store)
@@ -102,20 +102,20 @@ def pack_suites(
     return SuiteParcel(
         batch=uuid.uuid4().hex[:12], version=llmproxy.__version__, files=packed,
         cassettes={} if server else cassette_files(folder_of(settings), wanted), server=server.url if server else "",
-        paths=[_relative(path, root) for path in paths], options=replace(run_context.options, shard=None), proxy=proxy,
-        env={**said, **named_variables(packed.values(), env), **{name: env[name] for name in variables}},
+        paths=[_make_relative(path, root) for path in paths], options=replace(run_context.options, shard=None),
+        proxy=proxy, env={**said, **named_variables(packed.values(), env), **{name: env[name] for name in variables}},
         rates=settings.settings.rate if live else {},
         agent=run_context.agent, store=run_context.store, defaults=run_context.defaults,
-        defaults_folder=_relative(run_context.defaults_folder, root),
+        defaults_folder=_make_relative(run_context.defaults_folder, root),
     )  # fmt: skip
 
 
-def _relative(path: str | Path, root: Path) -> str:
+def _make_relative(path: str | Path, root: Path) -> str:
     found = Path(path)
     return found.relative_to(root).as_posix() if found.is_absolute() and found.is_relative_to(root) else str(path)
 
 
-def _snapshots(cases: Sequence[SuiteCase]) -> Iterator[Path]:
+def _find_snapshots(cases: Sequence[SuiteCase]) -> Iterator[Path]:
     for path in dict.fromkeys(case.path for case in cases):
         beside = path.with_name(f"{path.name.removesuffix('.yaml').removesuffix('.suite')}.snapshots.json")
         if beside.is_file():
@@ -215,9 +215,9 @@ class InOrder:
                 self._emit_events(self._runs.pop(place, []))
             self._emit_events([event])
         else:
-            self._take(event)
+            self._take_event(event)
 
-    def _take(self, event: Event) -> None:
+    def _take_event(self, event: Event) -> None:
         if isinstance(event, Started):
             self._place[event.run_id] = (event.scenario, event.sample)
         place = self._place.get(getattr(event, "run_id", ""))

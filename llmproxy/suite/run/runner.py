@@ -171,7 +171,7 @@ class _Batch:
     async def live(self) -> None:
         suites = list({id(job.case.suite): job.case for job in self.jobs}.values())
         if self.run_context.recorded is not None:  # no agent runs, so nothing is made ready for one
-            await self._finish([asyncio.ensure_future(self._run_job(job, Schedule())) for job in self.jobs])
+            await self._finish_tasks([asyncio.ensure_future(self._run_job(job, Schedule())) for job in self.jobs])
             return
         try:
             ready = [each for each in suites if await self._all_hooks(each, "beforeAll")]
@@ -180,13 +180,13 @@ class _Batch:
             lanes = await plan_schedule(self.run_context, (job.case for job in jobs))
             if lanes.why_not:
                 self.notes.append(f"scenarios that look at entities ran one at a time: {lanes.why_not}")
-            await self._finish([asyncio.ensure_future(self._run_job(job, lanes)) for job in jobs])
-            await self._repeat(lanes)
+            await self._finish_tasks([asyncio.ensure_future(self._run_job(job, lanes)) for job in jobs])
+            await self._repeat_missed(lanes)
         finally:
             for each in suites:
                 await to_the_end(self._all_hooks(each, "afterAll"))
 
-    async def _finish(self, tasks: Sequence[asyncio.Future[None]]) -> None:
+    async def _finish_tasks(self, tasks: Sequence[asyncio.Future[None]]) -> None:
         try:
             await asyncio.gather(*tasks)
         except BaseException:
@@ -229,7 +229,9 @@ class _Batch:
             if job.case.id in lanes.bound:
                 await self._run_bound(job)
             else:
-                self._record(job, await self._run(job, self.run_context, alone=lane is not None and not lanes.users))
+                self._record_result(
+                    job, await self._run(job, self.run_context, alone=lane is not None and not lanes.users)
+                )
 
     async def _run_bound(self, job: _Job) -> None:
         """Run beside others that move its keys' counter; a miss is then not told, but repeated."""
@@ -243,9 +245,9 @@ class _Batch:
             self._again.append(job)
             return
         held.release()
-        self._record(job, ran)
+        self._record_result(job, ran)
 
-    async def _repeat(self, lanes: Schedule) -> None:
+    async def _repeat_missed(self, lanes: Schedule) -> None:
         """Run one at a time, from the counters that there were, what missed a recording beside others."""
         if lanes.bound:
             await lanes.rewind()
@@ -258,9 +260,9 @@ class _Batch:
                 " of them holds ids that cannot be bound (in a sentence)"
             )
         for job in self._again:
-            self._record(job, await self._run(job, self.run_context, alone=True))
+            self._record_result(job, await self._run(job, self.run_context, alone=True))
 
-    def _record(self, job: _Job, ran: CaseResult) -> None:
+    def _record_result(self, job: _Job, ran: CaseResult) -> None:
         self.ran.setdefault(job.case.id, []).append(ran)
 
     async def _run(self, job: _Job, run_context: RunContext, *, alone: bool) -> CaseResult:

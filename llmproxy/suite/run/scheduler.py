@@ -61,13 +61,13 @@ async def plan_schedule(run_context: RunContext, cases: Iterable[SuiteCase]) -> 
             return Schedule(why_not=why)
         if counted:
             bound.add(case.id)
-            if (store := _restorable(run_context.store_for(case))) is not None:
+            if (store := _find_restorable(run_context.store_for(case))) is not None:
                 stores.setdefault(id(store), (store, []))[1].extend(names)
     counters = [(store, await asyncio.to_thread(store.counters, names)) for store, names in stores.values()]
     return Schedule(users=True, bound=frozenset(bound), counters=counters)
 
 
-def _restorable(made: tuple[StoreAdapter, Policy] | None) -> Restorable | None:
+def _find_restorable(made: tuple[StoreAdapter, Policy] | None) -> Restorable | None:
     """Return a store whose counters are to go back."""
     if made is None or not isinstance(made[0], Restorable):
         return None

@@ -74,7 +74,7 @@ async def simulate(
 ) -> tuple[str, list[Assertion]]:
     """Let a simulated user talk with the agent; return its last answer, and assertions about the conversation."""
     said = step.simulate
-    user = _user(context, said)
+    user = _build_user(context, said)
     conversation.answer = ""
     conversation.states[AgentRole.USER] = _State(
         context.scope.interpolate(said.goal), _Running(context.session, unscripted=True)
@@ -93,7 +93,7 @@ async def simulate(
         message = "the simulated user ended the conversation before the agent had said anything in this step"
         return answer, [Assertion(name="simulate", status=Status.ENVIRONMENT_ERROR, message=message)]
     if said.criteria:
-        return answer, await _criteria(context, conversation, said)
+        return answer, await _judge_criteria(context, conversation, said)
     return answer, [_check_reached(said, conversation.playback.farewell)]
 
 
@@ -106,11 +106,11 @@ async def simulate_again(
     for text in context.recorded.begin(context.index, step.kind):
         answer = await conversation.send(text)
     if step.simulate.criteria:
-        return answer, await _criteria(context, conversation, step.simulate)
+        return answer, await _judge_criteria(context, conversation, step.simulate)
     return answer, [unjudgeable("simulate.goal", "whether the user is content, the user said when the agent ran")]
 
 
-def _user(context: StepContext, said: Simulation) -> Any:  # noqa: ANN401 - a UserSimulatorAgent, imported late
+def _build_user(context: StepContext, said: Simulation) -> Any:  # noqa: ANN401 - a UserSimulatorAgent, imported late
     persona: Persona | None = None
     if isinstance(said.persona, str):
         persona = persona_of(context.scope.interpolate(said.persona))
@@ -164,7 +164,7 @@ async def judge(
     return await _ask_judge(context, conversation, criteria, said.model, said.judges, f"{name}.criteria")
 
 
-async def _criteria(context: StepContext, conversation: SuiteConversation, said: Simulation) -> list[Assertion]:
+async def _judge_criteria(context: StepContext, conversation: SuiteConversation, said: Simulation) -> list[Assertion]:
     criteria = tuple(context.scope.interpolate(each) for each in said.criteria)
     model = context.case.suite.defaults.judge_model if context.case.suite.defaults else None
     return await _ask_judge(context, conversation, criteria, model, 1, "simulate.criteria")
@@ -204,7 +204,7 @@ async def _ask_judge(
         forced=True,
     )
     context.emit(verdict)
-    made = [_criterion(f"{name}[{n}]", each) for n, each in enumerate(returned.criteria)]
+    made = [_build_criterion(f"{name}[{n}]", each) for n, each in enumerate(returned.criteria)]
     unsaid = "" if made else "the judge said nothing about any criterion"
     if all(each.status is Status.PASSED for each in made) and not returned.success:
         unsaid = returned.reasoning or "the judge found all criteria passed, and no success"
@@ -214,7 +214,7 @@ async def _ask_judge(
 _STATUS = {"passed": Status.PASSED, "failed": Status.FAILED}
 
 
-def _criterion(name: str, found: CriterionResult) -> Assertion:
+def _build_criterion(name: str, found: CriterionResult) -> Assertion:
     """Make an assertion of a finding; one that nobody could decide is an error, never a pass."""
     status = _STATUS.get(found.status, Status.ENVIRONMENT_ERROR)
     why = found.reason or found.evidence or "no reason was given"

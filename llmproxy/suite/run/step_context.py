@@ -181,10 +181,14 @@ class SuiteCalling:
     def read(self, agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:
         """Make sure of an answer. Raises AgentError for what is none of an agent."""
         if agent.role is not AgentRole.AGENT:
-            return returned if isinstance(returned, ScenarioResult) else messages_of(returned, agent.role, _name(agent))
+            return (
+                returned
+                if isinstance(returned, ScenarioResult)
+                else messages_of(returned, agent.role, _name_agent(agent))
+            )
         messages = _read_messages(returned, agent)
         if not _last_words(messages):
-            raise AgentError(f"{_name(agent)} gave an empty answer to {self._said!r}.")
+            raise AgentError(f"{_name_agent(agent)} gave an empty answer to {self._said!r}.")
         return messages
 
 
@@ -194,7 +198,7 @@ def _last_words(messages: list[Message]) -> str:
 
 
 async def _call_agent(agent: AgentAdapter, given: AgentInput, limit: float | None) -> object:
-    name = _name(agent)
+    name = _name_agent(agent)
 
     def too_long(limit: float) -> AgentError:
         more = "`timeout: 120s` beside `chat`, or `defaults: {stepTimeout: 120s}`, allows more."
@@ -214,16 +218,16 @@ async def _call_agent(agent: AgentAdapter, given: AgentInput, limit: float | Non
 def _read_messages(returned: object, agent: AgentAdapter) -> list[Message]:
     if isinstance(returned, ScenarioResult):
         raise AgentError(
-            f"{_name(agent)} returned a ScenarioResult; in a suite an agent answers with a text or messages."
+            f"{_name_agent(agent)} returned a ScenarioResult; in a suite an agent answers with a text or messages."
         )
     try:
-        return messages_of(returned, AgentRole.AGENT, _name(agent))
+        return messages_of(returned, AgentRole.AGENT, _name_agent(agent))
     except ValueError as error:
         what = type(returned).__name__
-        raise AgentError(f"{_name(agent)} returned {format_value(returned)} ({what}).", hint=_ANSWERS) from error
+        raise AgentError(f"{_name_agent(agent)} returned {format_value(returned)} ({what}).", hint=_ANSWERS) from error
 
 
-def _name(agent: AgentAdapter) -> str:
+def _name_agent(agent: AgentAdapter) -> str:
     return AdapterAttributes.by(agent).who or type(agent).__name__
 
 
@@ -314,7 +318,11 @@ class StepContext:
 
     def __post_init__(self) -> None:
         """Call adapters as a suite does, and hear of every call."""
-        self.caller.ask, self.caller.read, self.caller.explain = self.asking.ask, self.asking.read, self._explain
+        self.caller.ask, self.caller.read, self.caller.explain = (
+            self.asking.ask,
+            self.asking.read,
+            self._explain_agent_miss,
+        )
         self.traffic.on_calls = self._record_faults
 
     # -- the wire
@@ -345,7 +353,7 @@ class StepContext:
     def _record_faults(self, calls: Sequence[Call]) -> None:
         self.labels += [f"step {self.index + 1}: call {call.seq} met {call.note}" for call in calls if call.fault]
 
-    async def _explain(self, agent: AgentAdapter, error: MissError) -> MissError:
+    async def _explain_agent_miss(self, agent: AgentAdapter, error: MissError) -> MissError:
         """Say of a miss what to do about it; what a simulated user asked is told as it is."""
         if agent.role is AgentRole.AGENT:
             return MissError(await self._explain_miss(error.message))

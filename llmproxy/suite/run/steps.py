@@ -59,17 +59,17 @@ class _Answer:
     judged: list[Assertion]
 
 
-async def _chat(context: StepContext, step: StepBase) -> StepResult:
+async def _run_chat(context: StepContext, step: StepBase) -> StepResult:
     chat = cast("ChatStep", step)
     text = context.scope.interpolate(chat.chat)
 
     async def send(conversation: SuiteConversation) -> _Answer:
         return _Answer(await conversation.send(text), [])
 
-    return await _converse(context, chat, send)
+    return await _run_conversation(context, chat, send)
 
 
-async def _simulate(context: StepContext, step: StepBase) -> StepResult:
+async def _run_simulation(context: StepContext, step: StepBase) -> StepResult:
     from llmproxy.suite.run.simulate import simulate, simulate_again
 
     simulated = cast("SimulateStep", step)
@@ -78,10 +78,10 @@ async def _simulate(context: StepContext, step: StepBase) -> StepResult:
         how = simulate if context.recorded is None else simulate_again
         return _Answer(*await how(context, conversation, simulated))
 
-    return await _converse(context, simulated, send)
+    return await _run_conversation(context, simulated, send)
 
 
-async def _converse(
+async def _run_conversation(
     context: StepContext, step: Talk, send: Callable[[SuiteConversation], Awaitable[_Answer]]
 ) -> StepResult:
     if context.recorded is not None:
@@ -115,7 +115,7 @@ async def _converse(
             f"step {context.index + 1}: not counted, since the provider runs it: {', '.join(uncounted)}"
             " (`includeHosted: true` counts it)"
         )
-    if step.observe != "none" and (differing := _differing(context, window)):
+    if step.observe != "none" and (differing := _describe_differences(context, window)):
         context.labels.append(f"step {context.index + 1}: {'; '.join(differing)}")
     if step.response is not None:
         done.rest += check_response(context, step, step.response, answer.text)
@@ -130,7 +130,7 @@ async def _converse(
     return done
 
 
-def _differing(context: StepContext, window: Window) -> list[str]:
+def _describe_differences(context: StepContext, window: Window) -> list[str]:
     """Say where tools got something else than models asked for, or models read something else than came."""
     served = context.wire.read_served(window.after)
     if served.unknown or (measured := context.wire.step(window.after)).unread:
@@ -146,14 +146,14 @@ _TOLD = 3
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-async def _verify(context: StepContext, step: StepBase) -> StepResult:
+async def _run_verify(context: StepContext, step: StepBase) -> StepResult:
     if context.recorded is not None:
         return StepResult(rest=[unjudgeable("verify")])
     said = cast("VerifyStep", step).verify
     return StepResult(rest=await asyncio.to_thread(check_verify, context.entities.run, "verify", said))
 
 
-async def _wait(context: StepContext, step: StepBase) -> StepResult:
+async def _run_wait(context: StepContext, step: StepBase) -> StepResult:
     said = cast("WaitStep", step).wait
     if context.recorded is not None:
         return StepResult(rest=[] if isinstance(said, PauseFor) else [unjudgeable("wait")])
@@ -164,7 +164,7 @@ async def _wait(context: StepContext, step: StepBase) -> StepResult:
     return StepResult(rest=await asyncio.to_thread(check_wait, context.entities.run, "wait", wanted))
 
 
-async def _setup(context: StepContext, step: StepBase) -> StepResult:
+async def _run_setup(context: StepContext, step: StepBase) -> StepResult:
     if context.recorded is None:
         await insert_all(context, cast("SetupStep", step).setup)
     return StepResult()
@@ -179,7 +179,7 @@ async def insert_all(context: StepContext, items: Iterable[SetupItem]) -> None:
 # -- judges ------------------------------------------------------------------------------------------------------------
 
 
-async def _judge(context: StepContext, step: StepBase) -> StepResult:
+async def _run_judge(context: StepContext, step: StepBase) -> StepResult:
     from llmproxy.suite.run.simulate import judge
 
     said = cast("JudgeStep", step)
@@ -189,11 +189,11 @@ async def _judge(context: StepContext, step: StepBase) -> StepResult:
 
 
 KINDS: dict[str, Callable[[StepContext, StepBase], Awaitable[StepResult]]] = {
-    "chat": _chat,
-    "simulate": _simulate,
-    "judge": _judge,
-    "verify": _verify,
-    "wait": _wait,
-    "setup": _setup,
+    "chat": _run_chat,
+    "simulate": _run_simulation,
+    "judge": _run_judge,
+    "verify": _run_verify,
+    "wait": _run_wait,
+    "setup": _run_setup,
 }
 """Kind of a step -> what carries it out."""

@@ -29,7 +29,7 @@ Observe = Literal["wire", "none"]
 """Whether the agent's LLM traffic passes the proxy; with `none` nothing can be asserted about it."""
 
 
-def _snapshot(value: object) -> object:
+def _read_snapshot(value: object) -> object:
     if isinstance(value, bool) or value in {"names", "arguments"}:
         return value
     raise refuse_kind(f"takes true, `names` or `arguments`, not {kind(value)} {show(value, 60)}")
@@ -40,7 +40,7 @@ ABOUT_WIRE = (
     "messageProcessing",
 )  # fmt: skip
 """The keys of a talking step that assert something about the agent's traffic."""
-Snapshot = Annotated[bool | Literal["names", "arguments"], BeforeValidator(_snapshot)]
+Snapshot = Annotated[bool | Literal["names", "arguments"], BeforeValidator(_read_snapshot)]
 """What of the calls is compared with what `--update` stored."""
 
 
@@ -98,7 +98,7 @@ class Talk(StepBase):
     def _check_names(self, info: ValidationInfo) -> Talk:
         if self.only_tools and not self.tools:
             complain(info, self.at("onlyTools"), "`onlyTools` needs `tools`", "no tool at all: `totalToolCalls: 0`")
-        if circle := _circle(self.tools or {}):
+        if circle := _find_circle(self.tools or {}):
             what = f"`before` and `after` cannot all hold: {' before '.join(circle)}"
             complain(
                 info, self.at("tools"), what, "remove one of them; a second call of the same tool: `count`, `toolOrder`"
@@ -111,7 +111,7 @@ class Talk(StepBase):
         return tuple(key for key in ABOUT_WIRE if key in self.given)
 
 
-def _circle(tools: Mapping[str, ToolExpect]) -> list[str]:
+def _find_circle(tools: Mapping[str, ToolExpect]) -> list[str]:
     """Return tools each of which is to come before the next one, up to the first again; empty where there are none.
 
     Where one call is enough (`every: false`) a tool may come before and after another one, and after itself.

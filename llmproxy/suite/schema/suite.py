@@ -183,7 +183,7 @@ class Scenario(Node):
     """
 
     @model_validator(mode="after")
-    def _names(self, info: ValidationInfo) -> Scenario:
+    def _check_id(self, info: ValidationInfo) -> Scenario:
         if "$" in self.id:
             complain(
                 info,
@@ -198,7 +198,7 @@ class Scenario(Node):
         return self.name or self.id
 
 
-def _entry(value: object) -> str:
+def _choose_entry_kind(value: object) -> str:
     return "(path)" if isinstance(value, str) else "(scenario)"
 
 
@@ -236,7 +236,10 @@ class Suite(Part):
     """Where paths in `scenarios` begin, relative to this file."""
     scenarios: Annotated[
         tuple[
-            Annotated[Annotated[Text, Tag("(path)")] | Annotated[Scenario, Tag("(scenario)")], Discriminator(_entry)],
+            Annotated[
+                Annotated[Text, Tag("(path)")] | Annotated[Scenario, Tag("(scenario)")],
+                Discriminator(_choose_entry_kind),
+            ],
             ...,
         ],
         Field(min_length=1),

@@ -118,12 +118,12 @@ def add_refusals(error: ValidationError, root: object, problems: Problems, at: Y
         if each["type"] == "too_short" and each["input"]:
             continue  # pydantic counts the items that are right; what is wrong with the others is told
         place = locate(root, each["loc"]) or at
-        message, hint = _words(each)
+        message, hint = _describe_refusal(each)
         problems.add(place, message, hint)
 
 
-def _words(error: ErrorDetails) -> tuple[str, str]:
-    where = _name(error["loc"])
+def _describe_refusal(error: ErrorDetails) -> tuple[str, str]:
+    where = _name_member(error["loc"])
     context = error.get("ctx") or {}
     if error["type"] in ("suite", "suite_kind"):
         named = where and error["type"] == "suite_kind"
@@ -144,6 +144,6 @@ def _words(error: ErrorDetails) -> tuple[str, str]:
     return f"{where}: {error['msg']}", ""
 
 
-def _name(path: tuple[int | str, ...]) -> str:
+def _name_member(path: tuple[int | str, ...]) -> str:
     names = [str(step) for step in path if isinstance(step, str) and not step.startswith("(")]
     return f"`{names[-1]}`" if names else ""

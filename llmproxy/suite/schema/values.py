@@ -21,7 +21,7 @@ _UNIT = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _LONGEST = 24 * 3_600_000
 
 
-def _text(value: object) -> object:
+def _read_text(value: object) -> object:
     if isinstance(value, str):
         if not value.strip():
             raise refuse_kind("takes a text that is not empty")
@@ -30,28 +30,28 @@ def _text(value: object) -> object:
     raise refuse_kind(f"takes a text, not {describe_value(value)}", hint)
 
 
-def _texts(value: object) -> object:
+def _read_texts(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _flag(value: object) -> object:
+def _read_flag(value: object) -> object:
     if isinstance(value, bool):
         return value
     hint = "only true and false are booleans in YAML 1.2" if isinstance(value, str) else ""
     raise refuse_kind(f"takes true or false, not {describe_value(value)}", hint)
 
 
-def _reason(value: object) -> object:
+def _read_reason(value: object) -> object:
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.casefold() in {"no", "yes", "on", "off", "y", "n", "true", "false", ""}:
         raise refuse_kind(
             f"takes true, false or a reason, not {show(value)}", "only true and false are booleans in YAML 1.2"
         )
-    return _text(value)
+    return _read_text(value)
 
 
-def _times(value: object) -> object:
+def _read_times(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
     hint = "mind the quotes" if isinstance(value, str) and value.isdecimal() else ""
@@ -65,7 +65,7 @@ def _parse_share(value: object) -> object:
     raise refuse_kind(f"takes a number above 0, up to 1, not {describe_value(value)}", hint)
 
 
-def _milliseconds(least: float) -> Callable[[object], object]:
+def _build_time_reader(least: float) -> Callable[[object], object]:
     def read(value: object) -> object:
         made: float | None = None
         if isinstance(value, str) and (found := _DURATION.fullmatch(value.strip())):
@@ -82,7 +82,7 @@ def _milliseconds(least: float) -> Callable[[object], object]:
     return read
 
 
-def _capture(value: object) -> object:
+def _read_capture(value: object) -> object:
     if not isinstance(value, str) or not re.fullmatch(r"\$?[A-Za-z_]\w*", value, re.ASCII):
         raise refuse_kind(f"takes a name such as $task, not {show(value, 60)}")
     if bare_name(value) in BUILT_IN:
@@ -90,15 +90,15 @@ def _capture(value: object) -> object:
     return bare_name(value)
 
 
-def _matcher(value: object, info: ValidationInfo) -> object:
-    return _examined(value, info, examine)
+def _read_matcher(value: object, info: ValidationInfo) -> object:
+    return _examine_value(value, info, examine)
 
 
-def _count(value: object, info: ValidationInfo) -> object:
-    return _examined(value, info, examine_number)
+def _read_count(value: object, info: ValidationInfo) -> object:
+    return _examine_value(value, info, examine_number)
 
 
-def _examined(value: object, info: ValidationInfo, look: Callable[[object, Problems, None], None]) -> object:
+def _examine_value(value: object, info: ValidationInfo, look: Callable[[object, Problems, None], None]) -> object:
     """Note what has a place; raise what has none, for pydantic knows where it is."""
     found = Problems()
     look(value, found, None)
@@ -109,20 +109,20 @@ def _examined(value: object, info: ValidationInfo, look: Callable[[object, Probl
     return value
 
 
-def _fields(value: object) -> object:
+def _require_fields(value: object) -> object:
     if isinstance(value, Mapping) and not value:
         raise refuse("asserts nothing: it is empty")
     return value
 
 
-def _paths(value: object, info: ValidationInfo) -> object:
+def _check_paths(value: object, info: ValidationInfo) -> object:
     if isinstance(value, Mapping):
         for path in value:
             if objection := objection_to_path(str(path)):
                 complain(
                     info, place_of(value, path, key=True), objection, "it is like task.tags[0].name; $ is the whole"
                 )
-    return _fields(value)
+    return _require_fields(value)
 
 
 def _parse_interval(value: object, info: ValidationInfo) -> object:
@@ -130,12 +130,12 @@ def _parse_interval(value: object, info: ValidationInfo) -> object:
         return value
     if not isinstance(value, Mapping):
         raise refuse_kind(f"takes a mapping of paths to matchers, true or false; not {describe_value(value)}")
-    for each in cast("Mapping[str, object]", _paths(value, info)).values():
-        _matcher(each, info)
+    for each in cast("Mapping[str, object]", _check_paths(value, info)).values():
+        _read_matcher(each, info)
     return value
 
 
-def _faults(value: object) -> object:
+def _read_faults(value: object) -> object:
     """Read injected faults; a file of them is read when the scenario runs."""
     from llmproxy.core.faults import BadFaults, faults_for_session
     from llmproxy.core.faults.reading import names_file
@@ -148,7 +148,7 @@ def _faults(value: object) -> object:
     return value
 
 
-def _mocks(value: object) -> object:
+def _read_mock(value: object) -> object:
     """Read what tools return instead; a result may still hold references."""
     from llmproxy.core.forks.mocks import BadMock, read_mocks
 
@@ -159,49 +159,51 @@ def _mocks(value: object) -> object:
     return value
 
 
-def _value(value: object) -> object:
+def _require_value(value: object) -> object:
     if value is None:
         raise refuse_kind("takes a value, not null")
     return value
 
 
-Text = Annotated[str, BeforeValidator(_text)]
+Text = Annotated[str, BeforeValidator(_read_text)]
 """Not empty."""
 Texts = Annotated[
     tuple[Text, ...],
-    BeforeValidator(_texts),
+    BeforeValidator(_read_texts),
     WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}}),
 ]
 """One text or several."""
 Entity = Text
 """Name of an entity of the store."""
-Flag = Annotated[bool, BeforeValidator(_flag)]
-Reason = Annotated[bool | str, BeforeValidator(_reason)]
+Flag = Annotated[bool, BeforeValidator(_read_flag)]
+Reason = Annotated[bool | str, BeforeValidator(_read_reason)]
 """True, or why."""
-Times = Annotated[int, BeforeValidator(_times), WithJsonSchema({"type": "integer", "minimum": 1})]
+Times = Annotated[int, BeforeValidator(_read_times), WithJsonSchema({"type": "integer", "minimum": 1})]
 Share = Annotated[
     float, BeforeValidator(_parse_share), WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})
 ]
 _TIME = {"type": ["number", "string"], "pattern": r"^\d+(\.\d+)?\s*(ms|s|m|h)$", "minimum": 0}
-Milliseconds = Annotated[float, BeforeValidator(_milliseconds(0.001)), WithJsonSchema(_TIME)]
+Milliseconds = Annotated[float, BeforeValidator(_build_time_reader(0.001)), WithJsonSchema(_TIME)]
 """Milliseconds; more than 0."""
-Pause = Annotated[float, BeforeValidator(_milliseconds(0)), WithJsonSchema(_TIME)]
+Pause = Annotated[float, BeforeValidator(_build_time_reader(0)), WithJsonSchema(_TIME)]
 """Milliseconds; 0 too."""
-Capture = Annotated[str, BeforeValidator(_capture), WithJsonSchema({"type": "string", "pattern": r"^\$?[A-Za-z_]\w*$"})]
+Capture = Annotated[
+    str, BeforeValidator(_read_capture), WithJsonSchema({"type": "string", "pattern": r"^\$?[A-Za-z_]\w*$"})
+]
 """A name, stored without its dollar sign."""
-Value = Annotated[Any, BeforeValidator(_value), WithJsonSchema({"$comment": "Json"})]
+Value = Annotated[Any, BeforeValidator(_require_value), WithJsonSchema({"$comment": "Json"})]
 """A literal, ``{ref: $name.field}``, or a text with references."""
-Matcher = Annotated[Any, BeforeValidator(_matcher), WithJsonSchema({"$comment": "Matcher"})]
+Matcher = Annotated[Any, BeforeValidator(_read_matcher), WithJsonSchema({"$comment": "Matcher"})]
 """As written; `llmproxy.suite.matchers.table.check` evaluates it."""
-Count = Annotated[Any, BeforeValidator(_count), WithJsonSchema({"$comment": "Count"})]
+Count = Annotated[Any, BeforeValidator(_read_count), WithJsonSchema({"$comment": "Count"})]
 """How many: a number, ``{gte: 1, lt: 5}``, or a reference; as written."""
-Fields = Annotated[dict[str, Matcher], BeforeValidator(_fields)]
+Fields = Annotated[dict[str, Matcher], BeforeValidator(_require_fields)]
 """Column -> matcher; at least one."""
-PathFields = Annotated[dict[str, Matcher], BeforeValidator(_paths)]
+PathFields = Annotated[dict[str, Matcher], BeforeValidator(_check_paths)]
 """Path in JSON -> matcher; at least one."""
 FaultsGiven = Annotated[
     Any,
-    BeforeValidator(_faults),
+    BeforeValidator(_read_faults),
     WithJsonSchema(
         {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "object"]}}, {"type": "object"}]}
     ),
@@ -209,7 +211,7 @@ FaultsGiven = Annotated[
 """Injected faults: a preset, a kind, ``http-429@2``, rules, a file."""
 MocksGiven = Annotated[
     Any,
-    BeforeValidator(_mocks),
+    BeforeValidator(_read_mock),
     WithJsonSchema({"type": "object", "minProperties": 1, "additionalProperties": {"$comment": "Json"}}),
 ]
 """Tool -> what the model reads as its result, or a list of rules for that."""

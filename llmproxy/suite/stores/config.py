@@ -67,7 +67,7 @@ def load_attribute(reference: str, folder: Path, where: str) -> Any:  # noqa: AN
     name, colon, attribute = reference.rpartition(":")
     if not colon or not name or not attribute:
         raise SuiteError(f"{where}: {reference!r} is not of the form module:attribute")
-    module = _file(name, folder, where) if name.endswith(".py") else _module(name, folder, where)
+    module = _import_file(name, folder, where) if name.endswith(".py") else _import_module(name, folder, where)
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -76,7 +76,7 @@ def load_attribute(reference: str, folder: Path, where: str) -> Any:  # noqa: AN
     return found
 
 
-def _file(name: str, folder: Path, where: str) -> ModuleType:
+def _import_file(name: str, folder: Path, where: str) -> ModuleType:
     path = (folder / name).resolve()
     spec = importlib.util.spec_from_file_location(f"llmproxy_suite_{path.stem}_{abs(hash(path))}", path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -91,7 +91,7 @@ def _file(name: str, folder: Path, where: str) -> ModuleType:
     return module
 
 
-def _module(name: str, folder: Path, where: str) -> ModuleType:
+def _import_module(name: str, folder: Path, where: str) -> ModuleType:
     sys.path.insert(0, str(folder.resolve()))
     try:
         return importlib.import_module(name)
@@ -138,24 +138,24 @@ def store_from(mapping: Mapping[str, Any], folder: Path, environment: Mapping[st
     """Make the store that `store:` describes, below `folder`. Raises SuiteError; MachineError: a library is missing."""
     given, kind = _check_members(mapping, environment)
     policy = policy_from(mapping, environment)
-    entities = _mapping(given, "entities")
+    entities = _require_mapping(given, "entities")
     if kind == "sqlalchemy":
         from llmproxy.suite.stores.sql import SqlStore
         from llmproxy.suite.stores.sql_map import read_user, table_maps
 
         user = read_user(given, "store", None)
         maps = table_maps(entities, user)
-        return SqlStore(_text(given, kind), folder, maps, user=user, reset=policy.reset)
+        return SqlStore(_require_text(given, kind), folder, maps, user=user, reset=policy.reset)
     if kind == "http":
         from llmproxy.suite.stores.http import HttpStore
         from llmproxy.suite.stores.http_map import http_entity
 
-        headers = {str(k): str(v) for k, v in _mapping(given, "headers").items()}
+        headers = {str(k): str(v) for k, v in _require_mapping(given, "headers").items()}
         spoken = {name: http_entity(name, value) for name, value in entities.items()}
-        again = _request(policy.target) if policy.reset == "http" else None
-        return HttpStore(_text(given, kind), spoken, headers=headers, timeout=_seconds(given), reset=again)
+        again = _read_request(policy.target) if policy.reset == "http" else None
+        return HttpStore(_require_text(given, kind), spoken, headers=headers, timeout=_read_seconds(given), reset=again)
     if kind == "python":
-        return load_store_plugin(_text(given, kind), folder, _mapping(given, "options"))
+        return load_store_plugin(_require_text(given, kind), folder, _require_mapping(given, "options"))
     if given["memory"] not in ({}, None, True):
         raise SuiteError(f"store.memory: expected {{}}, got {given['memory']!r}; entities stand beside it")
     return MemoryStore({name: _read_memory_shape(name, value) for name, value in entities.items()})
@@ -232,20 +232,20 @@ def _fill_variables(value: Any, environment: Mapping[str, str]) -> Any:  # noqa:
     return _ENV.sub(lambda found: environment[found[1]], value)
 
 
-def _text(given: Mapping[str, Any], key: str) -> str:
+def _require_text(given: Mapping[str, Any], key: str) -> str:
     if not isinstance(given[key], str) or not given[key]:
         raise SuiteError(f"store.{key}: expected a text, got {given[key]!r}")
     return str(given[key])
 
 
-def _mapping(given: Mapping[str, Any], key: str) -> dict[str, Any]:
+def _require_mapping(given: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = given.get(key) or {}
     if not isinstance(value, Mapping):
         raise SuiteError(f"store.{key}: expected a mapping, got {value!r}")
     return {str(name): member for name, member in value.items()}
 
 
-def _seconds(given: Mapping[str, Any]) -> float:
+def _read_seconds(given: Mapping[str, Any]) -> float:
     """Read a time: milliseconds as everywhere in a suite, or with a unit."""
     text = str(given.get("timeout", "10s")).strip()
     found = _DURATION.fullmatch(text)
@@ -254,7 +254,7 @@ def _seconds(given: Mapping[str, Any]) -> float:
     return float(found[1]) * {"ms": 0.001, "s": 1, "m": 60}[found[2] or "ms"]
 
 
-def _request(text: str) -> HttpTemplate:
+def _read_request(text: str) -> HttpTemplate:
     from llmproxy.suite.stores.http_map import HttpTemplate
 
     method, _, address = text.partition(" ")

@@ -109,7 +109,7 @@ def more_rows(value: Any, headers: Mapping[str, str], status: int, here: int, so
 
 
 def _find_paging_signs(value: Any, here: int, so_far: int, pages: int) -> Iterator[str]:  # noqa: ANN401 - JSON
-    members = [(path, fold_name(name), found) for path, name, found in _members(value)]
+    members = [(path, fold_name(name), found) for path, name, found in _walk_members(value)]
     over = any((name in _MORE and found is False) or (name in _OVER and found is True) for _, name, found in members)
     for path, folded, found in members:
         more = (folded in _MORE and found is True) or (folded in _OVER and found is False and bool(here))
@@ -136,14 +136,14 @@ def _is_page(found: object) -> bool:
     return isinstance(found, str | int) and not isinstance(found, bool) and found not in ("", 0)
 
 
-def _members(value: Any) -> Iterator[tuple[str, str, Any]]:  # noqa: ANN401 - JSON
+def _walk_members(value: Any) -> Iterator[tuple[str, str, Any]]:  # noqa: ANN401 - JSON
     """Yield path, name and value of the members beside the rows, and of the objects that tell about pages."""
     if not isinstance(value, Mapping):
         return
     for name, found in value.items():
         yield f"$.{name}", str(name), found
         if isinstance(found, Mapping) and fold_name(str(name)) in map(fold_name, _HOLDERS):
-            yield from ((f"$.{name}{path[1:]}", inner, each) for path, inner, each in _members(found))
+            yield from ((f"$.{name}{path[1:]}", inner, each) for path, inner, each in _walk_members(found))
 
 
 NOT_FOUND = (404, 410)
@@ -177,7 +177,7 @@ class HttpStore(StoreBase):
 
     def describe(self, entity: str) -> EntityInfo:
         """Say what was declared, or seen in rows."""
-        shape = self._entity(entity).shape
+        shape = self._find_entity(entity).shape
         names = dict.fromkeys((shape.key, *([shape.user] if shape.user else []), *shape.columns))
         names |= {} if shape.columns else self._seen.get(entity, {})
         columns = {name: Column(name) for name in names}
@@ -185,7 +185,7 @@ class HttpStore(StoreBase):
             entity, shape.key, shape.user, columns, closed=bool(shape.columns), source=self._base, reuses=shape.reuses
         )
 
-    def _entity(self, name: str) -> HttpEntity:
+    def _find_entity(self, name: str) -> HttpEntity:
         if name not in self._entities:
             raise unknown_entity(name, self._entities, f"Say how it is listed: store.entities: {{{name}: /{name}}}")
         return self._entities[name]
@@ -194,18 +194,18 @@ class HttpStore(StoreBase):
 
     def get(self, entity: str, id: Id) -> Row | None:  # noqa: A002 - the word that suites use
         """Ask for the row, or find it in the list."""
-        spoken = self._entity(entity)
+        spoken = self._find_entity(entity)
         if spoken.get is None:
             rows = self.list(entity)
             return next((row for row in rows if str(row.get(spoken.shape.key)) == str(id)), None)
-        answer = self._ask(spoken.get.method, self._base + spoken.get.fill(id=id))
+        answer = self._send_request(spoken.get.method, self._base + spoken.get.fill(id=id))
         if answer.status_code in NOT_FOUND:
             return None
-        return self._row(entity, spoken.row, self._json(answer), answer)
+        return self._pick_row(entity, spoken.row, self._parse_json(answer), answer)
 
     def list(self, entity: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> Rows:
         """List all, page by page, and keep the rows whose members equal these values."""
-        info, spoken = self.describe(entity), self._entity(entity)
+        info, spoken = self.describe(entity), self._find_entity(entity)
         info.check(filters or {}, "filters")
         owner = (filters or {}).get(info.user) if info.user else None
         url: str | None = self._base + spoken.list.fill(user=owner)
@@ -217,9 +217,9 @@ class HttpStore(StoreBase):
                 why = "leads back to a page that was read" if url in read else f"has more than {PAGES} pages"
                 raise StoreError(f"the list of {entity} {why}; the next would be {url}")
             read.add(url)
-            answer = self._ask(spoken.list.method, url)
-            value = self._json(self._require_success(answer))
-            here = self._rows(entity, spoken, value, answer)
+            answer = self._send_request(spoken.list.method, url)
+            value = self._parse_json(self._require_success(answer))
+            here = self._pick_rows(entity, spoken, value, answer)
             rows += here
             for key in [row[info.key] for row in here if isinstance(row.get(info.key), str | int)]:
                 if where.setdefault(key, len(read)) != len(read):
@@ -242,7 +242,7 @@ class HttpStore(StoreBase):
         found = [row for row in rows if all(same(row.get(n), v) for n, v in (filters or {}).items())]
         return sort_rows(found, info.key)[:limit]
 
-    def _rows(self, entity: str, spoken: HttpEntity, value: Any, answer: httpx.Response) -> Rows:  # noqa: ANN401 - JSON
+    def _pick_rows(self, entity: str, spoken: HttpEntity, value: Any, answer: httpx.Response) -> Rows:  # noqa: ANN401 - JSON
         rows, what = value, ""
         try:
             rows = pick(spoken.rows, value)
@@ -272,7 +272,7 @@ class HttpStore(StoreBase):
             raise StoreError(f"the next page of {here} is on another host: {url}")
         return url
 
-    def _row(self, entity: str, path: Path, value: Any, answer: httpx.Response) -> Row:  # noqa: ANN401 - JSON
+    def _pick_row(self, entity: str, path: Path, value: Any, answer: httpx.Response) -> Row:  # noqa: ANN401 - JSON
         try:
             row = pick(path, value)
         except LookupError:
@@ -289,13 +289,15 @@ class HttpStore(StoreBase):
 
     def insert(self, entity: str, data: Mapping[str, Any]) -> Row:
         """Create a row, and read it back where the service can be asked for one."""
-        info, spoken = self.describe(entity), self._entity(entity)
+        info, spoken = self.describe(entity), self._find_entity(entity)
         info.check(data, "insert")
         if spoken.create is None:
             raise SuiteError(f"store.entities.{entity}.create is null: rows cannot be inserted")
         url = self._base + spoken.create.fill()
-        answer = self._require_success(self._ask(spoken.create.method, url, _body(spoken.body, dict(data))))
-        row = self._row(entity, spoken.row, self._json(answer), answer)
+        answer = self._require_success(
+            self._send_request(spoken.create.method, url, _fill_body(spoken.body, dict(data)))
+        )
+        row = self._pick_row(entity, spoken.row, self._parse_json(answer), answer)
         again = self.get(entity, self.key(info, row))
         if again is None:
             raise StoreError(f"a row created by {_name_answer(answer)} is not there ({info.key}={row[info.key]!r})")
@@ -303,23 +305,23 @@ class HttpStore(StoreBase):
 
     def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - the word that suites use
         """Remove a row; one that is gone already is no error."""
-        spoken = self._entity(entity)
+        spoken = self._find_entity(entity)
         if spoken.delete is None:
             raise SuiteError(f"store.entities.{entity}.delete is null: rows cannot be deleted")
-        answer = self._ask(spoken.delete.method, self._base + spoken.delete.fill(id=id))
+        answer = self._send_request(spoken.delete.method, self._base + spoken.delete.fill(id=id))
         return answer.status_code not in NOT_FOUND and self._require_success(answer).is_success
 
     def reset(self) -> None:
         """Send the request that resets the service, if one is configured."""
         if self._reset is not None:
-            self._require_success(self._ask(self._reset.method, self._base + self._reset.fill()))
+            self._require_success(self._send_request(self._reset.method, self._base + self._reset.fill()))
 
     def close(self) -> None:
         self._client.close()
 
     # -- the wire
 
-    def _ask(self, method: str, url: str, body: object = None) -> httpx.Response:
+    def _send_request(self, method: str, url: str, body: object = None) -> httpx.Response:
         import httpx
 
         for left in (1, 0) if method == "GET" else (0,):
@@ -343,7 +345,7 @@ class HttpStore(StoreBase):
             raise kind(f"{_name_answer(answer)}: {answer.text[:300]}")
         return answer
 
-    def _json(self, answer: httpx.Response) -> Any:  # noqa: ANN401 - JSON
+    def _parse_json(self, answer: httpx.Response) -> Any:  # noqa: ANN401 - JSON
         self._require_success(answer)
         try:
             return answer.json()
@@ -356,12 +358,12 @@ def _name_answer(answer: httpx.Response) -> str:
     return f"the answer of {answer.request.method} {answer.request.url} ({answer.status_code})"
 
 
-def _body(template: Any, data: Row) -> Any:  # noqa: ANN401 - JSON
+def _fill_body(template: Any, data: Row) -> Any:  # noqa: ANN401 - JSON
     """Put the row where ``$data`` stands."""
     if template == "$data":
         return data
     if isinstance(template, Mapping):
-        return {name: _body(value, data) for name, value in template.items()}
+        return {name: _fill_body(value, data) for name, value in template.items()}
     if isinstance(template, list):
-        return [_body(value, data) for value in template]
+        return [_fill_body(value, data) for value in template]
     return template

@@ -78,23 +78,23 @@ def http_entity(name: str, given: object) -> HttpEntity:
     for member in given:
         if member not in {*MEMBERS, "_base"}:
             raise SuiteError(f"{at}: unknown key {member!r}{did_you_mean(str(member), MEMBERS)}")
-    listing = _template(given, at, "list", f"GET {base}", ("user",))
+    listing = _read_template(given, at, "list", f"GET {base}", ("user",))
     if listing is None:
         raise SuiteError(f"{at}.list: rows must be listed somehow")
     return HttpEntity(
-        _shape(given, at),
+        _read_http_shape(given, at),
         listing,
-        _template(given, at, "get", f"GET {base}/$id", ("id",)),
-        _template(given, at, "create", f"POST {base}", ()),
-        _template(given, at, "delete", f"DELETE {base}/$id", ("id",)),
+        _read_template(given, at, "get", f"GET {base}/$id", ("id",)),
+        _read_template(given, at, "create", f"POST {base}", ()),
+        _read_template(given, at, "delete", f"DELETE {base}/$id", ("id",)),
         given.get("body", "$data"),
-        _path(given, at, "rows") or WHOLE,
-        _path(given, at, "row") or WHOLE,
-        _path(given, at, "next"),
+        _read_path(given, at, "rows") or WHOLE,
+        _read_path(given, at, "row") or WHOLE,
+        _read_path(given, at, "next"),
     )
 
 
-def _template(
+def _read_template(
     given: Mapping[str, Any], at: str, member: str, default: str, names: tuple[str, ...]
 ) -> HttpTemplate | None:
     text = given.get(member, default)
@@ -112,11 +112,11 @@ def _template(
     return HttpTemplate(method.upper(), address.strip())
 
 
-def _path(given: Mapping[str, Any], at: str, member: str) -> Path | None:
+def _read_path(given: Mapping[str, Any], at: str, member: str) -> Path | None:
     return None if given.get(member) is None else read_path(str(given[member]), f"{at}.{member}")
 
 
-def _shape(given: Mapping[str, Any], at: str) -> MemoryShape:
+def _read_http_shape(given: Mapping[str, Any], at: str) -> MemoryShape:
     reuses = given.get("reuses", True)
     if not isinstance(reuses, bool):
         raise SuiteError(f"{at}.reuses: expected true or false, got {reuses!r}")

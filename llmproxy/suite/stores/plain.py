@@ -46,9 +46,9 @@ def _by_type(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - whatever a driver
         case float():
             return value if math.isfinite(value) else str(value)
         case Decimal():
-            return _number(value)
+            return _plain_number(value)
         case datetime():
-            return _utc(value)
+            return _format_utc(value)
         case date() | time():
             return value.isoformat()
         case timedelta():
@@ -56,7 +56,7 @@ def _by_type(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - whatever a driver
         case UUID():
             return str(value)
         case bytes() | bytearray() | memoryview():
-            return _bytes(bytes(value), kind)
+            return _plain_bytes(bytes(value), kind)
         case Enum():
             return plain(value.value)
         case Mapping():
@@ -94,7 +94,7 @@ def same(one: object, other: object) -> bool:
     return isinstance(one, bool) is isinstance(other, bool) and one == other
 
 
-def _number(value: Decimal) -> int | float | str:
+def _plain_number(value: Decimal) -> int | float | str:
     """Return the number, or its digits where a float would change them."""
     if not value.is_finite():
         return str(value)
@@ -104,7 +104,7 @@ def _number(value: Decimal) -> int | float | str:
     return near if Decimal(repr(near)) == value else format(value, "f")
 
 
-def _utc(value: datetime) -> str:
+def _format_utc(value: datetime) -> str:
     """ISO-8601 in UTC with a Z; a time without a zone is taken for UTC."""
     moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     return moment.isoformat().replace("+00:00", "Z")
@@ -113,12 +113,16 @@ def _utc(value: datetime) -> str:
 def _date_text(value: str, kind: Kind) -> str:
     """Bring a date that is stored as a text into the one form; what is no date stays as it is."""
     try:
-        return _utc(datetime.fromisoformat(value)) if kind is Kind.DATETIME else date.fromisoformat(value).isoformat()
+        return (
+            _format_utc(datetime.fromisoformat(value))
+            if kind is Kind.DATETIME
+            else date.fromisoformat(value).isoformat()
+        )
     except ValueError:
         return value
 
 
-def _bytes(value: bytes, kind: Kind) -> str:
+def _plain_bytes(value: bytes, kind: Kind) -> str:
     if kind is Kind.TEXT:
         try:
             return value.decode()

@@ -201,7 +201,7 @@ class SqlStore(StoreBase):
 
         key = mapped.table.c[mapped.source(mapped.info.key)]
         query = select(*mapped.table.c).where(*where).order_by(key).limit(limit)
-        return self._rows(mapped, query)
+        return self._read_rows(mapped, query)
 
     def ids(self, entity: str, user: str | None) -> Ids:
         """Return the keys of all rows, of this user where the table knows users."""
@@ -225,16 +225,16 @@ class SqlStore(StoreBase):
             keys = sorted((each for each in self.ids(name, snapshot.user) if each not in before), key=key_order)
             new[name] = []
             for part in batched(keys, _BATCH):
-                values = [strip_type(self._native(mapped, key, value)) for value in part]
+                values = [strip_type(self._to_native(mapped, key, value)) for value in part]
                 query = select(*mapped.table.c).where(mapped.table.c[key.source].in_(values))
-                new[name] += sort_rows(self._rows(mapped, query), key.name)
+                new[name] += sort_rows(self._read_rows(mapped, query), key.name)
         return new
 
-    def _rows(self, mapped: MappedEntity, query: Select[Any]) -> Rows:
+    def _read_rows(self, mapped: MappedEntity, query: Select[Any]) -> Rows:
         found = self.read(lambda c: c.execute(query).all(), f"reading {mapped.info.name}")
-        return [self._row(mapped, row) for row in found]
+        return [self._read_row(mapped, row) for row in found]
 
-    def _row(self, mapped: MappedEntity, values: Sequence[Any]) -> Row:
+    def _read_row(self, mapped: MappedEntity, values: Sequence[Any]) -> Row:
         columns = mapped.info.columns.values()
         parse = self.url.get_backend_name() != "postgresql"
         return {c.name: plain(v, c.kind, parse_json=parse) for c, v in zip(columns, values, strict=True)}
@@ -251,12 +251,12 @@ class SqlStore(StoreBase):
             if name == mapped.info.key:
                 value = key_value(value, column.kind)  # noqa: PLW2901 - the same value in the key's type
             try:
-                where.append(clause == strip_type(self._native(mapped, column, value)))
+                where.append(clause == strip_type(self._to_native(mapped, column, value)))
             except ValueError:
                 return None
         return where
 
-    def _native(self, mapped: MappedEntity, column: Column, value: Any) -> Any:  # noqa: ANN401 - what YAML gives
+    def _to_native(self, mapped: MappedEntity, column: Column, value: Any) -> Any:  # noqa: ANN401 - what YAML gives
         """Return what the driver takes; SQLite keeps dates as texts, in whatever form the agent writes them."""
         kind = column.kind
         if self.url.get_backend_name() == "sqlite" and kind in {Kind.DATETIME, Kind.DATE, Kind.UUID}:
@@ -275,7 +275,7 @@ class SqlStore(StoreBase):
         for name, value in data.items():
             column = info.columns[name]
             try:
-                values[column.source] = self._native(mapped, column, value)
+                values[column.source] = self._to_native(mapped, column, value)
             except ValueError as error:
                 raise StoreRefused(f"insert into {entity}: {name}: {error}") from None
         key = info.columns[info.key]

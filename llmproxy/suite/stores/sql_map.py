@@ -103,10 +103,10 @@ def map_entity(
         )
     reflected = {str(each["name"]): each for each in inspector.get_columns(plan.table, plan.schema)}
     back = _rename_columns(name, plan, reflected)
-    columns = {back[each]: _column(back[each], each, spec) for each, spec in reflected.items()}
-    key = _key(inspector, name, plan, back, columns)
-    owner = _owner(name, plan, back, columns)
-    serial = _serial(columns[key], reflected)
+    columns = {back[each]: _build_column(back[each], each, spec) for each, spec in reflected.items()}
+    key = _find_key(inspector, name, plan, back, columns)
+    owner = _find_owner(name, plan, back, columns)
+    serial = _find_serial(columns[key], reflected)
     info = EntityInfo(
         name,
         key,
@@ -115,10 +115,10 @@ def map_entity(
         closed=True,
         source=plan.table,
         counted=serial is not None,
-        reuses=_reuses(inspector, plan, columns[key]) if plan.reuses is None else plan.reuses,
+        reuses=_has_reused_keys(inspector, plan, columns[key]) if plan.reuses is None else plan.reuses,
     )
     zones = frozenset(each for each, spec in reflected.items() if getattr(spec["type"], "timezone", False))
-    return MappedEntity(info, _clause(plan, list(reflected)), zones, serial)
+    return MappedEntity(info, _build_clause(plan, list(reflected)), zones, serial)
 
 
 def _rename_columns(name: str, plan: TableMap, reflected: Mapping[str, Any]) -> dict[str, str]:
@@ -136,7 +136,7 @@ def _rename_columns(name: str, plan: TableMap, reflected: Mapping[str, Any]) -> 
     return back
 
 
-def _column(name: str, source: str, spec: ReflectedColumn) -> Column:
+def _build_column(name: str, source: str, spec: ReflectedColumn) -> Column:
     optional = bool(spec.get("nullable", True) or spec.get("default") is not None or spec.get("autoincrement") is True)
     return Column(name, kind_of(spec["type"]), source, optional)
 
@@ -162,7 +162,7 @@ def kind_of(type_: Any) -> Kind:  # noqa: ANN401 - SQLAlchemy's types, imported 
     return next((kind for class_, kind in table if isinstance(type_, class_)), Kind.UNKNOWN)
 
 
-def _key(
+def _find_key(
     inspector: Inspector, name: str, plan: TableMap, back: Mapping[str, str], columns: Mapping[str, Column]
 ) -> str:
     if plan.key is not None:
@@ -183,7 +183,7 @@ def _key(
     )
 
 
-def _owner(name: str, plan: TableMap, back: Mapping[str, str], columns: Mapping[str, Column]) -> str | None:
+def _find_owner(name: str, plan: TableMap, back: Mapping[str, str], columns: Mapping[str, Column]) -> str | None:
     if plan.user is None:
         return next((back[each] for each in USER_COLUMNS if each in back), None)
     if not plan.user:
@@ -195,13 +195,13 @@ def _owner(name: str, plan: TableMap, back: Mapping[str, str], columns: Mapping[
     raise unknown_column(EntityInfo(name, columns=columns), plan.user, f"store.entities.{name}.user")
 
 
-def _serial(key: Column, reflected: Mapping[str, Any]) -> str | None:
+def _find_serial(key: Column, reflected: Mapping[str, Any]) -> str | None:
     spec = reflected[key.source]
     counted = spec.get("autoincrement") is True or spec.get("identity") or "nextval" in str(spec.get("default") or "")
     return key.source if counted or key.kind is Kind.INTEGER else None
 
 
-def _reuses(inspector: Inspector, plan: TableMap, key: Column) -> bool:
+def _has_reused_keys(inspector: Inspector, plan: TableMap, key: Column) -> bool:
     """Return whether a number may be given out again: SQLite does, unless the table says AUTOINCREMENT."""
     if inspector.dialect.name != "sqlite" or key.kind is not Kind.INTEGER:
         return False
@@ -213,7 +213,7 @@ def _reuses(inspector: Inspector, plan: TableMap, key: Column) -> bool:
     return found is not None and "AUTOINCREMENT" not in str(found).upper()
 
 
-def _clause(plan: TableMap, names: list[str]) -> TableClause:
+def _build_clause(plan: TableMap, names: list[str]) -> TableClause:
     """Make a table without types: values come as the driver gives them, and `plain` decides what they mean."""
     from sqlalchemy import column, table
 

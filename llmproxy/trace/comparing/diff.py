@@ -116,9 +116,9 @@ def changes(
     globs = tuple(ignore)
     found: list[ToolFieldChange] = []
     for tool, n, before, after in pairs(old, new):
-        places = list(_compare("arguments", _arguments(before), _arguments(after), 0))
+        places = list(_find_differences("arguments", _read_arguments(before), _read_arguments(after), 0))
         if results:
-            places += _compare("result", _open_result(before.tool_result), _open_result(after.tool_result), 0)
+            places += _find_differences("result", _open_result(before.tool_result), _open_result(after.tool_result), 0)
         for path, left, right in places:
             if any(fnmatchcase(path, glob) or fnmatchcase(f"{tool}.{path}", glob) for glob in globs):
                 continue
@@ -128,7 +128,7 @@ def changes(
     return found
 
 
-def _arguments(span: Span) -> Any:  # noqa: ANN401 - JSON
+def _read_arguments(span: Span) -> Any:  # noqa: ANN401 - JSON
     """Return the arguments; of a call whose arguments were no object what it said instead."""
     if span.tool_args is not None:
         return span.tool_args
@@ -152,23 +152,23 @@ def incidental(old: object, new: object) -> str | None:
     return None
 
 
-def _compare(path: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401 - JSON
+def _find_differences(path: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401 - JSON
     if depth < _DEPTH and isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old.keys() | new.keys(), key=str):
-            yield from _member(f"{path}.{name}", old.get(name, MISSING), new.get(name, MISSING), depth)
+            yield from _compare_member(f"{path}.{name}", old.get(name, MISSING), new.get(name, MISSING), depth)
     elif depth < _DEPTH and isinstance(old, list) and isinstance(new, list):
         for n in range(max(len(old), len(new))):
             left, right = (side[n] if n < len(side) else MISSING for side in (old, new))
-            yield from _member(f"{path}[{n}]", left, right, depth)
+            yield from _compare_member(f"{path}[{n}]", left, right, depth)
     elif not same_json(old, new):
         yield path, old, new
 
 
-def _member(path: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401 - JSON
+def _compare_member(path: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401 - JSON
     if old is MISSING or new is MISSING:
         yield path, old, new
     else:
-        yield from _compare(path, old, new, depth + 1)
+        yield from _find_differences(path, old, new, depth + 1)
 
 
 FailOn = Literal["contract", "any"]

@@ -107,7 +107,7 @@ def read_contract(interaction: Interaction) -> Contract:
         status=response.status,
         refusal=opened.error or f"HTTP {response.status}: {response.reason}" if refused else "",
         framing=framing(kind, response.body) + ("" if whole else f", {response.ending.value}"),
-        members=frozenset(each for event in events_of(kind, response.body) for each in _members(event)),
+        members=frozenset(each for event in events_of(kind, response.body) for each in _walk_members(event)),
         legible=any(kinds) and not (said and said.unknown),
         kinds=kinds, tools=tuple(sorted(call.name for call in said.tool_calls)) if said else (),
         finish=tuple(sorted(opened.finish_reasons)), text=text, language=find_language(text),
@@ -115,17 +115,17 @@ def read_contract(interaction: Interaction) -> Contract:
     )  # fmt: skip
 
 
-def _members(value: object, path: str = "") -> Iterator[tuple[str, str]]:
+def _walk_members(value: object, path: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
         tag = value.get("type")
         here = f"{path}<{tag}>" if isinstance(tag, str) else path
         yield here, "object"
         for name, inner in value.items():
             if name not in _OPAQUE or not isinstance(inner, dict | list):
-                yield from _members(inner, f"{here}.{name}" if here else name)
+                yield from _walk_members(inner, f"{here}.{name}" if here else name)
     elif isinstance(value, list):
         for inner in value:
-            yield from _members(inner, f"{path}[]")
+            yield from _walk_members(inner, f"{path}[]")
     elif value is not None:
         yield path, "boolean" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
 
@@ -174,13 +174,13 @@ def _compare_members(old: Sequence[Contract], new: Sequence[Contract]) -> Iterat
     types = dict(ever)
     parents = {path for path, kind in ever if kind == "object"} | {""}
     for path, kind in sorted(always - ever):
-        if _parent(path) not in parents:
+        if _find_parent(path) not in parents:
             continue  # its parent is gone, and named
         now = types.get(path)
         yield f"{path} is gone" if now is None else f"{path} was a {kind}, and is a {now}"
 
 
-def _parent(path: str) -> str:
+def _find_parent(path: str) -> str:
     return path.removesuffix("[]").rpartition(".")[0] if not path.endswith(">") else path[: path.rindex("<")]
 
 
@@ -230,12 +230,12 @@ def measure_call[Answer](
     every = [*old, *new]
     apart = [[distance(one, other) for other in every] for one in every]
     chosen = list(combinations(range(len(every)), len(old)))[:_MOST_ARRANGEMENTS]
-    means = [_between(apart, frozenset(earlier)) for earlier in chosen]
+    means = [_mean_distance(apart, frozenset(earlier)) for earlier in chosen]
     middle = fmean(means)
     return CallStatistic(means[0] - middle, tuple(mean - middle for mean in means))
 
 
-def _between(apart: Sequence[Sequence[float]], earlier: frozenset[int]) -> float:
+def _mean_distance(apart: Sequence[Sequence[float]], earlier: frozenset[int]) -> float:
     return fmean(apart[one][other] for one in earlier for other in range(len(apart)) if other not in earlier)
 
 

@@ -127,7 +127,7 @@ def read_policy(interactions: Iterable[Interaction]) -> PolicyRun:
             continue
         requests += 1
         ended = not said.tool_calls and one.response.ending is Ending.COMPLETE
-        calls += [PolicyCall(call.name, _value(call.arguments)) for call in said.tool_calls]
+        calls += [PolicyCall(call.name, _parse_value(call.arguments)) for call in said.tool_calls]
         answer = said.text or answer
         models |= dict.fromkeys([one.model] if one.model else [])
         tokens_in = None if tokens_in is None or one.usage.input is None else tokens_in + one.usage.input
@@ -151,7 +151,7 @@ def compare_policies(old: PolicyRun, new: PolicyRun) -> tuple[PolicyChange, ...]
             first, second = str(new.calls[j]), str(new.calls[after])
             found.append(PolicyChange("order", new.calls[j].tool, old=second, new=first))
     if old.answer != new.answer:
-        found.append(PolicyChange("answer", old=_short(old.answer), new=_short(new.answer)))
+        found.append(PolicyChange("answer", old=_clip_text(old.answer), new=_clip_text(new.answer)))
     return tuple(sorted(found))
 
 
@@ -159,13 +159,15 @@ def _pair_calls(
     old: Sequence[PolicyCall], new: Sequence[PolicyCall]
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
     """Return which call of one run stands for which of the other, and what is left of each."""
-    pairs = _in_common([_identity(call) for call in old], [_identity(call) for call in new])
+    pairs = _in_common([_identify_call(call) for call in old], [_identify_call(call) for call in new])
     moved: dict[tuple[str, Any], deque[int]] = defaultdict(deque)
     for j in (j for j in range(len(new)) if j not in {j for _, j in pairs}):
-        moved[_identity(new[j])].append(j)
+        moved[_identify_call(new[j])].append(j)
     stays = {i for i, _ in pairs}
     pairs += [
-        (i, queue.popleft()) for i, call in enumerate(old) if i not in stays and (queue := moved.get(_identity(call)))
+        (i, queue.popleft())
+        for i, call in enumerate(old)
+        if i not in stays and (queue := moved.get(_identify_call(call)))
     ]
     left = [i for i in range(len(old)) if i not in {i for i, _ in pairs}]
     right = [j for j in range(len(new)) if j not in {j for _, j in pairs}]
@@ -199,17 +201,17 @@ def count_tools(calls: Iterable[PolicyCall]) -> Counter[str]:
     return Counter(call.tool for call in calls)
 
 
-def _identity(call: PolicyCall) -> tuple[str, Any]:
+def _identify_call(call: PolicyCall) -> tuple[str, Any]:
     return call.tool, fingerprint(call.arguments)
 
 
-def _value(arguments: str) -> Any:  # noqa: ANN401 - JSON
+def _parse_value(arguments: str) -> Any:  # noqa: ANN401 - JSON
     try:
         return json.loads(arguments or "{}")
     except (ValueError, RecursionError):
         return arguments
 
 
-def _short(text: str) -> str:
+def _clip_text(text: str) -> str:
     text = printable(" ".join(text.split()))
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

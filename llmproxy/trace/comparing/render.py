@@ -25,10 +25,10 @@ def render(diff: ReplayDiff, form: Form = "text", *, color: bool = False, width:
     if form == "json":
         return json.dumps(tree(diff), indent=2, ensure_ascii=False, default=str)
     if form == "markdown":
-        return _markdown(diff)
+        return _render_markdown(diff)
     if form != "text":
         raise ValueError(f"a diff is rendered as text, json or markdown, not {form!r}")
-    return _text(diff, color=color, width=max(width, 60))
+    return _render_text(diff, color=color, width=max(width, 60))
 
 
 def tree(diff: ReplayDiff) -> dict[str, Any]:
@@ -43,13 +43,13 @@ def tree(diff: ReplayDiff) -> dict[str, Any]:
     return data | {name: getattr(diff, name) for name in sides} | {"contract_changed": diff.fails("contract")}
 
 
-def _word(change: ToolFieldChange) -> str:
+def _name_change(change: ToolFieldChange) -> str:
     if change.looks:
         return f"incidental: {change.looks}"
     return "contract" if change.severity == "contract" else "result"
 
 
-def _totals(diff: ReplayDiff) -> Iterator[tuple[str, str, str, bool]]:
+def _list_totals(diff: ReplayDiff) -> Iterator[tuple[str, str, str, bool]]:
     """Yield name, old, new and whether it counts as a change."""
     yield "tokens", str(diff.old_tokens), str(diff.new_tokens), diff.token_count_changed
     yield "cost", dollars(diff.old_cost), dollars(diff.new_cost), diff.cost_changed
@@ -67,7 +67,7 @@ def align_lines(old: list[str], new: list[str]) -> Iterator[tuple[str, str, bool
             yield left, right, tag == "equal"
 
 
-def _text(diff: ReplayDiff, *, color: bool, width: int) -> str:
+def _render_text(diff: ReplayDiff, *, color: bool, width: int) -> str:
     half = (width - 5) // 2
 
     def paint(text: str, code: str) -> str:
@@ -81,10 +81,10 @@ def _text(diff: ReplayDiff, *, color: bool, width: int) -> str:
 
     if not diff.has_changes:
         return "No changes detected."
-    return "\n".join(_sections(diff, row, paint))
+    return "\n".join(_render_sections(diff, row, paint))
 
 
-def _sections(diff: ReplayDiff, row: Callable[..., str], paint: Callable[[str, str], str]) -> Iterator[str]:
+def _render_sections(diff: ReplayDiff, row: Callable[..., str], paint: Callable[[str, str], str]) -> Iterator[str]:
     if diff.tool_sequence_changed:
         yield "Tool sequence"
         for left, right, same in align_lines(diff.old_tool_sequence, diff.new_tool_sequence):
@@ -94,45 +94,45 @@ def _sections(diff: ReplayDiff, row: Callable[..., str], paint: Callable[[str, s
         if (change.tool, change.call) != place:
             place = (change.tool, change.call)
             yield f"{change.tool} (call {change.call})"
-        yield f"  {change.field}  [{paint(_word(change), _YELLOW if change.severity == 'contract' else _DIM)}]"
-        yield row(_value(change.old), _value(change.new), same=False)
+        yield f"  {change.field}  [{paint(_name_change(change), _YELLOW if change.severity == 'contract' else _DIM)}]"
+        yield row(_show_value(change.old), _show_value(change.new), same=False)
     if diff.texts_changed:
         yield "Texts before the output"
-        for left, right, same in align_lines(_lines(diff.old_texts), _lines(diff.new_texts)):
+        for left, right, same in align_lines(_split_lines(diff.old_texts), _split_lines(diff.new_texts)):
             yield row(left, right, same=same)
     if diff.output_changed:
         yield "Output"
         for left, right, same in align_lines(diff.old_output.splitlines(), diff.new_output.splitlines()):
             yield row(left, right, same=same)
-    totals = [total for total in _totals(diff) if total[3] or total[0] == "latency"]
+    totals = [total for total in _list_totals(diff) if total[3] or total[0] == "latency"]
     if totals:
         yield "Totals"
         for name, old, new, counts in totals:
             yield f"  {name.ljust(8)} {paint(old, _RED if counts else _DIM)} → {paint(new, _GREEN if counts else _DIM)}"
 
 
-def _lines(texts: list[str]) -> list[str]:
+def _split_lines(texts: list[str]) -> list[str]:
     return [line for text in texts for line in text.splitlines()]
 
 
-def _value(value: object) -> str:
+def _show_value(value: object) -> str:
     return "(missing)" if value is MISSING else show_json(value, 1000)
 
 
-def _fence(text: str, least: int) -> str:
+def _choose_fence(text: str, least: int) -> str:
     """Return more backticks than stand anywhere in a row in `text`."""
     return "`" * max(least, *(len(run) + 1 for run in _TICKS.findall(text)), least)
 
 
-def _cell(text: str) -> str:
+def _format_cell(text: str) -> str:
     """Return text as code in a table's cell: no bar, no line break and no backtick ends it."""
     safe = short(text, 200).replace("|", "\\|")
-    fence = _fence(safe, 1)
+    fence = _choose_fence(safe, 1)
     between = " " if "`" in safe else ""
     return f"{fence}{between}{safe}{between}{fence}" if safe else ""
 
 
-def _markdown(diff: ReplayDiff) -> str:
+def _render_markdown(diff: ReplayDiff) -> str:
     if not diff.has_changes:
         return "**No changes detected.**"
     breaks = diff.fails("contract")
@@ -140,17 +140,18 @@ def _markdown(diff: ReplayDiff) -> str:
     rows = []
     if diff.tool_sequence_changed:
         sequences = (" → ".join(names) or "(none)" for names in (diff.old_tool_sequence, diff.new_tool_sequence))
-        rows.append(f"| tool sequence | {' | '.join(_cell(text) for text in sequences)} | contract |")
+        rows.append(f"| tool sequence | {' | '.join(_format_cell(text) for text in sequences)} | contract |")
     for change in diff.tool_changes:
-        what = _cell(f"{change.tool} (call {change.call}) {change.field}")
-        rows.append(f"| {what} | {_cell(_value(change.old))} | {_cell(_value(change.new))} | {_word(change)} |")
-    for name, old, new, counts in _totals(diff):
+        what = _format_cell(f"{change.tool} (call {change.call}) {change.field}")
+        old, new = (_format_cell(_show_value(value)) for value in (change.old, change.new))
+        rows.append(f"| {what} | {old} | {new} | {_name_change(change)} |")
+    for name, old, new, counts in _list_totals(diff):
         if counts or name == "latency":
             rows.append(f"| {name} | {old} | {new} | {'' if counts else 'not counted'} |")
     if rows:
         lines += ["", "| what | old | new | |", "| --- | --- | --- | --- |", *rows]
     if diff.texts_changed:
-        both = _fence_lines(_lines(diff.old_texts), _lines(diff.new_texts))
+        both = _fence_lines(_split_lines(diff.old_texts), _split_lines(diff.new_texts))
         lines += ["", "<details><summary>texts before the output</summary>", "", *both, "", "</details>"]
     if diff.output_changed:
         both = _fence_lines(diff.old_output.splitlines(), diff.new_output.splitlines())
@@ -165,5 +166,5 @@ def _fence_lines(old: list[str], new: list[str]) -> list[str]:
             lines.append(f"  {printable(left)}")
         else:
             lines += [f"- {printable(left)}"] * bool(left) + [f"+ {printable(right)}"] * bool(right)
-    fence = _fence("\n".join(lines), 3)
+    fence = _choose_fence("\n".join(lines), 3)
     return [f"{fence}diff", *lines, fence]

@@ -122,14 +122,14 @@ class CassetteDiff:
     def summarize(self) -> str:
         """Return how many requests of each kind there are, and what became of tokens and cost."""
         kinds: tuple[What, ...] = ("same", "changed", "added", "removed")
-        return ", ".join(f"{self.count(kind)} {kind}" for kind in kinds) + f"; {_change(self.old, self.new)}"
+        return ", ".join(f"{self.count(kind)} {kind}" for kind in kinds) + f"; {_describe_change(self.old, self.new)}"
 
 
 def cassette_diff(old: Sequence[Interaction], new: Sequence[Interaction]) -> CassetteDiff:
     """Compare two cassettes, each in the order of its requests. Never raises on odd bodies."""
     a, b = [*map(turn_of, old)], [*map(turn_of, new)]
-    pairs = tuple(_pairs([each.key for each in old], [each.key for each in new], a, b))
-    return CassetteDiff(_sum(a), _sum(b), pairs)
+    pairs = tuple(_align_turns([each.key for each in old], [each.key for each in new], a, b))
+    return CassetteDiff(_add_up(a), _add_up(b), pairs)
 
 
 def turn_of(one: Interaction) -> ComparedTurn:
@@ -149,7 +149,11 @@ def turn_of(one: Interaction) -> ComparedTurn:
         asked=f"{call.tool}({call.arguments})" if call is not None else said[-1] if said else "",
         status=one.response.status,
         ending=one.response.ending.value,
-        text=_result(call) if call is not None else _raw(one.response.body) if answer is None else answer.text,
+        text=_format_result(call)
+        if call is not None
+        else _decode_body(one.response.body)
+        if answer is None
+        else answer.text,
         calls=() if answer is None else answer.tool_calls,
         tokens_in=one.usage.input,
         tokens_out=one.usage.output,
@@ -157,18 +161,18 @@ def turn_of(one: Interaction) -> ComparedTurn:
     )
 
 
-def _result(call: ToolText) -> str:
+def _format_result(call: ToolText) -> str:
     return f"error: {call.result}" if call.failed else call.result
 
 
-def _raw(body: bytes) -> str:
+def _decode_body(body: bytes) -> str:
     """Return a body that is no conversation (an error) as text; JSON in one way of writing."""
     text = body.decode("utf-8", "backslashreplace")
     tree = _parse_arguments(text)
     return text if isinstance(tree, str) else json.dumps(tree, ensure_ascii=False, sort_keys=True)
 
 
-def _pairs(keys: list[Any], new_keys: list[Any], a: list[ComparedTurn], b: list[ComparedTurn]) -> Iterator[Pair]:
+def _align_turns(keys: list[Any], new_keys: list[Any], a: list[ComparedTurn], b: list[ComparedTurn]) -> Iterator[Pair]:
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, keys, new_keys, autojunk=False).get_opcodes():
         i, j = i1, j1
         while i < i2 and j < j2:
@@ -184,7 +188,7 @@ def _pairs(keys: list[Any], new_keys: list[Any], a: list[ComparedTurn], b: list[
 
 
 def _compare_pair(i: int, j: int, old: ComparedTurn, new: ComparedTurn) -> Pair:
-    changes = tuple(_changes(old, new))
+    changes = tuple(_compare_turns(old, new))
     return Pair("changed" if changes else "same", i + 1, j + 1, new.title, show_json(new.asked), changes)
 
 
@@ -196,38 +200,38 @@ def _list_gone(turn: ComparedTurn) -> Iterator[Change]:
         yield Change(f"call {n} {call.name}", show_json(_parse_arguments(call.arguments)), "")
 
 
-def _changes(old: ComparedTurn, new: ComparedTurn) -> Iterator[Change]:
+def _compare_turns(old: ComparedTurn, new: ComparedTurn) -> Iterator[Change]:
     for name in ("provider", "operation", "model", "asked", "status", "ending", "text"):
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
             yield _change_of(name, build_difference(name, before, after))
-    yield from _calls(old.calls, new.calls)
+    yield from _compare_calls(old.calls, new.calls)
     for name in ("tokens_in", "tokens_out", "cost"):
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
-            yield Change(name.replace("_", " "), _number(before), _number(after))
+            yield Change(name.replace("_", " "), _format_number(before), _format_number(after))
 
 
-def _calls(old: Sequence[ToolCall], new: Sequence[ToolCall]) -> Iterator[Change]:
+def _compare_calls(old: Sequence[ToolCall], new: Sequence[ToolCall]) -> Iterator[Change]:
     """Compare calls by name in order, then their arguments by JSON path. Ids are no difference."""
     names = [each.name for each in old], [each.name for each in new]
     for _, i1, i2, j1, j2 in SequenceMatcher(None, *names, autojunk=False).get_opcodes():
         both = min(i2 - i1, j2 - j1)
         for i, j in zip(range(i1, i1 + both), range(j1, j1 + both), strict=True):
             if old[i].name != new[j].name:
-                yield Change(f"call {j + 1}", _call(old[i]), _call(new[j]))
+                yield Change(f"call {j + 1}", _format_call(old[i]), _format_call(new[j]))
                 continue
             found = differences(_parse_arguments(old[i].arguments), _parse_arguments(new[j].arguments), _ARGUMENTS)
             yield from (_change_of(f"call {j + 1} {new[j].name} {each.path}", each) for each in found)
-        yield from (Change(f"call {i + 1}", _call(old[i]), "") for i in range(i1 + both, i2))
-        yield from (Change(f"call {j + 1}", "", _call(new[j])) for j in range(j1 + both, j2))
+        yield from (Change(f"call {i + 1}", _format_call(old[i]), "") for i in range(i1 + both, i2))
+        yield from (Change(f"call {j + 1}", "", _format_call(new[j])) for j in range(j1 + both, j2))
 
 
 def _change_of(what: str, difference: Difference) -> Change:
     return Change(what, difference.old, difference.new)
 
 
-def _call(call: ToolCall) -> str:
+def _format_call(call: ToolCall) -> str:
     return f"{show_json(call.name)[1:-1]}({show_json(_parse_arguments(call.arguments))})"
 
 
@@ -238,7 +242,7 @@ def _parse_arguments(arguments: str) -> object:
         return arguments
 
 
-def _sum(turns: Sequence[ComparedTurn]) -> ChangedTotals:
+def _add_up(turns: Sequence[ComparedTurn]) -> ChangedTotals:
     return ChangedTotals(
         turns=len(turns),
         calls=sum(len(each.calls) for each in turns),
@@ -249,15 +253,15 @@ def _sum(turns: Sequence[ComparedTurn]) -> ChangedTotals:
     )
 
 
-def _number(value: object) -> str:
+def _format_number(value: object) -> str:
     return "unknown" if value is None else f"${value.normalize():f}" if isinstance(value, Decimal) else str(value)
 
 
-def _change(old: ChangedTotals, new: ChangedTotals) -> str:
+def _describe_change(old: ChangedTotals, new: ChangedTotals) -> str:
     cost = new.cost - old.cost
     return (
         f"tokens in {new.tokens_in - old.tokens_in:+d}, out {new.tokens_out - old.tokens_out:+d},"
-        f" cost {'-' if cost < 0 else '+'}{_number(abs(cost))}"
+        f" cost {'-' if cost < 0 else '+'}{_format_number(abs(cost))}"
     )
 
 

@@ -52,12 +52,12 @@ def link_request(
         if each.exchange is not None and _same_agent(each.exchange, exchange, goes_on=continues or bool(writers))
     ]  # fmt: skip
     family = [each for each in alike if each not in writers]  # who wrote a summary is no turn of the conversation
-    if not continues and any(_begins(sent, _expect_history(each)) for each in family):
+    if not continues and any(_is_prefix(sent, _expect_history(each)) for each in family):
         # the same words once more: a new conversation, or a request that was sent again; nothing is missing from it
         return None
-    parent = _parent(sent, system, family, writers)
+    parent = _choose_parent(sent, system, family, writers)
     if parent is None or parent.exchange is None:
-        return _rootless(sent, earlier, continues=False)
+        return _judge_rootless(sent, earlier, continues=False)
     written = ["".join(each.exchange.answer.text.split()) for each in writers if each.exchange and each.exchange.answer]
     before = system_of(parent.exchange.messages)
     change = changes(_expect_history(parent), sent, before=before, after=system, written=written)
@@ -67,14 +67,16 @@ def link_request(
     if proof and not anchored and not change.grown and asked:
         proof = False  # it may have been the user who asked for the summary, and went on with it
     elif not proof and not anchored:
-        return _rootless(sent, family, continues=continues)
+        return _judge_rootless(sent, family, continues=continues)
     lost = any(not gap.inserted and not all(map(only_tools, gap.missing)) for gap in change.gaps)
     if lost and not summary_in_system(change, proof=proof) and not _carries_history(family):
         return "no earlier request carried a whole history, so nothing can be said to be missing from this one"
     return HistoryLink(seen, change, proof)
 
 
-def _parent(sent: Sequence[HistoryItem], system: str, family: Sequence[Seen], writers: Sequence[Seen]) -> Seen | None:
+def _choose_parent(
+    sent: Sequence[HistoryItem], system: str, family: Sequence[Seen], writers: Sequence[Seen]
+) -> Seen | None:
     """Return the request that one goes on from, of those that may be it: it shares most, and has the same summaries.
 
     In a conversation that repeats itself several may; then who wrote a summary is none, and who was summarized comes
@@ -94,7 +96,7 @@ def _parent(sent: Sequence[HistoryItem], system: str, family: Sequence[Seen], wr
     return max(best, key=lambda each: (_count_seen(writers, _expect_history(each)), each.call.seq), default=None)
 
 
-def _begins(sent: Sequence[HistoryItem], known: Sequence[HistoryItem]) -> bool:
+def _is_prefix(sent: Sequence[HistoryItem], known: Sequence[HistoryItem]) -> bool:
     """Return whether a history is the beginning of another one, and no more."""
     return len(sent) < len(known) and all(one.mark == other.mark for one, other in zip(sent, known, strict=False))
 
@@ -137,7 +139,7 @@ def _expect_history(seen: Seen) -> list[HistoryItem]:
     ]
 
 
-def _rootless(sent: Sequence[HistoryItem], family: Sequence[Seen], *, continues: bool) -> str | None:
+def _judge_rootless(sent: Sequence[HistoryItem], family: Sequence[Seen], *, continues: bool) -> str | None:
     """Judge a request that goes on from none that we saw."""
     if any(item.role == "assistant" for item in sent):
         return "it carries history that the wire has not seen"

@@ -48,8 +48,8 @@ def declared_by(exchange: OpenedExchange) -> Iterator[Declared]:
         value = as_dict(event)
         for place in (value, as_dict(value.get("message")), as_dict(value.get("delta"))):
             for edit in as_list(as_dict(place.get("context_management")).get("applied_edits")):
-                yield from _edit(as_dict(edit))
-        for number, block in _blocks(value):
+                yield from _read_edit(as_dict(edit))
+        for number, block in _walk_blocks(value):
             if block.get("type") == "compaction":
                 compactions[number] = words(block.get("content"))
         delta = as_dict(value.get("delta"))
@@ -62,7 +62,7 @@ def declared_by(exchange: OpenedExchange) -> Iterator[Declared]:
         yield Declared("condenser", "the provider compacted the conversation", unknown, [text] if text else None)
 
 
-def _edit(edit: dict[str, Any]) -> Iterator[Declared]:
+def _read_edit(edit: dict[str, Any]) -> Iterator[Declared]:
     kind = as_str(edit.get("type"))
     for prefix, member in (("clear_tool_uses", "cleared_tool_uses"), ("clear_thinking", "cleared_thinking_turns")):
         if kind.startswith(prefix):
@@ -71,7 +71,7 @@ def _edit(edit: dict[str, Any]) -> Iterator[Declared]:
             yield Declared("pruner", f"the provider applied {kind}", {"partsRemoved": parts})
 
 
-def _blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _walk_blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the parts of an answer with their number: of `content` or `output`, whole or in events."""
     response = as_dict(value.get("response")) or value
     for number, part in enumerate((*as_list(response.get("content")), *as_list(response.get("output")))):
@@ -155,7 +155,7 @@ def processing(
                 found[name].append((finding, EVIDENCE.index(finding.evidence)))
     if not step.seen:
         doubts.append("the agent sent no request in this step")
-    return Processing(**{name: _join(name, each, doubts) for name, each in found.items()})
+    return Processing(**{name: _join_findings(name, each, doubts) for name, each in found.items()})
 
 
 def _is_failed(seen: Seen) -> bool:
@@ -205,7 +205,7 @@ def _unknown_loss(link: HistoryLink, gap: HistoryGap) -> ProcessingFinding:
         f"tokenLimiter cannot be observed: {len(gap.missing)} messages are missing, and it is not proven that the new "
         "text is a summary of them"
     )
-    return _unobservable(reason, link.seen.where)
+    return _build_unobservable(reason, link.seen.where)
 
 
 def _activated_finding(
@@ -214,11 +214,13 @@ def _activated_finding(
     return ProcessingFinding(True, evidence, reason, seen.where, values, texts)  # noqa: FBT003 - it was at work
 
 
-def _unobservable(reason: str, where: str = "") -> ProcessingFinding:
+def _build_unobservable(reason: str, where: str = "") -> ProcessingFinding:
     return ProcessingFinding(None, "unobservable", reason, where)
 
 
-def _join(name: str, found: Sequence[tuple[ProcessingFinding, int]], doubts: Sequence[str]) -> ProcessingFinding:
+def _join_findings(
+    name: str, found: Sequence[tuple[ProcessingFinding, int]], doubts: Sequence[str]
+) -> ProcessingFinding:
     """Join what the exchanges of a step show: the strongest evidence leads, summaries are put together."""
     if found:
         best = max(found, key=lambda each: each[1])[0]
@@ -227,5 +229,5 @@ def _join(name: str, found: Sequence[tuple[ProcessingFinding, int]], doubts: Seq
         best.summaries = known or (None if None in texts else [])
         return best
     if doubts:
-        return _unobservable(f"{name} cannot be observed: {'; '.join(doubts[:3])}")
+        return _build_unobservable(f"{name} cannot be observed: {'; '.join(doubts[:3])}")
     return ProcessingFinding(activated=False, evidence="proven", reason="every request carried its whole history")

@@ -245,7 +245,7 @@ def _is_reworded(item: HistoryItem, sent: HistoryItem, written: Sequence[str]) -
     """Return whether more than a date or a number is new in an edited message; what a call wrote for it always is."""
     if any(text in sent.alike and text not in item.alike for text in written):
         return True
-    return _timeless([item.text]) != _timeless([sent.text])
+    return _strip_times([item.text]) != _strip_times([sent.text])
 
 
 def _compare_parts(expected: Sequence[HistoryItem], sent: HistoryItem) -> tuple[int, int] | None:
@@ -291,10 +291,10 @@ def _find_grown(before: str, after: str) -> tuple[str, bool]:
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, old, lines, autojunk=False).get_opcodes():
         if tag in ("insert", "replace"):
             new += lines[j1:j2]
-            other = other or _timeless(old[i1:i2]) != _timeless(lines[j1:j2])
+            other = other or _strip_times(old[i1:i2]) != _strip_times(lines[j1:j2])
     return "\n".join(new), other
 
 
-def _timeless(lines: Sequence[str]) -> str:
+def _strip_times(lines: Sequence[str]) -> str:
     """Return lines without what changes with time."""
     return _TIMES.sub("", "\n".join(lines).casefold())

@@ -201,7 +201,7 @@ def read_served(
             listed.update(_list_tools(made))
         if not is_call(call.operation) or not _has_reached_server(call):
             continue
-        use = None if made is None else _use(call, made)
+        use = None if made is None else _build_use(call, made)
         if use is not None:
             called.add(use.name)
         if call.seq <= after or (until is not None and call.seq > until):
@@ -217,7 +217,7 @@ def _has_reached_server(call: Call) -> bool:
     return str(call.decision) not in (Decision.REFUSE, Decision.FAULT) and not getattr(call, "fault", None)
 
 
-def _use(call: Call, made: Interaction) -> ToolUse | None:
+def _build_use(call: Call, made: Interaction) -> ToolUse | None:
     kind = header(made.response.headers, "content-type") or ""
     told = read_call(made.request.body, kind, made.response.body)
     if told is None:
@@ -255,7 +255,7 @@ def find_differences(asked: Sequence[ToolUse], served: ServedTools) -> list[str]
         of_servers.setdefault(use.name, []).append(use)
     found: list[str] = []
     for name in dict.fromkeys([*of_models, *of_servers]):
-        found += _differing(of_models.get(name, []), of_servers.get(name, []))
+        found += _describe_differences(of_models.get(name, []), of_servers.get(name, []))
     return found
 
 
@@ -267,7 +267,12 @@ def find_misread(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
         if use.output is None or use.hosted or use.denied:
             continue
         twin = next(
-            (each for each in _candidates(use, left, served.names) if _holds(use.output, each.output or "")), None
+            (
+                each
+                for each in _find_candidates(use, left, served.names)
+                if _contains_result(use.output, each.output or "")
+            ),
+            None,
         )
         if twin is None:
             unsure.append(use)
@@ -275,7 +280,7 @@ def find_misread(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
             left.remove(twin)
     found: list[str] = []
     for use in unsure:
-        if (twin := next(_candidates(use, left, served.names), None)) is not None:
+        if (twin := next(_find_candidates(use, left, served.names), None)) is not None:
             left.remove(twin)
             found.append(
                 f"a model read {_clip_text(use.output)} as the result of {_format_use(use)}, and its server had "
@@ -284,18 +289,18 @@ def find_misread(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
     return found
 
 
-def _candidates(use: ToolUse, servers: Sequence[ToolUse], names: frozenset[str]) -> Iterator[ToolUse]:
+def _find_candidates(use: ToolUse, servers: Sequence[ToolUse], names: frozenset[str]) -> Iterator[ToolUse]:
     """Yield the calls of servers that a model's call may have become."""
     name = server_name(use.name, names)
     return (each for each in servers if each.name == name and same_json(each.arguments, use.arguments))
 
 
-def _holds(read: str, returned: str) -> bool:
+def _contains_result(read: str, returned: str) -> bool:
     """Return whether what a model read holds what a server returned: line for line, or as the same JSON."""
     there = _without_white_space(_ESCAPED.sub(lambda match: json.loads(f'"{match[0]}"'), read))
     if all(_without_white_space(line) in there for line in returned.splitlines() if not _NO_TEXT.fullmatch(line)):
         return True
-    return any(same_json(value, wanted) for wanted in _values(returned) for value in _values(read))
+    return any(same_json(value, wanted) for wanted in _walk_json_values(returned) for value in _walk_json_values(read))
 
 
 def _without_white_space(text: str) -> str:
@@ -303,7 +308,7 @@ def _without_white_space(text: str) -> str:
     return re.sub(r"[\s\\]", "", text)
 
 
-def _values(text: str) -> Iterator[Any]:
+def _walk_json_values(text: str) -> Iterator[Any]:
     """Yield the JSON objects and lists that lines of a text begin with."""
     decoder = json.JSONDecoder()
     for match in re.finditer(r"(?m)^\s*(?=[{\[])", text):
@@ -318,7 +323,7 @@ def server_name(name: str, known: frozenset[str]) -> str:
     return next((each for each in tool_endings(name) if each in known), "")
 
 
-def _differing(models: Sequence[ToolUse], servers: Sequence[ToolUse]) -> list[str]:
+def _describe_differences(models: Sequence[ToolUse], servers: Sequence[ToolUse]) -> list[str]:
     left = list(servers)
     lonely: list[ToolUse] = []
     for use in models:
@@ -467,7 +472,7 @@ class Tokens:
 
 def usage_of(chosen: Sequence[Seen]) -> dict[str, Tokens]:
     """Add up what the counted answers took; every prompt token is input, cached or not."""
-    counted = [each for each in chosen if _costs(each)]
+    counted = [each for each in chosen if _is_priced(each)]
     usages = [Usage() if each.exchange is None else each.exchange.interaction.usage for each in counted]
     given, said = [each.input for each in usages], [each.output for each in usages]
     fresh = [
@@ -480,16 +485,16 @@ def usage_of(chosen: Sequence[Seen]) -> dict[str, Tokens]:
             sum(1 for each in chosen if each.answered and not _is_noise(each)),
             complete=not any(each.broken or _is_noise(each) for each in chosen),
         ),
-        "inputTokens": _sum(given),
-        "outputTokens": _sum(said),
-        "totalTokens": _sum(total),
-        "cacheReadTokens": _sum([each.cached for each in usages]),
-        "cacheCreationTokens": _sum([each.cache_written for each in usages]),
-        "uncachedInputTokens": _sum(fresh),
-        "reasoningTokens": _sum([each.reasoning for each in usages]),
-        "costUsd": _sum([_cost(each) for each in counted]),
-        "latencyMs": _sum([_took(each) for each in chosen]),
-        "firstTokenMs": _longest([_until_first(each) for each in counted]),
+        "inputTokens": _add_up(given),
+        "outputTokens": _add_up(said),
+        "totalTokens": _add_up(total),
+        "cacheReadTokens": _add_up([each.cached for each in usages]),
+        "cacheCreationTokens": _add_up([each.cache_written for each in usages]),
+        "uncachedInputTokens": _add_up(fresh),
+        "reasoningTokens": _add_up([each.reasoning for each in usages]),
+        "costUsd": _add_up([_compute_cost(each) for each in counted]),
+        "latencyMs": _add_up([_measure_ms(each) for each in chosen]),
+        "firstTokenMs": _find_longest([_until_first(each) for each in counted]),
     }
 
 
@@ -499,7 +504,7 @@ def _is_noise(seen: Seen) -> bool:
     return seen.answered and exchange is not None and exchange.answer is None and bool(seen.unread)
 
 
-def _costs(seen: Seen) -> bool:
+def _is_priced(seen: Seen) -> bool:
     """Return whether an exchange is a model's call that went well: an answer that counts, or embeddings etc."""
     if seen.call.operation in CHAT:
         return seen.answered
@@ -507,7 +512,7 @@ def _costs(seen: Seen) -> bool:
     return exchange is not None and not exchange.failed and exchange.interaction.usage != Usage()
 
 
-def _cost(seen: Seen) -> Decimal | None:
+def _compute_cost(seen: Seen) -> Decimal | None:
     if seen.exchange is None:
         return None
     interaction = seen.exchange.interaction
@@ -516,27 +521,27 @@ def _cost(seen: Seen) -> Decimal | None:
     return next((cost for cost in costs if cost is not None), None)
 
 
-def _took(seen: Seen) -> int | None:
+def _measure_ms(seen: Seen) -> int | None:
     """Return an exchange's time on the wire, milliseconds, as recorded: a replay's own pace says nothing."""
-    chunks = _chunks(seen)
+    chunks = _list_chunks(seen)
     return round(chunks[-1].offset / 1000) if chunks else None
 
 
 def _until_first(seen: Seen) -> int | None:
-    chunks = _chunks(seen)
+    chunks = _list_chunks(seen)
     return round(chunks[0].offset / 1000) if chunks else None
 
 
-def _chunks(seen: Seen) -> Sequence[Chunk]:
+def _list_chunks(seen: Seen) -> Sequence[Chunk]:
     return () if seen.exchange is None else seen.exchange.interaction.response.chunks
 
 
-def _longest(values: Sequence[int | None]) -> Tokens:
+def _find_longest(values: Sequence[int | None]) -> Tokens:
     known = [value for value in values if value is not None]
     return Tokens(max(known, default=None), complete=bool(values) and len(known) == len(values))
 
 
-def _sum(values: Sequence[int | None] | Sequence[Decimal | None]) -> Tokens:
+def _add_up(values: Sequence[int | None] | Sequence[Decimal | None]) -> Tokens:
     known: list[int | Decimal] = [value for value in values if value is not None]
     total = sum(known) if known or not values else None
     return Tokens(total, complete=len(known) == len(values))

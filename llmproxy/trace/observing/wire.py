@@ -368,7 +368,7 @@ class Wire:
         answer = exchange.answer
         if answer is None:
             return
-        asking = _asking(seen, exchange)
+        asking = _build_asking(seen, exchange)
         self._keys[seen.call.seq] = seen.call.key
         for asked in (*answer.tool_calls, *answer.beside):
             known = self._approvals.get(asked.id or "") if asked.hosted else None
@@ -396,7 +396,7 @@ class Wire:
         self._waiting.add(conversation, own, asked=seen.call.key, cut=exchange.failed)
 
 
-def _asking(seen: Seen, exchange: OpenedExchange) -> ToolCallExchange:
+def _build_asking(seen: Seen, exchange: OpenedExchange) -> ToolCallExchange:
     """Return what orders two exchanges: in replay, where answers take no time, also when they were recorded."""
     call, began = seen.call, exchange.interaction.started_at
     live = (call.at, call.at + call.ms / 1000)
@@ -437,14 +437,14 @@ def find_kept_differences(made: Iterable[Interaction]) -> list[str]:
     a model cannot be read.
     """
     wire = Wire()
-    wire.feed((_call(number, each), each) for number, each in enumerate(made, 1))
+    wire.feed((_build_call(number, each), each) for number, each in enumerate(made, 1))
     served = wire.read_served()
     if served.unknown or not any(each.chat for each in wire.seen) or wire.step(0).unread:
         return []
     return [*find_differences(wire.tools(), served), *find_misread(wire.tools(), served)]
 
 
-def _call(number: int, made: Interaction) -> Call:
+def _build_call(number: int, made: Interaction) -> Call:
     chunks = made.response.chunks
     return Call(
         decision=Decision.RECORD, status=made.response.status, party=made.party, operation=made.operation,
@@ -467,14 +467,14 @@ def estimate_usage(key: str, step: Observed) -> int | None:
             continue
         usage, exchange = seen.exchange.interaction.usage, seen.exchange
         if key != "outputTokens":
-            total += _tokens(exchange.messages) if usage.input is None else usage.input
+            total += _estimate_tokens(exchange.messages) if usage.input is None else usage.input
         if key != "inputTokens":
             answer = () if exchange.answer is None else (exchange.answer,)
-            total += _tokens(answer) if usage.output is None else usage.output
+            total += _estimate_tokens(answer) if usage.output is None else usage.output
     return total
 
 
-def _tokens(messages: Iterable[Message]) -> int:
+def _estimate_tokens(messages: Iterable[Message]) -> int:
     characters = 0
     for message in messages:
         characters += len(message.text) + len(message.reasoning)
@@ -514,14 +514,14 @@ class Waiting:
         of: Container[str | None] | None = None,
     ) -> ToolUse | None:
         """Take the call that a result is for; `of`: only one that was asked for in answer to one of these requests."""
-        found = next(self._candidates(conversation, call_id, told, of), None)
+        found = next(self._find_candidates(conversation, call_id, told, of), None)
         if found is None:
             return None
         self._calls.remove(found)
         self._run[found.mark] = max(found.answer, self._run.get(found.mark, 0))
         return found.tool
 
-    def _candidates(
+    def _find_candidates(
         self, conversation: RecordedConversation, call_id: str | None, told: NewResult, of: Container[str | None] | None
     ) -> Iterator[_Call]:
         asked = told.call

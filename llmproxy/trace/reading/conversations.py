@@ -102,7 +102,7 @@ class RecordedConversations:
         waiting = self._answers_a_call(messages)
         for mark, count in reversed(marks):
             if conversations := self._answered.get(mark):
-                return MessagePlace(_prefer(conversations, exchange.tools, mark), count, digest, system)
+                return MessagePlace(_choose_conversation(conversations, exchange.tools, mark), count, digest, system)
         if waiting is not None:
             return MessagePlace(waiting, _since_answer(messages), digest, system)
         for mark, count in reversed(marks[:-1]):
@@ -156,7 +156,9 @@ class RecordedConversations:
         return found
 
 
-def _prefer(conversations: list[RecordedConversation], tools: frozenset[str], mark: Digest) -> RecordedConversation:
+def _choose_conversation(
+    conversations: list[RecordedConversation], tools: frozenset[str], mark: Digest
+) -> RecordedConversation:
     """Of equal conversations prefer those that nobody went on with, then the same tools, then the first."""
     return min(conversations, key=lambda each: (each.last != mark, each.tools != tools))
 
@@ -191,7 +193,7 @@ def chain(start: Digest, messages: Iterable[Message]) -> Iterable[tuple[Digest, 
             said.append(_strip_spaces(message.text))
             calls += [f"{call.name} {layout_json(call.arguments)}" for call in message.tool_calls]
             continue
-        text = _constant(message.text) if message.role == "system" else _strip_spaces(message.text)
+        text = _strip_numbers(message.text) if message.role == "system" else _strip_spaces(message.text)
         if text or message.role == "tool":
             digest = _chain_digest(digest, message.role, text)
             yield digest, n
@@ -209,6 +211,6 @@ def _strip_spaces(text: str) -> str:
 
 
 @lru_cache(maxsize=16)
-def _constant(text: str) -> str:
+def _strip_numbers(text: str) -> str:
     """Return a system prompt without white space, and without the numbers that a date or a time consists of."""
     return _DIGITS.sub("0", "".join(text.split()))

@@ -50,7 +50,7 @@ def token_usage(usage: Usage) -> TokenUsage:
 def set_arguments(span: Span, call: ToolCall) -> None:
     """Set the arguments; what is no JSON object is kept as it came, and marked."""
     try:
-        value = _parse(call.arguments) if call.arguments.strip() else {}
+        value = _parse_strict(call.arguments) if call.arguments.strip() else {}
     except (ValueError, RecursionError):
         span.input = call.arguments
         span.metadata["llmproxy.arguments"] = "not JSON"
@@ -66,13 +66,13 @@ def result_value(text: str) -> Any:  # noqa: ANN401 - JSON
     """Return what a tool answered: an object or a list if it is one, else the text."""
     if text.lstrip()[:1] in ("{", "["):
         try:
-            return _parse(text)
+            return _parse_strict(text)
         except (ValueError, RecursionError):
             pass
     return text
 
 
-def _parse(text: str) -> Any:  # noqa: ANN401 - JSON
+def _parse_strict(text: str) -> Any:  # noqa: ANN401 - JSON
     """Return a JSON value that every reader takes: Python's takes NaN and 1e999 as well. Raises ValueError."""
     value = json.loads(text)
     json.dumps(value, allow_nan=False)
@@ -227,14 +227,14 @@ def open_exchange(interaction: Interaction, history: History) -> OpenedExchange:
     model, answer_id, finished = _read_names(events)
     return OpenedExchange(
         interaction=interaction, tree=tree, messages=history.messages(interaction, tree),
-        answer=_answer(interaction.operation, events) if response.status < _CLIENT_ERROR else None,
+        answer=_read_answer(interaction.operation, events) if response.status < _CLIENT_ERROR else None,
         tools=list_declared(tree), answer_model=model, answer_id=answer_id, finish_reasons=finished,
-        error=_error(response, events), duration_ms=last / 1000 if timed else None,
+        error=_describe_error(response, events), duration_ms=last / 1000 if timed else None,
         first_token_ms=_first_token(interaction, kind) if timed and interaction.stream else None,
     )  # fmt: skip
 
 
-def _answer(operation: str, events: Sequence[dict[str, Any]]) -> Message | None:
+def _read_answer(operation: str, events: Sequence[dict[str, Any]]) -> Message | None:
     draft, add = Draft(), codec_of(operation).add
     for value in events:
         add(draft, value)
@@ -268,12 +268,12 @@ def _first_token(interaction: Interaction, kind: str) -> float | None:
 
 def list_declared(tree: dict[str, Any]) -> frozenset[str]:
     """Return the names of the tools that a request declares; a tool of the provider's own has its type for a name."""
-    return frozenset(name for name, _ in _offers(tree))
+    return frozenset(name for name, _ in _walk_tools(tree))
 
 
 def declared_arguments(tree: dict[str, Any]) -> dict[str, dict[tuple[str, ...], frozenset[str]]]:
     """Return arguments' names of each declared tool by place, () the top, lists' items as the list."""
-    return {name: _names_below(arguments) for name, arguments in _offers(tree) if arguments}
+    return {name: _names_below(arguments) for name, arguments in _walk_tools(tree) if arguments}
 
 
 def _names_below(properties: dict[str, Any], place: tuple[str, ...] = ()) -> dict[tuple[str, ...], frozenset[str]]:
@@ -291,7 +291,7 @@ _DEEPEST = 8
 """Levels of a schema whose names are read."""
 
 
-def _arguments(tool: dict[str, Any]) -> dict[str, Any]:
+def _find_properties(tool: dict[str, Any]) -> dict[str, Any]:
     for key in SCHEMAS:
         schema = as_dict(tool.get(key))
         if properties := as_dict((as_dict(schema.get("json")) or schema).get("properties")):
@@ -299,7 +299,7 @@ def _arguments(tool: dict[str, Any]) -> dict[str, Any]:
     return as_dict(tool.get("parameter_definitions"))
 
 
-def _offers(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _walk_tools(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     lists = (tree.get("tools"), tree.get("functions"), as_dict(tree.get("toolConfig")).get("tools"),
              as_dict(tree.get("tool_config")).get("tools"), as_dict(tree.get("request")).get("tools"))  # fmt: skip
     for entry in (each for found in lists for each in as_list(found)):
@@ -309,7 +309,7 @@ def _offers(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         for one in map(as_dict, several or [inner]):
             name = one.get("name") or one.get("type") or next(iter(one), None)
             if isinstance(name, str):
-                yield name, _arguments(one)
+                yield name, _find_properties(one)
 
 
 _PARAMETERS = (
@@ -351,7 +351,7 @@ def earlier_ids(tree: dict[str, Any]) -> tuple[str, ...]:
 _REASONS = frozenset({"finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason", "completionReason"})
 
 
-def _reasons(value: dict[str, Any]) -> Iterator[str]:
+def _walk_reasons(value: dict[str, Any]) -> Iterator[str]:
     places: list[Any] = [value]
     for name in ("choices", "candidates", "results"):
         if name in value:
@@ -371,15 +371,15 @@ def _read_names(events: Sequence[dict[str, Any]]) -> tuple[str | None, str | Non
     for value in events if len(events) <= _ENDS * 2 else (*events[:_ENDS], *events[-_ENDS:]):
         inner = as_dict(value.get("response")) or as_dict(value.get("message"))
         for place in (value, inner):
-            model = model or _text(place, "model", "modelVersion")
+            model = model or _find_text(place, "model", "modelVersion")
             if answer_id is None and place.get("type") not in _PIECES:
-                answer_id = _text(place, "id", "responseId", "response_id", "generation_id")
-        reasons.update(dict.fromkeys(_reasons(value)))
+                answer_id = _find_text(place, "id", "responseId", "response_id", "generation_id")
+        reasons.update(dict.fromkeys(_walk_reasons(value)))
         if "stop_reason" in inner or "candidates" in inner:
-            reasons.update(dict.fromkeys(_reasons(inner)))
+            reasons.update(dict.fromkeys(_walk_reasons(inner)))
         state = inner if inner.get("object") == "response" else value
         if state.get("object") == "response" and state.get("status") in ("completed", "incomplete", "failed"):
-            reasons[_text(as_dict(state.get("incomplete_details")), "reason") or state["status"]] = None
+            reasons[_find_text(as_dict(state.get("incomplete_details")), "reason") or state["status"]] = None
     return model and model.removeprefix("models/"), answer_id, tuple(reasons)
 
 
@@ -388,31 +388,31 @@ _ENDS = 6
 _PIECES = ("content_block_start", "content_block_delta", "response.output_item.added")
 
 
-def _text(value: dict[str, Any], *names: str) -> str | None:
+def _find_text(value: dict[str, Any], *names: str) -> str | None:
     return next((value[name] for name in names if isinstance(value.get(name), str) and value[name]), None)
 
 
-def _error(response: Response, events: Sequence[dict[str, Any]]) -> str | None:
+def _describe_error(response: Response, events: Sequence[dict[str, Any]]) -> str | None:
     """Return what an answer says went wrong: HTTP's status, an error event of a stream, a cut."""
-    told = next((said for value in events[-4:] if (said := _complaint(value))), None)
+    told = next((said for value in events[-4:] if (said := _find_complaint(value))), None)
     if response.status >= _CLIENT_ERROR:
-        said = told or (_text(events[0], "message", "detail") if events else None) or response.reason
+        said = told or (_find_text(events[0], "message", "detail") if events else None) or response.reason
         return f"HTTP {response.status}: {said}".rstrip(": ")
     if told is not None:
         return told
     return None if response.ending is Ending.COMPLETE else f"the answer is {response.ending.value}"
 
 
-def _complaint(value: dict[str, Any]) -> str | None:
+def _find_complaint(value: dict[str, Any]) -> str | None:
     for holder in (value, as_dict(value.get("response"))):
         error = holder.get("error")
         if isinstance(error, str) and error:
             return error
         if isinstance(error, dict) and error:
-            return _text(error, "message", "type", "code") or "error"
+            return _find_text(error, "message", "type", "code") or "error"
     exception = as_dict(value.get("exception"))
     if exception:
-        return _text(as_dict(exception.get("body")), "message") or _text(exception, "type") or "exception"
+        return _find_text(as_dict(exception.get("body")), "message") or _find_text(exception, "type") or "exception"
     return None
 
 

@@ -66,14 +66,14 @@ def interactions(calls: Iterable[CallLike]) -> list[Interaction]:
     """Return the interactions of calls, in order. Raises CassetteCorrupt for what no proxy of this version tells."""
     found: list[Interaction] = []
     for number, told in enumerate(calls, 1):
-        recording, occurrence = _recording(told)
+        recording, occurrence = _read_recording(told)
         if recording is not None:
             made = from_json(recording, number)
             found.append(made if occurrence is None else replace(made, occurrence=occurrence))
     return found
 
 
-def _recording(told: CallLike) -> tuple[Mapping[str, Any] | None, int | None]:
+def _read_recording(told: CallLike) -> tuple[Mapping[str, Any] | None, int | None]:
     if not isinstance(told, Mapping):
         return told.recording, told.occurrence
     if "llmproxy" in told:

@@ -205,7 +205,7 @@ class Builder:
     def feed(self, interaction: Interaction) -> Iterator[Span]:
         """Take the next interaction; gives the spans that are complete now, in order."""
         if interaction.operation in CHAT:
-            self._chat(open_exchange(interaction, self._history))
+            self._add_chat(open_exchange(interaction, self._history))
         elif interaction.operation.startswith(MCP_PREFIX):
             self._add_served(interaction)
         elif interaction.usage != Usage():
@@ -217,16 +217,18 @@ class Builder:
 
     # -- one exchange
 
-    def _chat(self, exchange: OpenedExchange) -> None:
+    def _add_chat(self, exchange: OpenedExchange) -> None:
         place = self._conversations.place(exchange)
-        conversation = place.conversation or self._begin(exchange, place)
+        conversation = place.conversation or self._begin_conversation(exchange, place)
         if place.retry and conversation.failed is not None:
             request = self._make_attempt(conversation.failed)
         else:
             self._release_failed(conversation)
             self._add_new_parts(exchange, place, conversation)
-            request = self._line.put(self._request(exchange, conversation), size=len(exchange.interaction.request.body))
-        response = self._line.put(self._response(exchange, conversation, request.span))
+            request = self._line.put(
+                self._build_request(exchange, conversation), size=len(exchange.interaction.request.body)
+            )
+        response = self._line.put(self._build_response(exchange, conversation, request.span))
         if exchange.failed:
             attempts = conversation.failed.attempts + 1 if place.retry and conversation.failed else 1
             conversation.failed = FailedAnswer(request, response, attempts)
@@ -235,20 +237,20 @@ class Builder:
             conversation.failed = None
             request.ready = True
         self._conversations.record(exchange, place, conversation)
-        conversation.ended = _end(exchange)
+        conversation.ended = _compute_end(exchange)
         self._add_answer(exchange, conversation, response.span)
 
-    def _begin(self, exchange: OpenedExchange, place: MessagePlace) -> RecordedConversation:
+    def _begin_conversation(self, exchange: OpenedExchange, place: MessagePlace) -> RecordedConversation:
         """Start a conversation, under the tool call that started it if there is one."""
         interaction, number = exchange.interaction, len(self._all) + 1
-        span = self._span(exchange, SpanKind.AGENT_STEP, "conversation", "step", duration_ms=None)
+        span = self._build_span(exchange, SpanKind.AGENT_STEP, "conversation", "step", duration_ms=None)
         conversation = RecordedConversation(str(number), span.id, exchange.tools, place.system)
         span.metadata = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.conversation.id": str(number),
             "llmproxy.party": interaction.party,
         }
-        parent = self._parent(exchange, conversation)
+        parent = self._find_parent_call(exchange, conversation)
         if parent is not None:
             pending, evidence = parent
             span.parent_id, span.name = pending.span.id, "sub-agent"
@@ -257,7 +259,7 @@ class Builder:
         self._all.append(conversation)
         return conversation
 
-    def _parent(self, exchange: OpenedExchange, new: RecordedConversation) -> tuple[Pending, str] | None:
+    def _find_parent_call(self, exchange: OpenedExchange, new: RecordedConversation) -> tuple[Pending, str] | None:
         """Find the tool call that is being run while this conversation starts, with what tells it."""
         words = "".join(message.text for message in exchange.messages if message.role == "user").strip()
         running = [each for each in reversed(self._all[-_LOOKED_AT:]) if each.pending]
@@ -281,16 +283,18 @@ class Builder:
                 break
         for n, message in enumerate(new):
             if message.role == "tool":
-                self._result(exchange, conversation, message, n)
+                self._add_result(exchange, conversation, message, n)
             elif message.role == "user" and message.text:
-                span = self._span(exchange, SpanKind.USER_INPUT, "user_input", f"input{n}")
+                span = self._build_span(exchange, SpanKind.USER_INPUT, "user_input", f"input{n}")
                 span.input, span.parent_id = message.text, conversation.step
                 span.metadata = {"gen_ai.conversation.id": conversation.id}
                 self._line.put(span)
 
-    def _result(self, exchange: OpenedExchange, conversation: RecordedConversation, message: Message, n: int) -> None:
+    def _add_result(
+        self, exchange: OpenedExchange, conversation: RecordedConversation, message: Message, n: int
+    ) -> None:
         pending = self._conversations.answer(conversation, message.tool_call_id)
-        span = self._span(exchange, SpanKind.TOOL_RESULT, "tool_result", f"result{n}")
+        span = self._build_span(exchange, SpanKind.TOOL_RESULT, "tool_result", f"result{n}")
         span.tool_result = span.output = result_value(message.text)
         span.metadata = {"gen_ai.conversation.id": conversation.id, "gen_ai.tool.call.id": message.tool_call_id}
         if pending is None:
@@ -308,9 +312,9 @@ class Builder:
             pending.line.ready = True
         self._line.put(span)
 
-    def _request(self, exchange: OpenedExchange, conversation: RecordedConversation) -> Span:
+    def _build_request(self, exchange: OpenedExchange, conversation: RecordedConversation) -> Span:
         interaction = exchange.interaction
-        span = self._span(
+        span = self._build_span(
             exchange, SpanKind.LLM_REQUEST, f"chat {interaction.model or interaction.operation}", "request"
         )
         span.parent_id, span.model = conversation.step, interaction.model
@@ -318,9 +322,11 @@ class Builder:
         span.metadata = request_attributes(exchange) | {"gen_ai.conversation.id": conversation.id}
         return span
 
-    def _response(self, exchange: OpenedExchange, conversation: RecordedConversation, request: Span) -> Span:
-        span = self._span(exchange, SpanKind.LLM_RESPONSE, request.name, "response", duration_ms=exchange.duration_ms)
-        end = _end(exchange)
+    def _build_response(self, exchange: OpenedExchange, conversation: RecordedConversation, request: Span) -> Span:
+        span = self._build_span(
+            exchange, SpanKind.LLM_RESPONSE, request.name, "response", duration_ms=exchange.duration_ms
+        )
+        end = _compute_end(exchange)
         span.timestamp = span.timestamp if end is None else end
         span.parent_id, span.error = request.id, exchange.error
         if exchange.answer is not None:
@@ -335,14 +341,16 @@ class Builder:
         if answer is None or exchange.failed:
             return
         for n, call in enumerate(answer.tool_calls):
-            span = self._span(exchange, SpanKind.TOOL_CALL, f"execute_tool {call.name}", f"call{n}", duration_ms=None)
+            span = self._build_span(
+                exchange, SpanKind.TOOL_CALL, f"execute_tool {call.name}", f"call{n}", duration_ms=None
+            )
             span.timestamp, span.parent_id, span.tool_name = response.timestamp, response.id, call.name
             span.metadata = call_attributes(call) | {"gen_ai.conversation.id": conversation.id}
             set_arguments(span, call)
             entry = self._line.put(span, ready=False)
             self._conversations.wait(conversation, Pending(call.id, call.name, span, entry))
         if answer.text and not answer.tool_calls:
-            span = self._span(exchange, SpanKind.AGENT_OUTPUT, "agent_output", "output")
+            span = self._build_span(exchange, SpanKind.AGENT_OUTPUT, "agent_output", "output")
             span.timestamp, span.parent_id, span.output = response.timestamp, response.id, answer.text
             span.metadata = {"gen_ai.conversation.id": conversation.id}
             self._line.put(span)
@@ -381,14 +389,14 @@ class Builder:
         """Add a call of a model that is no conversation."""
         interaction = exchange.interaction
         name = f"{interaction.operation} {interaction.model or ''}".strip()
-        span = self._span(exchange, SpanKind.AGENT_STEP, name, "step", duration_ms=exchange.duration_ms)
+        span = self._build_span(exchange, SpanKind.AGENT_STEP, name, "step", duration_ms=exchange.duration_ms)
         span.error = exchange.error
         span.metadata = request_attributes(exchange) | response_attributes(exchange) | {"llmproxy.model_call": True}
         _set_price(span, exchange)
         self._line.put(span)
 
     @staticmethod
-    def _span(
+    def _build_span(
         exchange: OpenedExchange, kind: SpanKind, name: str, part: str, *, duration_ms: float | None = 0.0
     ) -> Span:
         interaction = exchange.interaction
@@ -405,7 +413,7 @@ _LOOKED_AT = 64
 """Conversations, the latest ones, among which the one that started another is looked for."""
 
 
-def _end(exchange: OpenedExchange) -> float | None:
+def _compute_end(exchange: OpenedExchange) -> float | None:
     """Return when an answer was there, None where no times were recorded."""
     if exchange.duration_ms is None:
         return None
@@ -451,7 +459,7 @@ def span_of_mcp(interaction: Interaction) -> Span | None:
         timestamp=interaction.started_at,
         duration_ms=duration,
     )
-    span.metadata = _attributes(interaction)
+    span.metadata = _mcp_attributes(interaction)
     call = read_call(interaction.request.body, header(response.headers, "content-type") or "", response.body)
     code = _error_code(interaction)
     if code is not None:
@@ -473,7 +481,7 @@ def span_of_mcp(interaction: Interaction) -> Span | None:
     return span
 
 
-def _attributes(interaction: Interaction) -> dict[str, Any]:
+def _mcp_attributes(interaction: Interaction) -> dict[str, Any]:
     asked = parse_message(interaction.request.body)
     params = asked.get("params") if isinstance(asked.get("params"), dict) else {}
     over_pipe = interaction.provider.startswith(STDIO_PREFIX)

@@ -58,7 +58,7 @@ class NetworkGuard:
             self._look_up(host)
         with _lock:
             if not _installed:
-                sys.addaudithook(_audit)
+                sys.addaudithook(_audit_connection)
                 _installed = True
             _open.append(self)
         return self
@@ -86,19 +86,19 @@ class NetworkGuard:
             _own.looking = False
 
 
-def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+def _audit_connection(event: str, arguments: tuple[Any, ...]) -> None:
     if not _open or not event.startswith("socket.") or getattr(_own, "looking", False):
         return
     if event in _CONNECTING:
         address = arguments[1]
         if isinstance(address, tuple) and address:
-            _refuse(str(address[0]), address[1] if len(address) > 1 else None)
+            _refuse_host(str(address[0]), address[1] if len(address) > 1 else None)
     elif event in _LOOKUPS and arguments[0]:
         host = arguments[0]
-        _refuse(host.decode("ascii", "replace") if isinstance(host, bytes) else str(host), None)
+        _refuse_host(host.decode("ascii", "replace") if isinstance(host, bytes) else str(host), None)
 
 
-def _refuse(host: str, port: object) -> None:
+def _refuse_host(host: str, port: object) -> None:
     if all(guard.allows(host) for guard in tuple(_open)):
         return
     where = host if port is None else f"{host}:{port}"
@@ -179,9 +179,9 @@ class ReplayEngine:
         with NetworkGuard(self._allowlist) if self._block_network else nullcontext():
             cassette = copy.deepcopy(self.cassette)
             cassette.spans = [span for span in cassette.spans if self._predicate is None or self._predicate(span)]
-            self._check(cassette.spans)
+            self._check_overrides(cassette.spans)
             for span, index in _index_spans(cassette.spans):
-                self._override(span, index)
+                self._apply_overrides(span, index)
             cassette.compute_metrics()
             cassette.compute_fingerprint()
             return AgentRun(cassette=cassette, replayed=True)
@@ -190,11 +190,11 @@ class ReplayEngine:
         """Return a copy of the next span, overrides applied; None at the end."""
         spans = self.spans
         if not self._checked:
-            self._check(spans)
+            self._check_overrides(spans)
         if self._cursor >= len(spans):
             return None
         span = copy.deepcopy(spans[self._cursor])
-        self._override(span, sum(before.kind in _LLM for before in spans[: self._cursor]))
+        self._apply_overrides(span, sum(before.kind in _LLM for before in spans[: self._cursor]))
         self._cursor += 1
         return span
 
@@ -202,13 +202,13 @@ class ReplayEngine:
         """Go back before the first span; overrides and filter stay."""
         self._cursor = 0
 
-    def _override(self, span: Span, index: int) -> None:
+    def _apply_overrides(self, span: Span, index: int) -> None:
         if span.kind is SpanKind.TOOL_CALL and span.tool_name in self._tools:
             span.tool_result = span.output = self._tools[span.tool_name]
         elif span.kind in _LLM and index in self._answers:
             span.output = self._answers[index]
 
-    def _check(self, spans: list[Span]) -> None:
+    def _check_overrides(self, spans: list[Span]) -> None:
         """Say which overrides change nothing, once after each change of them."""
         if self._checked:
             return

@@ -143,11 +143,11 @@ def _collect_fixture(fixtures: list[_Fixture], models: Sequence[str], tree: Tree
     """Read one fixture; `collect` wants an exchange, and drops it."""
     model = mapping(tree, "match").get("model")
     named = [model] if isinstance(model, str) and model else models or [""]
-    fixtures += [_fixture(tree, number, each) for each in named]
+    fixtures += [_build_fixture(tree, number, each) for each in named]
     return Recorded("POST", "", (), b"", 200, "", (), b"")
 
 
-def _fixture(tree: Tree, number: int, model: str) -> _Fixture:
+def _build_fixture(tree: Tree, number: int, model: str) -> _Fixture:
     """Return a fixture as it answers one model; Problem where it is broken."""
     match, response = mapping(tree, "match"), mapping(tree, "response")
     user = match.get("userMessage")
@@ -183,13 +183,13 @@ def _read_turn(model: str, response: dict[str, Tree]) -> SpokenTurn:
     usage = response.get("usage")
     return SpokenTurn(
         model=text(response, "model", "") or model,
-        message=Message("assistant", said, tuple(_call(each, n) for n, each in enumerate(calls))),
+        message=Message("assistant", said, tuple(_build_call(each, n) for n, each in enumerate(calls))),
         usage=usage if isinstance(usage, dict) else {},
         finish=text(response, "finishReason", ""),
     )
 
 
-def _call(tree: Tree, number: int) -> ToolCall:
+def _build_call(tree: Tree, number: int) -> ToolCall:
     tree = mapping(tree)
     arguments = tree.get("arguments", "{}")
     said = arguments if isinstance(arguments, str) else write_json(arguments).decode()

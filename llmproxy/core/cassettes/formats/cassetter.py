@@ -45,7 +45,7 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file. Raises CassetteCorrupt, CassetteNewer."""
     is_toml = bool(_TOML.search(source.head))
-    tree = _toml(source) if is_toml else load(source.text, source.name)
+    tree = _parse_toml(source) if is_toml else load(source.text, source.name)
     if not isinstance(tree, dict):
         raise CassetteCorrupt(f"{source.name}: a cassette is a mapping, not {kind(tree)}.")
     version = tree.get("version")
@@ -61,7 +61,7 @@ def read(source: Source) -> list[Recorded]:
     return found
 
 
-def _toml(source: Source) -> Tree:
+def _parse_toml(source: Source) -> Tree:
     import tomllib
 
     try:
@@ -82,13 +82,13 @@ def _read_interaction(tree: Tree, number: int, *, is_toml: bool) -> Recorded:
     asked, answered = header_map(request.get("headers")), header_map(response.get("headers"))
     return Recorded(
         method=text(request, "method").upper(), uri=text(request, "uri"), headers=asked,
-        body=_body(request, asked, is_toml=is_toml), status=status(response.get("status")), reason="",
-        response_headers=answered, response_body=_body(response, answered, is_toml=is_toml), number=number,
+        body=_read_body(request, asked, is_toml=is_toml), status=status(response.get("status")), reason="",
+        response_headers=answered, response_body=_read_body(response, answered, is_toml=is_toml), number=number,
         recorded_at=when,
     )  # fmt: skip
 
 
-def _body(side: dict[str, Tree], headers: Headers, *, is_toml: bool) -> bytes:
+def _read_body(side: dict[str, Tree], headers: Headers, *, is_toml: bool) -> bytes:
     if is_toml:
         form, content = side.get("body_type", "none"), side.get("body_content")
         if form == "json":

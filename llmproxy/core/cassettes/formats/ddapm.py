@@ -42,14 +42,14 @@ def _read_interaction(tree: Tree, number: int) -> Recorded:
         method=text(request, "method").upper(),
         uri=text(request, "url"),
         headers=header_map(request.get("headers")),
-        body=_body(text(request, "body", "")),
+        body=_read_body(text(request, "body", "")),
         status=status(how.get("code")),
         reason=text(how, "message", ""),
         response_headers=header_map(response.get("headers")),
-        response_body=_body(text(response, "body", "")),
+        response_body=_read_body(text(response, "body", "")),
         number=number,
     )
 
 
-def _body(value: str) -> bytes:
+def _read_body(value: str) -> bytes:
     return base64_bytes(value.removeprefix(_BINARY)) if value.startswith(_BINARY) else utf8(value)

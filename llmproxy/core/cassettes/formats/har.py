@@ -67,7 +67,7 @@ def _read_entry(tree: Tree, number: int) -> Recorded:
     if isinstance(code, bool) or not isinstance(code, int) or not 0 <= code <= 599:
         raise ReadingProblem(f"the status is {code!r}")
     extra = tree.get(_OURS)
-    answered, why = _answer(response)
+    answered, why = _read_answer(response)
     if code < 100:
         code, why = 200, "there was no answer (status 0)"
     if extra is None and (code == 101 or tree.get("_webSocketMessages")):  # ours has its messages in the body
@@ -105,7 +105,7 @@ def _read_body(request: dict[str, Tree]) -> bytes:
     return utf8(said)
 
 
-def _answer(response: dict[str, Tree]) -> tuple[bytes, str]:
+def _read_answer(response: dict[str, Tree]) -> tuple[bytes, str]:
     """Return the body, and why it cannot be used."""
     content = mapping(response, "content")
     said, size = content.get("text"), content.get("size")
@@ -134,36 +134,36 @@ def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
         "version": "1.2",
         "creator": {"name": "llmproxy", "version": __version__},
         "comment": f"cassette {cassette}",
-        "entries": [_entry(each) for each in recorded],
+        "entries": [_build_entry(each) for each in recorded],
     }
     return json.dumps({"log": log}, ensure_ascii=False, indent=2) + "\n"
 
 
-def _entry(each: Recorded) -> dict[str, object]:
+def _build_entry(each: Recorded) -> dict[str, object]:
     extra = each.extra
     started = extra.get("started_at", each.recorded_at)
-    wait = _number(extra.get("head_offset")) / _MS
-    last = max([_number(part.partition(":")[0]) for part in str(extra.get("chunks", "")).split()] or [0]) / _MS
+    wait = _to_number(extra.get("head_offset")) / _MS
+    last = max([_to_number(part.partition(":")[0]) for part in str(extra.get("chunks", "")).split()] or [0]) / _MS
     receive = max(0.0, last - wait)
     return {
-        "startedDateTime": _iso(started),
+        "startedDateTime": _format_time(started),
         "time": wait + receive,
-        "request": _request(each),
-        "response": _response(each),
+        "request": _build_request(each),
+        "response": _build_response(each),
         "cache": {},
         "timings": {"blocked": -1, "dns": -1, "connect": -1, "send": 0, "wait": wait, "receive": receive, "ssl": -1},
         _OURS: dict(extra),
     }
 
 
-def _request(each: Recorded) -> dict[str, object]:
+def _build_request(each: Recorded) -> dict[str, object]:
     query = parse_qsl(urlsplit(each.uri).query, keep_blank_values=True)
     found: dict[str, object] = {
         "method": each.method,
         "url": each.uri,
         "httpVersion": "HTTP/1.1",
         "cookies": [],
-        "headers": _fields(each.headers),
+        "headers": _list_fields(each.headers),
         "queryString": [{"name": name, "value": value} for name, value in query],
         "headersSize": -1,
         "bodySize": len(each.body),
@@ -177,7 +177,7 @@ def _request(each: Recorded) -> dict[str, object]:
     return found
 
 
-def _response(each: Recorded) -> dict[str, object]:
+def _build_response(each: Recorded) -> dict[str, object]:
     body = each.response_body
     content: dict[str, object] = {
         "size": len(body),
@@ -189,12 +189,12 @@ def _response(each: Recorded) -> dict[str, object]:
         content |= {"text": base64.b64encode(body).decode(), "encoding": "base64"}
     return {
         "status": each.status, "statusText": each.reason, "httpVersion": "HTTP/1.1", "cookies": [],
-        "headers": _fields(each.response_headers), "content": content,
+        "headers": _list_fields(each.response_headers), "content": content,
         "redirectURL": header(each.response_headers, "location") or "", "headersSize": -1, "bodySize": len(body),
     }  # fmt: skip
 
 
-def _fields(headers: Headers) -> list[dict[str, str]]:
+def _list_fields(headers: Headers) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in headers]
 
 
@@ -206,15 +206,15 @@ def _is_text(body: bytes) -> bool:
     return True
 
 
-def _number(value: Any) -> float:  # noqa: ANN401 (whatever a file said)
+def _to_number(value: Any) -> float:  # noqa: ANN401 (whatever a file said)
     try:
         return max(0.0, float(value))
     except (TypeError, ValueError):
         return 0.0
 
 
-def _iso(unix: Any) -> str:  # noqa: ANN401 (as above)
+def _format_time(unix: Any) -> str:  # noqa: ANN401 (as above)
     try:
-        return datetime.fromtimestamp(_number(unix), UTC).isoformat(timespec="milliseconds")
+        return datetime.fromtimestamp(_to_number(unix), UTC).isoformat(timespec="milliseconds")
     except (OverflowError, ValueError, OSError):
         return datetime.fromtimestamp(0, UTC).isoformat(timespec="milliseconds")

@@ -79,21 +79,21 @@ def of_line(tree: Tree, number: int) -> Recorded:
     """Read the object of the `number`-th line. Raises Problem."""
     tree = mapping(tree)
     return Recorded(
-        method=text(tree, "method"), uri=text(tree, "url"), headers=_pairs(tree, "headers"),
-        body=_bytes(tree.get("body")), status=status(tree.get("status")), reason=text(tree, "reason", ""),
-        response_headers=_pairs(tree, "response_headers"), response_body=_bytes(tree.get("response_body")),
+        method=text(tree, "method"), uri=text(tree, "url"), headers=_read_pairs(tree, "headers"),
+        body=_read_body(tree.get("body")), status=status(tree.get("status")), reason=text(tree, "reason", ""),
+        response_headers=_read_pairs(tree, "response_headers"), response_body=_read_body(tree.get("response_body")),
         number=number, extra=mapping(tree, "recorded") if tree.get("recorded") is not None else {},
     )  # fmt: skip
 
 
-def _pairs(tree: dict[str, Tree], name: str) -> Headers:
+def _read_pairs(tree: dict[str, Tree], name: str) -> Headers:
     found = array(tree, name)
     if not all(isinstance(each, list) and [type(part) for part in each] == [str, str] for each in found):
         raise ReadingProblem(f"`{name}` is not a list of pairs of texts")
     return tuple((key, value) for key, value in found)
 
 
-def _bytes(value: Tree) -> bytes:
+def _read_body(value: Tree) -> bytes:
     if value is None:
         return b""
     if isinstance(value, str):

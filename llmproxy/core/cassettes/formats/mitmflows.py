@@ -39,16 +39,16 @@ def recognises(source: Source) -> bool:
 
 def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file in the order of their start. Raises CassetteCorrupt with the offset in bytes."""
-    flows = list(_flows(source))
+    flows = list(_parse_flows(source))
     found = collect(flows, _read_flow, source, "flow")
     return sorted(found, key=lambda each: each.recorded_at)  # mitmproxy writes a flow when it ends
 
 
-def _flows(source: Source) -> Iterator[Tree]:
+def _parse_flows(source: Source) -> Iterator[Tree]:
     data, at = memoryview(source.data), 0
     while at < len(data):
         try:
-            value, after = _value(data, at, len(data), 0)
+            value, after = _parse_value(data, at, len(data), 0)
         except _Damaged as error:
             raise CassetteCorrupt(f"{source.name}, byte {error.at}: {error}.") from error
         if not isinstance(value, dict):
@@ -63,7 +63,7 @@ class _Damaged(Exception):
         self.at = at
 
 
-def _value(data: memoryview, at: int, end: int, depth: int) -> tuple[Tree, int]:
+def _parse_value(data: memoryview, at: int, end: int, depth: int) -> tuple[Tree, int]:
     """Return the value at `at`, and where the next one starts."""
     if depth > _DEPTH:
         raise _Damaged(at, "nested too deeply")
@@ -79,26 +79,26 @@ def _value(data: memoryview, at: int, end: int, depth: int) -> tuple[Tree, int]:
         )
     tag, content = data[stop], data[start:stop]
     if tag == ord("]"):
-        return list(_items(data, start, stop, depth + 1)), stop + 1
+        return list(_parse_items(data, start, stop, depth + 1)), stop + 1
     if tag == ord("}"):
-        items = list(_items(data, start, stop, depth + 1))
+        items = list(_parse_items(data, start, stop, depth + 1))
         if len(items) % 2:
             raise _Damaged(at, "a dictionary's last name has no value")
-        return {_name(key): value for key, value in zip(items[::2], items[1::2], strict=True)}, stop + 1
-    return _scalar(chr(tag), bytes(content), at), stop + 1
+        return {_decode_name(key): value for key, value in zip(items[::2], items[1::2], strict=True)}, stop + 1
+    return _parse_scalar(chr(tag), bytes(content), at), stop + 1
 
 
-def _items(data: memoryview, start: int, stop: int, depth: int) -> Iterator[Tree]:
+def _parse_items(data: memoryview, start: int, stop: int, depth: int) -> Iterator[Tree]:
     while start < stop:
-        value, start = _value(data, start, stop, depth)
+        value, start = _parse_value(data, start, stop, depth)
         yield value
 
 
-def _name(key: Tree) -> str:
+def _decode_name(key: Tree) -> str:
     return key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
 
 
-def _scalar(tag: str, content: bytes, at: int) -> Tree:
+def _parse_scalar(tag: str, content: bytes, at: int) -> Tree:
     try:
         if tag == ",":
             return content
@@ -126,8 +126,8 @@ def _read_flow(flow: Tree, number: int) -> Recorded:
             "GET", "", (), b"", 200, "", (), b"", number=number, problem=f"it is {flow.get('type')}, not HTTP"
         )
     request = mapping(flow, "request")
-    headers = _headers(request)
-    started = _seconds(request.get("timestamp_start"))
+    headers = _read_headers(request)
+    started = _read_seconds(request.get("timestamp_start"))
     answered = flow.get("response") is not None
     response = mapping(flow, "response") if answered else {"status_code": 200, "content": b""}
     why = "" if answered else "there was no answer"
@@ -135,27 +135,27 @@ def _read_flow(flow: Tree, number: int) -> Recorded:
         why = "it is a WebSocket"
     if request.get("content") is None or response.get("content") is None:
         why = why or "its body was streamed and not saved"
-    released = _seconds(request.get("timestamp_end")) or started
-    head, last = (_seconds(response.get(name)) for name in ("timestamp_start", "timestamp_end"))
+    released = _read_seconds(request.get("timestamp_end")) or started
+    head, last = (_read_seconds(response.get(name)) for name in ("timestamp_start", "timestamp_end"))
     return Recorded(
-        method=_text(request, "method"), uri=_uri(request, headers), headers=headers,
-        body=_bytes(request.get("content")), status=status(response.get("status_code")),
-        reason=_text(response, "reason"), response_headers=_headers(response),
-        response_body=_bytes(response.get("content")),
+        method=_read_text(request, "method"), uri=_build_uri(request, headers), headers=headers,
+        body=_read_body(request.get("content")), status=status(response.get("status_code")),
+        reason=_read_text(response, "reason"), response_headers=_read_headers(response),
+        response_body=_read_body(response.get("content")),
         extra={"head_offset": microseconds(head - released), "body_offset": microseconds(last - released)},
         number=number, recorded_at=started, problem=why,
     )  # fmt: skip
 
 
-def _uri(request: dict[str, Tree], headers: Headers) -> str:
+def _build_uri(request: dict[str, Tree], headers: Headers) -> str:
     """Return the address. A transparent proxy saw an IP address only: there the Host field says who was meant."""
-    scheme, host, port = _text(request, "scheme"), _text(request, "host"), request.get("port")
-    asked = _text(request, "authority") or header(headers, "host") or ""
+    scheme, host, port = _read_text(request, "scheme"), _read_text(request, "host"), request.get("port")
+    asked = _read_text(request, "authority") or header(headers, "host") or ""
     if _is_address(host) and asked and not _is_address(asked.rpartition(":")[0] or asked):
-        return f"{scheme}://{asked}{_text(request, 'path')}"
+        return f"{scheme}://{asked}{_read_text(request, 'path')}"
     bare = f"[{host}]" if ":" in host else host
     place = bare if port == _PORTS.get(scheme) else f"{bare}:{port}"
-    return f"{scheme}://{place}{_text(request, 'path')}"
+    return f"{scheme}://{place}{_read_text(request, 'path')}"
 
 
 def _is_address(host: str) -> bool:
@@ -166,7 +166,7 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _headers(side: dict[str, Tree]) -> Headers:
+def _read_headers(side: dict[str, Tree]) -> Headers:
     found: list[tuple[str, str]] = []
     for each in side.get("headers") or ():
         if not isinstance(each, list) or len(each) != 2:
@@ -177,18 +177,18 @@ def _headers(side: dict[str, Tree]) -> Headers:
     return tuple(found)
 
 
-def _text(side: dict[str, Tree], name: str) -> str:
+def _read_text(side: dict[str, Tree], name: str) -> str:
     value = side.get(name)
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")
     return value if isinstance(value, str) else ""
 
 
-def _bytes(value: Tree) -> bytes:
+def _read_body(value: Tree) -> bytes:
     if value is None or isinstance(value, bytes):
         return value or b""
     raise ReadingProblem(f"a body is {kind(value)}, not bytes")
 
 
-def _seconds(value: Tree) -> float:
+def _read_seconds(value: Tree) -> float:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0

@@ -35,26 +35,26 @@ def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file. Raises CassetteCorrupt."""
     if not isinstance(source.json, list):
         raise CassetteCorrupt(f"{source.name}: fixtures of nock are a JSON array.")
-    return collect(source.json, _one, source, "exchange")
+    return collect(source.json, _read_exchange, source, "exchange")
 
 
-def _one(tree: Tree, number: int) -> Recorded:
+def _read_exchange(tree: Tree, number: int) -> Recorded:
     tree = mapping({"exchange": tree}, "exchange")
     raw = tree.get("rawHeaders") or {}
     return Recorded(
         method=text(tree, "method").upper(),
-        uri=_origin(text(tree, "scope")) + text(tree, "path"),
+        uri=_read_origin(text(tree, "scope")) + text(tree, "path"),
         headers=header_map(tree.get("reqheaders")),
-        body=_body(tree.get("body")),
+        body=_read_body(tree.get("body")),
         status=status(tree.get("status", 200)),
         reason="",
-        response_headers=_pairs(raw) if isinstance(raw, list) else header_map(raw),
-        response_body=_body(tree.get("response")),
+        response_headers=_pair_headers(raw) if isinstance(raw, list) else header_map(raw),
+        response_body=_read_body(tree.get("response")),
         number=number,
     )
 
 
-def _origin(scope: str) -> str:
+def _read_origin(scope: str) -> str:
     """Return an origin without the port that its scheme has anyway."""
     try:
         parts = urlsplit(scope)
@@ -64,13 +64,13 @@ def _origin(scope: str) -> str:
     return f"{parts.scheme}://{parts.hostname}" if plain else scope
 
 
-def _pairs(flat: list[str]) -> Headers:
+def _pair_headers(flat: list[str]) -> Headers:
     if len(flat) % 2:
         raise ReadingProblem("its `rawHeaders` has no value for its last name")
     return tuple(zip(map(str, flat[::2]), map(str, flat[1::2]), strict=True))
 
 
-def _body(value: Tree) -> bytes:
+def _read_body(value: Tree) -> bytes:
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, list) and value and all(isinstance(piece, str) for piece in value):

@@ -62,7 +62,7 @@ def mapping(tree: Tree, *path: str) -> dict[str, Tree]:
     for n, name in enumerate(path):
         tree = tree.get(name) if isinstance(tree, dict) else None
         if not isinstance(tree, dict):
-            raise ReadingProblem(f"`{'.'.join(path[: n + 1])}` is {_missing(tree)}, not a mapping")
+            raise ReadingProblem(f"`{'.'.join(path[: n + 1])}` is {_describe_missing(tree)}, not a mapping")
     if not isinstance(tree, dict):
         raise ReadingProblem(f"it is {kind(tree)}, not a mapping")
     return tree
@@ -74,7 +74,7 @@ def text(tree: dict[str, Tree], name: str, default: str | None = None) -> str:
     if value is None and default is not None:
         return default
     if not isinstance(value, str) or (default is None and not value):
-        raise ReadingProblem(f"`{name}` is {_missing(value)}, not a text")
+        raise ReadingProblem(f"`{name}` is {_describe_missing(value)}, not a text")
     return value
 
 
@@ -157,5 +157,5 @@ def microseconds(value: Tree, unit: int = 1_000_000) -> int:
     return round(value * unit)
 
 
-def _missing(value: Tree) -> str:
+def _describe_missing(value: Tree) -> str:
     return "missing" if value is None else "empty" if value == "" else kind(value)

@@ -112,11 +112,11 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
         parts += _join_lines(lines(said_once))
     parts.append("interactions:\n" if recorded else "interactions: []\n")
     for each in recorded:
-        tree = {"request": _request(each, shared), "response": _response(each)}
+        tree = {"request": _build_request(each, shared), "response": _build_response(each)}
         said = {name: value for name, value in each.extra.items() if name != "order"}
         if not said and each.recorded_at:
             said = {"started_at": each.recorded_at}
-        parts.append(f"\n# {_title(each)}\n")
+        parts.append(f"\n# {_describe_exchange(each)}\n")
         parts += _join_lines(lines([tree | ({"recorded": WideValue(said)} if said else {})]))
     return "".join([*parts, f"{_END}\n"])
 
@@ -163,29 +163,29 @@ def _join_lines(found: list[str]) -> Iterator[str]:
     return (line + "\n" for line in found)
 
 
-def _request(each: Recorded, shared: _Shared) -> dict[str, object]:
+def _build_request(each: Recorded, shared: _Shared) -> dict[str, object]:
     method = {} if each.method == "POST" else {"method": each.method}
-    return method | {"url": each.uri, "headers": _fields(each.headers)} | _body(each.body, shared)
+    return method | {"url": each.uri, "headers": _list_fields(each.headers)} | _build_body(each.body, shared)
 
 
-def _response(each: Recorded) -> dict[str, object]:
+def _build_response(each: Recorded) -> dict[str, object]:
     said = f"{each.status} {each.reason}" if each.reason else each.status
-    headers = WideValue(_fields(each.response_headers), _LINE)
-    return {"status": said, "headers": headers} | _body(each.response_body, None)
+    headers = WideValue(_list_fields(each.response_headers), _LINE)
+    return {"status": said, "headers": headers} | _build_body(each.response_body, None)
 
 
-def _fields(headers: Headers) -> list[dict[str, str]]:
+def _list_fields(headers: Headers) -> list[dict[str, str]]:
     return [{name: value} for name, value in headers]
 
 
-def _body(body: bytes, shared: _Shared | None) -> dict[str, object]:
+def _build_body(body: bytes, shared: _Shared | None) -> dict[str, object]:
     if not body:
         return {}
     if found := style_of(body):
         tree, style = found
         how = {} if style == "compact" else {"style": style}
         if shared is None and isinstance(tree, dict) and len(body) > _SHORT:
-            return how | {"json_parts": [WideValue(part, _LINE) for part in _parts(tree)]}
+            return how | {"json_parts": [WideValue(part, _LINE) for part in _group_members(tree)]}
         return how | {"json": tree if shared is None else shared.share(tree)}
     try:
         said = body.decode()
@@ -196,7 +196,7 @@ def _body(body: bytes, shared: _Shared | None) -> dict[str, object]:
     return {"base64": "\n".join(textwrap.wrap(base64.b64encode(body).decode(), _WRAP)) + "\n"}
 
 
-def _parts(tree: dict[str, object]) -> list[dict[str, object]]:
+def _group_members(tree: dict[str, object]) -> list[dict[str, object]]:
     """Return an answer's members in few groups: each list (choices, output, content) alone, the others together."""
     groups: list[dict[str, object]] = [{}]
     for name, value in tree.items():
@@ -207,7 +207,7 @@ def _parts(tree: dict[str, object]) -> list[dict[str, object]]:
     return [group for group in groups if group]
 
 
-def _title(each: Recorded) -> str:
+def _describe_exchange(each: Recorded) -> str:
     """Return one line on what was asked and answered, for the reader."""
     from llmproxy.core.dialects.conversation import read_answer, read_conversation
     from llmproxy.core.providers.routing import family_of
@@ -341,18 +341,18 @@ def _read_interaction(tree: Tree, number: int) -> Recorded:
     return Recorded(
         method=method if extra else method.upper(),  # by hand anything goes
         uri=text(request, "url"),
-        headers=_headers(request, "request"),
-        body=_bytes(request, "request"),
+        headers=_read_headers(request, "request"),
+        body=_read_body(request, "request"),
         status=status(code),
         reason=reason,
-        response_headers=_headers(response, "response"),
-        response_body=_bytes(response, "response"),
+        response_headers=_read_headers(response, "response"),
+        response_body=_read_body(response, "response"),
         number=number,
         extra=extra,
     )
 
 
-def _headers(side: dict[str, Tree], where: str) -> Headers:
+def _read_headers(side: dict[str, Tree], where: str) -> Headers:
     found: list[tuple[str, str]] = []
     for each in array(side, "headers"):
         if not isinstance(each, dict) or len(each) != 1:
@@ -364,7 +364,7 @@ def _headers(side: dict[str, Tree], where: str) -> Headers:
     return tuple(found)
 
 
-def _bytes(side: dict[str, Tree], where: str) -> bytes:
+def _read_body(side: dict[str, Tree], where: str) -> bytes:
     forms = [name for name in ("json", "json_parts", "text", "base64") if name in side]
     if len(forms) > 1:
         raise ReadingProblem(f"{where}: its body stands there as {' and as '.join(forms)}")

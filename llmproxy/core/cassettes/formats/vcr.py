@@ -67,7 +67,7 @@ VCR_VERSION = 1
 
 def parse(text: str, name: str = "<cassette>") -> list[Recorded]:
     """Return the exchanges in the text of a cassette file; `name` stands in errors. Raises as `read`."""
-    return of_tree(_load(text, name), name, text)
+    return of_tree(_load_yaml(text, name), name, text)
 
 
 def of_tree(data: object, name: str, text: str = "") -> list[Recorded]:
@@ -93,7 +93,7 @@ def of_tree(data: object, name: str, text: str = "") -> list[Recorded]:
     return collect(items, recorded_of, Source(b"", name), "interaction", partial(lines_of, text))
 
 
-def _load(text: str, name: str) -> Any:  # noqa: ANN401 (what a YAML loader returns)
+def _load_yaml(text: str, name: str) -> Any:  # noqa: ANN401 (what a YAML loader returns)
     import yaml
     from vcr.serializers import yamlserializer
 
@@ -118,16 +118,21 @@ def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
     interactions = [
         {
             "request": compat.convert_to_unicode(
-                {"method": each.method, "uri": each.uri, "headers": _lists(each.headers), "body": each.body or None}
+                {
+                    "method": each.method,
+                    "uri": each.uri,
+                    "headers": _list_headers(each.headers),
+                    "body": each.body or None,
+                }
             ),
             "response": compat.convert_to_unicode(
                 {
                     "status": {"code": each.status, "message": each.reason},
-                    "headers": _lists(each.response_headers),
+                    "headers": _list_headers(each.response_headers),
                     "body": {"string": each.response_body},
                 }
             ),
-            "llmproxy": {**each.extra, "order": _order(each)},
+            "llmproxy": {**each.extra, "order": _describe_order(each)},
         }
         for each in recorded
     ]
@@ -136,14 +141,14 @@ def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
     return text
 
 
-def _lists(headers: Headers) -> dict[str, list[str]]:
+def _list_headers(headers: Headers) -> dict[str, list[str]]:
     lists: dict[str, list[str]] = {}
     for name, value in headers:
         lists.setdefault(name, []).append(value)
     return lists
 
 
-def _order(each: Recorded) -> dict[str, str]:
+def _describe_order(each: Recorded) -> dict[str, str]:
     return {
         "request": " ".join(name for name, _ in each.headers),
         "response": " ".join(name for name, _ in each.response_headers),
@@ -166,7 +171,7 @@ def _check_ours(path: Path) -> None:
     try:
         text = to_text(read_bytes(path), str(path))
         parse(text, str(path))
-        data = _load(text, str(path))
+        data = _load_yaml(text, str(path))
     except CassetteCorrupt as error:
         raise CassetteCorrupt(f"Not overwritten: {error.message}", hint=hint) from error
     if not data.get("llmproxy"):
@@ -197,12 +202,12 @@ def recorded_of(item: Tree, number: int) -> Recorded:
     return Recorded(
         method=text(request, "method") if extra else text(request, "method").upper(),  # Ruby writes `post`
         uri=text(request, "uri"),
-        headers=_order_headers(_headers(request, "request"), order.get("request")),
-        body=_bytes(request.get("body"), "request"),
+        headers=_order_headers(_read_headers(request, "request"), order.get("request")),
+        body=_read_body(request.get("body"), "request"),
         status=code,
         reason=str((status.get("message") if isinstance(status, dict) else "") or ""),
-        response_headers=_order_headers(_headers(response, "response"), order.get("response")),
-        response_body=_bytes(response["body"], "response"),
+        response_headers=_order_headers(_read_headers(response, "response"), order.get("response")),
+        response_body=_read_body(response["body"], "response"),
         number=number,
         extra=extra,
         recorded_at=seconds(when),
@@ -228,7 +233,7 @@ def _old_httpx(response: dict[str, Tree]) -> dict[str, Tree]:
     return response
 
 
-def _headers(value: Mapping[str, Tree], where: str) -> Headers:
+def _read_headers(value: Mapping[str, Tree], where: str) -> Headers:
     """Read a mapping of names to a value or a list of them, or (very old) a list of pairs."""
     found = value.get("headers")
     pairs = found.items() if isinstance(found, dict) else found
@@ -236,13 +241,13 @@ def _headers(value: Mapping[str, Tree], where: str) -> Headers:
     try:
         for name, values in pairs or ():
             many = values if isinstance(values, list | tuple) else [values]
-            result.extend((_field(name), _field(each)) for each in many)
+            result.extend((_read_field(name), _read_field(each)) for each in many)
     except (TypeError, ValueError) as error:
         raise ReadingProblem(f"{where}: `headers` is not a mapping of names to lists of texts") from error
     return tuple(result)
 
 
-def _field(value: Tree) -> str:
+def _read_field(value: Tree) -> str:
     if isinstance(value, bytes):
         return value.decode("latin-1")
     if value is None:
@@ -252,7 +257,7 @@ def _field(value: Tree) -> str:
     raise TypeError(type(value).__name__)
 
 
-def _bytes(value: Tree, where: str) -> bytes:
+def _read_body(value: Tree, where: str) -> bytes:
     """Return a body: text is its UTF-8; a mapping holds it as ``string`` or ``base64_string``; a file, its content."""
     if isinstance(value, dict):
         if isinstance(coded := value.get("base64_string"), str | bytes):
@@ -272,7 +277,7 @@ def _bytes(value: Tree, where: str) -> bytes:
     if isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     if isinstance(value, list | tuple | Iterator):
-        return b"".join(_bytes(part, where) for part in value if isinstance(part, bytes | str))
+        return b"".join(_read_body(part, where) for part in value if isinstance(part, bytes | str))
     raise ReadingProblem(f"{where}: `body` is {kind(value)}, not a text")
 
 

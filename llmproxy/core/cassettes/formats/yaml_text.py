@@ -69,72 +69,72 @@ _BARE = re.compile(r"[A-Za-z](?:[\w./ -]*[\w./-])?")
 def lines(value: object, indent: int = 0) -> list[str]:
     """Return the lines of a mapping or list that is not empty, indented by so many steps."""
     out: list[str] = []
-    _block(out, value, _STEP * indent)
+    _write_block(out, value, _STEP * indent)
     return out
 
 
-def _block(out: list[str], value: object, indent: str) -> None:
+def _write_block(out: list[str], value: object, indent: str) -> None:
     if isinstance(value, dict):
         for name, child in value.items():
-            _entry(out, f"{indent}{scalar(str(name))}:", child, indent)
+            _write_entry(out, f"{indent}{scalar(str(name))}:", child, indent)
         return
     if isinstance(value, list):
         for child in value:
             start = len(out)
-            bare, room = _unwrap(child, _WIDTH - len(indent))
-            if isinstance(bare, dict | list) and bare and not (indent and _flow(bare, room)):
-                _block(out, bare, indent + _STEP)
+            bare, room = _unwrap_wide(child, _WIDTH - len(indent))
+            if isinstance(bare, dict | list) and bare and not (indent and _write_flow(bare, room)):
+                _write_block(out, bare, indent + _STEP)
                 out[start] = f"{indent}- {out[start][len(indent) + 2 :]}"
             else:
-                _entry(out, f"{indent}-", child, indent)
+                _write_entry(out, f"{indent}-", child, indent)
         return
     msg = f"{type(value).__name__} is no block"
     raise TypeError(msg)
 
 
-def _entry(out: list[str], head: str, value: object, indent: str) -> None:
+def _write_entry(out: list[str], head: str, value: object, indent: str) -> None:
     """Write what stands after ``name:`` or ``-``; inside of an interaction on the same line, where that is short."""
     if isinstance(value, AnchoredValue):
         head, value = f"{head} &{value.name}", value.value
-    value, room = _unwrap(value, _WIDTH - len(head))
+    value, room = _unwrap_wide(value, _WIDTH - len(head))
     if isinstance(value, AnchorReference):
         out.append(f"{head} *{value.name}")
-    elif indent and isinstance(value, dict | list) and value and (short := _flow(value, room)):
+    elif indent and isinstance(value, dict | list) and value and (short := _write_flow(value, room)):
         out.append(f"{head} {short}")
     elif isinstance(value, dict | list) and value:
         out.append(head)
-        _block(out, value, indent + _STEP)
+        _write_block(out, value, indent + _STEP)
     elif isinstance(value, str) and "\n" in value and not _ODD.search(value):
-        _literal(out, head, value, indent + _STEP)
+        _write_literal(out, head, value, indent + _STEP)
     else:
         out.append(f"{head} {scalar(value)}")
 
 
-def _unwrap(value: object, room: int) -> tuple[object, int]:
+def _unwrap_wide(value: object, room: int) -> tuple[object, int]:
     return (value.value, value.room) if isinstance(value, WideValue) else (value, room)
 
 
-def _flow(value: object, room: int) -> str:
+def _write_flow(value: object, room: int) -> str:
     """Return a value on one line of `room` characters; empty if too long, or with a text of lines or an anchor."""
     if isinstance(value, dict | list) and value:
         many = (
-            [(f"{_word(name)}: ", each) for name, each in value.items()]
+            [(f"{_write_word(name)}: ", each) for name, each in value.items()]
             if isinstance(value, dict)
             else [("", each) for each in value]
         )
-        parts = [name + said if (said := _flow(each, room)) else "" for name, each in many]
+        parts = [name + said if (said := _write_flow(each, room)) else "" for name, each in many]
         text = ", ".join(parts) if all(parts) else ""
         return "" if not text or len(text) > room - 2 else f"{{{text}}}" if isinstance(value, dict) else f"[{text}]"
     if isinstance(value, AnchoredValue | AnchorReference | WideValue) or (isinstance(value, str) and "\n" in value):
         return ""
-    return _word(value) if isinstance(value, str) else scalar(value)
+    return _write_word(value) if isinstance(value, str) else scalar(value)
 
 
-def _word(text: str) -> str:
+def _write_word(text: str) -> str:
     return text if _BARE.fullmatch(text) and text.lower() not in _RESERVED else _quote_text(text)
 
 
-def _literal(out: list[str], head: str, text: str, indent: str) -> None:
+def _write_literal(out: list[str], head: str, text: str, indent: str) -> None:
     """Write a text as a block; how it ends, and whether it starts with blanks, stands in the head."""
     body = text.rstrip("\n")
     ends = len(text) - len(body)
@@ -349,13 +349,13 @@ def _candidate_styles(body: bytes) -> Iterator[str]:
 def _is_too_deep(tree: object) -> bool:
     level = [tree]
     for _ in range(_DEPTH):
-        level = [child for node in level for child in _children(node)]
+        level = [child for node in level for child in _list_children(node)]
         if not level:
             return False
     return True
 
 
-def _children(node: object) -> list[object]:
+def _list_children(node: object) -> list[object]:
     values = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
     return [value for value in values if isinstance(value, dict | list)]
 

@@ -127,7 +127,7 @@ def is_settled(seen: Signature, now: float) -> bool:
     return int(now * 1e9) - max(seen[3], seen[4]) > _RACY_NS
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
@@ -136,7 +136,7 @@ def _size(path: Path) -> int:
 
 def _open_in_place(path: Path, state: FileState) -> StoreReader | None:
     """Open without changing a thing in the folder; None if only a copy can be read."""
-    wal, shm = _size(sidecar(path, "-wal")), _size(sidecar(path, "-shm"))
+    wal, shm = _file_size(sidecar(path, "-wal")), _file_size(sidecar(path, "-shm"))
     if state is not FileState.WAL:
         query = "mode=ro"
     elif wal >= 0 and shm >= 0:
@@ -165,7 +165,7 @@ def _open_copy(path: Path) -> StoreReader:
     copied = Path(folder.name) / path.name
     try:
         for suffix in ("", "-wal", "-journal"):
-            if _size(sidecar(path, suffix)) > 0:
+            if _file_size(sidecar(path, suffix)) > 0:
                 copy(sidecar(path, suffix), sidecar(copied, suffix))
         conn = connect(copied, "mode=rwc")
         try:
@@ -273,7 +273,7 @@ def gitignore_hint(store: Path) -> str:
     if root is None:
         return ""
     inside = folders[: folders.index(root) + 1]
-    if any(_names(pattern, journal, folder) for folder in inside for pattern in _patterns(folder)):
+    if any(_is_ignored_by(pattern, journal, folder) for folder in inside for pattern in _read_patterns(folder)):
         return ""
     where = root / ".gitignore"
     return (
@@ -282,7 +282,7 @@ def gitignore_hint(store: Path) -> str:
     )
 
 
-def _patterns(folder: Path) -> Iterator[str]:
+def _read_patterns(folder: Path) -> Iterator[str]:
     for file in (folder / ".gitignore", folder / ".git" / "info" / "exclude"):
         with suppress(OSError):
             for line in file.read_text("utf-8", "replace").splitlines():
@@ -290,7 +290,7 @@ def _patterns(folder: Path) -> Iterator[str]:
                     yield pattern
 
 
-def _names(pattern: str, journal: Path, folder: Path) -> bool:
+def _is_ignored_by(pattern: str, journal: Path, folder: Path) -> bool:
     bare = pattern.removeprefix("**/").rstrip("/")
     if "/" not in bare:
         return any(fnmatch(part, bare) for part in journal.relative_to(folder).parts)

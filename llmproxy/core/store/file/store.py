@@ -194,7 +194,7 @@ class FileStore(Store):
         one = ready.given.interaction
         name, sample = to_sql(one.cassette), one.sample
         slot = (name, sample, to_sql(one.party), one.key)
-        position = _position(conn, name, sample, now)
+        position = _count_position(conn, name, sample, now)
         request = self._bodies.put(conn, ready.request)
         response, _ = self._bodies.put(conn, ready.response)
         found = conn.execute(SLOTS, slot).fetchall()
@@ -329,7 +329,7 @@ class FileStore(Store):
             raise StoreReadOnly(f"The store {self.path} is open for replay, which never writes.")
 
 
-def _position(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> int:
+def _count_position(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> int:
     """Count one more interaction of a cassette, whose row is made if there is none, and return its position."""
     found = conn.execute(_COUNT, (name, sample)).fetchall()
     if not found:

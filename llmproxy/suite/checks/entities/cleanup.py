@@ -65,7 +65,7 @@ class Cleaner:
         if self._policy.reset == "copy" and isinstance(self._store, Restorable):
             self._store.mark()
         elif self._policy.reset in {"truncate", "http", "hook"}:
-            self._reset()
+            self._reset_store()
         if self._policy.reset != "delete":
             return
         known = [self._store.describe(name) for name in dict.fromkeys(entities)]
@@ -86,7 +86,7 @@ class Cleaner:
         """Clean up; returns what could not be cleaned, one sentence each."""
         try:
             if self._policy.reset in {"truncate", "copy", "http", "hook"}:
-                self._reset()
+                self._reset_store()
                 return []
             if self._policy.reset == "none":
                 return []
@@ -96,7 +96,7 @@ class Cleaner:
                     there = self._all.ids.get(entity, frozenset()) if self._all else frozenset()
                     # A row that was there before for somebody else is not the run's to delete.
                     self._rows |= {(entity, row[key]): None for row in rows if row[key] not in there}
-            notes = self._delete()
+            notes = self._delete_rows()
             self._note_new_rows()
             if self._counters and isinstance(self._store, Restorable):
                 self._store.rewind(self._counters)
@@ -118,7 +118,7 @@ class Cleaner:
                         f"{which} appeared and stay{'' if len(rows) > 1 else 's'} ({key} {shown}); see `store.reset`"
                     )
 
-    def _delete(self) -> list[str]:
+    def _delete_rows(self) -> list[str]:
         """Delete newest first; rows that others still refer to are tried again when those are gone."""
         left = list(reversed(self._rows))
         while left:
@@ -133,7 +133,7 @@ class Cleaner:
             left = list(errors)
         return []
 
-    def _reset(self) -> None:
+    def _reset_store(self) -> None:
         if self._policy.reset != "hook":
             self._store.reset()
             return

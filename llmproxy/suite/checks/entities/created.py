@@ -101,7 +101,9 @@ def find_changed(run: RunRows, info: EntityInfo, before: Baseline) -> list[Chang
     now = {row[info.key]: row for row in _all_rows(run, info)}
     found: list[ChangedRow] = []
     for key in sorted(
-        (each for each in old if _number(each) is not None), key=lambda each: _number(each) or 0, reverse=True
+        (each for each in old if _parse_key_number(each) is not None),
+        key=lambda each: _parse_key_number(each) or 0,
+        reverse=True,
     ):
         if key in now and now[key] == old[key]:
             break
@@ -129,7 +131,7 @@ def _is_made_anew(row: ChangedRow) -> bool:
     return any(row.now[name] not in {None, row.before[name]} for name in births)
 
 
-def _number(key: Id) -> float | None:
+def _parse_key_number(key: Id) -> float | None:
     return float(key) if isinstance(key, int | float) or key.isdecimal() else None
 
 
@@ -153,7 +155,7 @@ def check_created(run: RunRows, name: str, before: Baseline, item: Created) -> l
     while True:
         matching: list[Row] = []
         try:
-            info, assertions, matching = _now(run, name, before, item)
+            info, assertions, matching = _check_now(run, name, before, item)
         except LLMProxyError as error:
             assertions, info = [build_unclear(name, error)], None
             if isinstance(error, SuiteError | StepError):
@@ -168,7 +170,9 @@ def check_created(run: RunRows, name: str, before: Baseline, item: Created) -> l
         run.sleep(min(left, POLL / 4000))
 
 
-def _now(run: RunRows, name: str, before: Baseline, item: Created) -> tuple[EntityInfo, list[Assertion], list[Row]]:
+def _check_now(
+    run: RunRows, name: str, before: Baseline, item: Created
+) -> tuple[EntityInfo, list[Assertion], list[Row]]:
     """Return what is known of the entity, what was found, and the new rows that are as wanted."""
     info = run.store.describe(item.entity)
     info.check(item.fields, f"{name}.fields")
@@ -190,7 +194,7 @@ def _now(run: RunRows, name: str, before: Baseline, item: Created) -> tuple[Enti
     doubts = _find_doubts(run, info, item, foreign, given, [each for each in changed if not _is_made_anew(each)])
     none = "no row with a new key was added" if any(each.changed for each in doubts) else "no row was added"
     none = f"{none} to {info.name} in this step{describe_owner(info, run.user)}"
-    found = _assertions(run, name, info, item, judged, none)
+    found = _check_new_rows(run, name, info, item, judged, none)
     return info, _add_doubts(run, name, item, found, len(matching), doubts), matching
 
 
@@ -260,7 +264,7 @@ def _build_unknown(name: str, item: Created, said: str, hint: str) -> Assertion:
     return build_unclear(f"{name}{where}", StepError(f"it is not known {what} added: {said}", hint=hint))
 
 
-def _assertions(
+def _check_new_rows(
     run: RunRows, name: str, info: EntityInfo, item: Created, judged: list[JudgedRow], none: str
 ) -> list[Assertion]:
     """Check the new rows; `none` says that there are none."""
@@ -278,11 +282,11 @@ def _assertions(
         message = f"{which} as wanted; the nearest is {row_text(near.row)}"
         fields = row_assertions(f"{name}.fields", info, near, item.fields, run.scope)
         return [conclude(name, message, actual=0), *fields]
-    message = f"{none}{_older(run, info, item)}"
+    message = f"{none}{_describe_older(run, info, item)}"
     return [conclude(name, message, expected=dict(item.fields), actual=0)]
 
 
-def _older(run: RunRows, info: EntityInfo, item: Created) -> str:
+def _describe_older(run: RunRows, info: EntityInfo, item: Created) -> str:
     """Say if a row that was there before has the fields: the usual reason why somebody thinks it was created."""
     older = select(run.store, info, item.fields, run.scope, run.user) if item.fields else []
     return f"; {key_text(info, older[0])} has these fields, but was there before" if older else ""

@@ -35,21 +35,21 @@ _LOWEST, _SPAN = 1_000_000_000, 1_000_000_000
 
 def row_id(scenario: str, sample: int, name: str, kind: Kind = Kind.UNKNOWN) -> str | int:
     """Return the key of the row that setup calls `name`: a UUID's text, a number where the column holds numbers."""
-    made = uuid5(NAMESPACE, f"{_run(scenario, sample)}/{name}")
+    made = uuid5(NAMESPACE, f"{_name_run(scenario, sample)}/{name}")
     return made.int % _SPAN + _LOWEST if kind in {Kind.INTEGER, Kind.NUMBER} else str(made)
 
 
 def user_of(user: str, sample: int) -> str:
     """Return the user that a run acts as; the first is the user itself, so that one run needs no suffix."""
-    return _run(user, sample)
+    return _name_run(user, sample)
 
 
 def agent_environment(scenario: str, sample: int, now: str = NOW) -> dict[str, str]:
     """Return what a spawned agent is told about time and chance."""
-    return {NOW_VARIABLE: now, SEED_VARIABLE: _run(scenario, sample)}
+    return {NOW_VARIABLE: now, SEED_VARIABLE: _name_run(scenario, sample)}
 
 
-def _run(name: str, sample: int) -> str:
+def _name_run(name: str, sample: int) -> str:
     return name if sample == 1 else f"{name}~{sample}"
 
 
@@ -115,12 +115,16 @@ def select(
     """Return the rows that filters mean, of this user unless they say whose. Raises StoreError, StepError."""
     info.check(filters, "filters")
     exact = {
-        name: value for name, matcher in filters.items() if (value := _exact(info, name, matcher, scope)) is not None
+        name: value
+        for name, matcher in filters.items()
+        if (value := _find_exact_value(info, name, matcher, scope)) is not None
     }
     if info.user is not None and user is not None and info.user not in filters:
         exact[info.user] = user
     found = {
-        str(row.get(info.key)): row for form in _variants(exact) for row in store.list(info.name, form, MOST_ROWS + 1)
+        str(row.get(info.key)): row
+        for form in _list_variants(exact)
+        for row in store.list(info.name, form, MOST_ROWS + 1)
     }
     if len(found) > MOST_ROWS:
         raise StoreError(f"more than {MOST_ROWS} rows of {info.name} are selected", hint="Narrow `filters`.")
@@ -141,7 +145,7 @@ def choose_rows(
     return [each.row for each in judged if each.holds]
 
 
-def _variants(exact: Mapping[str, str | int]) -> Iterable[dict[str, str | int]]:
+def _list_variants(exact: Mapping[str, str | int]) -> Iterable[dict[str, str | int]]:
     """Return the values that a store may have for these: databases tell two spellings of accented letters apart."""
     ways = [_normal_forms(value) for value in exact.values()]
     return (dict(zip(exact, each, strict=True)) for each in product(*ways))
@@ -153,7 +157,7 @@ def _normal_forms(value: str | int) -> Sequence[str | int]:
     return [*dict.fromkeys((value, normalize("NFC", value), normalize("NFD", value)))]
 
 
-def _exact(info: EntityInfo, name: str, matcher: object, scope: VariableScope) -> str | int | None:
+def _find_exact_value(info: EntityInfo, name: str, matcher: object, scope: VariableScope) -> str | int | None:
     """Return a value that the store itself can look for without taking too few rows; None if there is none."""
     if isinstance(matcher, Mapping) and matcher.keys() != {"ref"}:
         return None

@@ -107,13 +107,13 @@ def _check_rows(run: RunRows, name: str, wanted: Verify) -> _RowCheck:
         counted = check_number(f"{name}.count", len(rows), wanted.count, run.scope)
         made += [with_more(each, f"{said}{there}") for each in counted]
     if wanted.exists is not None:
-        made.append(_existence(f"{name}.exists", rows, said, exists=wanted.exists))
+        made.append(_check_existence(f"{name}.exists", rows, said, exists=wanted.exists))
     if wanted.fields and not rows and wanted.count is not None:
         none = StepError(f"there is no {said}, so nothing can be said about `fields`")
         made.append(build_unclear(f"{name}.fields", none))
     made += _check_every_row(run, f"{name}.fields", info, rows, wanted.fields)
     if not made:  # of no row nothing else was said: it had to be there
-        made = [_existence(f"{name}.exists", rows, said, exists=True)]
+        made = [_check_existence(f"{name}.exists", rows, said, exists=True)]
     if wanted.id is None and all_hold(made):
         _describe_others(run, name, info, wanted, len(rows))
     return _RowCheck(info, rows, made)
@@ -129,7 +129,7 @@ def _describe_others(run: RunRows, name: str, info: EntityInfo, wanted: Verify, 
             for row in select(run.store, info, wanted.filters, run.scope, None)
             if run.is_foreign(row.get(info.user))
         ]
-        if not others or _holds(run, wanted, mine + len(others)):
+        if not others or _would_hold(run, wanted, mine + len(others)):
             return
         names = ", ".join(f"{key_text(info, row)} ({info.user}={row.get(info.user)!r})" for row in others[:_SHOWN])
         said = f"{name} held without {amount(len(others), 'row')} of other users, which it does not look at: {names}"
@@ -137,14 +137,14 @@ def _describe_others(run: RunRows, name: str, info: EntityInfo, wanted: Verify, 
             run.remarks.append(said)
 
 
-def _holds(run: RunRows, wanted: Verify, number: int) -> bool:
+def _would_hold(run: RunRows, wanted: Verify, number: int) -> bool:
     """Return whether what is said of how many rows there are would hold of this number."""
     if wanted.count is not None and not all_hold(check_number("", number, wanted.count, run.scope)):
         return False
     return wanted.exists is not False or not number
 
 
-def _existence(name: str, rows: Sequence[Row], said: str, *, exists: bool) -> Assertion:
+def _check_existence(name: str, rows: Sequence[Row], said: str, *, exists: bool) -> Assertion:
     message = f"there is a {said}: {row_text(rows[0])}" if rows else f"there is no {said}"
     return conclude(name, message, holds=bool(rows) is exists, expected=exists, actual=bool(rows))
 

@@ -56,7 +56,7 @@ def read(*flows: object) -> list[Recorded]:
 def test_values_are_read_as_mitmproxy_reads_them(value: object) -> None:
     """Every value that mitmproxy writes comes back the same."""
     data = dumps({"v": value})
-    found, end = mitmflows._value(memoryview(data), 0, len(data), 0)
+    found, end = mitmflows._parse_value(memoryview(data), 0, len(data), 0)
     assert end == len(data)
     assert found == {"v": value}
 

@@ -72,7 +72,7 @@ def test_the_real_traffic(traffic: Path) -> None:
         assert [replace(each, number=0) for each in found] == recorded, path
         bodies = [each.response_body for each in recorded if each.response_body[:1] in (b"{", b"[")]
         answers += len(bodies)
-        trees += sum(not {"json", "json_parts"}.isdisjoint(review._body(body, None)) for body in bodies)
+        trees += sum(not {"json", "json_parts"}.isdisjoint(review._build_body(body, None)) for body in bodies)
     assert answers > 50
     assert trees / answers > 0.85
 
