@@ -8,16 +8,13 @@ import time
 from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import typer
 
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.printing import dump, line, print_line, size, table
 from llmproxy.errors import SettingsError
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.cache_store import CacheEntry, CacheStore
+from llmproxy.scenario.cache_store import CacheEntry, CacheStore
 
 _UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _NAME = typer.Argument(None, metavar="NAME", help="Only results of functions with NAME in their name.")
@@ -106,8 +103,6 @@ def clear(
 
 
 def _store() -> CacheStore:
-    from llmproxy.scenario.cache_store import CacheStore
-
     store = CacheStore.from_environment()
     if store is None:
         raise SettingsError(

@@ -21,13 +21,19 @@ from llmproxy.cli.parts.options import LAST_REPORT, OnRecordings, flags_of, gath
 from llmproxy.cli.parts.printing import line, print_line
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.store_arguments import open_given
+from llmproxy.client.process import running_at
+from llmproxy.core.cassettes.folder import CassetteDir
+from llmproxy.core.sessions.trials import forget_served
+from llmproxy.core.store.file.store import open_store
+from llmproxy.core.store.queries import accepted_of, put_accepted
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError, printable
 from llmproxy.protocol import UPDATE_VARIABLE, Update
+from llmproxy.report.changes import Changes, read_changes
+from llmproxy.report.json_report import read_entries
 from llmproxy.store_server import is_there, server_of
 
 if TYPE_CHECKING:
     from llmproxy.core.changes.accepted import AcceptedChange
-    from llmproxy.report.changes import Changes
     from llmproxy.settings import Loaded
 
 
@@ -68,9 +74,6 @@ def changes(
 
 
 def _try(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> int:
-    from llmproxy.core.sessions.trials import forget_served
-    from llmproxy.report.changes import read_changes
-
     since, file, store = time.time(), asked.options.json, loaded.settings.store
     typer.echo("llmproxy: changes: offline, on the recorded answers; the command's own tools run", err=True)
     plain = replace(asked, options=replace(asked.options, json=None))
@@ -84,7 +87,6 @@ def _try(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> int:
 def execute_on_recordings(asked: RunArguments, loaded: Loaded, more: Mapping[str, str]) -> int:
     """Run a command in replay with `more` variables for its proxy. Raises LLMProxyError: nothing was run."""
     from llmproxy.cli.run import execute
-    from llmproxy.client.process import running_at
 
     settings = loaded.settings
     if running_at(os.environ):
@@ -97,8 +99,6 @@ def execute_on_recordings(asked: RunArguments, loaded: Loaded, more: Mapping[str
 
 def count_tests(since: float) -> dict[str, int]:
     """Return how the runs of the last report ended; their sessions do not know what was asserted afterwards."""
-    from llmproxy.report.json_report import read_entries
-
     counts = dict.fromkeys(("as_before", "carried", "failed"), 0)
     written = LAST_REPORT.exists() and LAST_REPORT.stat().st_mtime >= since
     for *_, ended in read_entries(LAST_REPORT) if written else ():
@@ -128,8 +128,6 @@ def print_changes(
 
 
 def accepted_by_cassette(loaded: Loaded) -> dict[str, tuple[AcceptedChange, ...]]:
-    from llmproxy.core.store.queries import accepted_of
-
     if not is_there(loaded.settings.store):
         return {}
     with open_given(loaded.settings.store) as store:
@@ -153,10 +151,6 @@ def check_folder(loaded: Loaded, cassettes: Iterable[str]) -> None:
 
 def write_accepted(loaded: Loaded, made: Mapping[str, Sequence[AcceptedChange]]) -> None:
     """Write the accepted changes of cassettes, in place of those that they had, and their files."""
-    from llmproxy.core.cassettes.folder import CassetteDir
-    from llmproxy.core.store.file.store import open_store
-    from llmproxy.core.store.queries import put_accepted
-
     settings = loaded.settings
     with open_store(settings.store, writable=True, now=time.time) as store:
         for cassette, accepted in made.items():
@@ -169,8 +163,6 @@ def write_accepted(loaded: Loaded, made: Mapping[str, Sequence[AcceptedChange]])
 def _load_files(loaded: Loaded) -> None:
     """Bring into the store what cassettes' files say: of a fresh clone it knows nothing."""
     from llmproxy.cli.import_export import rules_of
-    from llmproxy.core.cassettes.folder import CassetteDir
-    from llmproxy.core.store.file.store import open_store
 
     folder = loaded.settings.cassette_dir
     if folder is not None and folder.is_dir():

@@ -8,19 +8,39 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import typer
 
+from llmproxy.advice import StartCommand
+from llmproxy.cli.env import address
 from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather, options_of
+from llmproxy.cli.parts.printing import line, print_line
 from llmproxy.cli.parts.run_options import RunArguments
+from llmproxy.cli.parts.session_setup import open_session, plan_for, start_options
+from llmproxy.client.control import Control, ControlError
+from llmproxy.client.doctor import (
+    Diagnosis,
+    DoctorVerdict,
+    addresses_of,
+    certificates,
+    no_proxy,
+    processes,
+    traffic,
+    variables,
+)
+from llmproxy.client.environment import upstreams_of
+from llmproxy.client.process import attach, find_program, run_child
+from llmproxy.client.process_monitor import (
+    Address,
+    MonitoredProcess,
+    ProcessMonitor,
+    lookup_variables,
+    past_by_name,
+    read_lookups,
+)
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.protocol import DEFAULT_PORT
-
-if TYPE_CHECKING:
-    from llmproxy.client.doctor import Diagnosis
-    from llmproxy.client.process_monitor import Address, ProcessMonitor
 
 WATCHED = 3.0
 """Seconds that a running agent is watched."""
@@ -46,11 +66,6 @@ def doctor(
 
 def _of_now(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     """Examine this shell, or the process `pid`."""
-    from llmproxy.cli.env import address
-    from llmproxy.client.control import Control, ControlError
-    from llmproxy.client.doctor import Diagnosis, DoctorVerdict, certificates, no_proxy, processes, traffic, variables
-    from llmproxy.client.process_monitor import ProcessMonitor
-
     monitor = ProcessMonitor()
     seen = _watch(monitor, pid) if pid else {}
     env = seen if pid else env
@@ -95,27 +110,6 @@ def _watch(monitor: ProcessMonitor, pid: int) -> dict[str, str]:
 
 
 def _of_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
-    from llmproxy.cli.parts.session_setup import open_session, plan_for, start_options
-    from llmproxy.client.doctor import (
-        Diagnosis,
-        DoctorVerdict,
-        addresses_of,
-        certificates,
-        no_proxy,
-        processes,
-        traffic,
-        variables,
-    )
-    from llmproxy.client.environment import upstreams_of
-    from llmproxy.client.process import attach, find_program, run_child
-    from llmproxy.client.process_monitor import (
-        MonitoredProcess,
-        ProcessMonitor,
-        lookup_variables,
-        past_by_name,
-        read_lookups,
-    )
-
     loaded = gather(asked.flags)
     find_program(asked.command, env)
     monitor = ProcessMonitor()
@@ -154,8 +148,6 @@ def _of_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
 
 def _start_at(url: str) -> str:
     """Return the command after which a proxy answers at `url`."""
-    from llmproxy.advice import StartCommand
-
     _, port = _place(url)
     return StartCommand(options=() if port == DEFAULT_PORT else (("port", str(port)),)).command("replay")
 
@@ -166,8 +158,6 @@ def _place(url: str) -> Address:
 
 
 def _print(findings: Sequence[Diagnosis]) -> None:
-    from llmproxy.cli.parts.printing import line, print_line
-
     for each in findings:
         print_line(f"{each.verdict:<4}  {line(each.text)}")
         for advice in each.advice:

@@ -30,18 +30,38 @@ from llmproxy.cli.parts.options import gather, record_first
 from llmproxy.cli.parts.printing import dump, line, print_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
 from llmproxy.cli.rerecord import live_headers, live_upstream, most_of
+from llmproxy.client.process import attach
+from llmproxy.core.dialects.table import CHAT
+from llmproxy.core.dialects.usage import cost_of, usage_of
+from llmproxy.core.providers.routing import family_of
+from llmproxy.core.secrets.redact import is_marked
+from llmproxy.core.store.rows import RowSummary, recorded_at
+from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usage
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.store_server import is_there
+from llmproxy.trace.comparing.drift import (
+    ALPHA,
+    NOISE,
+    PLANTED,
+    Contract,
+    compare_shapes,
+    correct,
+    describe_behavior,
+    distance,
+    find_least_p,
+    find_p,
+    find_power,
+    find_refusals,
+    measure_call,
+    read_contract,
+)
 
 if TYPE_CHECKING:
     import httpx
 
-    from llmproxy.core.store.rows import RowSummary
     from llmproxy.core.store.store import Store
-    from llmproxy.core.traffic.interaction import Headers, Interaction, Usage
     from llmproxy.settings import Loaded
-    from llmproxy.trace.comparing.drift import Contract
 
 BESIDE = ".drift.db"
 """How the store of what drift asked is called, behind the store's name."""
@@ -169,8 +189,6 @@ class _Plan:
 
     def describe(self, sizes: Sequence[tuple[int, int]], limit: Decimal | None) -> Iterator[str]:
         """Yield what will be asked, what it costs and what could be seen, before anything is sent."""
-        from llmproxy.trace.comparing.drift import NOISE, PLANTED, find_power
-
         for reason, count in self.left_out.most_common():
             yield f"left out: {count} of {self.recorded}: {line(reason)}"
         if not self.chosen:
@@ -228,9 +246,6 @@ def _draw(
 
 def _reason_against(row: RowSummary) -> str:
     """Return why a recording is not asked again, as far as its row tells; empty if it may be."""
-    from llmproxy.core.dialects.table import CHAT
-    from llmproxy.core.traffic.interaction import Ending
-
     if row.superseded:
         return "replaced by a newer recording"
     if row.operation not in CHAT or row.method != "POST":
@@ -254,8 +269,6 @@ def _interleave(groups: Mapping[tuple[Any, ...], list[RowSummary]]) -> Iterator[
 
 def _prepare(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> _Sampled:
     """Return a call as it will be sent. Raises SettingsError, whose message is why it is not."""
-    from llmproxy.core.secrets.redact import is_marked
-
     if is_marked(recorded.request):
         raise SettingsError("a secret was taken out of the request, and nobody knows it any more")
     body = parse_json(recorded.request.body)
@@ -282,8 +295,6 @@ def _is_providers(tool: object) -> bool:
 
 
 def _cost(recorded: Interaction, usage: Usage) -> Decimal | None:
-    from llmproxy.core.dialects.usage import cost_of
-
     return cost_of(recorded.provider, recorded.model, usage)
 
 
@@ -339,8 +350,6 @@ def _ask_all(plan: _Plan, spending: _Spending, kept: Path, night: str, *, quiet:
     """Send every call as often as planned, through a proxy of our own that records the answers."""
     import httpx
 
-    from llmproxy.client.process import attach
-
     env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
     upstreams = sorted({f"--upstream={each.upstream}" for each in plan.chosen if each.upstream})
     options = ["--mode=record", f"--store={kept}", f"--cassette={night}", "--max-cost=", *upstreams]
@@ -363,9 +372,6 @@ def _ask(client: httpx.Client, sampled: _Sampled, spending: _Spending) -> None:
     from urllib.parse import quote
 
     import httpx
-
-    from llmproxy.core.dialects.usage import usage_of
-    from llmproxy.core.providers.routing import family_of
 
     recorded = sampled.recorded
     if not spending.reserve(sampled.most):
@@ -405,8 +411,6 @@ def _read_nights(
     kept: Path, begins: str, since: Mapping[tuple[str, str, bytes], float] | None = None
 ) -> dict[tuple[str, str, bytes], list[Contract]]:
     """Return the answers of nights by their questions, those that are older than `since` left out."""
-    from llmproxy.trace.comparing.drift import read_contract
-
     found: dict[tuple[str, str, bytes], list[Contract]] = defaultdict(list)
     if kept.exists():
         with open_given(kept) as database:
@@ -419,8 +423,6 @@ def _read_nights(
 
 def _read_earlier(kept: Path, plan: _Plan) -> dict[tuple[str, str, bytes], list[Contract]]:
     """Return the earlier answers; what was recorded anew since then is what counts from then on."""
-    from llmproxy.core.store.rows import recorded_at
-
     asked = (each.recorded for each in plan.chosen)
     since = {_question(each): recorded_at(each.started_at, each.response.headers) for each in asked}
     every = _read_nights(kept, _BEFORE, since)
@@ -439,8 +441,6 @@ class _Compared:
 
     @classmethod
     def of(cls, sampled: _Sampled, earlier: Sequence[Contract], new: Sequence[Contract]) -> _Compared:
-        from llmproxy.trace.comparing.drift import compare_shapes, find_refusals, read_contract
-
         recorded = read_contract(sampled.recorded)
         return cls(
             sampled, recorded, earlier, new, find_refusals(new), compare_shapes(list(earlier) or [recorded], new)
@@ -484,15 +484,11 @@ class _Verdict:
 
     @property
     def drifted(self) -> bool:
-        from llmproxy.trace.comparing.drift import ALPHA
-
         return bool(self.certain) or (self.p is not None and self.p <= ALPHA)
 
 
 def _judge(found: Sequence[_Compared]) -> list[_Verdict]:
     """Return one verdict for each model that was asked."""
-    from llmproxy.trace.comparing.drift import ALPHA, correct, distance, find_least_p, find_p, measure_call
-
     models: dict[str, list[_Compared]] = defaultdict(list)
     for each in found:
         models[each.sampled.recorded.model or each.sampled.recorded.operation].append(each)
@@ -517,8 +513,6 @@ def _end(verdicts: Sequence[_Verdict]) -> Exit:
 
 
 def _report(verdicts: Sequence[_Verdict], spending: _Spending, code: Exit, kept: Path) -> Iterator[str]:
-    from llmproxy.trace.comparing.drift import describe_behavior
-
     store = str(kept).removesuffix(BESIDE)
     for each in verdicts:
         models = sorted({new.model for call in each.calls for new in call.usable if new.model})
@@ -566,8 +560,6 @@ def _trouble(new: Contract) -> str:
 
 
 def _format_p(verdict: _Verdict) -> str:
-    from llmproxy.trace.comparing.drift import ALPHA
-
     if verdict.p is None:
         return "could not tell: too few answers"
     test = f"p {verdict.p:.3f}, permutation test within {len(verdict.answered)} calls"

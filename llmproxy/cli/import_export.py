@@ -147,8 +147,6 @@ def export(
         typer.echo(f"Wrote {format_count(names, 'cassette')} to {file}.")
         return
     with open_store(settings.store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
-        from llmproxy.cli.parts.importing import no_such_cassette
-
         found = list(database.interactions(settings.cassette, sample))
         if not found:
             raise no_such_cassette(database, settings.cassette, sample)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -16,9 +16,10 @@ from llmproxy.cli.parts.completing import models
 from llmproxy.cli.parts.printing import dump, line, print_line
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.files import read_text
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.lab.calibration import Calibration
+from llmproxy.scenario.config import UNSET_ZERO
+from llmproxy.scenario.judge_agent import JudgeAgent
+from llmproxy.scenario.lab.calibration import Calibration, calibrate as measured, count_judge_calls
+from llmproxy.scenario.lab.labels import read_labels
 
 _SHOWN = 20
 """Disagreements that are listed."""
@@ -61,9 +62,6 @@ def calibrate(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Compare a judge's verdicts with human labels. It prints agreement, kappa, and how often verdicts change."""
-    from llmproxy.scenario.lab.calibration import calibrate as measured, count_judge_calls
-    from llmproxy.scenario.lab.labels import read_labels
-
     labelled = read_labels(labels)
     make = _judge_of(model, judges, vote, temperature, _text(system_prompt))
     if not as_json:
@@ -91,9 +89,6 @@ def calibrate(
 def _judge_of(
     model: str, judges: int, vote: str, temperature: float | None, system_prompt: str | None
 ) -> Callable[[Sequence[str]], Any]:
-    from llmproxy.scenario.config import UNSET_ZERO
-    from llmproxy.scenario.judge_agent import JudgeAgent
-
     def make(criteria: Sequence[str]) -> JudgeAgent:
         return JudgeAgent(
             criteria=list(criteria),

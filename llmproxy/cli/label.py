@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.options import LAST_REPORT
 from llmproxy.cli.parts.printing import paragraphs, print_line
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.lab.labels import Labelling
+from llmproxy.scenario.lab.labels import KEYS, Labelling, known_ids, runs_of
+from llmproxy.scenario.prompts import transcript
 
 QUIT = "q"
 
@@ -40,8 +38,6 @@ def label(
     The judge's verdict is not shown. Each conversation is written when its last criterion has a label; q stops, and the
     next call goes on with those that have none yet.
     """
-    from llmproxy.scenario.lab.labels import known_ids, runs_of
-
     if not report.exists() and report.name == str(report) and not report.suffix:
         report, run = LAST_REPORT, str(report)
     known = known_ids(out)
@@ -67,9 +63,6 @@ def label(
 
 def _ask_person(labelling: Labelling, number: str) -> list[str | None] | None:
     """Show a conversation and ask about each criterion; None: no more."""
-    from llmproxy.scenario.lab.labels import KEYS
-    from llmproxy.scenario.prompts import transcript
-
     print_line(f"\n{number}  {paragraphs(labelling.id)}")
     print_line(paragraphs(transcript(labelling.messages)))
     found: list[str | None] = []

@@ -15,11 +15,15 @@ from llmproxy.cli.parts.bindings import format_volatile_fields, plain_bindings
 from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.printing import dump, line, paragraphs, print_line, table
 from llmproxy.cli.parts.store_arguments import STORE, list_names, open_given, session_name, store_path
+from llmproxy.core.forks.table import Fork, forks
+from llmproxy.core.sessions.journal import read_injected, read_misses
+from llmproxy.core.store.file.connect import advise_missing
+from llmproxy.core.store.queries import list_declared, volatile_fields_of
+from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import Channel
 
 if TYPE_CHECKING:
-    from llmproxy.core.forks.table import Fork
     from llmproxy.core.store.reading import CassetteInfo
     from llmproxy.core.store.rows import RowSummary
 
@@ -52,10 +56,6 @@ def ls(
     as_json: bool = _JSON,
 ) -> None:
     """List cassettes and the interactions recorded in them."""
-    from llmproxy.core.forks.table import forks
-    from llmproxy.core.store.queries import list_declared, volatile_fields_of
-    from llmproxy.core.traffic.interaction import Ending
-
     if what is not None and cassette not in (None, what):
         raise SettingsError(f"one cassette at a time: {line(what)} or {line(cassette or '')}.")
     cassette = what if what is not None else cassette
@@ -203,9 +203,6 @@ def why(
     as_json: bool = _JSON,
 ) -> None:
     """Explain why the last requests were refused: the nearest recording, the differences, and what to type."""
-    from llmproxy.core.sessions.journal import read_injected, read_misses
-    from llmproxy.core.store.file.connect import advise_missing
-
     path = Path(f"{store_path(store)}.state.db")
     found, injected = read_misses(path, number), read_injected(path, SHOWN_FAULTS)
     if as_json:

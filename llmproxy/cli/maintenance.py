@@ -29,6 +29,7 @@ from llmproxy.cli.parts.store_arguments import (
 from llmproxy.cli.parts.verifying import Verifier
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.sessions.journal import read_served
 from llmproxy.core.store.checks import stored_bytes
 from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.store_server import show_store
@@ -249,8 +250,6 @@ def _choose_rows(database: Store, rows: Collection[RowSummary], *, superseded: b
     """Return what was asked for. Raises MachineError if nothing is known about use."""
     chosen = [row for row in rows if row.superseded] if superseded else []
     if unused:
-        from llmproxy.core.sessions.journal import read_served
-
         journal = Path(f"{database.path}.state.db")
         served = read_served(journal)
         if served is None:

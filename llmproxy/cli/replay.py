@@ -26,19 +26,26 @@ from llmproxy.amounts import duration, format_count
 from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, record_first, refuse_live
 from llmproxy.cli.parts.printing import line, print_line, write_whole_lines
+from llmproxy.cli.parts.run_ending import never_used
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
+from llmproxy.cli.parts.session_setup import place_tools, plan_for, read_tools, start_options
 from llmproxy.cli.parts.store_arguments import STORE, check_new_name, open_given
+from llmproxy.client.control import CONFLICT, ControlError
+from llmproxy.client.process import Attached, attach, find_program, run_child, running_at
+from llmproxy.client.reports import Report, one_line
+from llmproxy.client.run_variables import gather_run_variables
+from llmproxy.core.forks.overrides import Overrides, parse_overrides
+from llmproxy.core.forks.table import by_hand
+from llmproxy.core.sessions.session import split_name
 from llmproxy.errors import ENDED_BY_USER, CassetteNotFound, Exit, LLMProxyError, SettingsError
 from llmproxy.protocol import VCR_MODES, Mode
-from llmproxy.settings import shown_path
+from llmproxy.settings import Loaded, shown_path
 from llmproxy.store_server import is_there
+from llmproxy.trace import Cassette, ReplayDiff, render
+from llmproxy.trace.export import cassette
 
 if TYPE_CHECKING:
     from llmproxy.calls import Call
-    from llmproxy.client.process import Attached
-    from llmproxy.client.reports import Report
-    from llmproxy.core.forks.overrides import Overrides
-    from llmproxy.settings import Loaded
 
 
 def register(app: typer.Typer) -> None:
@@ -73,8 +80,6 @@ def replay(
     ),
 ) -> None:
     """Run an agent on its recording, with tool results or model answers overridden."""
-    from llmproxy.core.forks.overrides import parse_overrides
-
     if not live and (from_ is not None or as_ is not None):
         raise SettingsError(
             f"{'--from' if from_ is not None else '--as'} needs --live: without it nothing new is recorded."
@@ -109,10 +114,6 @@ class ReplayOptions:
 
 def execute(asked: ReplayOptions, env: Mapping[str, str]) -> int:
     """Do everything and return the exit code. Raises LLMProxyError: nothing was run."""
-    from llmproxy.cli.parts.run_ending import never_used
-    from llmproxy.cli.parts.session_setup import place_tools, plan_for, read_tools, start_options
-    from llmproxy.client.process import attach, find_program, run_child, running_at
-
     flags: dict[str, object] = {**asked.flags, "mode": str(Mode.REPLAY)}
     if asked.live and not running_at(env):
         flags["allow_live"] = True
@@ -147,9 +148,6 @@ def execute(asked: ReplayOptions, env: Mapping[str, str]) -> int:
 
 def _open(proxy: Attached, loaded: Loaded, asked: ReplayOptions, upstreams: Mapping[str, str]) -> Report:
     """Open the session of a cassette that holds something; `upstreams` are those that the proxy does not have yet."""
-    from llmproxy.client.control import CONFLICT, ControlError
-    from llmproxy.client.run_variables import gather_run_variables
-
     settings = loaded.settings
     try:
         session = proxy.control.open(
@@ -199,9 +197,6 @@ def fork(
     """Make a new cassette that begins like another one."""
     import platform
 
-    from llmproxy.core.forks.table import by_hand
-    from llmproxy.core.sessions.session import split_name
-
     if as_ is not None:
         check_new_name(as_)
     with open_given(store, writable=True) as database:
@@ -233,8 +228,6 @@ class ReplayEnding:
 
     def close(self) -> None:
         """Ask for everything, close the session and end the proxy, if it is ours; what goes wrong is told later."""
-        from llmproxy.client.control import ControlError
-
         try:
             self.calls = self.proxy.control.calls(self.session)
             self.report = self.proxy.control.close(self.session)
@@ -244,8 +237,6 @@ class ReplayEnding:
 
     def print_end(self, code: int, seconds: float) -> int:
         """Say what became of the run, and return the exit code."""
-        from llmproxy.client.reports import one_line
-
         report = self.report
         if report is None or report.overrides is None:
             write_whole_lines(f"llmproxy: the proxy ended before the command did: {self.trouble}")
@@ -318,9 +309,6 @@ class ReplayEnding:
 
     def describe_changes(self) -> list[str]:
         """Say what the run did otherwise than its parent."""
-        from llmproxy.trace import Cassette, ReplayDiff, render
-        from llmproxy.trace.export import cassette
-
         report = self.report
         if report is None or report.overrides is None:
             return []

@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 
 import typer
 
-from llmproxy.cli.parts.fault_sweep import sweep
 from llmproxy.cli.parts.live_runs import LiveRuns, check_recorded
 from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather, options_of
 from llmproxy.cli.parts.printing import write_whole_lines
@@ -32,6 +31,8 @@ from llmproxy.cli.parts.session_setup import (
     refuse_options_of_start,
     start_options,
 )
+from llmproxy.client.known_clients import warn
+from llmproxy.client.process import attach, find_program, run_child, running_at
 from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
 
 
@@ -53,14 +54,13 @@ def run(
 
 def execute(asked: RunArguments, env: Mapping[str, str]) -> int:
     """Do everything and return the exit code. Raises LLMProxyError: nothing was run."""
-    from llmproxy.client.known_clients import warn
-    from llmproxy.client.process import attach, find_program, running_at
-
     loaded = gather(asked.flags)
     hosts = loaded.settings.record_host
     how = replace(asked.options, intercept=asked.options.intercept or bool(hosts))
     asked = replace(asked, options=how, recorded=hosts)
     if loaded.settings.faults.partition(":")[0] == "sweep":
+        from llmproxy.cli.parts.fault_sweep import sweep
+
         if how.only:
             raise SettingsError("--only makes no network for a sweep.", hint="Leave one of the two out.")
         return sweep(asked, loaded, env)
@@ -149,8 +149,6 @@ def _run_once(
     end: RunEnding,
     heard: Callable[[int], object],
 ) -> int:
-    from llmproxy.client.process import run_child
-
     if not asked.options.only:
         return run_child(asked.command, env, heard=heard)
     from llmproxy.client.isolated_network import IsolatedNetwork

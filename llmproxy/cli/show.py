@@ -16,15 +16,29 @@ from llmproxy.advice import quote_word, suggest_command
 from llmproxy.amounts import dollars, duration, format_count, number, when
 from llmproxy.cli.parts.bindings import format_run_variables, format_runs, plain_run_variables, values_of
 from llmproxy.cli.parts.completing import complete_cassettes
+from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import body_text, dump, line, paragraphs, print_line, room, wrap_text
 from llmproxy.cli.parts.store_arguments import STORE, also_called, find, is_number, open_given, session_name
-from llmproxy.core.providers.table import client_of
+from llmproxy.core.dialects.conversation import read_answer, read_conversation
+from llmproxy.core.dialects.usage import answered_by, cost_of
+from llmproxy.core.forks.table import fork_of
+from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.mcp import read_call
+from llmproxy.core.providers.routing import family_of
+from llmproxy.core.providers.table import MCP_PREFIX, channel_of, client_of
+from llmproxy.core.store.queries import list_declared
+from llmproxy.core.store.rows import content_type, recorded_at
+from llmproxy.core.traffic.frames import is_frames, transcript
+from llmproxy.core.traffic.grpc import Descriptors, format_messages
+from llmproxy.core.traffic.interaction import TRAILER, Interaction, is_grpc
 from llmproxy.errors import CassetteNotFound, SettingsError, printable
+from llmproxy.trace.observing.wire import find_kept_differences
+from llmproxy.ui.recordings.rows import WantedCalls, sums
+from llmproxy.ui.recordings.steps import read_steps
 
 if TYPE_CHECKING:
     from llmproxy.core.dialects.messages import Message
     from llmproxy.core.store.reading import Reading
-    from llmproxy.core.traffic.interaction import Interaction
 
 
 _HEAD = 12
@@ -64,11 +78,6 @@ def show(
 
 
 def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: bool, descriptor: Path | None) -> None:
-    from llmproxy.cli.parts.options import gather
-    from llmproxy.core.forks.table import fork_of
-    from llmproxy.core.keys.scrub import Rules
-    from llmproxy.core.traffic.interaction import is_grpc
-
     with open_given(store) as database:
         other = also_called(database, typed, "show")
         try:
@@ -86,9 +95,6 @@ def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: 
         return
     if other:
         typer.echo(f"({other})", err=True)
-    from llmproxy.core.dialects.conversation import read_answer, read_conversation
-    from llmproxy.core.providers.routing import family_of
-    from llmproxy.core.store.rows import content_type
 
     family = family_of(found.provider, found.operation)
     kind = content_type(found.response.headers)
@@ -116,9 +122,6 @@ def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: 
 
 def _print_grpc(found: Interaction, descriptor: Path | None) -> None:
     """Print the messages of a call, and what it ended with."""
-    from llmproxy.core.traffic.grpc import Descriptors, format_messages
-    from llmproxy.core.traffic.interaction import TRAILER
-
     read, ending = Descriptors(descriptor) if descriptor else None, found.response.ending.value
     for title, body, answer in (
         ("--- request", found.request.body, False),
@@ -135,10 +138,6 @@ def _print_grpc(found: Interaction, descriptor: Path | None) -> None:
 
 def _print_talk(found: Interaction, asked: Sequence[Message], answer: Message | None) -> None:
     """Print messages of a WebSocket, a tool's call and its result, or the conversation and the answer."""
-    from llmproxy.core.mcp import read_call
-    from llmproxy.core.store.rows import content_type
-    from llmproxy.core.traffic.frames import is_frames, transcript
-
     ending = "" if found.response.ending.value == "complete" else f" ({found.response.ending.value})"
     if is_frames(found.response.headers):
         print_line(f"\n=== messages{ending}")
@@ -162,10 +161,6 @@ def _print_talk(found: Interaction, asked: Sequence[Message], answer: Message | 
 
 def _facts(found: Interaction) -> list[str]:
     """Return the head of `show`, line by line."""
-    from llmproxy.core.dialects.usage import answered_by, cost_of
-    from llmproxy.core.providers.table import channel_of
-    from llmproxy.core.store.rows import recorded_at
-
     answer, usage = found.response, found.usage
     cost = cost_of(found.provider, found.model, usage)
     spent = [f"{value:,} {what}" for value, what in (
@@ -237,10 +232,6 @@ def _text(body: bytes) -> object:
 
 def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:
     """Return an interaction as plain values; bodies that are no text as base64."""
-    from llmproxy.core.dialects.usage import answered_by
-    from llmproxy.core.providers.table import channel_of
-    from llmproxy.core.store.rows import recorded_at
-
     plain: dict[str, Any] = asdict(found) | {"channel": channel_of(found.provider, found.operation)}
     plain["run_variables"] = plain_run_variables(found.run_variables)
     plain["request"]["body"] = _text(found.request.body)
@@ -264,9 +255,6 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
     `single` is an option that makes sense for one interaction only, where it was typed. Raises CassetteNotFound,
     SettingsError.
     """
-    from llmproxy.core.forks.table import fork_of
-    from llmproxy.core.store.queries import list_declared
-
     with open_given(store) as database:
         named = find(database, typed)
         if single:
@@ -298,11 +286,6 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
 
 
 def _plain_cassette(store: Reading, cassette: str, sample: int) -> dict[str, Any]:
-    from llmproxy.core.providers.table import MCP_PREFIX
-    from llmproxy.trace.observing.wire import find_kept_differences
-    from llmproxy.ui.recordings.rows import WantedCalls, sums
-    from llmproxy.ui.recordings.steps import read_steps
-
     of_tools = False
 
     def read_interactions() -> Iterator[Interaction]:

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.client.control import Control, ControlError, ProxyGone
+from llmproxy.client.reports import one_line
 from llmproxy.errors import MachineError
-
-if TYPE_CHECKING:
-    from llmproxy.client.control import Control
 
 PATIENCE = 20.0
 """Seconds that a proxy gets to end: open answers may take some of them."""
@@ -28,8 +26,6 @@ def register(app: typer.Typer) -> None:
 
 def status(url: str = _URL) -> None:
     """Show whether a proxy runs, its mode, and the counts of its sessions so far."""
-    from llmproxy.client.reports import one_line
-
     control = _control(url)
     health = control.health()
     typer.echo(f"{control.url}  mode {health.mode}  llmproxy {health.version}")
@@ -53,15 +49,12 @@ def stop(url: str = _URL) -> None:
 def _control(url: str) -> Control:
     """Return the control API of the proxy that is meant."""
     from llmproxy.cli.env import address
-    from llmproxy.client.control import Control
 
     return Control(url.rstrip("/") or address(os.environ), token=os.environ.get("LLMPROXY_TOKEN", ""))
 
 
 def _wait(control: Control) -> None:
     """Wait until nobody answers any more. Raises MachineError: it still does."""
-    from llmproxy.client.control import ControlError, ProxyGone
-
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         try:

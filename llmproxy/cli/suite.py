@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -22,9 +21,13 @@ from llmproxy.core.forks.table import fork_of
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import notes_of
 from llmproxy.errors import Exit, MachineError, SettingsError
-
-if TYPE_CHECKING:
-    from llmproxy.suite.reading.load import LoadedSuites
+from llmproxy.scenario.agents.config import agent_from
+from llmproxy.suite.make import first_suite, place_agent, suite_of
+from llmproxy.suite.project import read_description
+from llmproxy.suite.reading.json_schema import beside, text
+from llmproxy.suite.reading.load import LoadedSuites, load
+from llmproxy.suite.run.run_context import locate_errors
+from llmproxy.suite.selection import SelectionOptions, cassette_name, select
 
 _PATHS = typer.Argument(None, metavar="SUITE", help="Files, folders, globs. Default: this folder.")
 
@@ -39,16 +42,12 @@ def register(app: typer.Typer) -> None:
 
 
 def _load_suites(paths: Sequence[str] | None) -> LoadedSuites:
-    from llmproxy.suite.reading.load import load
-
     return load(paths or ["."])
 
 
 def validate(paths: list[str] = _PATHS) -> None:
     """Check suites: every mistake with file, line and column. Warnings show what is allowed but probably a mistake."""
     loaded = _load_suites(paths)
-    from llmproxy.scenario.agents.config import agent_from
-    from llmproxy.suite.run.run_context import locate_errors
 
     for case in {id(case.suite): case for case in loaded.scenarios}.values():
         agent = case.suite.agent
@@ -63,8 +62,6 @@ def validate(paths: list[str] = _PATHS) -> None:
 
 def schema() -> None:
     """Print the JSON Schema of suites, for editors."""
-    from llmproxy.suite.reading.json_schema import text
-
     typer.echo(text(), nl=False)
 
 
@@ -78,8 +75,6 @@ def list_cases(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """List scenarios: id, name, tags, runs, and their recordings."""
-    from llmproxy.suite.selection import SelectionOptions, cassette_name, select
-
     cases = select(_load_suites(paths).scenarios, SelectionOptions(tags=tags, tag=tuple(tag), grep=grep))
     if not cases:
         typer.echo("llmproxy: nothing selected", err=True)
@@ -119,10 +114,6 @@ def from_session(
     force: bool = typer.Option(False, "--force", help="Overwrite an existing file."),
 ) -> None:
     """Make a suite from a recorded conversation. It passes in replay at once."""
-    from llmproxy.suite.make import place_agent, suite_of
-    from llmproxy.suite.project import read_description
-    from llmproxy.suite.selection import cassette_name
-
     loaded = gather(flags_of(ctx))
     store = _store(loaded.settings.store, given=not loaded.is_default("store"))
     folder = Path(output).parent if output else Path("tests")
@@ -174,8 +165,6 @@ def _write(target: Path, text: str, *, force: bool = False, hint: str = "") -> N
 
 def _schema(target: Path) -> None:
     """Write the schema that the suite names, for editors."""
-    from llmproxy.suite.reading.json_schema import beside
-
     try:
         made = beside(target)
     except OSError as error:
@@ -186,9 +175,6 @@ def _schema(target: Path) -> None:
 
 def write_first(paths: Sequence[str], agent: str) -> Exit:
     """Write a first suite (``llmproxy test --init``); asks how to reach the agent unless that is said."""
-    from llmproxy.suite.make import first_suite, place_agent
-    from llmproxy.suite.project import read_description
-
     target = Path(paths[0] if paths else "tests/agent.suite.yaml")
     if not agent:
         if not sys.stdin.isatty():

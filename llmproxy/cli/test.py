@@ -23,8 +23,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.cli.changes import count_tests, print_changes
 from llmproxy.cli.parts.live_runs import LiveTests
 from llmproxy.cli.parts.options import CASSETTES, LAST_REPORT, STORE, OwnFirst, flags_of, gather, store_of
+from llmproxy.cli.parts.run_ending import write_result
+from llmproxy.cli.parts.session_setup import start_options
 from llmproxy.cli.parts.suite_runs import (
     CutPart,
     TestEnded,
@@ -37,17 +40,17 @@ from llmproxy.cli.parts.suite_runs import (
     trend_of,
     until_signal,
 )
+from llmproxy.client.process import Attached, attach, running_at
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
+from llmproxy.report.baseline import BaselineReport, read_baseline
 from llmproxy.report.choices import CHOICES, handler_of
-from llmproxy.report.events import Completed
+from llmproxy.report.events import Completed, Handler
 from llmproxy.store_server import is_server, server_of, without_secrets
 
 if TYPE_CHECKING:
-    from llmproxy.client.process import Attached
     from llmproxy.client.sweep import SweepFinding
-    from llmproxy.report.events import Handler
     from llmproxy.settings import Loaded as LoadedSettings
     from llmproxy.suite.reading.load import LoadedSuites, SuiteCase
     from llmproxy.suite.run.run_context import RunContext
@@ -160,7 +163,6 @@ def run_tests(
 
 def _try_changes(asked: TestOptions) -> int:
     """Run the suites on trial, and say what has changed."""
-    from llmproxy.cli.changes import count_tests, print_changes
     from llmproxy.report.changes import read_changes
 
     since, flags = time.time(), {**asked.flags, "mode": "replay"}
@@ -222,8 +224,6 @@ class TestOptions:
 
     def recordings(self, env: Mapping[str, str]) -> Path | None:
         """Return the store of what is tested; None: a running proxy's is another, or settings do not say which."""
-        from llmproxy.client.process import running_at
-
         try:
             return None if running_at(env) else store_of(gather(self.flags))
         except LLMProxyError:
@@ -290,8 +290,6 @@ class TestOptions:
 
     def _may_be_live(self, settings: LoadedSettings, env: Mapping[str, str]) -> None:
         """Refuse what makes no sense with live channels. Raises SettingsError."""
-        from llmproxy.client.process import running_at
-
         if self.rejudge is not None:
             raise SettingsError("--rejudge runs no agent, so nothing can be --live.")
         if settings.settings.faults:
@@ -304,8 +302,6 @@ class TestOptions:
 
     def _print_live(self, lines: Sequence[str], told: Mapping[str, object]) -> None:
         """Say what a live model did otherwise."""
-        from llmproxy.cli.parts.run_ending import write_result
-
         for text in lines:
             typer.echo(text)
         if self.as_json is not None:
@@ -338,7 +334,6 @@ class TestOptions:
         """Return who compares with the baseline, if there is one. Raises SettingsError."""
         if self.baseline is None:
             return []
-        from llmproxy.report.baseline import BaselineReport, read_baseline
 
         return [BaselineReport(read_baseline(self.baseline, cases), sys.stdout.write, cases)]
 
@@ -364,8 +359,6 @@ class TestOptions:
         env: Mapping[str, str],
         part: CutPart | None = None,
     ) -> SuiteResult:
-        from llmproxy.client.process import attach, running_at
-
         mode = str(settings.settings.mode) if not settings.is_default("mode") else None
         options = [] if running_at(env) else proxy_options(self.flags, settings)
         if options and self.flags.get("port") is None and any("url" in (each.suite.agent or ()) for each in cases):
@@ -404,7 +397,6 @@ class TestOptions:
         part: CutPart | None = None,
     ) -> SuiteResult:
         """Run cases on a cluster: `shown` hears of each run when it ends, `handlers` in the order of the suites."""
-        from llmproxy.cli.parts.session_setup import start_options
         from llmproxy.scenario.cluster.parcel import bring_home, describe_parcel, known_in, renumber_events
         from llmproxy.suite.run.remote import InOrder, folder_of, open_suites, pack_suites
         from llmproxy.suite.run.runner import run_cases
@@ -442,7 +434,6 @@ class TestOptions:
     def sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
         """Run each case in replay with one injected fault each time; returns 1 if one breaks the agent."""
         from llmproxy.cli.parts.fault_sweep import make_progress_printer, print_findings, write_findings
-        from llmproxy.client.process import attach, running_at
         from llmproxy.client.sweep import as_json as as_plain, asked_kinds
         from llmproxy.suite.run.runner import has_faults, sweep_case
 
@@ -539,8 +530,6 @@ class TestOptions:
     @property
     def command(self) -> str:
         """The command without what selects scenarios."""
-        from llmproxy.cli.parts.session_setup import start_options
-
         given = {"--agent": self.agent, "--entity-store": self.store, "--rejudge": str(self.rejudge or "")}
         words = [word for name, value in given.items() if value for word in (name, value)]
         said = {name: value for name, value in self.flags.items() if name != "mode"}
@@ -558,8 +547,6 @@ class TestOptions:
 
 def proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list[str]:
     """Return options of a proxy for tests: recordings in `tests/cassettes`, database in `.llmproxy`, unless given."""
-    from llmproxy.cli.parts.session_setup import start_options
-
     words = start_options(flags)
     if settings.is_default("store"):
         store = Path.cwd() / STORE

@@ -28,6 +28,7 @@ from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.report.live_report import document_of, reporting
 from llmproxy.report.merging import kind_of
+from llmproxy.scenario.lab.labels import put_label
 from llmproxy.settings import shown_path
 from llmproxy.store_server import is_server, server_of, show_store
 from llmproxy.ui.data import answer
@@ -173,8 +174,6 @@ def _holds(path: Path) -> bool:
 
 def make_label_writer(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:
     """Return what writes a person's label of a verdict, as `llmproxy label` does."""
-    from llmproxy.scenario.lab.labels import put_label
-
     alone = Lock()  # each request has a thread: two quick presses write one file
 
     def put(said: dict[str, str]) -> Any:  # noqa: ANN401 - plain values

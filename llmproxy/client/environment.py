@@ -25,6 +25,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import session_url
+from llmproxy.core.providers.hosts import COPILOT_URL, find_copilot_provider, is_copilot_elsewhere, upstreams_from_env
 from llmproxy.core.providers.stubs import SIGN_IN_HOSTS, SIGN_IN_URLS
 from llmproxy.core.providers.table import BEARER_TOKEN, PROVIDERS
 from llmproxy.errors import MachineError
@@ -183,8 +184,6 @@ def is_ours(value: str, url: str) -> bool:
 
 def upstreams_of(env: Mapping[str, str], url: str) -> dict[str, str]:
     """Return by provider where variables of base URLs point that are not ours: a running proxy must forward there."""
-    from llmproxy.core.providers.hosts import upstreams_from_env
-
     return upstreams_from_env(env, urlsplit(url).netloc.rpartition("@")[2])
 
 
@@ -205,8 +204,6 @@ def _base_urls(base: str, env: Mapping[str, str], notes: list[str]) -> dict[str,
 
 def _copilot_url(url: str, base: str, env: Mapping[str, str], notes: list[str], *, replay: bool) -> dict[str, str]:
     """Return what makes Copilot's CLI ask through us: without a provider of its own it asks GitHub."""
-    from llmproxy.core.providers.hosts import COPILOT_URL, find_copilot_provider, is_copilot_elsewhere
-
     if not replay and is_copilot_elsewhere(env, urlsplit(url).netloc.rpartition("@")[2]):
         notes.append(
             f"{COPILOT_URL} is left as it is, so Copilot's calls go past the proxy: its host is not the one to which "

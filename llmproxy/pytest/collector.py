@@ -23,14 +23,13 @@ from llmproxy.errors import Exit, SettingsError
 from llmproxy.pytest.options import BASELINE, MODE, type_again
 from llmproxy.pytest.scenario_runs import SCENARIOS
 from llmproxy.report.choices import handler_of
-from llmproxy.report.events import Completed, Selected
+from llmproxy.report.events import Completed, Handler, Selected
 from llmproxy.report.run_tree import RunTree, deserialize_event
 
 if TYPE_CHECKING:
     import pytest
 
     from llmproxy.pytest.shared import SharedSession
-    from llmproxy.report.events import Handler
 
 ATTRIBUTE = "llmproxy"
 """Attribute of a test report (that of its teardown) with what the test's session came to."""

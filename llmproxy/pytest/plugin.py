@@ -60,6 +60,7 @@ from llmproxy.pytest.shared import (
     choose_mode,
     live_of,
 )
+from llmproxy.settings import load
 
 if TYPE_CHECKING:
     from llmproxy.pytest.scenario_report import ScenarioReporter
@@ -255,8 +256,6 @@ def _bench(config: pytest.Config, run: _PluginRun) -> SuiteBench:
 
 def _recordings(config: pytest.Config, run: _PluginRun, *, suites: bool) -> Path | None:
     """Return the store of what was tested; None where a running proxy has another one."""
-    from llmproxy.settings import load
-
     before = nullcontext(os.environ) if run.shared is None else run.shared.aside()  # the proxy that we named is ours
     with before as env:
         if running_at(env):
@@ -282,8 +281,6 @@ def _describe_accepted(config: pytest.Config, run: _PluginRun, names: Sequence[s
 
 
 def _read_forbidden(config: pytest.Config) -> tuple[bool, bool]:
-    from llmproxy.settings import load
-
     said = load({}, os.environ, config.rootpath).settings
     return said.fail_on_carried, said.fail_on_stale
 

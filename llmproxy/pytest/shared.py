@@ -26,8 +26,10 @@ from llmproxy.client.process import TOKEN_VARIABLE, running_at
 from llmproxy.client.reports import Report
 from llmproxy.client.run_variables import gather_run_variables
 from llmproxy.errors import MachineError
+from llmproxy.files import make_ignored
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, VCR_MODES, Mode, Update
 from llmproxy.pytest.run_proxies import AskedProxy, OwnProxy
+from llmproxy.settings import load, load as settings
 from llmproxy.store_server import server_of
 from llmproxy.values import read_channels, read_patterns, read_unknown_tool
 
@@ -264,8 +266,6 @@ class Shared:
     def find_unfiled(self, walk: SharedSession) -> str:
         """Say which answers of a replay stand in no file of the cassettes' folder. Raises MachineError."""
         if self._files is None:
-            from llmproxy.settings import load
-
             flags = {"cassette_dir": self.cassette_dir} if self.cassette_dir else {}
             kept = load(flags, self._before, self.folder).settings
             self._files = ()
@@ -379,8 +379,6 @@ class SuiteBench:
 
     def _options(self, env: Mapping[str, str]) -> list[str]:
         """Return what a proxy is started with: as by `llmproxy test`, unless the project says something else."""
-        from llmproxy.settings import load as settings
-
         known = settings({}, env, self.root)
         on_server = server_of(known.settings.store) is not None
         words = ["--mode", Mode.REPLAY.value, "--host", DEFAULT_HOST, "--port", "0"]
@@ -395,15 +393,11 @@ class SuiteBench:
 
     def store(self, env: Mapping[str, str]) -> Path:
         """Return where the recordings are, unless a running proxy has others."""
-        from llmproxy.settings import load as settings
-
         known = settings({}, env, self.root)
         return self.folder() / STORE.name if known.is_default("store") else known.settings.store
 
     def files(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
         """Return the store, and the folder of the cassettes' files; None of a running proxy, and of a server."""
-        from llmproxy.settings import load as settings
-
         known = settings({}, env, self.root)
         if running_at(env) or server_of(known.settings.store) is not None:
             return None
@@ -420,8 +414,6 @@ class SuiteBench:
         return self.folder() / "last-report.jsonl"
 
     def folder(self) -> Path:
-        from llmproxy.files import make_ignored
-
         return make_ignored(self.root / STORE.parent)
 
     @contextmanager

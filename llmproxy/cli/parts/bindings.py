@@ -9,11 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.cli.parts.printing import line, print_line
+from llmproxy.core.bindings import VolatileField, list_volatile_values
+from llmproxy.core.bindings.volatile_fields import list_shipped
+from llmproxy.core.engine.learning import Merge, find_merges
+from llmproxy.core.store.queries import canonical_of, volatile_fields_of
 from llmproxy.errors import RefusedError
 
 if TYPE_CHECKING:
-    from llmproxy.core.bindings import VolatileField
-    from llmproxy.core.engine.learning import Merge
     from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.interaction import Interaction
@@ -68,10 +70,6 @@ def plain_bindings(said: Sequence[str], fields: Sequence[VolatileField]) -> dict
 
 def values_of(database: Store, found: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> list[dict[str, str]]:
     """Return what stands in volatile fields of a recorded request: name, kind, value and path."""
-    from llmproxy.core.bindings import list_volatile_values
-    from llmproxy.core.bindings.volatile_fields import list_shipped
-    from llmproxy.core.store.queries import canonical_of, volatile_fields_of
-
     try:
         tree = canonical_of(database, found, rules, upstreams).tree
     except RefusedError:
@@ -84,9 +82,6 @@ def merges_of(
     database: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
 ) -> dict[str, list[Merge]]:
     """Return by cassette which recordings its volatile fields, and shipped ones, would merge; only those with any."""
-    from llmproxy.core.engine.learning import find_merges
-    from llmproxy.core.store.queries import volatile_fields_of
-
     found = {}
     for name in database.names() if cassette is None else [cassette]:
         merges = find_merges(database, name, (), rules, upstreams)

@@ -17,22 +17,19 @@ import typer
 from llmproxy.cli.parts.options import record_first, refuse_live
 from llmproxy.cli.parts.run_ending import write_result
 from llmproxy.cli.parts.session_setup import place_tools, plan_for, read_tools, start_options
+from llmproxy.client.process import Attached, find_program
+from llmproxy.client.sweep import SweepFinding, as_json, asked_kinds, lines_of, summary_of
+from llmproxy.client.sweep_command import OpenedRun, Sweep, SweepTarget
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
     from llmproxy.cli.parts.run_options import RunArguments
-    from llmproxy.client.process import Attached
-    from llmproxy.client.sweep import SweepFinding
     from llmproxy.settings import Loaded
 
 
 def sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
     """Run the command in replay with one injected fault each time; returns 1 if one breaks it. Raises LLMProxyError."""
-    from llmproxy.client.process import find_program
-    from llmproxy.client.sweep import asked_kinds
-    from llmproxy.client.sweep_command import OpenedRun, Sweep, SweepTarget
-
     refuse_live(loaded, "llmproxy run --faults sweep")
     kinds = asked_kinds(loaded.settings.faults)
     if str(asked.flags.get("mode") or "replay") not in ("replay", "none"):
@@ -127,8 +124,6 @@ def make_progress_printer() -> Callable[[str], None]:
 
 def print_findings(findings: Sequence[SweepFinding], typed: str, file: Path | None = None) -> int:
     """Print and write to `file` the table and what it comes to; returns the exit code. `typed` has FAULT in it."""
-    from llmproxy.client.sweep import as_json, lines_of, summary_of
-
     if sys.stderr.isatty():
         typer.echo("\r", err=True, nl=False)
     for line in [*lines_of(findings), "", *summary_of(findings, typed)]:

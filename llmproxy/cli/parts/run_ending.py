@@ -16,17 +16,20 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmproxy.calls import describe_hits, find_doubts, find_forbidden
+from llmproxy.advice import StartCommand, suggest_command
+from llmproxy.calls import Totals, describe_hits, find_doubts, find_forbidden
 from llmproxy.cli.parts.printing import write_whole_lines
+from llmproxy.cli.parts.store_arguments import compare, open_given
+from llmproxy.client.control import ControlError, ProxyGone
+from llmproxy.client.environment import EnvironmentPlan, in_ci
+from llmproxy.client.known_clients import PROJECTS, advise, find_clients, is_configured
+from llmproxy.client.reports import Report, first_lines, one_line
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownTool
+from llmproxy.settings import Loaded, shown_path
 
 if TYPE_CHECKING:
-    from llmproxy.calls import Totals
-    from llmproxy.client.environment import EnvironmentPlan
     from llmproxy.client.process import Attached
-    from llmproxy.client.reports import Report
-    from llmproxy.settings import Loaded
 
 
 def write_result(path: Path, told: Mapping[str, object]) -> None:
@@ -77,8 +80,6 @@ class RunEnding:
         A command that `failed`, or was interrupted, leaves its cassette open: mode `once` records what is missing the
         next time.
         """
-        from llmproxy.client.control import ControlError
-
         self._wait_for_port()
         try:
             self.refused += self._read_refusals()
@@ -114,8 +115,6 @@ class RunEnding:
 
     def _wait_for_port(self) -> None:
         """Wait for the proxy to listen again, where an injected fault may have closed its port."""
-        from llmproxy.client.control import ProxyGone
-
         process, until = self.proxy.process, time.monotonic() + LONGEST_SHUT
         while self.loaded.settings.faults and process is not None and process.alive and time.monotonic() < until:
             try:
@@ -127,8 +126,6 @@ class RunEnding:
 
     def _read_refusals(self) -> tuple[str, ...]:
         """Return the words of the last refusals, if they can be had: nothing else of the ending depends on them."""
-        from llmproxy.client.control import ControlError
-
         found: list[str] = []
         with suppress(ControlError):
             if self.proxy.process is not None:  # of one that others use too, nobody knows whose such a request was
@@ -142,10 +139,6 @@ class RunEnding:
 
     def print_end(self, code: int, plan: EnvironmentPlan) -> int:
         """Say what it came to, and return the exit code."""
-        from llmproxy.client.environment import in_ci
-        from llmproxy.client.reports import first_lines
-        from llmproxy.settings import shown_path
-
         if self.trouble or self.report is None:
             log = self.proxy.process.said if self.proxy.process is not None else ""
             write_whole_lines(f"llmproxy: the proxy ended before the command did: {self.trouble}", log[-2000:].rstrip())
@@ -211,8 +204,6 @@ class RunEnding:
 
     def print_past(self, code: int, *, only: bool) -> int:
         """Say what the command tried past the proxy, as far as that is known, and return the exit code."""
-        from llmproxy.client.reports import first_lines
-
         if self.tries:
             write_whole_lines(
                 f"llmproxy: --only: exit code {Exit.MISS}: the command tried to go past the proxy, and nothing left:",
@@ -225,8 +216,6 @@ class RunEnding:
 
     def _next_step(self, store: str) -> str:
         """Describe what to type after misses: where nothing is recorded, `why` knows no more than that."""
-        from llmproxy.advice import suggest_command
-
         if len(self.records) == 1 and (command := next(iter(self.records))):
             return f"  Record what is missing: {command}"
         return f"  `{suggest_command('why', store)}` says what each asked for and which recording is nearest."
@@ -240,7 +229,6 @@ class RunEnding:
             return summary_lines(self.totals, self.unused)[0]
         if self.report is None:
             return ""
-        from llmproxy.client.reports import one_line
 
         return one_line(self.report)
 
@@ -265,7 +253,6 @@ class RunEnding:
 
     def _recorded_fewer(self, report: Report) -> list[str]:
         """Return what to say of a recording that has fewer calls than the one before; nothing of any other."""
-        from llmproxy.cli.parts.store_arguments import open_given
         from llmproxy.core.store.queries import count_before
 
         settings, before = self.loaded.settings, 0
@@ -281,10 +268,6 @@ class RunEnding:
 
     def _varying(self) -> list[str]:
         """Say how many values vary between this run and earlier ones; an error there is no matter of this run."""
-        from llmproxy.advice import StartCommand
-        from llmproxy.cli.parts.store_arguments import compare
-        from llmproxy.settings import shown_path
-
         settings = self.loaded.settings
         learn = StartCommand(
             f"llmproxy learn {shlex.quote(settings.cassette)}", "", self.loaded.list_typed(environment=False)
@@ -346,8 +329,6 @@ def never_used(
     plan: EnvironmentPlan, url: str, command: tuple[str, ...] = (), *, refused: Sequence[str] = (), code: int = 0
 ) -> list[str]:
     """Return what to say when no request arrived, or only `refused` ones, and the command ended with `code`."""
-    from llmproxy.client.known_clients import PROJECTS, advise, find_clients, is_configured
-
     files = {name: Path(name).read_text("utf-8", "replace") for name in PROJECTS if Path(name).is_file()}
     clients = [each for each in find_clients(command, files) if not is_configured(each, command)]
 

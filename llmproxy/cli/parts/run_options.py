@@ -11,6 +11,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from llmproxy.advice import quote_word
+from llmproxy.client.run_variables import gather_run_variables, read_run_variables
+
 
 @dataclass(frozen=True, slots=True)
 class RunOption:
@@ -147,8 +150,6 @@ class RunArguments:
 
     def run_variables(self, env: Mapping[str, str]) -> list[dict[str, str]]:
         """Return what is true of this run only; what was typed goes before what was found. Raises SettingsError."""
-        from llmproxy.client.run_variables import gather_run_variables, read_run_variables
-
         found = gather_run_variables(env, Path.cwd(), git=True)
         typed = read_run_variables(list(self.options.run_variable))
         names = {each["name"] for each in typed}
@@ -161,7 +162,5 @@ class RunArguments:
 
     def spell(self, command: str) -> str:
         """Return how one of our commands begins that runs the agent in the same way."""
-        from llmproxy.advice import quote_word
-
         words = [flag if value is None else f"{flag} {quote_word(value)}" for flag, value in self.options.words()]
         return " ".join([command, *words])

@@ -10,22 +10,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.cli.parts.printing import line
+from llmproxy.client.control import CONFLICT, ControlError
+from llmproxy.client.environment import (
+    EnvironmentPlan,
+    Interception,
+    combine,
+    java_truststore,
+    plan,
+    presets,
+    upstreams_of,
+)
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import RUN_VARIABLE
+from llmproxy.settings import Loaded, Settings, options
 
 if TYPE_CHECKING:
     from llmproxy.cli.parts.run_options import RunArguments
-    from llmproxy.client.environment import EnvironmentPlan, Interception
     from llmproxy.client.process import Attached
     from llmproxy.client.reports import Report
     from llmproxy.client.tools.agents import FoundTools
-    from llmproxy.settings import Loaded, Settings
 
 
 def start_options(flags: Mapping[str, object], *, forward: bool = False, tools: FoundTools | None = None) -> list[str]:
     """Return what was typed as options of ``llmproxy start``, but for files and variables; and where `tools` are."""
-    from llmproxy.settings import options
-
     words: list[str] = []
     for option in options():
         value = flags.get(option.name)
@@ -49,9 +57,6 @@ def open_session(
     tools: FoundTools | None = None,
 ) -> Report:
     """Open the session that the child's URLs name; `declared` are run variables. Raises SettingsError, ControlError."""
-    from llmproxy.client.control import CONFLICT, ControlError
-    from llmproxy.client.environment import upstreams_of
-
     settings = loaded.settings
     if proxy.process is not None:
         return proxy.control.open(settings.cassette, run_variables=declared)
@@ -100,7 +105,6 @@ def place_tools(
     asked: RunArguments, tools: FoundTools, url: str, session: str, folder: Path
 ) -> tuple[RunArguments, list[str]]:
     """Let the command have its servers behind us for this run, by a copy; and what was done, in words."""
-    from llmproxy.cli.parts.printing import line
     from llmproxy.client.tools.mcp_config import rewrite
 
     made, told = rewrite(tools.config, url, session, [sys.executable, "-m", "llmproxy"])
@@ -120,8 +124,6 @@ def faults_of(settings: Settings) -> Mapping[str, Any] | None:
 def plan_for(
     proxy: Attached, opened: Report, env: Mapping[str, str], asked: RunArguments, folder: Path
 ) -> EnvironmentPlan:
-    from llmproxy.client.environment import plan
-
     interception = intercept_files(proxy, env, folder) if asked.options.intercept else None
     aws = (Path.home() / ".aws").is_dir()
     return plan(
@@ -139,8 +141,6 @@ def plan_for(
 
 def intercept_files(proxy: Attached, env: Mapping[str, str], folder: Path) -> Interception:
     """Write the bundle that an intercepted child trusts. Raises MachineError: no interception, or no certificate."""
-    from llmproxy.client.environment import Interception, combine, java_truststore, presets
-
     ca = proxy.control.health().ca
     if ca is None:
         raise MachineError(
@@ -153,8 +153,6 @@ def intercept_files(proxy: Attached, env: Mapping[str, str], folder: Path) -> In
 
 def refuse_options_of_start(flags: Mapping[str, object]) -> None:
     """Refuse what only a proxy that is started can be told. Raises SettingsError."""
-    from llmproxy.settings import options
-
     typed = [
         each.flag
         for each in options()

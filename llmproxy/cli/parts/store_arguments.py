@@ -15,10 +15,12 @@ import typer
 
 from llmproxy import sqlite_file
 from llmproxy.advice import suggest_command
+from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import ProgressLine, line
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, unsign_text
 from llmproxy.store_server import is_server, place, server_of, show_store
+from llmproxy.values import read_name, read_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,8 +60,6 @@ def no_url(
     typed: Path | str, hint: str = "Give the path of a file; a server's store is named by --store postgresql://..."
 ) -> None:
     """Raise SettingsError for a URL where a file is meant; it may hold a password, and is not repeated."""
-    from llmproxy.values import read_path
-
     try:
         read_path(typed)
     except ValueError as error:
@@ -100,8 +100,6 @@ def read_anew(path: Path) -> Iterator[Path]:
 
 def store_path(given: Path | None) -> Path:
     """Return the store that was asked for, here, in the environment or in pyproject.toml."""
-    from llmproxy.cli.parts.options import gather
-
     return Path(gather({"store": given}).settings.store)
 
 
@@ -176,7 +174,6 @@ def number_of(typed: str, wanted: str) -> int:
 def check_new_name(name: str) -> str:
     """Return a name that a cassette can have. Raises SettingsError."""
     from llmproxy.core.sessions.session import split_name
-    from llmproxy.values import read_name
 
     try:
         cassette, _ = split_name(str(read_name(name)))

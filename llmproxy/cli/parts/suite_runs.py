@@ -18,10 +18,16 @@ import typer
 from llmproxy.cli.parts.options import LAST_REPORT, store_of
 from llmproxy.errors import Exit, LLMProxyError, SettingsError
 from llmproxy.files import make_ignored
+from llmproxy.report.choices import handler_of
+from llmproxy.report.console import wants_colour
+from llmproxy.report.events import Completed, Event, Handler, Selected
+from llmproxy.report.handlers import Hiding
+from llmproxy.report.run_console import SuiteConsole
 from llmproxy.report.sharding import describe_cut, read_shard, read_times, split, weights
+from llmproxy.report.trend import Trend
+from llmproxy.suite.selection import advice, with_runs
 
 if TYPE_CHECKING:
-    from llmproxy.report.events import Event, Handler
     from llmproxy.settings import Loaded as LoadedSettings
     from llmproxy.suite.reading.load import SuiteCase
 
@@ -42,7 +48,6 @@ def cut(
         if times is not None:
             raise SettingsError("--shard-times balances parts of a test: it goes with --shard 1/10.")
         return None
-    from llmproxy.suite.selection import with_runs
 
     shard = read_shard(text)
     weighed = weights(
@@ -57,8 +62,6 @@ def cut(
 
 def emit_empty_part(part: CutPart, handlers: Sequence[Handler], mode: str, at: float) -> str:
     """Tell reports that a part had nothing to run, which is no failure of it; return it in words."""
-    from llmproxy.report.events import Completed, Selected
-
     for handler in handlers:
         handler.handle(Selected(title=part.title, scenarios=0, runs=0, mode=mode, at=at, shard=part.told))
         handler.handle(Completed(exit_code=int(Exit.OK), seconds=0.0))
@@ -71,8 +74,6 @@ def emit_empty_part(part: CutPart, handlers: Sequence[Handler], mode: str, at: f
 
 def advise(unrecorded: Sequence[str], shard: Mapping[str, Any]) -> str:
     """Say of a whole test what records the scenarios of which nothing is recorded."""
-    from llmproxy.suite.selection import advice
-
     return advice(
         unrecorded, len(shard["items"]), shard.get("command", "llmproxy test"), partly=bool(shard.get("partly"))
     )
@@ -140,8 +141,6 @@ class TestEnded:
         self._told, self._since = False, time.monotonic()
 
     def handle(self, event: Event) -> None:
-        from llmproxy.report.events import Completed
-
         self._told = self._told or isinstance(event, Completed)
 
     def close(self) -> None:
@@ -149,8 +148,6 @@ class TestEnded:
 
     def emit_error(self, reports: Sequence[Handler], error: BaseException) -> None:
         """Tell that an error ended the test, unless its end was told."""
-        from llmproxy.report.events import Completed
-
         code = error.exit_code if isinstance(error, LLMProxyError) else Exit.INTERRUPTED
         note = str(error) if isinstance(error, LLMProxyError) else "interrupted"
         for report in () if self._told else reports:
@@ -159,8 +156,6 @@ class TestEnded:
 
 def last_report() -> Handler | None:
     """Return who keeps what this test tells, for `label` and `--rejudge last`; None where nothing can be written."""
-    from llmproxy.report.choices import handler_of
-
     try:
         make_ignored(Path.cwd() / LAST_REPORT.parent)
         return handler_of(f"jsonl={Path.cwd() / LAST_REPORT}")
@@ -177,16 +172,11 @@ def state_path(settings: LoadedSettings) -> Path:
 
 def trend_of(settings: LoadedSettings) -> Handler:
     """Return who keeps the test for --trend."""
-    from llmproxy.report.trend import Trend
-
     return Trend(state_path(settings), lambda text: typer.echo(f"llmproxy: {text}", err=True))
 
 
 def console(*, verbose: bool) -> Handler:
     """Return what shows a suite at this terminal."""
-    from llmproxy.report.console import wants_colour
-    from llmproxy.report.handlers import Hiding
-    from llmproxy.report.run_console import SuiteConsole
 
     def write(text: str) -> None:
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
