@@ -75,7 +75,7 @@ def changes(
 
 def _try(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> int:
     since, file, store = time.time(), asked.options.json, loaded.settings.store
-    typer.echo("llmproxy: changes: offline, on the recorded answers; the command's own tools run", err=True)
+    typer.echo("llmproxy: changes: offline, with recorded answers; the command's own tools run", err=True)
     plain = replace(asked, options=replace(asked.options, json=None))
     code = execute_on_recordings(plain, loaded, {UPDATE_VARIABLE: Update.TRIAL.value})
     if code not in (Exit.OK, Exit.MISS):

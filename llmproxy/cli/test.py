@@ -134,7 +134,7 @@ def run_tests(
         "", "--entity-store", metavar="URL|YAML", help="Replaces the suites' entity store."
     ),
     as_json: Path | None = typer.Option(
-        None, "--json", metavar="FILE", help="Write findings of --faults sweep or --live as JSON."
+        None, "--json", metavar="FILE", help="Write findings of a sweep or of --live as JSON."
     ),
     init: bool = typer.Option(
         False, "--init", help="Write a first suite that runs. It asks how to reach the agent, unless --agent is given."

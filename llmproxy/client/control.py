@@ -251,7 +251,7 @@ class Control:
                 connection.close()
         except (OSError, http.client.HTTPException, ValueError) as error:
             why = getattr(error, "strerror", "") or str(error) or type(error).__name__
-            hint = f"Start one: llmproxy start --port {parts.port or 80}; --url or LLMPROXY_URL says where one runs."
+            hint = f"Start one: llmproxy start --port {parts.port or 80}; --url or LLMPROXY_URL names a running one."
             raise ProxyGone(f"no llmproxy answers at {self.url}: {why}", hint=hint) from error
         return self._read(status, content)
 

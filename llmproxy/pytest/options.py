@@ -41,9 +41,9 @@ _RECORDING = in_words([mode for mode in Mode if mode.policy.writes])
 _TEXTS = {
     MODE: (
         "|".join(Mode),
-        f"what tests with the fixture `llmproxy` do; default {Mode.REPLAY} ({_RECORDING} need keys)",
+        f"mode of tests with the fixture `llmproxy`; default {Mode.REPLAY} ({_RECORDING} need keys)",
     ),
-    CASSETTE_DIR: ("DIR", "folder of the recordings; default is the store, llmproxy.db"),
+    CASSETTE_DIR: ("DIR", "folder of cassette files; default: only the store, llmproxy.db"),
 }
 
 
@@ -62,33 +62,29 @@ def add_options(parser: pytest.Parser) -> None:
         add(flag, metavar=metavar, default=None, help=text)
         parser.addini(flag.removeprefix("--").replace("-", "_"), text, default="")
     lives = (
-        "with the fixture `llmproxy`: channels that go to real providers or tools in mode replay, as `llmproxy run "
-        "--live`"
+        "with the fixture `llmproxy`: channels with real providers or tools in mode replay, like `llmproxy run --live`"
     )
     add(LIVE, metavar="llm|mcp|http", default=None, help=lives)
-    renew = (
-        "record the selected tests anew, and let that take the place of their recordings when they end well; with "
-        "changed only what has changed is asked"
-    )
+    renew = "record the selected tests again (all), or only their changed requests (changed), and replace recordings"
     add(UPDATE, choices=["all", "changed"], default=None, help=renew)
-    trial = "run on the recorded answers, offline, and say what has changed since, as `llmproxy changes`"
+    trial = "list, offline, what changed since the recording, like `llmproxy changes`"
     add(CHANGES, action="store_true", default=False, help=trial)
     if not _langwatch():
-        debug = "scenarios stop before each turn of the simulated user, and let you write instead"
+        debug = "scenarios stop before each turn of the simulated user, and let you type instead"
         add(DEBUG, action="store_true", default=False, help=debug)
     if not (
         _langwatch() or find_spec("seleniumbase") is not None
     ):  # who has this option, and would fail if we had it first
-        add(HEADLESS, action="store_true", default=False, help="taken and ignored: scenarios open no browser")
+        add(HEADLESS, action="store_true", default=False, help="accepted and ignored: scenarios open no browser")
     report = f"write a report of all scenarios: {CHOICES}; may be repeated"
     add(REPORT, action="append", default=[], metavar="KIND=FILE", help=report)
     again = "judge the suites' runs of a JSON report again (--scenario-report json=FILE); no agent of a suite is run"
     add(REJUDGE, metavar="REPORT", default=None, help=again)
-    before = "JSON report of an earlier run (--scenario-report json=FILE): what got worse is shown first"
+    before = "compare with a JSON report of an earlier run (--scenario-report json=FILE), worse results first"
     add(BASELINE, metavar="REPORT", default=None, help=before)
-    part = "run only this part of the tests, such as 3/10; `llmproxy merge` puts the parts' reports together"
+    part = "run only this part of the tests, such as 3/10; `llmproxy merge` merges the parts' reports"
     add(SHARD, metavar="N/OF", default=None, help=part)
-    even = "JSON report of an earlier run (--scenario-report json=FILE): parts take equally long by its times"
+    even = "balance parts by the times in a JSON report of an earlier run (--scenario-report json=FILE)"
     add(SHARD_TIMES, metavar="REPORT", default=None, help=even)
     parser.addini("llmproxy_autouse", "every test uses the fixture `llmproxy`", type="bool", default=False)
 

@@ -134,7 +134,7 @@ class Changes:
         counts = self.counts
         if any(counts[name] for name in ("as_before", "carried", "failed")):
             passed = f"{format_count(counts['as_before'], 'test passes', 'tests pass')} as before"
-            yield f"on the recorded answers: {passed}, {counts['carried']} pass carried, {counts['failed']} fail"
+            yield f"with recorded answers: {passed}, {counts['carried']} with carried answers, {counts['failed']} fail"
 
     def steps(self, store: Path, folder: Path | None = None) -> list[str]:
         """Return what to type next; `folder` holds the cassettes' files, where no settings say it."""
@@ -209,7 +209,7 @@ def summarize(trials: Iterable[Trial], recordings: Recordings) -> Changes:
             seen = [change for change in call.changes if change.name in call.pending and call.refusal is None]
             rows = [groups.setdefault(each.name, ChangeGroup(each.name, str(each), each)) for each in seen]
             if call.refusal is not None:
-                text = f"{call.operation} that has no place" if call.is_new else call.refusal.text
+                text = f"{call.operation} without a recorded counterpart" if call.is_new else call.refusal.text
                 rows = [refused.setdefault(f"{call.refusal.why} {text}", ChangeGroup(call.refusal.why, text))]
             for row in rows:
                 row.calls += 1

@@ -289,4 +289,4 @@ def test_a_suite_on_trial_says_where_its_files_are(tmp_path: Path) -> None:
         found.stdout
     )
     assert "next: llmproxy review --cassette-dir tests/cassettes --store " in found.stdout
-    assert "on the recorded answers: 0 tests pass as before, 1 pass carried, 0 fail" in found.stdout
+    assert "with recorded answers: 0 tests pass as before, 1 with carried answers, 0 fail" in found.stdout

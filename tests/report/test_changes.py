@@ -73,7 +73,7 @@ def test_one_edit_in_several_cassettes_is_one_change() -> None:
     assert "2 changes in 4 of 16 calls, 3 of 4 cassettes" in told
     assert 'system prompt: "Be brief." -> "Be brief and kind."   3 calls  refund vip' in told
     assert "question" in told
-    assert "on the recorded answers: 1 test passes as before, 2 pass carried, 1 fail" in told
+    assert "with recorded answers: 1 test passes as before, 2 with carried answers, 1 fail" in told
     assert found.any
 
 
@@ -130,7 +130,7 @@ def test_a_table_for_a_pull_request_holds_every_change() -> None:
     rows = list(total(trial("refund", call(1, edit)), trial("new", call(None, why=Why.NO_PLACE))).markdown())
     assert rows[0] == "**1 change in 1 of 8 calls, 1 of 2 cassettes**"
     assert f'| `{edit.name}` | system prompt: "a\\|b" -> "c" | 1 | refund |' in rows
-    assert any(row.startswith("| `new` | chat.completions that has no place | 1 | new |") for row in rows)
+    assert any(row.startswith("| `new` | chat.completions without a recorded counterpart | 1 | new |") for row in rows)
 
 
 def test_what_is_accepted_is_no_change_any_more() -> None:

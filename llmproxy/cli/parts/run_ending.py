@@ -206,19 +206,19 @@ class RunEnding:
         """Say what the command tried past the proxy, as far as that is known, and return the exit code."""
         if self.tries:
             write_whole_lines(
-                f"llmproxy: --only: exit code {Exit.MISS}: the command tried to go past the proxy, and nothing left:",
+                f"llmproxy: --only: exit code {Exit.MISS}: the command tried to bypass the proxy, and was blocked:",
                 *first_lines(sorted(self.tries.elements()), prefix="  tried: "),
             )
             return Exit.MISS
         if self.loaded.settings.strict and not only:
-            write_whole_lines("llmproxy: --strict: what does not pass the proxy is not seen; --only lets nothing past.")
+            write_whole_lines("llmproxy: --strict does not see traffic that bypasses the proxy; --only blocks it.")
         return code
 
     def _next_step(self, store: str) -> str:
         """Describe what to type after misses: where nothing is recorded, `why` knows no more than that."""
         if len(self.records) == 1 and (command := next(iter(self.records))):
             return f"  Record what is missing: {command}"
-        return f"  `{suggest_command('why', store)}` says what each asked for and which recording is nearest."
+        return f"  `{suggest_command('why', store)}` shows each request and its nearest recording."
 
     @property
     def line(self) -> str:
@@ -262,7 +262,7 @@ class RunEnding:
         told = f"{report.recorded} recorded, and {before} before in cassette {report.cassette}"
         return [
             f"llmproxy: FEWER CALLS THAN THE LAST TIME: {told}.",
-            "  A command that keeps answers in a cache of its own does not ask again, and no recording has them.",
+            "  A command with its own cache of answers does not ask again, so no recording has them.",
             *_list_caches(os.environ),
         ] if report.recorded < before else []  # fmt: skip
 
@@ -312,7 +312,7 @@ def asked_nothing(recorded: int, cassette: str, code: int, env: Mapping[str, str
         return [f"llmproxy: THE COMMAND ENDED WITH {code} and asked for none of the {calls}; see what it said above."]
     return [
         f"llmproxy: THE COMMAND ASKED FOR NONE of the {calls}, and ended with 0: nothing was replayed.",
-        "  Whoever recorded them asked by this base URL: this command may keep answers in a cache of its own.",
+        "  The recorded run used this base URL: this command may keep answers in its own cache.",
         *_list_caches(env),
         "  If it is another command, name its cassette: llmproxy run --cassette NAME -- ...",
     ]

@@ -142,9 +142,9 @@ class Places:
         if not found:
             found = self._find_by_question(history, request)
         if not found:
-            return Refusal(Why.NO_PLACE, "no recording stands at its place")
+            return Refusal(Why.NO_PLACE, "no recording has its place in the run")
         if not (good := [each for each in found if each.recorded.answer is not None]):
-            return Refusal(Why.IMPOSSIBLE, f"recording #{found[0].recorded.id} stands at its place, and is a failure")
+            return Refusal(Why.IMPOSSIBLE, f"recording #{found[0].recorded.id} has its place, but is a failed answer")
         if not _agree(good):  # a client says the same around the words of the same call
             framed = [render(part.value) for part in request.frames]
             good = [each for each in good if [render(part.value) for part in each.request.frames] == framed] or good

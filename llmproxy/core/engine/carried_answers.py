@@ -179,7 +179,7 @@ class CarryInterceptor(Interceptor[Exchange]):
 
     def _look(self, call: Exchange, store: Store, found: Lookup) -> Found:
         if call.channel is not Channel.LLM or call.operation not in CHAT:
-            return _refuse(Why.NO_PLACE, f"a call of {call.operation or call.channel} has no place in a conversation")
+            return _refuse(Why.NO_PLACE, f"a call of {call.operation or call.channel} is not part of a conversation")
         if self._barred:
             return _refuse(Why.REQUEST, self._barred)
         if call.request.rewritten or call.kept.into is not None:
@@ -251,7 +251,7 @@ class CarryInterceptor(Interceptor[Exchange]):
             else:
                 pending = tuple(change for change in changes if self._find_unaccepted([change], client) is not None)
                 return Found(each, tuple(changes), pending, bindings=bindings)
-        return looked or _refuse(Why.NO_PLACE, "no recording stands at its place")
+        return looked or _refuse(Why.NO_PLACE, "no recording has its place in the run")
 
     def _find_unaccepted(self, changes: Sequence[Change], client: Client | None) -> Refusal | None:
         """Return which change nobody accepted, or not for today."""

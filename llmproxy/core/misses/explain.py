@@ -192,9 +192,9 @@ def _describe_nearest(near: Nearest, shown: int, width: int) -> list[str]:
 def _describe_clients(context: MissContext) -> list[str]:
     """Say which programs asked then and now, where they are not the same: an upgrade changes requests."""
     then, now = context.recorded_by, context.client
-    alone = f"a program that takes {context.provider} because there is a key is to have it set empty"
+    alone = f"if the program chose {context.provider} because a key is set, set that variable empty"
     chosen = context.is_placeholder and context.recordings and not context.same_operation
-    said = [f"its key is the placeholder that replay sets where there is none: {alone}"] if chosen else []
+    said = [f"its key is the placeholder that replay sets for a missing key: {alone}"] if chosen else []
     if then is None or now is None or then == now:
         return said
     asked = now.version if now.name == then.name else str(now)
@@ -226,7 +226,7 @@ def _append(case: _Case) -> list[_Step]:
 
 def _record_anew(case: _Case) -> list[_Step]:
     """Record one run, and no other order of it: there are more of those than anybody records."""
-    anew = _Step("record it anew, whole", [_command(case, "record")])
+    anew = _Step("record all of it again", [_command(case, "record")])
     sets = _Step("if a set gives the order, Python has another in each process: set PYTHONHASHSEED=0")
     return [sets, anew] if case.context.is_python else [anew]
 
@@ -246,7 +246,7 @@ def _describe_order(case: _Case) -> str:
 def _without_tools(case: _Case) -> list[_Step]:
     context, again = case.context, case.context.again.without_tools()
     typed = again and again.command("", context.cassette, store=context.store, upstreams=context.upstreams)
-    step = _Step("leave its servers of tools be, as they were when it was recorded", [typed] if typed else [])
+    step = _Step("leave its MCP servers unchanged, as in the recording", [typed] if typed else [])
     return [step, *_append(case)]
 
 
@@ -275,7 +275,7 @@ def _explain_day(case: _Case) -> _Step:
     context = case.context
     by_run = context.again if context.again.runs else context.again.by("llmproxy run", " -- YOUR COMMAND")
     typed = by_run.command("record", context.cassette, store=context.store, upstreams=context.upstreams)
-    return _Step("or let the recording know its day, and it replays on every other", [typed])
+    return _Step("or record again with the day declared; it then replays on any other day", [typed])
 
 
 def _adapt(case: _Case) -> list[_Step]:
@@ -312,7 +312,7 @@ def _look_at_changes(case: _Case) -> list[_Step]:
         typed = again.by("llmproxy changes", " -- COMMAND").command("", context.cassette, store=context.store)
     else:
         return []
-    return [_Step("or see offline what has changed, whom it touches and what it costs", [typed])]
+    return [_Step("or list, offline, what changed, what it affects and what new recordings cost", [typed])]
 
 
 def _place(case: _Case) -> str:
@@ -332,7 +332,7 @@ def _explain_played(case: _Case) -> str:
 
 def _in_state(case: _Case) -> list[_Step]:
     name = short(case.context.beside_live, 60)
-    step = "tools have a state, so what was recorded in another one may be wrong here; if it changes nothing: "
+    step = "tools have a state, so a result recorded in another state may be wrong here; if it changes nothing: "
     return [_Step(f"{step}--read-only '{name}'")]
 
 
@@ -373,7 +373,7 @@ _REASONS = (
     _Reason("state", lambda case: bool(case.context.state), lambda case: short(case.context.state, 300), _in_state),
     _Reason("elsewhere", lambda case: bool(case.context.elsewhere), _place, _use_other_recording),
     _Reason("empty", lambda case: case.context.recordings == 0, _describe_empty, _record),
-    _Reason("no_tools", lambda case: case.context.toolless, "it was recorded without servers of tools", _without_tools),
+    _Reason("no_tools", lambda case: case.context.toolless, "it was recorded without MCP servers", _without_tools),
     _Reason("operation", lambda case: case.context.same_operation == 0, _operation, _append),
     _Reason("order", lambda case: bool(case.near and case.near.reordered), _describe_order, _record_anew),
     _Reason("different", bool, _describe_difference, _adapt),

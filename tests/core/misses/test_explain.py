@@ -28,7 +28,7 @@ NEAR = Nearest(12, True, (Difference("$.messages[1].content", '"Rome"', '"Paris"
 
 AUTO = "--mode auto --cassette trip"
 OTHER_OPERATION = "none of its 3 recordings is of openai chat.completions"
-NO_SERVERS, AS_BEFORE = "it was recorded without servers of tools", "be, as they were when it was recorded"
+NO_SERVERS, AS_BEFORE = "it was recorded without MCP servers", "unchanged, as in the recording"
 RUN = StartCommand("llmproxy run", " -- claude -p hi", (("cassette_dir", "tapes"),))
 TOOLLESS = replace(CONTEXT, provider="tools", operation="mcp:tools/list", same_operation=0, toolless=True)
 STATES = [
@@ -105,7 +105,9 @@ def test_rule_comes_first_if_it_suffices() -> None:
 def test_a_day_in_system_text_can_be_bound_instead() -> None:
     """Both ways that work are named: a rule, and a recording that knows its day."""
     text = miss_text(CONTEXT, replace(NEAR, suggestion=Suggestion('packs = ["days"]', 0, of_days=True)))
-    assert "2. or let the recording know its day, and it replays on every other: llmproxy run --mode record" in text
+    assert (
+        "2. or record again with the day declared; it then replays on any other day: llmproxy run --mode record" in text
+    )
     assert "know its day" not in miss_text(CONTEXT, replace(NEAR, suggestion=Suggestion('ignore = ["$.x"]', 0)))
     aware = replace(CONTEXT, unbound="recording #7, bound: $.system: recorded '2026-11-25', now '2026-11-26'")
     assert "know its day" not in miss_text(
