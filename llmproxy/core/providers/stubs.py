@@ -249,6 +249,8 @@ _ROLES = r"AssumeRole(WithWebIdentity|WithSAML)?|GetSessionToken"
 _LATEST = r"/latest/(api/token|meta-data/iam/security-credentials(-extended)?/[^/]*)"
 _COMPUTE = r"/|/computeMetadata/v1/(instance/service-accounts/.*|project/project-id|universe/universe-domain)?"
 _DISCOVERY = r"/\.well-known/(oauth-protected-resource|oauth-authorization-server)(/.*)?"
+_REGISTRATION = ".*/(register|registration|clients|clients-registrations/.+)"
+_ASKS_CODE = {"response_type": "code.*", "redirect_uri": ".+"}
 _INSTANCE = r"/common/discovery/instance|/[^/]+/(v2\.0/)?\.well-known/openid-configuration"
 _EVENTS = (
     r"(/v1|/api)?/(rgstr|log_event|log|batch|capture|e|i/v0/e|track|identify|bulk|diagnostic|traces|metrics|logs)/?"
@@ -272,8 +274,8 @@ STUBS: tuple[Stub, ...] = (
     Stub("aws-container", _answer_aws_metadata, _KEY, "GET", "/v[12]/credentials(/.*)?", "169.254.170.*"),
     Stub("ci-oidc", _answer_token, _KEY, "GET", ".*/idtoken(/.*)?", _RUNNERS),
     Stub("oauth-discovery", _answer_metadata, _KEY, "GET", _DISCOVERY),
-    Stub("oauth-registration", _answer_registration, _KEY, "POST", ".*/register", says={"redirect_uris": ".+"}),
-    Stub("oauth-authorization", _answer_authorization, _KEY, "GET", f"{_OURS}authorization"),
+    Stub("oauth-registration", _answer_registration, _KEY, "POST", _REGISTRATION, says={"redirect_uris": ".+"}),
+    Stub("oauth-authorization", _answer_authorization, _KEY, "GET", ".*/auth(oriz(e|ation))?", says=_ASKS_CODE),
     Stub("oauth-token", _answer_token, _KEY, "POST", ".*/(oauth2?|(access_)?token)", says={"grant_type": ".+"}),
     Stub("preconnect", _answer_nothing, "it opens a connection, and its answer is not read", "HEAD", "/|/api/hello"),
     Stub("telemetry", _answer_nothing, "its sender only hears that it arrived", "POST", _EVENTS, _SENDING),

@@ -32,6 +32,7 @@ from llmproxy.core.providers.routing import route_host
 from llmproxy.core.providers.stubs import LIFETIME, STUBS, Asked, find_stubs, has_stubs, make_rows, parse_members
 from llmproxy.core.providers.table import service
 from llmproxy.protocol import DUMMY
+from tests.support import mcp_oauth
 from tests.support.chats import chat, fill
 from tests.support.proxy import Listening, Proxy, near, proxy
 
@@ -42,9 +43,9 @@ IDTOKEN = "/run-actions-1-azure-eastus.actions.githubusercontent.com/68//idtoken
 
 
 class Live:
-    """A server of this machine that answers all and counts what came."""
+    """A server of this machine that counts what came, and answers all, or as a server of tools behind OAuth."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, guarded: bool = False) -> None:
         self.seen: list[bytes] = []
         seen = self.seen
 
@@ -54,10 +55,16 @@ class Live:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 seen.append(f"{self.command} {self.path}\n{self.headers}".encode() + body)
-                said = json.dumps({"access_token": "real-one", "object": "list", "data": [{"id": "real"}]}).encode()
-                self.send_response(200)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(said)))
+                status, fields = 200, dict[str, str]()
+                told: object = {"access_token": "real-one", "object": "list", "data": [{"id": "real"}]}
+                if guarded:
+                    at, sent = f"http://{self.headers['host']}", {k.lower(): v for k, v in self.headers.items()}
+                    status, fields, told = mcp_oauth.answer(at, at, self.path, sent, body)
+                said = json.dumps(told).encode()
+                self.send_response(status)
+                fields |= {"content-type": "application/json", "content-length": str(len(said))}
+                for name, value in fields.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(said)
 
@@ -390,6 +397,40 @@ def test_the_mcp_sdk_signs_in_without_a_browser(replaying: Proxy) -> None:
     assert DUMMY in asked.headers["authorization"]
     assert kept.client is not None
     assert back[-1].startswith("http://127.0.0.1:7777/callback?")
+
+
+def test_a_server_of_tools_behind_oauth_is_recorded_and_replayed_whole(tmp_path: Path) -> None:
+    """401, discovery, registration, code, token and calls; in replay the server is dead, and each value is another."""
+    store, live, back = tmp_path / "x.db", Live(guarded=True), iter(range(41_000, 41_002))
+
+    async def ask_tool(px: Listening) -> str:
+        came, said = dict[str, str](), httpx.Response(500)
+        about = OAuthClientMetadata(redirect_uris=[AnyUrl(f"http://127.0.0.1:{next(back)}/callback")])
+
+        async def visit(link: str) -> None:
+            came.update(httpx.URL((await client.get(link, auth=None)).headers["location"]).params)
+
+        async def come_back() -> tuple[str, str | None]:
+            return came["code"], came["state"]
+
+        auth = OAuthClientProvider(f"{live.url}/mcp", about, Tokens(), visit, come_back)
+        async with httpx.AsyncClient(proxy=px.url, auth=auth) as client:
+            for number, method in enumerate(("initialize", "tools/call")):
+                body = {"jsonrpc": "2.0", "id": number, "method": method, "params": {"name": "greet"}}
+                said = await client.post(f"{live.url}/mcp", json=body)
+        return str(said.json()["result"]["content"][0]["text"])
+
+    told = []
+    for mode in ("record", "replay"):
+        with near(mode, store, forward=True, record_host=("127.0.0.1",)) as px:
+            assert asyncio.run(ask_tool(px)) == mcp_oauth.SAID
+            told.append(px.control("sessions")["sessions"][0])
+        live.close()
+    assert [(each["recorded"], each["hits"], each["misses"], each.get("stubs", 0)) for each in told] == [
+        (3, 0, 0, 0),
+        (0, 3, 0, 5),
+    ]
+    assert not any(DUMMY.encode() in each for each in live.seen)
 
 
 def answer_stubbed(request: httpx.Request, own: dict[str, str]) -> httpx.Response:
