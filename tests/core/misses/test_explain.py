@@ -38,7 +38,7 @@ STATES = [
     (replace(CONTEXT, same_operation=0), "operation", OTHER_OPERATION, "--mode auto"),
     (replace(TOOLLESS, again=RUN), "no_tools", NO_SERVERS,
      f"{AS_BEFORE}: llmproxy run --cassette trip --cassette-dir tapes --mcp-config none -- claude -p hi"),
-    (TOOLLESS, "no_tools", NO_SERVERS, f"leave its servers of tools {AS_BEFORE}\n"),
+    (TOOLLESS, "no_tools", NO_SERVERS, f"leave its MCP servers {AS_BEFORE}\n"),
     (replace(CONTEXT, played=2), "exhausted", "all its 2 recordings were already played", "--exhausted last"),
     (replace(CONTEXT, elsewhere=(MissPlace("rome"),)), "elsewhere", 'recorded under cassette "rome"',
      "--mode replay --cassette rome"),
