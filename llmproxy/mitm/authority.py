@@ -83,17 +83,17 @@ def prepare(folder: Path, now: datetime | None = None) -> Authority:
                 notes.append(
                     f"{key} was gone, so there is a new certificate authority: {_ANEW.format(folder / CERTIFICATE)}"
                 )
-            _make(folder)
-        certificate = _read(key)
+            _make_authority(folder)
+        certificate = _read_certificate(key)
         if why := _out_of_time(certificate, now or datetime.now(UTC)):
             key.replace(folder / f"{KEY}.old")
-            _make(folder)
-            certificate = _read(key)
+            _make_authority(folder)
+            certificate = _read_certificate(key)
             notes.append(
                 f"the certificate authority {why}, so there is a new one: {_ANEW.format(folder / CERTIFICATE)}"
             )
         _restrict_mode(key, 0o600, notes)
-        _derive(folder, certificate)
+        _write_derived(folder, certificate)
     except OSError as error:
         msg = f"cannot use {error.filename or folder} for the certificate authority: {error.strerror or error}"
         raise MachineError(msg, hint="Let XDG_DATA_HOME name a folder that can be written.") from error
@@ -116,7 +116,7 @@ def prepare_anyhow(folder: Path) -> Authority:
 _ANEW = "trust it anew where the old one was ({})"
 
 
-def _make(folder: Path) -> None:
+def _make_authority(folder: Path) -> None:
     """Let mitmproxy make an authority, unless another process is quicker."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".making-") as made:
         CertStore.create_store(Path(made), NAME, KEY_SIZE, organization="llmproxy", cn="llmproxy")
@@ -130,7 +130,7 @@ def _make(folder: Path) -> None:
             part.replace(folder / KEY)
 
 
-def _read(path: Path) -> Certificate:
+def _read_certificate(path: Path) -> Certificate:
     """Return the certificate in the key's file, once it is sure that it is that key's."""
     data = path.read_bytes()
     try:
@@ -163,17 +163,17 @@ def _out_of_time(certificate: Certificate, now: datetime) -> str:
     return ""
 
 
-def _derive(folder: Path, certificate: Certificate) -> None:
+def _write_derived(folder: Path, certificate: Certificate) -> None:
     """Write what follows from the key's file, where it is not there or says something else."""
     import certifi
 
     ours = certificate.public_bytes(Encoding.PEM)
-    _write(folder / CERTIFICATE, ours)
-    _write(folder / PARAMETERS, DEFAULT_DHPARAM)  # mitmproxy would write it, but not at once
-    _write(folder / BUNDLE, Path(certifi.where()).read_bytes().rstrip() + b"\n\n# llmproxy\n" + ours)
+    _write_file(folder / CERTIFICATE, ours)
+    _write_file(folder / PARAMETERS, DEFAULT_DHPARAM)  # mitmproxy would write it, but not at once
+    _write_file(folder / BUNDLE, Path(certifi.where()).read_bytes().rstrip() + b"\n\n# llmproxy\n" + ours)
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write_file(path: Path, data: bytes) -> None:
     """Write a file at once: no reader sees half of it."""
     if path.is_file() and path.read_bytes() == data:
         return

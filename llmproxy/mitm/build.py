@@ -209,7 +209,7 @@ def check_store(config: Config) -> None:
     if config.store.exists():
         open_store(config.store, writable=False, now=time.time).close()
     elif config.mode.policy.writes:
-        _make(config.store.parent)
+        _make_folder(config.store.parent)
 
 
 def refuse_files(config: Config) -> None:
@@ -228,7 +228,7 @@ def refuse_files(config: Config) -> None:
             )
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -243,7 +243,7 @@ def from_files(config: Config) -> list[str]:
         if config.mode.policy.writes:
             # Before the first recording: an agent that lists the folder in which it runs sees it in every run, or in
             # none.
-            _make(config.cassette_dir)
+            _make_folder(config.cassette_dir)
             return []
         if config.mode not in OFFLINE or config.allow_live:
             return []

@@ -156,14 +156,14 @@ class RequestReader:
         if self._over:
             return b"", b"", True
         if self._chunked:
-            return self._chunks()
+            return self._take_chunks()
         data = bytes(self._buffer[: self._left]) if len(self._buffer) > self._left else bytes(self._buffer)
         del self._buffer[: len(data)]
         self._left -= len(data)
         self._over = not self._left
         return data, data, self._over
 
-    def _chunks(self) -> tuple[bytes, bytes, bool]:
+    def _take_chunks(self) -> tuple[bytes, bytes, bool]:
         raw, decoded, at = bytearray(), bytearray(), 0
         buffer = self._buffer
         while not self._over:
@@ -221,7 +221,7 @@ def rewrite_request(head: Head, body: bytes) -> bytes:
 
 def parse_head(raw: bytes) -> Head:
     """Parse a request's head, blank line included, strict about its end; short ones, sent again, are remembered."""
-    return _remembered(raw) if len(raw) <= SHORT_HEAD else _parse(raw)
+    return _remembered(raw) if len(raw) <= SHORT_HEAD else _parse_head_bytes(raw)
 
 
 def _describe(line: bytes) -> str:
@@ -231,7 +231,7 @@ def _describe(line: bytes) -> str:
     return f"a line of {len(line)} bytes{begins}"
 
 
-def _parse(raw: bytes) -> Head:
+def _parse_head_bytes(raw: bytes) -> Head:
     lines = raw[:-4].split(b"\r\n")
     if lines[0] == _HTTP2:
         raise FramingError("llmproxy: HTTP/2 is not served here; use HTTP/1.1.")
@@ -267,13 +267,13 @@ def _parse(raw: bytes) -> Head:
     tokens = {token.strip() for token in connection.split(",")}
     return Head(
         raw=raw, method=match[1].decode("ascii"), target=match[2].decode("latin-1"), http10=http10,
-        headers=tuple(headers), length=_length(lengths, codings, http10=http10),
+        headers=tuple(headers), length=_read_length(lengths, codings, http10=http10),
         keep_alive="keep-alive" in tokens if http10 else "close" not in tokens,
         expects=expect == "100-continue" and not http10, upgrade=upgrade if "upgrade" in tokens else "",
     )  # fmt: skip
 
 
-def _length(lengths: set[str], codings: list[str], *, http10: bool) -> int | None:
+def _read_length(lengths: set[str], codings: list[str], *, http10: bool) -> int | None:
     if codings:
         if lengths or http10 or codings != ["chunked"]:
             raise FramingError("llmproxy: content-length and transfer-encoding of the request contradict each other.")
@@ -283,4 +283,4 @@ def _length(lengths: set[str], codings: list[str], *, http10: bool) -> int | Non
     return int(lengths.pop()) if lengths else 0
 
 
-_remembered = lru_cache(512)(_parse)
+_remembered = lru_cache(512)(_parse_head_bytes)

@@ -152,12 +152,12 @@ class Turns:
             return 0.0
         if ends.client is not None and now < ends.until:
             ends.client, ends.at = (None, ends.at) if has_read(ends.client) else (ends.client, now)
-        left = max(0.0, ends.at + min(LONGEST_PAUSE, ALL_PAUSES / max(1, self._count(exchange))) - now)
+        left = max(0.0, ends.at + min(LONGEST_PAUSE, ALL_PAUSES / max(1, self._count_open(exchange))) - now)
         return left if ends.client is None else min(left, LOOK)
 
     def on_piece(self, exchange: Exchange, data: bytes) -> None:
         """Note a piece of a stream that goes to its client: what says that it is the last comes before HTTP's end."""
-        if data and exchange.decision is Decision.RECORD and self._count(exchange) > 1:
+        if data and exchange.decision is Decision.RECORD and self._count_open(exchange) > 1:
             came, how = exchange.recording, (exchange.family, exchange.operation, exchange.identity.stream)
             if ending(*how, came.status, came.kind, data, http_ended=False) is Ending.COMPLETE:
                 self._on_coming(exchange)
@@ -182,7 +182,7 @@ class Turns:
             ends.coming.remove(exchange.progress.seq)
             ends.seq, ends.at, ends.until, ends.client = exchange.progress.seq, now, now + LONGEST_TURN, client
 
-    def _count(self, exchange: Exchange) -> int:
+    def _count_open(self, exchange: Exchange) -> int:
         return sum(each.session is exchange.session for each in self.released.values())
 
 
@@ -411,11 +411,11 @@ class ProxyContext:
 
     def _store_answer(self, ended: EndedAnswer) -> Usage | Exception:
         try:
-            return self._store(ended.exchange, ended.proper)
+            return self._store_or_read(ended.exchange, ended.proper)
         except Exception as error:  # noqa: BLE001 - told where it is settled
             return error
 
-    def _store(self, exchange: Exchange, proper: bool) -> Usage:  # noqa: FBT001 - two facts, nothing else
+    def _store_or_read(self, exchange: Exchange, proper: bool) -> Usage:  # noqa: FBT001 - two facts, nothing else
         if exchange.decision is Decision.RECORD:
             return self.engine.store_answer(exchange, proper=proper)
         return self.engine.read_usage(exchange, proper=proper)

@@ -178,7 +178,7 @@ class Recorder(SocketHooks):
                 return None
             flow.metadata[CARRIED] = exchange
             takes_trailers = flow.client_conn.alpn_offers == (ALPN,) and flow.request.headers.get("te") == "trailers"
-            self._address(flow.request, exchange)
+            self._address_upstream(flow.request, exchange)
             if takes_trailers:
                 flow.request.headers["te"] = "trailers"
             if is_grpc(exchange.request.headers):
@@ -203,7 +203,7 @@ class Recorder(SocketHooks):
         except Exception as why:  # noqa: BLE001 - as above
             self._fail_closed(flow, why)
 
-    def _address(self, request: http.Request, exchange: Exchange) -> None:
+    def _address_upstream(self, request: http.Request, exchange: Exchange) -> None:
         upstream, data = exchange.route.upstream, request.data  # its setters look for the host's header again and again
         scheme, (data.host, data.port) = place(upstream)
         data.scheme, data.authority = scheme.encode(), b""
@@ -241,10 +241,10 @@ class Recorder(SocketHooks):
                 # mitmproxy takes it for the answer itself; recorded, it would leave every client waiting for the real
                 # one
                 cause = f"it sent an interim {response.status_code}, which mitmproxy cannot pass on"
-                raise self._unreachable(exchange, cause)  # noqa: TRY301 - one way out
+                raise self._build_unreachable(exchange, cause)  # noqa: TRY301 - one way out
             if is_unasked_switch(flow.request, response):
                 cause = "it switched to a protocol that nobody asked for"
-                raise self._unreachable(exchange, cause)  # noqa: TRY301 - one way out
+                raise self._build_unreachable(exchange, cause)  # noqa: TRY301 - one way out
             if response.is_http2 and is_grpc(_headers(response)):
                 response.headers.pop("content-length", None)  # what has one ends without trailers, in HTTP/1
             kept, led = redirect_answer(_headers(response), exchange)
@@ -260,12 +260,12 @@ class Recorder(SocketHooks):
             if response.is_http2 and not bodiless and "content-length" not in response.headers:
                 response.headers["transfer-encoding"] = "chunked"  # as the layer's client, HTTP/1, has to hear it
             if response.status_code != SWITCHING:
-                response.stream = self._tap(exchange)
+                response.stream = self._make_tap(exchange)
                 await self._shell.turns.wait(exchange)  # an end may have gone out since the head came
         except Exception as why:  # noqa: BLE001 - as above
             self._fail_closed(flow, why)
 
-    def _tap(self, exchange: Exchange) -> Callable[[bytes], bytes]:
+    def _make_tap(self, exchange: Exchange) -> Callable[[bytes], bytes]:
         recording, offset = exchange.recording, self._offset
 
         def tap(data: bytes) -> bytes:
@@ -314,7 +314,9 @@ class Recorder(SocketHooks):
             await self._commit(exchange, proper=False)
         elif exchange.error is None:
             cause = flow.error.msg if flow.error else "unknown error"
-            exchange.error = self._unreachable(exchange, cause, connected=bool(flow.server_conn.timestamp_tcp_setup))
+            exchange.error = self._build_unreachable(
+                exchange, cause, connected=bool(flow.server_conn.timestamp_tcp_setup)
+            )
             exchange.note = unsign_text(exchange.error.message.partition("\n")[0])
 
     async def stream_ended(self, client: connection.Client) -> None:
@@ -366,7 +368,7 @@ class Recorder(SocketHooks):
             log.exception("llmproxy failed in a hook; an answer is lost")
             self._shell.lose(exchange, f"{type(why).__name__}: {why}")
 
-    def _unreachable(self, exchange: Exchange, cause: str, *, connected: bool = True) -> UpstreamError:
+    def _build_unreachable(self, exchange: Exchange, cause: str, *, connected: bool = True) -> UpstreamError:
         what = "did not answer" if connected else "could not be reached"
         msg = f"llmproxy: {exchange.route.provider.name} at {exchange.route.upstream} {what}: {plain_cause(cause)}"
         hint = f"Nothing was recorded. Another address: --upstream {exchange.route.provider.name}=URL"

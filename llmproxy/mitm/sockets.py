@@ -126,9 +126,9 @@ class Sockets:
         """Refuse new connections for so many seconds from now on."""
         self._until = max(self._until, asyncio.get_running_loop().time() + seconds)
         if self._reopening is None:
-            self._reopening = asyncio.create_task(self._reopen(self._close()))
+            self._reopening = asyncio.create_task(self._reopen(self._close_listeners()))
 
-    def _close(self) -> list[tuple[AsyncioServerInstance[Any], list[tuple[str, int]]]]:
+    def _close_listeners(self) -> list[tuple[AsyncioServerInstance[Any], list[tuple[str, int]]]]:
         server, closed = self._server(), []
         for each in server.servers if server is not None else ():
             if isinstance(each, AsyncioServerInstance) and each.listen_addrs:
@@ -206,7 +206,7 @@ class Processes:
                 self._owners.clear()
             pid = self._find_owner(Path(f"socket:[{inode}]")) if self._failures < FAILURES else 0
             self._owners[inode], self._failures = pid, self._failures + (not pid)
-        if pid in self._restless or not self._runs(pid):
+        if pid in self._restless or not self._has_running_thread(pid):
             self._running.pop(pid, None)
             return False
         now = self.clock()
@@ -226,7 +226,7 @@ class Processes:
                     return pid
         return 0
 
-    def _runs(self, pid: int) -> bool:
+    def _has_running_thread(self, pid: int) -> bool:
         with suppress(OSError):
             for each in (self.proc / str(pid) / "task").iterdir():
                 with suppress(OSError):  # a thread that has ended

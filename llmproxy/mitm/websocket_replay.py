@@ -53,9 +53,9 @@ class Socket:
             raise ValueError("a Socket is for exchanges decided REPLAY")
         self._shell, self._exchange, self._head, self._client = shell, exchange, head, context.client
         self._response = store.response(exchange.slot.id)
-        self._player = self._play(self._response)
+        self._player = self._make_player(self._response)
         self._ws = WSConnection(ConnectionType.SERVER)
-        self._hello = self._accept()
+        self._hello = self._accept_upgrade()
         exchange.kept.interaction = exchange.slot.id
         self._due: deque[tuple[float, Frame]] = deque()
         self._wakeup: commands.RequestWakeup | None = None
@@ -69,7 +69,7 @@ class Socket:
     def _engine(self) -> Engine:
         return self._shell.engine
 
-    def _play(self, response: Response) -> FramePlayer:
+    def _make_player(self, response: Response) -> FramePlayer:
         engine, exchange = self._engine, self._exchange
         session, store, route = exchange.session, engine.store, exchange.route
 
@@ -90,14 +90,14 @@ class Socket:
         yield commands.SendData(self._client, self._hello)
         try:
             if self._player.speaks_first:
-                self._take()
+                self._mark_played()
             self._schedule(self._player.opening(self._response.head_offset))
             yield from self._send_due()
             yield from self.receive(more)
         except Exception as why:  # noqa: BLE001 - said there
             yield from self._close_broken(why)
 
-    def _accept(self) -> bytes:
+    def _accept_upgrade(self) -> bytes:
         self._ws.receive_data(self._head.raw)
         asked = next(iter(self._ws.events()))
         if not isinstance(asked, Request):
@@ -137,12 +137,12 @@ class Socket:
         elif isinstance(event, events.Wakeup) and event.command is self._wakeup:
             self._wakeup = None
             if self._ending is not None and self._engine.clock() >= self._ending:
-                yield from self._end()
+                yield from self._end_socket()
             else:
                 yield from self._send_due()
         elif isinstance(event, events.ConnectionClosed):
             self._on_connection_end()
-            yield from self._end()
+            yield from self._end_socket()
 
     def receive(self, data: bytes) -> Commands:
         """Take bytes of the client's."""
@@ -169,7 +169,7 @@ class Socket:
                 )
                 self._exchange.note = f"the client broke the protocol: {said.reason}"
             self._on_connection_end()
-            yield from self._end()
+            yield from self._end_socket()
 
     def _message(self, said: TextMessage | BytesMessage) -> Commands:
         """Collect the pieces of a message."""
@@ -203,11 +203,11 @@ class Socket:
         if isinstance(said, FrameMismatch):
             yield from self._close_missed(said)
         else:
-            self._take()
+            self._mark_played()
             self._schedule(said)
             yield from self._send_due()
 
-    def _take(self) -> None:
+    def _mark_played(self) -> None:
         """Note the recording as played, once the client has said something: until then another socket may need it."""
         if self._exchange.slot is not None:
             self._exchange.session.served.add(self._exchange.slot.id)
@@ -222,10 +222,10 @@ class Socket:
             if slot.status != SWITCHING or slot.id in session.served:
                 continue
             response = store.response(slot.id)
-            player = self._play(response)
+            player = self._make_player(response)
             if not player.speaks_first and not isinstance(player.on_message(first), FrameMismatch):
                 exchange.slot, exchange.kept.interaction = slot, slot.id
-                self._player, self._response = self._play(response), response
+                self._player, self._response = self._make_player(response), response
                 self._player.opening(response.head_offset)
                 return True
         return False
@@ -248,7 +248,7 @@ class Socket:
             if frame.close == CUT:
                 if out:
                     yield commands.SendData(self._client, out)
-                yield from self._end()
+                yield from self._end_socket()
                 return
             if frame.close is not None:
                 end = CloseConnection(frame.close, str(frame.data) or None)
@@ -288,7 +288,7 @@ class Socket:
             yield commands.SendData(self._client, self._ws.send(CloseConnection(code, cut(reason, LONGEST_REASON))))
             yield from self._wait_for_end()
         else:
-            yield from self._end()
+            yield from self._end_socket()
 
     def _wait_for_end(self) -> Commands:
         """We have said that it is over; wait a while for the client to say so too."""
@@ -305,9 +305,9 @@ class Socket:
             yield from self._close(FAILED, "llmproxy: internal error while replaying; nothing was sent upstream")
         except Exception:
             log.exception("llmproxy could not even say that it failed")
-            yield from self._end()
+            yield from self._end_socket()
 
-    def _end(self) -> Commands:
+    def _end_socket(self) -> Commands:
         self.is_closed = True
         self._due.clear()
         self._finish_exchange()
@@ -318,5 +318,5 @@ class Socket:
             self._exchange.note = f"client left after {self._player.heard} of {self._player.total} messages"
 
     def _finish_exchange(self) -> None:
-        self._take()
+        self._mark_played()
         self._shell.settle(self._exchange, SWITCHING)

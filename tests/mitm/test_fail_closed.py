@@ -79,8 +79,8 @@ BEFORE = [
     *(("keying", name) for name in ("recognise", "request")),
     *(("layer", name) for name in ("_dispatch", "_receive_data", "read", "_open")),
     *(("incoming", name) for name in ("open", "_admit", "arrive", "identify")),
-    ("forwarding", "_release"),
-    *(("recorder", name) for name in ("requestheaders", "_address")),
+    ("forwarding", "_release_request"),
+    *(("recorder", name) for name in ("requestheaders", "_address_upstream")),
     *(("shell", name) for name in ("begin",)),
 ]
 """What raises before anything may be sent: then the upstream hears nothing at all."""
@@ -108,11 +108,11 @@ AFTER = [
     *(
         ("recorder", name)
         for name in (
-            "_exchange", "server_connect", "responseheaders", "_tap", "_offset", "response", "error", "_commit",
-            "_unreachable",
+            "_exchange", "server_connect", "responseheaders", "_make_tap", "_offset", "response", "error", "_commit",
+            "_build_unreachable",
         )
     ),
-    *(("shell", name) for name in ("commit", "_store", "refusal")),
+    *(("shell", name) for name in ("commit", "_store_or_read", "refusal")),
     *(("choice", name) for name in ("_choose",)),
 ]  # fmt: skip
 """What may raise when the request is on its way, or had been answered from the store."""
@@ -160,7 +160,7 @@ def test_no_client_hangs_whatever_raises(tape: Path, tmp_path: Path, mode: str, 
             assert p.connections == 0
 
 
-@pytest.mark.parametrize("method", ["store_answer", "_store", "commit", "response", "_commit"])
+@pytest.mark.parametrize("method", ["store_answer", "_store_or_read", "commit", "response", "_commit"])
 def test_an_answer_that_could_not_be_stored_is_served_and_counted(tmp_path: Path, method: str) -> None:
     """The client's answer is its own; the loss is said."""
     part = next(name for name, found in PARTS.items() if hasattr(found, method))
@@ -222,15 +222,15 @@ def test_with_the_layer_bypassed_nothing_gets_out(
 class Behind(Front):
     """A front that answers nothing."""
 
-    def _answer(self, data: bytes) -> None:
+    def _answer_held(self, data: bytes) -> None:
         self._hand_over(data)
 
 
 class Elsewhere(Recorder):
     """A recorder that sends what was released to another place."""
 
-    def _address(self, request: http.Request, exchange: Exchange) -> None:
-        super()._address(request, exchange)
+    def _address_upstream(self, request: http.Request, exchange: Exchange) -> None:
+        super()._address_upstream(request, exchange)
         request.port += 1
 
 

@@ -28,15 +28,15 @@ class Slow(ProxyContext):
 
     gate = threading.Event()
 
-    def _store(self, exchange: Exchange, proper: bool) -> Usage:
+    def _store_or_read(self, exchange: Exchange, proper: bool) -> Usage:
         self.gate.wait(600)
-        return super()._store(exchange, proper)
+        return super()._store_or_read(exchange, proper)
 
 
 class Failing(ProxyContext):
     """A shell whose writer cannot."""
 
-    def _store(self, exchange: Exchange, proper: bool) -> Usage:
+    def _store_or_read(self, exchange: Exchange, proper: bool) -> Usage:
         raise CassetteBusy("the store is locked")
 
 

@@ -64,7 +64,7 @@ def list_pieces(value: object) -> Iterator[Piece]:
     """Yield the texts of one JSON value of an answer: a whole body, or the data of an event."""
     if not isinstance(value, dict):
         return
-    yield from _walk(value, (), value, None)
+    yield from _walk_answer(value, (), value, None)
 
 
 def list_arguments(value: object, tool: str, path: Path = ()) -> Iterator[Piece]:
@@ -72,10 +72,10 @@ def list_arguments(value: object, tool: str, path: Path = ()) -> Iterator[Piece]
     yield from _find_nested(value, path, tool, "$", "")
 
 
-def _walk(node: object, path: Path, event: dict[str, Any], tool: str | None) -> Iterator[Piece]:
+def _walk_answer(node: object, path: Path, event: dict[str, Any], tool: str | None) -> Iterator[Piece]:
     if isinstance(node, list):
         for n, each in enumerate(node):
-            yield from _walk(each, (*path, n), event, tool)
+            yield from _walk_answer(each, (*path, n), event, tool)
         return
     if not isinstance(node, dict) or _is_thinking(node):
         return
@@ -89,9 +89,9 @@ def _walk(node: object, path: Path, event: dict[str, Any], tool: str | None) -> 
             yield from _find_nested(value, here, tool or "", "$", "")
         elif isinstance(value, str):
             if value:
-                yield _piece(node, name, value, here, event, tool)
+                yield _build_piece(node, name, value, here, event, tool)
         else:
-            yield from _walk(value, here, event, tool)
+            yield from _walk_answer(value, here, event, tool)
 
 
 def _is_thinking(node: dict[str, Any]) -> bool:
@@ -113,14 +113,16 @@ def _find_nested(value: object, path: Path, tool: str, inner: str, member: str) 
         yield Piece(path, value if isinstance(value, str) else str(value), None, ChannelForm.TEXT, tool, member, inner)
 
 
-def _piece(node: dict[str, Any], name: str, value: str, path: Path, event: dict[str, Any], tool: str | None) -> Piece:
+def _build_piece(
+    node: dict[str, Any], name: str, value: str, path: Path, event: dict[str, Any], tool: str | None
+) -> Piece:
     kind = event.get("type")
     if isinstance(kind, str) and name == "delta" and kind.startswith("response."):  # OpenAI's responses
         form = ChannelForm.JSON if "arguments" in kind else ChannelForm.TEXT
         which = (kind, event.get("item_id"), event.get("output_index"), event.get("content_index"))
         return Piece(path, value, which, form, tool)
     if kind == "content_block_delta":  # of Messages
-        return Piece(path, value, ("block", event.get("index"), name), _form(name), tool)
+        return Piece(path, value, ("block", event.get("index"), name), _form_of_member(name), tool)
     if "contentBlockDelta" in event:  # of converse
         index = (
             event["contentBlockDelta"].get("contentBlockIndex")
@@ -131,10 +133,10 @@ def _piece(node: dict[str, Any], name: str, value: str, path: Path, event: dict[
         return Piece(path, value, ("block", index, form), form, tool)
     if "choices" in path and "delta" in path:  # chat completions, by choice and call
         numbers = [step for step in path if isinstance(step, int)]
-        choice, call = _index(event, ("choices", numbers[0])), node.get("index") if "tool_calls" in path else None
+        choice, call = _read_index(event, ("choices", numbers[0])), node.get("index") if "tool_calls" in path else None
         if "tool_calls" in path and len(numbers) > 1:
-            call = _index(event, ("choices", numbers[0], "delta", "tool_calls", numbers[1]))
-        return Piece(path, value, ("choice", choice, call, name), _form(name), tool)
+            call = _read_index(event, ("choices", numbers[0], "delta", "tool_calls", numbers[1]))
+        return Piece(path, value, ("choice", choice, call, name), _form_of_member(name), tool)
     if path and path[0] in ("candidates", "response") and name == "text":  # of generateContent
         numbers = [step for step in path if isinstance(step, int)]
         return Piece(path, value, ("candidate", *numbers[:1]), ChannelForm.TEXT, tool)
@@ -145,16 +147,16 @@ def _piece(node: dict[str, Any], name: str, value: str, path: Path, event: dict[
         and "delta" in event
         and kind in ("content-delta", "tool-call-delta", "tool-call-start", "tool-plan-delta")
     ):
-        form = _form(name)
+        form = _form_of_member(name)
         return Piece(path, value, ("cohere", event.get("index"), form), form, tool)
-    return Piece(path, value, None, _form(name), tool)
+    return Piece(path, value, None, _form_of_member(name), tool)
 
 
-def _form(name: str) -> ChannelForm:
+def _form_of_member(name: str) -> ChannelForm:
     return ChannelForm.JSON if name in _ARGUMENTS else ChannelForm.TEXT
 
 
-def _index(event: object, path: Path) -> object:
+def _read_index(event: object, path: Path) -> object:
     node: Any = event
     for step in path:
         node = node[step]

@@ -54,22 +54,22 @@ def bound_key(canonical: Canonical) -> str:
         if place.zone is Zone.USER:
             parts += _find_turns(value)
         elif place.zone is not Zone.SYSTEM:
-            parts += _set(name, value)
+            parts += _list_parameters(name, value)
     if canonical.tree is None:
         parts.append(hashlib.sha256(canonical.body).hexdigest())
     return TAG + hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _set(name: str, node: object) -> Iterator[str]:
+def _list_parameters(name: str, node: object) -> Iterator[str]:
     """Yield what parameters say: names, numbers, and no texts but those that name a thing."""
     if isinstance(node, dict):
         for each in sorted(node):
             yield each
-            yield from _set(each, node[each])
+            yield from _list_parameters(each, node[each])
     elif isinstance(node, list):
         yield str(len(node))
         for one in node:
-            yield from _set("", one)
+            yield from _list_parameters("", one)
     elif not isinstance(node, str):
         yield repr(node)
     elif name in _COUNTED:
@@ -84,14 +84,14 @@ def _find_turns(node: object) -> Iterator[str]:
             yield from _find_turns(each)
     elif isinstance(node, str):
         if not find_blocks(node):
-            yield _LONG.sub(_unless_long, node[: _begin(node)])
+            yield _LONG.sub(_unless_long, node[: _find_path_start(node)])
     elif isinstance(node, dict):
-        yield from _turn(node)
+        yield from _list_turn(node)
     else:
         yield repr(node)
 
 
-def _begin(text: str) -> int:
+def _find_path_start(text: str) -> int:
     """Return where the first path may begin, whose end nobody can tell; the length of a text without one."""
     for sign in _SIGNS.finditer(text):
         at = sign.start()
@@ -106,7 +106,7 @@ def _unless_long(found: re.Match[str]) -> str:
     return found[0] if len(found[0]) < _SHORTEST and "-" not in found[0] else "*"
 
 
-def _turn(node: dict[str, object]) -> Iterator[str]:
+def _list_turn(node: dict[str, object]) -> Iterator[str]:
     role, kind = node.get("role"), node.get("type")
     if isinstance(role, str):
         yield role

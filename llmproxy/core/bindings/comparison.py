@@ -88,7 +88,7 @@ def align(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Chose
                 found.append(node[0])
                 node = node[1]
             return found[::-1]
-        branches = list(_branches(gaps[n], present, at))
+        branches = list(_list_branches(gaps[n], present, at))
         if not branches and end >= furthest.recorded:
             furthest = TextDivergence(end, at)
         for length, option in reversed(branches):
@@ -100,7 +100,7 @@ def align(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Chose
     return furthest
 
 
-def _branches(gap: FittingGap, present: str, at: int) -> Iterable[tuple[int, FittingOption | None]]:
+def _list_branches(gap: FittingGap, present: str, at: int) -> Iterable[tuple[int, FittingOption | None]]:
     if gap.free is not None:
         for end in gap.free(present, at):
             yield end - at, None

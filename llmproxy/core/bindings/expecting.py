@@ -83,7 +83,7 @@ class ExpectedMessages:
             return None
         found = self._made.get(id(message))
         if found is None or found[0] is not message:
-            self._remember(message, _UNSEEN)
+            self._remember_message(message, _UNSEEN)
             return None
         if (made := found[1]) is not _UNSEEN:
             if made is None or not reader.answers(made.asked):
@@ -97,14 +97,14 @@ class ExpectedMessages:
         except _Unsure:
             reader.forget(known)
             made = None
-        self._remember(message, made)
+        self._remember_message(message, made)
         return made
 
     @property
     def expected(self) -> list[Expected]:
         return [made for _, made in self._made.values() if made is not None and made is not _UNSEEN]
 
-    def _remember(self, message: object, made: Expected | None) -> None:
+    def _remember_message(self, message: object, made: Expected | None) -> None:
         self._size += len(made.texts) if made is not None else 100
         if self._size > MOST_KEPT:
             self._made.clear()
@@ -123,36 +123,38 @@ class _ExpectingWriter:
         self._numbers = False
 
     def message(self, message: object, place: LeafPlace) -> Expected:
-        tree = self._node(message, place)
+        tree = self._expect_node(message, place)
         written = dump(tree) if self._numbers else b""
         return Expected(message, tree, written, "\0".join(self._texts), chosen=self._chosen)
 
-    def _node(self, node: object, place: LeafPlace) -> object:
+    def _expect_node(self, node: object, place: LeafPlace) -> object:
         if isinstance(node, dict):
             place = self._reader.enter(node, place)
             if place.json and not are_plain(node):
                 raise _Unsure
-            return {name: self._node(node[name], self._reader.member(node, name, place)) for name in sorted(node)}
+            return {
+                name: self._expect_node(node[name], self._reader.member(node, name, place)) for name in sorted(node)
+            }
         if isinstance(node, list):
-            return [self._node(each, place.at(n)) for n, each in enumerate(node)]
+            return [self._expect_node(each, place.at(n)) for n, each in enumerate(node)]
         if isinstance(node, str):
-            return self._text(node, place)
+            return self._expect_text(node, place)
         self._numbers |= node is not None
         return node
 
-    def _text(self, text: str, place: LeafPlace) -> str:
+    def _expect_text(self, text: str, place: LeafPlace) -> str:
         if place.zone is Zone.RESULT and place.call is not None and place.call.tool in self._bindings.json_tools:
             raise _Unsure
         volatile = volatile_fields_at(self._bindings, place)
         if any(may_stand(each, text) for each in volatile):
             raise _Unsure
-        new = self._exchange(text, place)
+        new = self._exchange_values(text, place)
         if any(may_stand(each, new) for each in volatile):
             raise _Unsure
         self._texts += (text, new) if new != text else (text,)
         return new
 
-    def _exchange(self, text: str, place: LeafPlace) -> str:
+    def _exchange_values(self, text: str, place: LeafPlace) -> str:
         gaps = self._find_gaps(text, place)
         if any(gap.free is not None for gap in gaps):  # a listing's columns
             raise _Unsure

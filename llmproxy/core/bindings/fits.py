@@ -83,7 +83,7 @@ def fit_request(
     fields = VolatileReading(bindings)
     if (wrong := fields.read(paired.leaves)) is not None:
         return wrong
-    if known is not None and (wrong := _check(fields.found, known, paired)) is not None:
+    if known is not None and (wrong := _check_known(fields.found, known, paired)) is not None:
         return wrong
     comparing = Comparing(bindings, fields.found, known)
     if not comparing.take(paired.settled):
@@ -96,7 +96,7 @@ def expect(bindings: Bindings) -> ExpectedMessages:
     return ExpectedMessages(bindings, Comparing(bindings, Identities(), None).gaps)
 
 
-def _check(found: Identities, known: Identities, paired: Paired) -> Mismatch | None:
+def _check_known(found: Identities, known: Identities, paired: Paired) -> Mismatch | None:
     """Let what the session knows check what this pair of requests says."""
     for each in found:
         conflict = known.conflict(each)
@@ -136,7 +136,7 @@ class Comparing(Walking):
             if self._heads and each.holds(self._heads):
                 return False
             for chosen, recorded, place in each.chosen:
-                self._record(chosen, recorded, place)
+                self._record_choice(chosen, recorded, place)
         return True
 
     def check(self, leaves: list[Leaf]) -> Mismatch | None:
@@ -178,7 +178,7 @@ class Comparing(Walking):
             aligned = align(name, gaps, other)
             if not isinstance(aligned, TextDivergence):
                 for each in aligned:
-                    self._record(each, name, place)
+                    self._record_choice(each, name, place)
                 return other
         return None
 
@@ -192,7 +192,7 @@ class Comparing(Walking):
             self._used.add(field.name)
             return None
         if field is not None and field.identity and self._is_mapped(field.name, str(recorded), str(present)):
-            self._use(field.name, str(recorded), str(present))
+            self._note_changed(field.name, str(recorded), str(present))
             return None
         short = self._find_short(recorded, place, present)
         if short is not None:
@@ -224,10 +224,10 @@ class Comparing(Walking):
     def _use_short(self, short: ShortValue, place: LeafPlace) -> None:
         if not short.identity:
             self.equalities.record_short(short, place, moved=True)
-        self._use(short.name, short.recorded, short.present)
+        self._note_changed(short.name, short.recorded, short.present)
         self._chosen.setdefault(short.mark, set()).add(short.present)
 
-    def _use(self, name: str, recorded: str, present: str) -> None:
+    def _note_changed(self, name: str, recorded: str, present: str) -> None:
         if recorded != present:
             self._used.add(name)
 
@@ -264,7 +264,7 @@ class Comparing(Walking):
                 return None
             if not self._is_mapped(field.name, recorded, present):
                 return Mismatch(Why.NOT_ONE_TO_ONE, place.path, recorded, present, field.name)
-            self._use(field.name, recorded, present)
+            self._note_changed(field.name, recorded, present)
             return None
         if (
             (not place.json or "\n" in recorded)
@@ -288,7 +288,7 @@ class Comparing(Walking):
         if any("\\" in each.text for each in aligned):  # written with an escape, which is no part of the value
             return False
         for each in aligned:
-            self._record(each, recorded, place)
+            self._record_choice(each, recorded, place)
         return True
 
     def _may_hold(self, text: str, place: LeafPlace) -> bool:
@@ -337,10 +337,10 @@ class Comparing(Walking):
                 return Mismatch(Why.LEAKED, place.path, recorded[gap.start : gap.end], "", gap.name)
             return self.describe_difference(place, recorded, present, aligned.recorded, aligned.present)
         for each in aligned:
-            self._record(each, recorded, place)
+            self._record_choice(each, recorded, place)
         return None
 
-    def _record(self, chosen: ChosenOption, recorded: str, place: LeafPlace) -> None:
+    def _record_choice(self, chosen: ChosenOption, recorded: str, place: LeafPlace) -> None:
         before = recorded[chosen.gap.start : chosen.gap.end]
         self.equalities.record(chosen, recorded, place)
         if chosen.option is None:
@@ -398,7 +398,7 @@ class Comparing(Walking):
         parts = [*find_listed(recorded, elsewhere="cwd" in self.bindings.changed, users=values.get("user"))]
         parts += find_git(recorded, values.get(USER, ("", self.bindings.git_user)), values.get(BRANCH))
         return [
-            FittingGap(part.start, part.end, free=partial(_match, part.pattern), name=part.name)
+            FittingGap(part.start, part.end, free=partial(_match_pattern, part.pattern), name=part.name)
             for part in sorted(parts, key=lambda part: part.start)
         ]
 
@@ -434,7 +434,7 @@ def _list_options(forms: tuple[Form, ...]) -> tuple[FittingOption, ...]:
 _NOT_JSON = object()
 
 
-def _match(pattern: re.Pattern[str], text: str, at: int) -> Iterator[int]:
+def _match_pattern(pattern: re.Pattern[str], text: str, at: int) -> Iterator[int]:
     if (found := pattern.match(text, at)) is not None:
         yield found.end()
 
@@ -487,7 +487,7 @@ class Renamer:
         if not isinstance(tree, dict):
             return tree
         reader = PlaceReader()
-        renamed = {name: self._node(reader, value, place) for name, value, place in iterate(tree)}
+        renamed = {name: self._rename_node(reader, value, place) for name, value, place in iterate(tree)}
         wrapped = {
             name.removeprefix(_WRAPPED): renamed.pop(name) for name in list(renamed) if name.startswith(_WRAPPED)
         }
@@ -496,21 +496,21 @@ class Renamer:
 
     def message(self, member: str, message: object) -> object:
         """Return one element of a body's member, as in the whole: speaker and form stand in the message itself."""
-        return self._node(PlaceReader(), message, begin({}, member).at(0))
+        return self._rename_node(PlaceReader(), message, begin({}, member).at(0))
 
-    def _node(self, reader: PlaceReader, node: object, place: LeafPlace) -> object:
+    def _rename_node(self, reader: PlaceReader, node: object, place: LeafPlace) -> object:
         if isinstance(node, dict):
             place = reader.enter(node, place)
-            called = (lambda name: self._text(name, place)) if place.json else str
+            called = (lambda name: self._rename_text(name, place)) if place.json else str
             return {
-                called(name): self._node(reader, value, reader.member(node, name, place))
+                called(name): self._rename_node(reader, value, reader.member(node, name, place))
                 for name, value in node.items()
             }
         if isinstance(node, list):
-            return [self._node(reader, each, place.at(n)) for n, each in enumerate(node)]
-        return self._text(node, place) if isinstance(node, str) else node
+            return [self._rename_node(reader, each, place.at(n)) for n, each in enumerate(node)]
+        return self._rename_text(node, place) if isinstance(node, str) else node
 
-    def _text(self, text: str, place: LeafPlace) -> str:
+    def _rename_text(self, text: str, place: LeafPlace) -> str:
         changes = [(spot.start, spot.end, spot.forms[0].present[0]) for spot in self._comparing.spots(text, place)]
         if self._users is not None and place.zone is Zone.RESULT:
             rows = find_listed(text, elsewhere=False, users=self._users)

@@ -263,7 +263,7 @@ _WAYS = (
 )
 
 
-def _spellings(path: str) -> tuple[str, ...]:
+def _list_normal_forms(path: str) -> tuple[str, ...]:
     """Return a path in both normal forms of Unicode; one for what is ASCII."""
     if path.isascii():
         return (path,)
@@ -274,21 +274,21 @@ def _trim_path(path: str) -> str:
     return path.rstrip("/\\") or path
 
 
-def _names(one: RunVariable) -> tuple[str, ...]:
+def _list_paths(one: RunVariable) -> tuple[str, ...]:
     """Return plain and resolved; one where the run shows no difference."""
     return tuple(dict.fromkeys(_trim_path(path) for path in (one.value, one.other) if path))
 
 
 def _path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> Iterator[Form]:
-    recorded, present = _names(pair.recorded), _names(pair.present)
+    recorded, present = _list_paths(pair.recorded), _list_paths(pair.present)
     for n, before in enumerate(recorded):
         now = (present[min(n, len(present) - 1)], *present)
         for way in _WAYS:
-            for spelled in _spellings(before):
+            for spelled in _list_normal_forms(before):
                 if text := way.write(spelled):
                     there = tuple(
                         dict.fromkeys(
-                            written for path in now for each in _spellings(path) if (written := way.write(each))
+                            written for path in now for each in _list_normal_forms(path) if (written := way.write(each))
                         )
                     )
                     if there:
@@ -306,7 +306,7 @@ def _path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> Iterato
     between = [_home_relative_to(_trim_path(each.value), _trim_path(home.value)) for each, home in
                ((pair.recorded, homes.recorded), (pair.present, homes.present))]  # fmt: skip
     if between[0] and between[1]:
-        yield Form(homes.name, between[0], (between[1], *_names(homes.present)), is_path, Reach.NOT_TYPED)
+        yield Form(homes.name, between[0], (between[1], *_list_paths(homes.present)), is_path, Reach.NOT_TYPED)
 
 
 def _folder_name_forms(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[Form]:
@@ -314,9 +314,9 @@ def _folder_name_forms(pair: RunVariablePair, homes: RunVariablePair) -> Iterato
     recorded, present = (posixpath.basename(_trim_path(each.value)) for each in (pair.recorded, pair.present))
     if pair.name != "cwd" or not (recorded and present):
         return
-    before, now = _names(homes.recorded), _names(homes.present)
+    before, now = _list_paths(homes.recorded), _list_paths(homes.present)
     border = _build_border_below((*before, *now, "~"))
-    for write in (str, _slug):
+    for write in (str, _make_slug):
         yield Form(pair.name, write(recorded), (write(present),), border, Reach.NOT_TYPED, in_answers=False)
         for folder in STATE_FOLDERS:
             there = tuple(f"{home}/{folder}/{write(present)}" for home in now)
@@ -324,7 +324,7 @@ def _folder_name_forms(pair: RunVariablePair, homes: RunVariablePair) -> Iterato
                 yield Form(pair.name, f"{home}/{folder}/{write(recorded)}", there, is_path)
 
 
-def _slug(name: str) -> str:
+def _make_slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or name
 
 
@@ -369,7 +369,7 @@ class Forms:
         self.by_text: dict[str, tuple[Form, ...]] = {}
         for form in forms:
             before = self.by_text.get(form.recorded, ())
-            merged = _merge(before, form)
+            merged = _merge_form(before, form)
             self.by_text[form.recorded] = merged
         self.stems = _shortest_substrings(tuple(self.by_text))
         """The fewest texts of which one is in every text that holds a recorded value."""
@@ -421,7 +421,7 @@ class Forms:
         return spots
 
 
-def _merge(before: tuple[Form, ...], form: Form) -> tuple[Form, ...]:
+def _merge_form(before: tuple[Form, ...], form: Form) -> tuple[Form, ...]:
     for n, each in enumerate(before):
         if each.name == form.name and each.border is form.border and each.reach is form.reach:
             both = Form(form.name, form.recorded, tuple(dict.fromkeys((*each.present, *form.present))), form.border,

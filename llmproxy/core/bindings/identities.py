@@ -89,7 +89,7 @@ class Identities:
         """Take a pair in; where it conflicts nothing changes, and the conflict is returned."""
         if (conflict := self.conflict(each)) is not None:
             return conflict
-        self._index(each)
+        self._index_identity(each)
         return None
 
     def record(self, each: Identity) -> bool:
@@ -100,10 +100,10 @@ class Identities:
         """
         if (each.name, each.recorded) in self._by_recorded:
             return False
-        self._index(each)
+        self._index_identity(each)
         return True
 
-    def _index(self, each: Identity) -> None:
+    def _index_identity(self, each: Identity) -> None:
         self._by_recorded[each.name, each.recorded] = each
         self._by_present[each.name, each.present] = each
 
@@ -124,8 +124,8 @@ class IdentityTokens:
         """Take those that can be found in any text."""
         self._heads: dict[str, list[Identity]] = {}
         for each in identities:
-            for found in _at_hosts(each) if each.kind == "port" else _spellings(each) if each.distinct else []:
-                self._heads.setdefault(_head(found), []).append(found)
+            for found in _at_hosts(each) if each.kind == "port" else _list_spellings(each) if each.distinct else []:
+                self._heads.setdefault(_find_head(found), []).append(found)
         self.heads = sorted(self._heads, key=len, reverse=True)
         """Of which one is in every text that holds an identity."""
         self._pattern = re.compile("|".join(map(re.escape, self.heads))) if self.heads else None
@@ -136,12 +136,12 @@ class IdentityTokens:
             return
         at = 0
         while found := self._pattern.search(text, at):
-            token = self._token(text, found.start())
+            token = self._find_token(text, found.start())
             at = found.start() + 1 if token is None else token.end
             if token is not None:
                 yield token
 
-    def _token(self, text: str, start: int) -> Token | None:
+    def _find_token(self, text: str, start: int) -> Token | None:
         best: Token | None = None
         for head, identities in self._heads.items():
             if not text.startswith(head, start):
@@ -179,7 +179,7 @@ _SPELLED: Mapping[str, tuple[Callable[[str], str], ...]] = {
 """By kind: the ways in which programs write one value."""
 
 
-def _spellings(each: Identity) -> Iterator[Identity]:
+def _list_spellings(each: Identity) -> Iterator[Identity]:
     """Yield a value as it was made, and in every other way in which it may be written."""
     yield each
     seen = {each.recorded}
@@ -191,10 +191,10 @@ def _spellings(each: Identity) -> Iterator[Identity]:
 
 def is_left(each: Identity, text: str) -> bool:
     """Return whether the recorded value stands in a text, however it is written and whatever stands beside it."""
-    return any(one.recorded in text and one.recorded not in one.present for one in _spellings(each))
+    return any(one.recorded in text and one.recorded not in one.present for one in _list_spellings(each))
 
 
-def _head(each: Identity) -> str:
+def _find_head(each: Identity) -> str:
     return each.recorded[:SHORTEST_PREFIX] if each.kind in PREFIXED else each.recorded
 
 

@@ -78,7 +78,7 @@ def list_words(before: str) -> list[str]:
 
 def name_volatile_field(before: str, called: str, kind: str, tool: str, taken: Collection[str]) -> str:
     """Return a name that is not taken; `called` is the member of JSON that the value is, empty in a text."""
-    base = _of_tool(called or _describe(before.rpartition("\n")[2], kind), tool)
+    base = _of_tool(called or _describe_anchor(before.rpartition("\n")[2], kind), tool)
     name, n = base, 1
     while name in taken:
         n += 1
@@ -86,7 +86,7 @@ def name_volatile_field(before: str, called: str, kind: str, tool: str, taken: C
     return name
 
 
-def _describe(before: str, kind: str) -> str:
+def _describe_anchor(before: str, kind: str) -> str:
     if LISTED.match(before):
         column = len(before.split())
         return f"file_{_COLUMNS[column] if column < len(_COLUMNS) else 'time' if kind == 'time' else 'name'}"
@@ -157,11 +157,11 @@ def find_lessons(
     learns from system text, which nobody but the agent writes: such a volatile field is for whoever ships volatile
     fields for an agent, never for a trial.
     """
-    learned, outcome = _learn(bindings, recorded, present, known, outside=outside)
+    learned, outcome = _learn_fields(bindings, recorded, present, known, outside=outside)
     return outcome if isinstance(outcome, Mismatch) else learned
 
 
-def _learn(
+def _learn_fields(
     bindings: Bindings, recorded: object, present: object, known: Identities | None, *, outside: bool
 ) -> tuple[tuple[Lesson, ...], Fit | Mismatch]:
     """Return what was learned, and how the two compare then."""
@@ -272,7 +272,7 @@ class _Learning(Comparing):
         if kind is None or kind == "word":
             return False
         at = re.sub(r"\[\d+\]", "[*]", place.inner)
-        return self._take(Value(kind, 0, recorded, present), place, at=at, before="", called=place.member)
+        return self._take_lesson(Value(kind, 0, recorded, present), place, at=at, before="", called=place.member)
 
     def _learn_text(self, recorded: str, present: str, place: LeafPlace) -> bool | None:
         gaps = self.gaps(recorded, place)
@@ -286,12 +286,12 @@ class _Learning(Comparing):
         if value is None:
             return None
         start = recorded.rfind("\n", 0, value.start) + 1
-        before, at = self._anchor(recorded, start, value, place), LINE
+        before, at = self._build_anchor(recorded, start, value, place), LINE
         if not before and start and value.kind not in ("uuid", "time"):
             # The first thing of its line: what stands on the line before tells it from the first things of other lines.
             start = recorded.rfind("\n", 0, start - 1) + 1
-            before, at = self._anchor(recorded, start, value, place), TEXT
-        if before is None or len(before) > LONGEST_BEFORE or not self._take(value, place, at=at, before=before):
+            before, at = self._build_anchor(recorded, start, value, place), TEXT
+        if before is None or len(before) > LONGEST_BEFORE or not self._take_lesson(value, place, at=at, before=before):
             return None
         return True
 
@@ -317,7 +317,7 @@ class _Learning(Comparing):
                 return Value(kind, at - same, mine, theirs)
         return None
 
-    def _anchor(self, text: str, start: int, value: Value, place: LeafPlace) -> str | None:
+    def _build_anchor(self, text: str, start: int, value: Value, place: LeafPlace) -> str | None:
         """Return what stands before a value: names of bound, kinds of volatile values; None: too much varies."""
         parts: list[str] = []
         last = start
@@ -325,13 +325,13 @@ class _Learning(Comparing):
         for gap in self.gaps(text, place):
             if gap.start < start or gap.end > value.start or gap.name == LISTING:
                 continue
-            parts.append(_literal(text[last : gap.start]))
+            parts.append(_escape_braces(text[last : gap.start]))
             parts.append(self._with_wildcards(gap.name, text[gap.start : gap.end]))
             last = gap.end
             varying += 1
         if varying > _BESIDE:
             return None
-        return "".join([*parts, _literal(text[last : value.start])])
+        return "".join([*parts, _escape_braces(text[last : value.start])])
 
     def _with_wildcards(self, name: str, text: str) -> str:
         for pair in self.bindings.pairs:
@@ -342,7 +342,7 @@ class _Learning(Comparing):
             return f"{{:{field.kind}}}"
         return "{:word}"
 
-    def _take(self, value: Value, place: LeafPlace, *, at: str, before: str, called: str = "") -> bool:
+    def _take_lesson(self, value: Value, place: LeafPlace, *, at: str, before: str, called: str = "") -> bool:
         """Note a volatile field, and go on as if it had been known; False where it cannot be."""
         tool, arguments = SYSTEM, ""
         if place.zone is Zone.RESULT and place.call is not None:
@@ -373,7 +373,7 @@ def _name_of(user: str) -> str:
     return user.partition(" <")[0]
 
 
-def _literal(text: str) -> str:
+def _escape_braces(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
@@ -433,35 +433,35 @@ def find_captured(trees: Iterable[object], captured: RunVariable) -> list[Volati
     wanted = (ShortValue(captured.name, captured.value, captured.value, captured.tool, captured.path),)
     found: dict[VolatileField, None] = {}
     for tree in trees:
-        for tool, inner, member, value in _leaves(tree):
+        for tool, inner, member, value in _list_leaves(tree):
             if find_shorts(wanted, tool, inner, member, value):
                 name = _UNNAMED.sub("_", captured.name)
                 found[VolatileField(name, kind, tool, _INDEX.sub("[*]", inner))] = None
     return list(found)
 
 
-def _leaves(tree: object) -> Iterator[tuple[str, str, str, object]]:
+def _list_leaves(tree: object) -> Iterator[tuple[str, str, str, object]]:
     """Yield tool, path, member and value of each leaf of JSON in results."""
     reader = PlaceReader()
     for _, value, place in iterate(tree):
-        yield from _walk(value, place, reader)
+        yield from _walk_leaves(value, place, reader)
 
 
-def _walk(node: object, place: LeafPlace, reader: PlaceReader) -> Iterator[tuple[str, str, str, object]]:
+def _walk_leaves(node: object, place: LeafPlace, reader: PlaceReader) -> Iterator[tuple[str, str, str, object]]:
     if isinstance(node, dict):
         place = reader.enter(node, place)
         for name in sorted(node):
-            yield from _walk(node[name], reader.member(node, name, place), reader)
+            yield from _walk_leaves(node[name], reader.member(node, name, place), reader)
     elif isinstance(node, list):
         for n, each in enumerate(node):
-            yield from _walk(each, place.at(n), reader)
+            yield from _walk_leaves(each, place.at(n), reader)
     elif place.zone is Zone.RESULT and place.call is not None:
         if place.json:
             yield place.call.tool, place.inner, place.member, node
         elif isinstance(node, str):
             for part in split_json(node):
                 if not isinstance(part, str):
-                    yield from _walk(part, place.open_json(), reader)
+                    yield from _walk_leaves(part, place.open_json(), reader)
 
 
 class RestatedRequest(NamedTuple):
@@ -478,26 +478,26 @@ def restate(bindings: Bindings, recorded: object, present: object, known: Identi
     """Return a recorded request in this run's words; what varies stays in it where nothing else differs."""
     if not isinstance(recorded, dict) or not isinstance(present, dict):
         return RestatedRequest(recorded)
-    varying = _learn(bindings, recorded, present, known, outside=False)[0]
+    varying = _learn_fields(bindings, recorded, present, known, outside=False)[0]
     whole = (
-        _restate(with_volatile_fields(bindings, [each.slot for each in varying]), recorded, present, known)
+        _restate_once(with_volatile_fields(bindings, [each.slot for each in varying]), recorded, present, known)
         if varying
         else None
     )
     if whole is not None and whole.tree != present:
         learned = {each.slot.name for each in varying}
         return RestatedRequest(whole.tree, tuple(name for name in whole.bound if name not in learned), varying)
-    found = _restate(bindings, recorded, present, known)
+    found = _restate_once(bindings, recorded, present, known)
     return found if found.tree != present else RestatedRequest(rename_request(bindings, recorded))
 
 
-def _restate(bindings: Bindings, recorded: object, present: object, known: Identities | None) -> RestatedRequest:
+def _restate_once(bindings: Bindings, recorded: object, present: object, known: Identities | None) -> RestatedRequest:
     paired, fields = pair_bodies(recorded, present), VolatileReading(bindings)
     fields.read(paired.leaves)
     restating, tree = _Restating(bindings, fields.found, known), rename_request(bindings, recorded)
     for mine, theirs, place in paired.leaves:
         new = theirs if restating.go([(mine, theirs, place)]) is None else restating.part(mine, theirs, place)
-        _put(tree, _steps(place), new)
+        _put_at(tree, _list_steps(place), new)
     return RestatedRequest(tree, restating.fit().names)
 
 
@@ -521,7 +521,7 @@ class _Restating(Comparing):
         return splice(text[start:], ((gap.start - start, gap.end - start, gap.options[0].text) for gap in gaps))
 
 
-def _steps(place: LeafPlace) -> list[str | int]:
+def _list_steps(place: LeafPlace) -> list[str | int]:
     steps: list[str | int] = []
     at: LeafPlace | None = place
     while at is not None:
@@ -530,7 +530,7 @@ def _steps(place: LeafPlace) -> list[str | int]:
     return steps[::-1]
 
 
-def _put(tree: Any, steps: list[str | int], value: object) -> None:  # noqa: ANN401 - any JSON
+def _put_at(tree: Any, steps: list[str | int], value: object) -> None:  # noqa: ANN401 - any JSON
     """Put a value into a tree; nowhere where a member is called otherwise in this run."""
     for step in steps[:-1]:
         if isinstance(tree, dict) and step not in tree:

@@ -136,13 +136,13 @@ def list_people(text: str) -> dict[str, list[int]]:
 def _of_user(text: str, recorded: str, present: str) -> Iterator[ListingPart]:
     for line in _AUTHOR.finditer(text):
         if (who := line["who"]) == recorded or not recorded:
-            yield ListingPart(*line.span("who"), _alternatives(who, present), USER)
+            yield ListingPart(*line.span("who"), _match_any(who, present), USER)
 
 
 def _of_branch(text: str, recorded: str, present: str) -> Iterator[ListingPart]:
     for place in re.finditer(_ON_BRANCH.format(re.escape(recorded)), text, re.MULTILINE):
-        yield ListingPart(place.end() - len(recorded), place.end(), _alternatives(recorded, present), BRANCH)
+        yield ListingPart(place.end() - len(recorded), place.end(), _match_any(recorded, present), BRANCH)
 
 
-def _alternatives(*texts: str) -> re.Pattern[str]:
+def _match_any(*texts: str) -> re.Pattern[str]:
     return re.compile(rf"(?:{'|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))})")

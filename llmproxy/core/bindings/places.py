@@ -195,16 +195,16 @@ class PlaceReader:
         if name in _RESULTS and isinstance(value, dict):
             return inner.inside(Zone.RESULT, self._record_call(value))
         if name in _CALLS and isinstance(value, dict):
-            self._record(value, node.get("id") or value.get("id") or value.get("toolUseId"))
+            self._record_node(value, node.get("id") or value.get("id") or value.get("toolUseId"))
             return inner.inside(Zone.ASSISTANT)
         if name in _ASKED and (tool := named_in(node)) is not None:
-            call = self._record(node, node.get("call_id") or node.get("id") or node.get("toolUseId"))
+            call = self._record_node(node, node.get("call_id") or node.get("id") or node.get("toolUseId"))
             return inner.inside(Zone.ARGUMENTS, call or PlacedCall(tool, value)).open_json()
         if name in _THOUGHTS:
             return inner.inside(Zone.THINKING)
         return inner
 
-    def _record(self, node: Node, name: object) -> PlacedCall | None:
+    def _record_node(self, node: Node, name: object) -> PlacedCall | None:
         tool = named_in(node)
         if tool is None:
             return None
@@ -214,15 +214,15 @@ class PlaceReader:
         return call
 
     def _record_call(self, node: Node) -> PlacedCall | None:
-        call = self._find(node)
+        call = self._find_call(node)
         self.asked.append((node, call.tool if call is not None else None))
         return call
 
     def answers(self, asked: list[tuple[Node, str | None]]) -> bool:
         """Return whether results are of the same tools here as where they were read first."""
-        return all((call.tool if (call := self._find(node)) is not None else None) == tool for node, tool in asked)
+        return all((call.tool if (call := self._find_call(node)) is not None else None) == tool for node, tool in asked)
 
-    def _find(self, node: Node) -> PlacedCall | None:
+    def _find_call(self, node: Node) -> PlacedCall | None:
         for name in _IDS:
             if (value := node.get(name)) is not None and (call := self._calls.get(str(value))) is not None:
                 return call

@@ -108,7 +108,7 @@ def narrow(text: str, start: int, end: int, value: str, inner: list[RewrittenPar
     """Return changes to a JSON string, as narrow as they can be for a stream's other pieces; else all of it."""
     raw = text[start + 1 : end - 1]
     if raw != value:  # escapes: positions in the value are not those in the text
-        shift = _positions(raw)
+        shift = _map_positions(raw)
         if shift is None:
             return [RewrittenPart(start, end, new, inner[0].name)]
     else:
@@ -124,7 +124,7 @@ def narrow(text: str, start: int, end: int, value: str, inner: list[RewrittenPar
 _ESCAPE = late(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]", re.DOTALL)
 
 
-def _positions(raw: str) -> list[int] | None:
+def _map_positions(raw: str) -> list[int] | None:
     """Return where each character of a JSON string begins in its escaped text, and where the last ends."""
     found = [match.start() for match in _ESCAPE.finditer(raw)]
     return [*found, len(raw)]
@@ -143,7 +143,7 @@ def may_stand(text: str, start: int, end: int, new: str) -> bool:
     if _PLAIN.fullmatch(new):
         return True
     recorded = text[start:end]
-    if _special(new) <= _special(recorded):
+    if _shell_characters(new) <= _shell_characters(recorded):
         return True
     opened = _open_quote(text, start)
     if opened < 0:
@@ -158,7 +158,7 @@ def is_in_fence(text: str, at: int) -> bool:
     return text.count(_FENCE, 0, at) % 2 == 1
 
 
-def _special(value: str) -> set[str]:
+def _shell_characters(value: str) -> set[str]:
     """Return the characters that may mean something to a shell."""
     return set(_PLAIN.sub("", value))
 
@@ -305,24 +305,24 @@ class Rewriter:
         except ValueError:
             parts = []
         if not parts:
-            return self._opaque(response, body)
-        edited = self._edit([part.value for part in parts])
+            return self._check_opaque(response, body)
+        edited = self._rewrite_values([part.value for part in parts])
         edits = [Edit(part.start, part.end, part.write(part.value)) for n, part in enumerate(parts) if n in edited]
         if not edits:
             return response
         headers = tuple((name, value) for name, value in response.headers if name.lower() not in DROPPED)
         return replace(response, headers=headers, chunks=edit_chunks(response.chunks, edits))
 
-    def _opaque(self, response: Response, body: bytes) -> Response:
+    def _check_opaque(self, response: Response, body: bytes) -> Response:
         """Let through what is no JSON, unless it holds what would have to be rewritten."""
         text = body.decode("utf-8", "replace")
-        if any(True for _ in self._changes(text, "$", None)) or any(value in text for value in self._changed):
+        if any(True for _ in self._list_changes(text, "$", None)) or any(value in text for value in self._changed):
             raise _Refused(Mismatch(Why.UNREADABLE, "$"))
         return response
 
     # -- all values of an answer
 
-    def _edit(self, values: list[object]) -> set[int]:
+    def _rewrite_values(self, values: list[object]) -> set[int]:
         """Rewrite values in place; return the numbers of those that changed."""
         edited: set[int] = set()
         channels: dict[tuple[object, ...], list[tuple[int, Piece]]] = {}
@@ -341,8 +341,8 @@ class Rewriter:
                             tools.setdefault(piece.channel, piece.tool)
                 _note_tool(each, tools)
         for channel, pieces in channels.items():
-            edited |= self._channel(values, pieces, tools.get(channel) or tools.get(block_of(channel)) or "")
-        self._rename(values)
+            edited |= self._rewrite_channel(values, pieces, tools.get(channel) or tools.get(block_of(channel)) or "")
+        self._rename_members(values)
         return edited
 
     def _rewrite_single(self, values: list[object], n: int, piece: Piece) -> bool:
@@ -350,7 +350,7 @@ class Rewriter:
         if piece.is_name:
             return self._record_name(n, piece, place)
         node = value_at(values[n], piece.path)
-        if piece.inner and (short := self._short(piece.tool or "", piece, node, place)):
+        if piece.inner and (short := self._find_short(piece.tool or "", piece, node, place)):
             self.names.add(short.name)
             put(values[n], piece.path, write_like(node, short.present))
             return True
@@ -359,7 +359,7 @@ class Rewriter:
         changes = (
             self._json_changes(node, place, piece.tool or "")
             if piece.form is ChannelForm.JSON
-            else list(self._changes(node, place, piece))
+            else list(self._list_changes(node, place, piece))
         )
         self._refuse_left(node, changes, place)
         new = apply_changes(node, changes)
@@ -370,14 +370,14 @@ class Rewriter:
 
     def _record_name(self, n: int, piece: Piece, place: str) -> bool:
         """Note what a member is called in this run."""
-        changes = list(self._changes(piece.text, place, None))
+        changes = list(self._list_changes(piece.text, place, None))
         self._refuse_left(piece.text, changes, place)
         if (new := apply_changes(piece.text, changes)) == piece.text:
             return False
         self._members.setdefault((n, piece.path[:-1]), {})[piece.text] = new
         return True
 
-    def _rename(self, values: list[object]) -> None:
+    def _rename_members(self, values: list[object]) -> None:
         """Rename members, the innermost first, those of one object at once: two may have changed places."""
         for (n, path), names in sorted(self._members.items(), key=lambda each: -len(each[0][1])):
             if not rename(values[n], path, names):
@@ -385,7 +385,7 @@ class Rewriter:
                 raise _Refused(Mismatch(Why.NOT_ONE_TO_ONE, place, old, new, " and ".join(sorted(self.names))))
         self._members.clear()
 
-    def _channel(self, values: list[object], pieces: list[tuple[int, Piece]], tool: str) -> set[int]:
+    def _rewrite_channel(self, values: list[object], pieces: list[tuple[int, Piece]], tool: str) -> set[int]:
         """Rewrite a text that comes in pieces: what is new goes where the old began."""
         text = "".join(piece.text for _, piece in pieces)
         first = pieces[0][1]
@@ -393,7 +393,7 @@ class Rewriter:
         changes = (
             self._json_changes(text, place, tool)
             if first.form is ChannelForm.JSON
-            else list(self._changes(text, place, first))
+            else list(self._list_changes(text, place, first))
         )
         self._refuse_left(text, changes, place)
         edited: set[int] = set()
@@ -414,7 +414,7 @@ class Rewriter:
             at = end
         return edited
 
-    def _short(self, tool: str, piece: Piece, value: object, place: str) -> ShortValue | None:
+    def _find_short(self, tool: str, piece: Piece, value: object, place: str) -> ShortValue | None:
         """Return the short value to exchange at a leaf of arguments: none where this run's request leaves it."""
         found = [
             short
@@ -443,21 +443,21 @@ class Rewriter:
         except (ValueError, RecursionError):
             whole = None
         if not isinstance(whole, (dict, list)):  # broken off, a member twice, or a text of its own
-            return list(self._changes(text, place, None))
+            return list(self._list_changes(text, place, None))
         changes: list[RewrittenPart] = []
         for start, end, piece in pair_leaves(text, list_arguments(whole, tool)):
             value = json.loads(text[start:end])
-            if piece is not None and (short := self._short(tool, piece, value, place)):
+            if piece is not None and (short := self._find_short(tool, piece, value, place)):
                 self.names.add(short.name)
                 changes.append(RewrittenPart(start, end, json.dumps(write_like(value, short.present)), short.name))
             elif isinstance(value, str):
-                inner = list(self._changes(value, place, piece))
+                inner = list(self._list_changes(value, place, piece))
                 if inner:
                     new = json.dumps(apply_changes(value, inner), ensure_ascii=text.isascii())
                     changes += narrow(text, start, end, value, inner, new)
         return changes
 
-    def _changes(self, text: str, place: str, piece: Piece | None) -> Iterator[RewrittenPart]:
+    def _list_changes(self, text: str, place: str, piece: Piece | None) -> Iterator[RewrittenPart]:
         found: list[RewrittenPart] = [
             RewrittenPart(t.start, t.end, t.present, t.identity.name) for t in self._tokens.find(text)
         ]
@@ -468,7 +468,7 @@ class Rewriter:
             if self._named is not None and not is_argument and spot.forms[0].name not in self._named:
                 continue
             if not any(change.start < spot.end and spot.start < change.end for change in found):
-                change = self._exchange(text, spot, place)
+                change = self._exchange_spot(text, spot, place)
                 if change is not None:
                     self._check_quoting(text, change, place, piece)
                     found.append(change)
@@ -487,7 +487,7 @@ class Rewriter:
             if is_named_in(text, short, is_argument=is_argument) and self._is_exchanged(short, place):
                 raise _Refused(Mismatch(Why.SHORT, place, short.recorded, short.present, short.name))
 
-    def _exchange(self, text: str, spot: Spot, place: str) -> RewrittenPart | None:
+    def _exchange_spot(self, text: str, spot: Spot, place: str) -> RewrittenPart | None:
         recorded = text[spot.start : spot.end]
         usual = spot.forms[0].present[0]
         seen = {each for each in self._fit.chosen.get(recorded, ()) if _is_written_like(each, recorded, usual)}

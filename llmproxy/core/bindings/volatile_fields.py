@@ -193,7 +193,7 @@ def match_at(kind: str, text: str, at: int) -> Iterator[int]:
 
 
 @lru_cache(512)
-def _anchor(field: VolatileField, names: tuple[tuple[str, tuple[str, ...]], ...]) -> re.Pattern[str]:
+def _compile_anchor(field: VolatileField, names: tuple[tuple[str, tuple[str, ...]], ...]) -> re.Pattern[str]:
     """Compile a volatile field's value with its anchor; `names` says in which texts a name may stand there."""
     known = dict(names)
     parts: list[str] = []
@@ -224,7 +224,7 @@ def _anchor(field: VolatileField, names: tuple[tuple[str, tuple[str, ...]], ...]
 
 
 @lru_cache(512)
-def _opening(field: VolatileField) -> str:
+def _longest_literal(field: VolatileField) -> str:
     """Return the longest part of a volatile field's anchor without a name or a kind: it certainly stands there."""
     literal = _WILD.split(field.before)[::3]
     if LISTED.match(field.before):  # its columns are padded freely
@@ -234,7 +234,7 @@ def _opening(field: VolatileField) -> str:
 
 def may_stand(field: VolatileField, text: str) -> bool:
     """Tell at little cost whether a volatile field's anchor may be in a text at all."""
-    return _opening(field) in text
+    return _longest_literal(field) in text
 
 
 Names = tuple[tuple[str, tuple[str, ...]], ...]
@@ -243,7 +243,7 @@ Names = tuple[tuple[str, tuple[str, ...]], ...]
 
 def find_in_text(field: VolatileField, text: str, names: Names) -> Iterator[FoundVolatile]:
     """Yield the volatile field's values in a text, in order. Only for volatile fields at `LINE` and `TEXT`."""
-    for found in _anchor(field, names).finditer(text):
+    for found in _compile_anchor(field, names).finditer(text):
         start, end = found.span("value")
         if start and not field.before and is_word(text[start - 1]):
             continue

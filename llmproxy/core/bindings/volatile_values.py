@@ -68,7 +68,7 @@ class VolatileReading(Walking):
         """Read a volatile field that is a number."""
         field = json_volatile_field(self.bindings, self.bound_arguments, place)
         if field is not None and field.identity and not isinstance(recorded, bool) and not isinstance(present, bool):
-            return self._pair(field, str(recorded), str(present), place)
+            return self._pair_identity(field, str(recorded), str(present), place)
         return None
 
     def text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
@@ -78,7 +78,7 @@ class VolatileReading(Walking):
         ):
             return None
         if place.json and (field := json_volatile_field(self.bindings, self.bound_arguments, place)) is not None:
-            return self._pair(field, recorded, present, place) if field.identity else None
+            return self._pair_identity(field, recorded, present, place) if field.identity else None
         call = place.call if place.zone is Zone.RESULT else None
         if call is not None and not place.json:
             recorded, present = leave_out_ours(recorded, present)
@@ -94,11 +94,14 @@ class VolatileReading(Walking):
         for one, other in zip(mine, theirs, strict=False):
             if one.slot != other.slot:
                 break
-            if one.slot.identity and (wrong := self._pair(one.slot, one.value, other.value, place)) is not None:
+            if (
+                one.slot.identity
+                and (wrong := self._pair_identity(one.slot, one.value, other.value, place)) is not None
+            ):
                 return wrong
         return None
 
-    def _pair(self, field: VolatileField, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
+    def _pair_identity(self, field: VolatileField, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         if not (is_of_kind(field.kind, recorded) and is_of_kind(field.kind, present)):
             return None
         conflict = self.found.add(Identity(field.name, field.kind, recorded, present))

@@ -129,7 +129,7 @@ class Walking:
     def go(self, leaves: list[Leaf]) -> Mismatch | None:
         """Look at leaves in their order; return the first that does not fit."""
         for recorded, present, place in leaves:
-            if (wrong := self._leaf(recorded, present, place)) is not None:
+            if (wrong := self._compare_leaf(recorded, present, place)) is not None:
                 return wrong
         return None
 
@@ -139,13 +139,13 @@ class Walking:
         wrong = pair_leaves(PlaceReader(), recorded, present, place, leaves)
         return self.go(leaves) or wrong
 
-    def _leaf(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
+    def _compare_leaf(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         if type(recorded) is not type(present):
             if self.value(recorded, present, place) is None:
                 return None
             return describe_difference(place.path, recorded, present)
         if isinstance(recorded, dict) and isinstance(present, dict):
-            return self._members(recorded, present, place)
+            return self._compare_members(recorded, present, place)
         if not isinstance(recorded, str) or not isinstance(present, str):
             return self.value(recorded, present, place)
         if place.zone is Zone.ARGUMENTS and place.opened:
@@ -156,7 +156,9 @@ class Walking:
                 return self.node(*trees, place)
         return self.text(recorded, present, place)
 
-    def _members(self, recorded: dict[str, object], present: dict[str, object], place: LeafPlace) -> Mismatch | None:
+    def _compare_members(
+        self, recorded: dict[str, object], present: dict[str, object], place: LeafPlace
+    ) -> Mismatch | None:
         names = self.pair_names(recorded, present, place)
         if isinstance(names, Mismatch):
             return names

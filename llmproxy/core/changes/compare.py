@@ -115,7 +115,7 @@ class _Comparison:
             for n in range(max(j - i, to - at)):
                 before = self.was.systems[i + n] if i + n < j else None
                 after = self.now.systems[at + n] if at + n < to else None
-                change = self._build(Kind.SYSTEM, before, after, "system prompt")
+                change = self._build_change(Kind.SYSTEM, before, after, "system prompt")
                 if touches_data(change, self.standing.data):
                     raise Refused(Why.DATA, f"{change}: other recordings say something else there")
                 yield change
@@ -127,31 +127,33 @@ class _Comparison:
         name = segment.name
         match slot[0]:
             case Kind.TOOL | Kind.PARAMETER:
-                change = self._build(segment.kind, old, new, name, self._find_source(segment))
+                change = self._build_change(segment.kind, old, new, name, self._find_source(segment))
                 asked = name.removeprefix("parameter ") if slot[0] == Kind.PARAMETER else None
                 if asked is not None and any(may_ask(asked, each.value) for each in (old, new) if each is not None):
-                    raise Refused(Why.QUESTION, f"{name}: {_show(change)}")
+                    raise Refused(Why.QUESTION, f"{name}: {_format_change(change)}")
                 yield change
             case kind if kind == FRAME:
                 if self.frames is None:
-                    raise Refused(Why.RESULT, f"{name}: {_show(self._build(segment.kind, old, new, name))}")
+                    raise Refused(
+                        Why.RESULT, f"{name}: {_format_change(self._build_change(segment.kind, old, new, name))}"
+                    )
             case Kind.MODEL:
                 shown = " -> ".join("none" if each is None else render(each.value) for each in (old, new))
                 raise Refused(Why.MODEL, f"model: {shown}")
             case Kind.USER:
-                change = self._build(Kind.USER, old, new, "user's words")
+                change = self._build_change(Kind.USER, old, new, "user's words")
                 if old is None or new is None or not asks_same(self.standing, self.now):
-                    raise Refused(Why.QUESTION, f"{name}: {_show(change)}")
+                    raise Refused(Why.QUESTION, f"{name}: {_format_change(change)}")
                 yield change
             case Kind.RESULT:
                 yield from self._compare_result(name, old, new)
             case Kind.CALL:
                 yield from self._compare_call(name, old, new)
             case Kind.ASSISTANT if old and new and render(old.value).split() == render(new.value).split():
-                yield self._build(Kind.ASSISTANT, old, new, "assistant's text", Source.CLIENT)
+                yield self._build_change(Kind.ASSISTANT, old, new, "assistant's text", Source.CLIENT)
             case _:
                 what = Why.REQUEST if slot[0] == Kind.UNKNOWN else Why.HISTORY
-                raise Refused(what, f"{name}: {_show(self._build(segment.kind, old, new, name))}")
+                raise Refused(what, f"{name}: {_format_change(self._build_change(segment.kind, old, new, name))}")
 
     def build_order(self) -> Change:
         """Return what changed where all segments are equal: their order, or how messages are divided."""
@@ -159,7 +161,7 @@ class _Comparison:
         before, after = (digest_of([side.canonical.body.hex()]) for side in (self.was, self.now))
         hunks = (Hunk(1, ("one order",), ("another order",)),)
         name = "order and division of the request"
-        return Change("order", name, was, now, before, after, hunks, self._origin(Source.CLIENT))
+        return Change("order", name, was, now, before, after, hunks, self._build_origin(Source.CLIENT))
 
     def _compare_call(self, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
         if old is None or new is None:
@@ -167,11 +169,11 @@ class _Comparison:
         was, now = read_call(old.value), read_call(new.value)
         if was == now:
             if dump(without_ids(old.value)) != dump(without_ids(new.value)):
-                yield self._build(Kind.CALL, old, new, f"call of {was.name}", Source.CLIENT)
+                yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Source.CLIENT)
             return
         if was.name != now.name or not holds(now.arguments, was.arguments):
-            raise Refused(Why.HISTORY, f"{name}: {_show(self._build(Kind.CALL, old, new, name))}")
-        yield self._build(Kind.CALL, old, new, f"call of {was.name}", Source.CLIENT)
+            raise Refused(Why.HISTORY, f"{name}: {_format_change(self._build_change(Kind.CALL, old, new, name))}")
+        yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Source.CLIENT)
 
     def _compare_result(self, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
         if old is None or new is None:
@@ -193,11 +195,13 @@ class _Comparison:
                 return
         found = find_wording(before, after, tool, self.recorded.get(tool, ()), self.present.get(tool, ()))
         if isinstance(found, str):
-            raise Refused(Why.RESULT, f"{name}: {_show(self._build(Kind.RESULT, old, new, name))}: {found}")
+            raise Refused(
+                Why.RESULT, f"{name}: {_format_change(self._build_change(Kind.RESULT, old, new, name))}: {found}"
+            )
         hunks, turned = found
         if flags == [False, True] and not turned:
             raise Refused(Why.RESULT, f"{name}: it had succeeded, and failed now")
-        made = self._build(Kind.RESULT, old, new, f"result of {tool}")
+        made = self._build_change(Kind.RESULT, old, new, f"result of {tool}")
         yield made._replace(hunks=hunks, turned=turned)
 
     def _compare_frames(self, frames: Frames) -> Iterator[Change]:
@@ -215,7 +219,7 @@ class _Comparison:
             raise Refused(Why.RESULT, f"between the client's own lines: {found[:_SHOWN]!r} is {said}")
         for texts in zip_longest(gone, new):
             before, after = (None if text is None else Segment(Kind.SYSTEM, "", "", text) for text in texts)
-            change = self._build(Kind.SYSTEM, before, after, "system prompt")
+            change = self._build_change(Kind.SYSTEM, before, after, "system prompt")
             if touches_data(change, self.standing.data):
                 raise Refused(Why.DATA, f"{change}: other recordings say something else there")
             yield change
@@ -246,7 +250,7 @@ class _Comparison:
         """Return a change that only a client can have made."""
         digests = ["" if text is None else digest_of([text]) for text in (before, after)]
         hunks = list_hunks(before, after)
-        return Change(kind, name, before, after, digests[0], digests[1], hunks, self._origin(Source.CLIENT))
+        return Change(kind, name, before, after, digests[0], digests[1], hunks, self._build_origin(Source.CLIENT))
 
     def _find_source(self, segment: Segment) -> Source | None:
         """Return whose a tool or a parameter is that another version of a client sends; None where no one knows."""
@@ -254,7 +258,7 @@ class _Comparison:
         known = getattr(self.frames, names[segment.kind], ())
         return Source.CLIENT if segment.name.removeprefix(f"{segment.kind} ") in known else None
 
-    def _build(
+    def _build_change(
         self, kind: str, old: Segment | None, new: Segment | None, name: str, source: Source | None = None
     ) -> Change:
         before, after = (None if each is None else render(each.value) for each in (old, new))
@@ -262,11 +266,11 @@ class _Comparison:
         tool = name.removeprefix("tool ")
         if source is None:
             source = Source.TOOL_SERVER if kind == Kind.TOOL and tool.startswith(_PROJECTS) else Source.PROMPT
-        origin = self._origin(source, tool.split("__")[1] if source is Source.TOOL_SERVER else "")
+        origin = self._build_origin(source, tool.split("__")[1] if source is Source.TOOL_SERVER else "")
         made = Change(str(kind), name, before, after, digests[0], digests[1], list_hunks(before, after), origin)
         return made._replace(place=describe_tool(old, new)) if kind == Kind.TOOL and old and new else made
 
-    def _origin(self, source: Source, name: str = "") -> Origin:
+    def _build_origin(self, source: Source, name: str = "") -> Origin:
         return Origin(source, *(self.client or ())) if source is Source.CLIENT else Origin(source, name)
 
 
@@ -309,7 +313,7 @@ def _take_flags(rest: dict[str, Any]) -> bool:
     return any([rest.pop("is_error", None) is True, status == "error", *failed])
 
 
-def _show(change: Change) -> str:
+def _format_change(change: Change) -> str:
     hunk = change.hunks[0] if change.hunks else Hunk(1, (), ())
     old, new = ((" ".join(lines))[:_SHOWN] for lines in (hunk.before, hunk.after))
     return f"{old!r} -> {new!r}" if change.before is not None and change.after is not None else str(change)

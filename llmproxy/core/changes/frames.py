@@ -64,10 +64,10 @@ class Frames:
     def writes(self, text: str) -> bool:
         """Return whether the client wrote a part of a user's message: its head and its last line are the client's."""
         lines = [line for line in text.split("\n") if line.strip()]
-        known = len(lines) > 2 and all(map(self._find, (*lines[:2], lines[-1])))
+        known = len(lines) > 2 and all(map(self._find_own_line, (*lines[:2], lines[-1])))
         return known and len(lines[0]) + len(lines[1]) >= SHORT
 
-    def _find(self, line: str) -> _Own | None:
+    def _find_own_line(self, line: str) -> _Own | None:
         """Return a line of the client with what stands in its holes; None where it is not the client's."""
         if digest_line(line) in self._lines:
             return _Own(line.strip())
@@ -76,7 +76,7 @@ class Frames:
 
     def _split(self, text: str) -> Split:
         own, others, between = list[_Own](), list[str](), list[str]()
-        for line, found in self._read(text.split("\n")):
+        for line, found in self._classify_lines(text.split("\n")):
             if found is None:
                 between.append(line)
             else:
@@ -87,10 +87,10 @@ class Frames:
         values = tuple(value for each in own for value in each.values)
         return Split(tuple(each.text for each in own), tuple(filter(None, others)), values)
 
-    def _read(self, lines: Sequence[str]) -> Iterator[tuple[str, _Own | None]]:
+    def _classify_lines(self, lines: Sequence[str]) -> Iterator[tuple[str, _Own | None]]:
         """Yield lines, each with what it is of the client's; empty lines are what stands around them."""
         said = [n for n, line in enumerate(lines) if line.strip()]
-        found = {n: self._find(lines[n]) for n in said}
+        found = {n: self._find_own_line(lines[n]) for n in said}
         sure = {n for n, own in found.items() if own and (own.values or len(own.text) >= SHORT)}
         numbers = range(len(said))
 

@@ -115,13 +115,13 @@ class Places:
         """Note which lines of users' words are shared by recordings with the same history and other words."""
         texts: dict[str, list[Standing]] = {}
         for each in alike:
-            texts.setdefault(_words(each.request), []).append(each)
+            texts.setdefault(_digest_words(each.request), []).append(each)
         lines: dict[tuple[int, str], int] = {}
         for group in texts.values():
-            for line in set(_lines(group[0].request)):
+            for line in set(_list_lines(group[0].request)):
                 lines[line] = lines.get(line, 0) + 1
         for group in texts.values():
-            own = list(_lines(group[0].request))
+            own = list(_list_lines(group[0].request))
             if len(own) > _LONGEST_TEMPLATE:
                 continue
             prompt = frozenset(line for line in own if lines[line] > 1)
@@ -145,12 +145,12 @@ class Places:
             return Refusal(Why.NO_PLACE, "no recording has its place in the run")
         if not (good := [each for each in found if each.recorded.answer is not None]):
             return Refusal(Why.IMPOSSIBLE, f"recording #{found[0].recorded.id} has its place, but is a failed answer")
-        if not _agree(good):  # a client says the same around the words of the same call
+        if not _have_one_answer(good):  # a client says the same around the words of the same call
             framed = [render(part.value) for part in request.frames]
             good = [each for each in good if [render(part.value) for part in each.request.frames] == framed] or good
-        if not _agree(good):
+        if not _have_one_answer(good):
             good = [each for each in good if each.request.first_system == request.first_system]
-        if not good or not _agree(good):
+        if not good or not _have_one_answer(good):
             return Refusal(Why.AMBIGUOUS, "recordings with different answers stand at its place")
         return good
 
@@ -169,7 +169,7 @@ class Places:
     def _find_by_question(self, history: str, request: ReadRequest) -> list[Standing]:
         """Return the recordings of the same question in another template."""
         found: dict[int, Standing] = {}
-        for line in dict.fromkeys(line for _, line in _lines(request)):
+        for line in dict.fromkeys(line for _, line in _list_lines(request)):
             alike = self._by_line.get((history, line), ())
             if len(alike) > _MOST_ALIKE:
                 return []
@@ -177,7 +177,7 @@ class Places:
         return [each for each in found.values() if asks_same(each, request)]
 
 
-def _agree(standing: Sequence[Standing]) -> bool:
+def _have_one_answer(standing: Sequence[Standing]) -> bool:
     """Return whether recordings have one answer; of equal requests the order of the run tells which."""
     by_key: dict[Key, list[str]] = {}
     for each in standing:
@@ -215,13 +215,13 @@ def _between_prompt(standing: Standing, n: int, lines: Sequence[str], at: int) -
     return len(beside) == 2 and all((n, line) in standing.prompt for line in beside)
 
 
-def _lines(request: ReadRequest) -> Iterable[tuple[int, str]]:
+def _list_lines(request: ReadRequest) -> Iterable[tuple[int, str]]:
     for n, part in enumerate(request.words):
         for line in render(part.value).split("\n"):
             yield n, line
 
 
-def _words(request: ReadRequest) -> str:
+def _digest_words(request: ReadRequest) -> str:
     said = [f"{turn} {dump(part.value).hex()}" for turn, part in zip(request.turns, request.words, strict=True)]
     return digest_of(said)
 
@@ -240,7 +240,7 @@ def _digest_history(request: ReadRequest) -> str | None:
 
 
 def _digest_place(history: str, request: ReadRequest) -> str:
-    return digest_of([history, _words(request)])
+    return digest_of([history, _digest_words(request)])
 
 
 def _describe_meaning(answer: Message | None) -> str:

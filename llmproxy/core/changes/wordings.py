@@ -73,18 +73,18 @@ def find_wording(
         if tag == "equal":
             continue
         was, now = "\n".join(old[i:j]), "\n".join(new[at:to])
-        if (why := _compare(was, now, tool)) != "":
+        if (why := _find_meaning_change(was, now, tool)) != "":
             return why
         sides = [leave_out(text, tool)[0] for text in (was, now)]
         hunks.append(Hunk(at + 1, *(tuple(side.split("\n")) if side else () for side in sides)))
         if not sides[0].strip() or not sides[1].strip():
             return "a line of it appears or vanishes"
     for hunk in hunks:
-        if any(_has(text, hunk.after, tool) for text in (before, *others)):
+        if any(_holds_lines(text, hunk.after, tool) for text in (before, *others)):
             return "what was recorded has the new wording, too"
-        if any(_has(text, hunk.before, tool) for text in today):
+        if any(_holds_lines(text, hunk.before, tool) for text in today):
             return "what the tool answers today has the old wording, too"
-        if not any(_has(text, hunk.before, tool) for text in others):
+        if not any(_holds_lines(text, hunk.before, tool) for text in others):
             return "no other result has these words: nobody can say that they are a wording"
     return tuple(hunks), ""
 
@@ -114,7 +114,7 @@ def leave_out(text: str, tool: str = "") -> tuple[str, list[str]]:
     return _VALUE.sub(hole, _LIST.sub(hole_list, text)), values
 
 
-def _compare(was: str, now: str, tool: str) -> str:
+def _find_meaning_change(was: str, now: str, tool: str) -> str:
     """Return why one text is no other wording of another one; empty where it is."""
     if leave_out(was, tool)[1] != leave_out(now, tool)[1]:
         return "a value of it vanished, appeared or moved"
@@ -132,5 +132,5 @@ def _compare(was: str, now: str, tool: str) -> str:
     return ""
 
 
-def _has(text: str, lines: tuple[str, ...], tool: str) -> bool:
+def _holds_lines(text: str, lines: tuple[str, ...], tool: str) -> bool:
     return "\n".join(lines) in leave_out(text, tool)[0]

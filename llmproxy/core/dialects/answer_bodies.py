@@ -42,12 +42,12 @@ def list_parts(content_type: str, body: bytes) -> list[BodyPart]:
     if kind == "sse":
         return [part for found in _DATA.finditer(body) if (part := _json_part(body, *found.span("data"))) is not None]
     if kind == "ndjson":
-        return list(_lines(body))
+        return list(_list_lines(body))
     if kind == "aws":
-        return list(_frames(body))
+        return list(_list_frames(body))
     whole = _json_part(body, 0, len(body))
     if whole is None:
-        return list(_lines(body)) if kind in ("json", "array") else []
+        return list(_list_lines(body)) if kind in ("json", "array") else []
     return [whole]  # also a stream in one array: nothing is gained by taking it apart
 
 
@@ -72,7 +72,7 @@ def write_json(value: object, *, like: bytes) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _lines(body: bytes) -> Iterator[BodyPart]:
+def _list_lines(body: bytes) -> Iterator[BodyPart]:
     at = 0
     for line in body.splitlines(keepends=True):
         stripped = line.rstrip(b"\r\n")
@@ -81,18 +81,18 @@ def _lines(body: bytes) -> Iterator[BodyPart]:
         at += len(line)
 
 
-def _frames(body: bytes) -> Iterator[BodyPart]:
+def _list_frames(body: bytes) -> Iterator[BodyPart]:
     at = 0
     for headers, payload in iter_frames(body):
         total, header_length = struct.unpack_from(">II", body, at)
         raw = body[at + 12 : at + 12 + header_length]
-        part = _frame(headers.get(":event-type") or "", raw, payload, at, at + total)
+        part = _read_frame(headers.get(":event-type") or "", raw, payload, at, at + total)
         if part is not None:
             yield part
         at += total
 
 
-def _frame(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> BodyPart | None:
+def _read_frame(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> BodyPart | None:
     try:
         value = json.loads(payload)
         inner = json.loads(base64.b64decode(value["bytes"])) if kind == "chunk" else None
@@ -105,10 +105,12 @@ def _frame(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> BodyP
             return write_frame(raw, write_json({**value, "bytes": written}, like=payload))
 
         return BodyPart(start, end, inner, chunk)
-    return BodyPart(start, end, {kind: value}, lambda new: write_frame(raw, write_json(_first(new), like=payload)))
+    return BodyPart(
+        start, end, {kind: value}, lambda new: write_frame(raw, write_json(_first_member(new), like=payload))
+    )
 
 
-def _first(value: object) -> object:
+def _first_member(value: object) -> object:
     return next(iter(value.values())) if isinstance(value, dict) else value
 
 

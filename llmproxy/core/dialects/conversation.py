@@ -56,7 +56,7 @@ _Part = tuple["Callable[[Any], Iterable[Message]]", Any]
 """Part of a request, and what makes messages of it."""
 
 
-def _systems(body: dict[str, Any]) -> Iterator[Message]:
+def _list_system_messages(body: dict[str, Any]) -> Iterator[Message]:
     for name in ("system", "instructions", "systemInstruction", "system_instruction", "preamble"):
         if body.get(name) and (text := words(body[name])):
             yield Message("system", text)
@@ -66,7 +66,7 @@ _CONVERSATIONS = ("chat_history", "messages", "contents", "input")
 _PROMPTS = ("message", "prompt", "inputText", "inputs", "query", "texts", "content", "instances")
 
 
-def _user(text: str) -> Iterable[Message]:
+def _wrap_user_text(text: str) -> Iterable[Message]:
     return (Message("user", text),)
 
 
@@ -74,18 +74,20 @@ def _wrap_message(message: Message) -> Iterable[Message]:
     return (message,)
 
 
-def _parts(tree: dict[str, Any]) -> list[_Part]:
+def _list_parts(tree: dict[str, Any]) -> list[_Part]:
     """Return the parts of a request's conversation, in order."""
-    found: list[_Part] = [(_systems, tree)]
+    found: list[_Part] = [(_list_system_messages, tree)]
     for name in _CONVERSATIONS:
         value = tree.get(name)
         if isinstance(value, str):
-            found.append((_user, value))
+            found.append((_wrap_user_text, value))
         elif isinstance(value, dict):  # a single content; Replicate's input is an object
-            found.append((_systems, value))
-            found.append((entry_messages, value) if "prompt" not in value else (_user, words(value["prompt"])))
+            found.append((_list_system_messages, value))
+            found.append(
+                (entry_messages, value) if "prompt" not in value else (_wrap_user_text, words(value["prompt"]))
+            )
         elif name == "input" and all(isinstance(part, str) for part in as_list(value)):
-            found.extend((_user, part) for part in as_list(value))
+            found.extend((_wrap_user_text, part) for part in as_list(value))
         else:
             found.extend((entry_messages, part) for part in as_list(value))
     for name in _PROMPTS:
@@ -99,14 +101,14 @@ def _parts(tree: dict[str, Any]) -> list[_Part]:
     return found
 
 
-def _tree(body: bytes) -> dict[str, Any]:
+def _read_tree(body: bytes) -> dict[str, Any]:
     tree = as_dict(parse_json(body))
     return as_dict(tree.get("request")) or tree  # Code Assist wraps it
 
 
 def read_conversation(family: Family, operation: str, body: bytes) -> list[Message]:  # noqa: ARG001 - the same for all of its kind
     """Return the conversation of a request, system first; empty where there is none. Never raises."""
-    found = (message for make, part in _parts(_tree(body)) for message in make(part))
+    found = (message for make, part in _list_parts(_read_tree(body)) for message in make(part))
     return [
         message for message in found if message.text or message.tool_calls or message.reasoning or message.tool_call_id
     ]
@@ -119,7 +121,7 @@ def last_user_text(body: bytes) -> str | None:
     stands before the last `LOOKED_AT` entries.
     """
     sent = None
-    for make, part in islice(reversed(_parts(_tree(body))), LOOKED_AT):
+    for make, part in islice(reversed(_list_parts(_read_tree(body))), LOOKED_AT):
         for message in reversed(list(make(part))):
             if message.role == "user" and message.text:
                 if typed := list_typed(message.text):
@@ -157,11 +159,11 @@ def made_ids(family: Family, operation: str, content_type: str, body: bytes) -> 
     found: dict[str, None] = {}
     for value in events_once(content_type, body):
         if isinstance(value, dict):
-            found.update(dict.fromkeys(_ids(value, names, makes=makes)))
+            found.update(dict.fromkeys(_list_ids(value, names, makes=makes)))
     return tuple(found)
 
 
-def _ids(value: dict[str, Any], names: tuple[str, ...], *, makes: bool) -> Iterable[str]:
+def _list_ids(value: dict[str, Any], names: tuple[str, ...], *, makes: bool) -> Iterable[str]:
     response = as_dict(value.get("response")) or as_dict(value.get("message")) or value
     candidates: list[object] = []
     if makes and not isinstance(value.get("error"), dict):
@@ -431,8 +433,8 @@ def compare(operation: str, old: object, new: object, limit: int) -> list[Place]
     indices = [{each.path: each for each in side} for side in (before, after)]
     placed = []
     for path, was, now in found:
-        segment = _find(indices[now is not ABSENT], path)
-        placed.append((_rank(segment), Place(_describe(segment, path, was, now), path, was, now)))
+        segment = _find_segment(indices[now is not ABSENT], path)
+        placed.append((_rank(segment), Place(_describe_place(segment, path, was, now), path, was, now)))
     return [place for _, place in sorted(placed, key=lambda each: each[0])][:limit]
 
 
@@ -466,10 +468,10 @@ def _compare_tools(old: list[Segment], new: list[Segment], limit: int) -> Iterat
 def describe_tool(old: Segment, new: Segment) -> str:
     """Say where two definitions of one tool differ first: ``tool search_orders: parameter limit is new``."""
     path, was, now = next(_compare_tools([old], [new], 1))
-    return _describe(new, path, was, now)
+    return _describe_place(new, path, was, now)
 
 
-def _find(index: dict[str, Segment], path: str) -> Segment:
+def _find_segment(index: dict[str, Segment], path: str) -> Segment:
     """Return the segment in which a place is; of a place that holds several the first of them."""
     above = path
     while above and above not in index:
@@ -483,7 +485,7 @@ _ARGUMENT = re.compile(r"^(?:[\w.]*\.)?properties\.([\w-]+)")
 _PLAIN = re.compile(r"(?:^|[.\]])(?:text|content|parts|thinking|json)$")
 
 
-def _describe(segment: Segment, path: str, old: object, new: object) -> str:
+def _describe_place(segment: Segment, path: str, old: object, new: object) -> str:
     inner = path[len(segment.path) :].lstrip(".") if path.startswith(segment.path) else ""
     if segment.kind is Kind.TOOL:
         inner = _ARGUMENT.sub(r"parameter \1", inner).removeprefix("function.").removeprefix("toolSpec.")

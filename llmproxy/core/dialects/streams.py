@@ -75,7 +75,7 @@ def weight(body: bytes) -> int:
     return 232 * body.count(b"{") + 72 * body.count(b"[") + 30 * body.count(b'"') + 40 * body.count(b",") + len(body)
 
 
-def _tokens(body: bytes | bytearray) -> Iterator[tuple[bytes, int, int]]:
+def _list_tokens(body: bytes | bytearray) -> Iterator[tuple[bytes, int, int]]:
     """Yield a document's strings and brackets as (first byte, start, end). An unended string ends with the document."""
     at = 0
     while match := _MARK.search(body, at):  # one set of bytes is looked for much quicker than a choice of expressions
@@ -144,13 +144,13 @@ class _Kept:
 def shorten_json(body: bytes | bytearray) -> bytes:
     """Return a JSON document without what fills it; b"" if nothing else is left. What is no JSON is none afterwards."""
     kept, at = _Kept(), 0
-    for number, (mark, start, after) in enumerate(_tokens(body)):
+    for number, (mark, start, after) in enumerate(_list_tokens(body)):
         kept.text(body[at : min(start, at + LONG + 1)])
         at = after
         if number > _MOST or kept.is_lost():
             return b""
         if mark == b'"':
-            kept.text(_beginning(body, start, after))
+            kept.text(_shorten_string(body, start, after))
         elif mark in b"[{":
             kept.begin(mark)
         else:
@@ -162,7 +162,7 @@ def shorten_json(body: bytes | bytearray) -> bytes:
 def elements(body: bytes) -> Iterator[bytes]:
     """Yield the lists and objects of a JSON array, each as a document, but for one that was cut short."""
     depth, begun = 0, 0
-    for mark, start, after in _tokens(body):
+    for mark, start, after in _list_tokens(body):
         if mark in b"[{":
             begun = start if depth == 1 else begun
             depth += 1
@@ -174,7 +174,7 @@ def elements(body: bytes) -> Iterator[bytes]:
                 yield body[begun:after]
 
 
-def _beginning(body: bytes | bytearray, start: int, end: int) -> bytes:
+def _shorten_string(body: bytes | bytearray, start: int, end: int) -> bytes:
     """Return the string that stands there, quotes and all, if it is long its beginning."""
     if end - start <= _STRING:
         return bytes(body[start:end])
@@ -271,7 +271,7 @@ class SSEParser:
 
     def __init__(self, *, short: bool = False) -> None:
         """Start before the first byte; `short`: of data that is long only what `shorten_json` leaves is wanted."""
-        self._short = short
+        self._is_short = short
         self._partial = bytearray()
         self._skip_lf = False
         self._first = True
@@ -306,7 +306,7 @@ class SSEParser:
                 del line[: len(_BOM)]
         if not line:
             if self._data is not None:
-                data = shorten_json(self._data) if self._short and len(self._data) > LONG else self._data
+                data = shorten_json(self._data) if self._is_short and len(self._data) > LONG else self._data
                 events.append(Event(self._event, data.decode("utf-8", "replace")))
             self._event = self._data = None
             return
@@ -323,7 +323,7 @@ class SSEParser:
             self._line(line + b":", events)
 
 
-def _sse(body: bytes) -> list[Event]:
+def _parse_sse(body: bytes) -> list[Event]:
     """Return the events of a whole body. Nearly all have one line of data: those need no parser."""
     events: list[Event] = []
     if b"\r" in body or _BOM in body:  # a mark is skipped at the start of a body, not of each event
@@ -401,55 +401,55 @@ def events_once(content_type: str, body: bytes) -> Iterable[object]:
     return values
 
 
-def _short(document: bytes) -> Any:  # noqa: ANN401 - JSON
+def _read_shortened(document: bytes) -> Any:  # noqa: ANN401 - JSON
     """Return the value of one document of a stream; of a long one without what fills it."""
     return parse_json(shorten_json(document) if is_long(document) else document)
 
 
-def events_in(content_type: str, body: bytes, read: Callable[[bytes], Any] = _short) -> Iterator[object]:
+def events_in(content_type: str, body: bytes, read: Callable[[bytes], Any] = _read_shortened) -> Iterator[object]:
     """Yield the JSON values of a stream; of one document, what `shorten_json` leaves. Never raises."""
     if content_type.startswith(CONTENT_TYPE):  # a recorded WebSocket
         yield from server_events(body)
         return
     kind = framing(content_type, body)
     if kind == "sse":
-        events = _sse_in(body) if read is _short else _sse(body)
+        events = _sse_in(body) if read is _read_shortened else _parse_sse(body)
         values: Iterable[object] = (read(event.data.encode()) for event in events)
     elif kind == "ndjson":
-        values = map(read, _lines(body))
+        values = map(read, _iterate_lines(body))
     elif kind == "aws":
         values = _aws_events(body, read)
     elif kind == "array":
-        whole = None if read is _short and is_long(body) else parse_json(body)
+        whole = None if read is _read_shortened and is_long(body) else parse_json(body)
         values = whole if isinstance(whole, list) else map(read, elements(body))
     else:
         values = [read(body)]
         if values == [None] and kind == "json":  # NDJSON under a wrong name
-            values = map(read, _lines(body))
+            values = map(read, _iterate_lines(body))
     yield from (value for value in values if value is not None)
 
 
-def _lines(body: bytes) -> Iterator[bytes]:
+def _iterate_lines(body: bytes) -> Iterator[bytes]:
     for line in io.BytesIO(body):  # shares the bytes
         yield from line.splitlines()
 
 
 def _sse_in(body: bytes) -> Iterator[Event]:
     if b"\r" in body or _BOM in body:
-        yield from _fed(body, 0, len(body))
+        yield from _parse_in_pieces(body, 0, len(body))
         return
     at = 0
     while at < len(body):
         end = body.find(b"\n\n", min(at + _TAIL, len(body)))
         end = len(body) if end < 0 else end + 2
         if end - at > LONG:
-            yield from _fed(body, at, end)
+            yield from _parse_in_pieces(body, at, end)
         else:
-            yield from _sse(body[at:end])
+            yield from _parse_sse(body[at:end])
         at = end
 
 
-def _fed(body: bytes, start: int, end: int) -> Iterator[Event]:
+def _parse_in_pieces(body: bytes, start: int, end: int) -> Iterator[Event]:
     """Yield the events of a part of a body, read piece by piece; of long ones what `shorten_json` leaves."""
     parser, view = SSEParser(short=True), memoryview(body)
     for at in range(start, end, _TAIL):
@@ -480,25 +480,26 @@ def _is_error(value: object) -> bool:
 def _last_sse(body: bytes) -> list[Event]:
     """Return the last few events; of a long body without reading all that comes before."""
     if len(body) > _TAIL and b"\r" not in body and _BOM not in body:  # then an empty line is a border of events
-        tail = _sse(body[body.find(b"\n\n", len(body) - _TAIL) :])
+        tail = _parse_sse(body[body.find(b"\n\n", len(body) - _TAIL) :])
         if len(tail) >= _LOOK_BACK:
             return tail[-_LOOK_BACK:]
     return list(deque(_sse_in(body), _LOOK_BACK))
 
 
-def _last(kind: Framing, body: bytes) -> tuple[list[Any], bool]:
+def _last_events(kind: Framing, body: bytes) -> tuple[list[Any], bool]:
     """Return the last few events, and whether a ``[DONE]`` is among them."""
     if kind == "sse":
         tail = _last_sse(body)
         done = any(event.data.strip() == "[DONE]" or event.event == "done" for event in tail)
         return [
-            _short(event.data.encode()) or ({"type": "error"} if event.event == "error" else None) for event in tail
+            _read_shortened(event.data.encode()) or ({"type": "error"} if event.event == "error" else None)
+            for event in tail
         ], done
     if kind == "ndjson":
         lines = body[-LONG:].rstrip().splitlines()
         whole = len(body) <= LONG or len(lines) > _LOOK_BACK
-        return [_short(line) for line in (lines if whole else body.rstrip().splitlines())[-_LOOK_BACK:]], False
-    return list(deque((value for value in _aws_events(body, _short) if value is not None), _LOOK_BACK)), False
+        return [_read_shortened(line) for line in (lines if whole else body.rstrip().splitlines())[-_LOOK_BACK:]], False
+    return list(deque((value for value in _aws_events(body, _read_shortened) if value is not None), _LOOK_BACK)), False
 
 
 def _has_finished(finishes: Callable[[Any], bool], content_type: str, body: bytes, *, http_ended: bool) -> Ending:
@@ -538,7 +539,7 @@ def ending(
         return _has_finished(codec.finishes, content_type, body, http_ended=http_ended) if streamed else by_http
     if kind == "array" or not (codec.ends or codec.done):
         return by_http
-    tail, done = _last(kind, body)
+    tail, done = _last_events(kind, body)
     if (done and codec.done) or (tail and _is_error(tail[-1])):
         return Ending.COMPLETE
     if codec.ends is not None and any(isinstance(value, dict) and codec.ends(value) for value in tail):

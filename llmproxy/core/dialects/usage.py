@@ -54,7 +54,7 @@ _MOST = 1 << 53
 """A count above it is none: no JSON number is exact there, and SQLite's end at 2**63."""
 
 
-def _number(value: object) -> int | None:
+def _read_count(value: object) -> int | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -62,11 +62,11 @@ def _number(value: object) -> int | None:
     return value if 0 <= value <= _MOST else None
 
 
-def _first(raw: _Raw, names: tuple[str, ...]) -> int | None:
-    return next((number for name in names if (number := _number(raw.get(name))) is not None), None)
+def _first_count(raw: _Raw, names: tuple[str, ...]) -> int | None:
+    return next((number for name in names if (number := _read_count(raw.get(name))) is not None), None)
 
 
-def _at(value: object, *path: str) -> object:
+def _value_at(value: object, *path: str) -> object:
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
     return value
@@ -88,13 +88,13 @@ _HOLDERS = frozenset({place[0] for place in _PLACES} | _TOP | {"results", "total
 """A value with none of these says nothing about usage: most of a stream's do not."""
 
 
-def _raws(value: object) -> Iterator[_Raw]:
+def _list_counts(value: object) -> Iterator[_Raw]:
     """Yield the usage objects in one JSON value, details spread out."""
     if not isinstance(value, dict) or _HOLDERS.isdisjoint(value):
         return
     yield {name: value[name] for name in _TOP & value.keys()}
     for place in _PLACES:
-        raw = _at(value, *place)
+        raw = _value_at(value, *place)
         if isinstance(raw, dict):
             for details in _DETAILS:
                 if isinstance(raw.get(details), dict):
@@ -102,10 +102,10 @@ def _raws(value: object) -> Iterator[_Raw]:
             yield raw
     results = value.get("results")  # Titan counts the output by result
     if isinstance(results, list):
-        counts = [_number(_at(result, "tokenCount")) for result in results]
+        counts = [_read_count(_value_at(result, "tokenCount")) for result in results]
         if counts and None not in counts:
             yield {"output_tokens": sum(count or 0 for count in counts)}
-    if (count := _number(value.get("totalOutputTextTokenCount"))) is not None:
+    if (count := _read_count(value.get("totalOutputTextTokenCount"))) is not None:
         yield {"output_tokens": count}
 
 
@@ -129,11 +129,13 @@ def usage_of(family: Family, operation: str, content_type: str, body: bytes, hea
     codec = codec_of(operation)
     raw: _Raw = _in_headers(headers, codec.count_headers)
     for value in events_once(content_type, body):
-        for part in _raws(value):
+        for part in _list_counts(value):
             raw.update((name, count) for name, count in part.items() if count is not None)
     if not raw:
         return Usage()
-    return _usage(raw, exclusive=codec.exclusive or not _EXCLUSIVE.isdisjoint(raw), operation=operation, family=family)
+    return _build_usage(
+        raw, exclusive=codec.exclusive or not _EXCLUSIVE.isdisjoint(raw), operation=operation, family=family
+    )
 
 
 def _of_socket(family: Family, operation: str, body: bytes) -> Usage:
@@ -141,26 +143,26 @@ def _of_socket(family: Family, operation: str, body: bytes) -> Usage:
     sums: dict[str, int] = {}
     for value in server_events(body):
         raw: _Raw = {}
-        for part in _raws(value):
+        for part in _list_counts(value):
             raw.update((name, count) for name, count in part.items() if count is not None)
         if raw:
-            for name, count in asdict(_usage(raw, exclusive=False, operation=operation, family=family)).items():
+            for name, count in asdict(_build_usage(raw, exclusive=False, operation=operation, family=family)).items():
                 if count is not None:
                     sums[name] = sums.get(name, 0) + count
     return Usage(**sums)
 
 
-def _usage(raw: _Raw, *, exclusive: bool, operation: str, family: Family) -> Usage:
-    total = _first(raw, _TOTAL)
-    taken, made = _first(raw, _INPUT), _first(raw, _OUTPUT)
-    cached, written, reasoning = _first(raw, _CACHED), _first(raw, _WRITTEN), _first(raw, _REASONING)
+def _build_usage(raw: _Raw, *, exclusive: bool, operation: str, family: Family) -> Usage:
+    total = _first_count(raw, _TOTAL)
+    taken, made = _first_count(raw, _INPUT), _first_count(raw, _OUTPUT)
+    cached, written, reasoning = _first_count(raw, _CACHED), _first_count(raw, _WRITTEN), _first_count(raw, _REASONING)
     if operation in _NO_OUTPUT:
         taken = total if taken is None else taken
         return Usage(taken, None if taken is None else 0, cached, written)
     if taken is not None and exclusive:
         taken += (cached or 0) + (written or 0)
     if "promptTokenCount" in raw:
-        taken = (taken or 0) + (_number(raw.get("toolUsePromptTokenCount")) or 0)
+        taken = (taken or 0) + (_read_count(raw.get("toolUsePromptTokenCount")) or 0)
         if made is not None or reasoning is not None:
             made = (made or 0) + (reasoning or 0)
         elif total is not None:
@@ -183,7 +185,7 @@ def model_of(family: Family, operation: str, content_type: str, body: bytes) -> 
     """Return the model that a request or a response names in its body, or None. Never raises."""
     for value in events_once(content_type, body):
         for place in _MODELS:
-            model = _at(value, *place)
+            model = _value_at(value, *place)
             if isinstance(model, str) and model:
                 return model.removeprefix("models/")
     return None
@@ -193,7 +195,7 @@ def answered_by(answer: Response) -> str:
     """Return the model that an answer names, and its fingerprint where it has one; empty where it names none."""
     kind, body = header(answer.headers, "content-type") or "", answer.body
     places = (*_MODELS, ("system_fingerprint",))
-    said = (_at(value, *place) for value in events_once(kind, body) for place in places)
+    said = (_value_at(value, *place) for value in events_once(kind, body) for place in places)
     return " ".join(dict.fromkeys(each.removeprefix("models/") for each in said if isinstance(each, str)))
 
 
@@ -205,7 +207,7 @@ _DATE = late(r"(?:[-@](?:\d{4}-\d\d-\d\d|\d{8}|latest|default|preview-\d\d-\d\d|
 
 
 @cache
-def _table() -> dict[str, dict[str, list[Decimal | None]]]:
+def _load_prices() -> dict[str, dict[str, list[Decimal | None]]]:
     text = (DATA / "prices.json").read_text(encoding="utf-8")
     prices: dict[str, dict[str, list[Decimal | None]]] = json.loads(text, parse_float=Decimal, parse_int=Decimal)[
         "prices"
@@ -229,8 +231,8 @@ def _spellings(provider: str, model: str) -> Iterator[str]:
     yield bare.lower()
 
 
-def _prices(provider: str, model: str, prompt: int) -> _Row | None:
-    rows = _table().get(provider, {})
+def _find_prices(provider: str, model: str, prompt: int) -> _Row | None:
+    rows = _load_prices().get(provider, {})
     row = next((rows[name] for name in _spellings(provider, model) if name in rows), None)
     if row is None:
         return None
@@ -244,7 +246,7 @@ def cost_of(provider: str, model: str | None, usage: Usage) -> Decimal | None:
     """Return the list price of a call in USD, or None if a price or a count that it needs is unknown."""
     if model is None or usage.input is None or usage.output is None:
         return None
-    prices = _prices(provider, model, usage.input)
+    prices = _find_prices(provider, model, usage.input)
     if prices is None:
         return None
     cached, written = usage.cached or 0, usage.cache_written or 0

@@ -79,7 +79,7 @@ class AnswerWriter:
         if exchange.recording.damaged:
             raise RecordingError("a piece of the answer was lost")
         response = exchange.end_recording(proper=proper)
-        if 400 <= response.status < 500 and self._stale(exchange):
+        if 400 <= response.status < 500 and self._names_forgotten_id(exchange):
             exchange.decision = Decision.PASS
             exchange.note = STALE
             return None
@@ -104,7 +104,7 @@ class AnswerWriter:
         how = made.response.ending
         exchange.note = exchange.note or ("" if how == "complete" else f"incomplete ({how})")
 
-    def _stale(self, exchange: Exchange) -> bool:
+    def _names_forgotten_id(self, exchange: Exchange) -> bool:
         """Return whether a request names an id served from a recording, which the provider may have forgotten."""
         if exchange.session.policy.plays is Plays.NOTHING or not exchange.identity.refs:
             return False
@@ -141,7 +141,7 @@ class InteractionBuilder:
             request=_sent_to(exchange.route.upstream, request),
             response=response, started_at=exchange.progress.sent_at,
             cassette=exchange.kept_in[0], sample=exchange.kept_in[1], party=exchange.party,
-            occurrence=exchange.kept.occurrence or exchange.nth, model=self._model(exchange, kind, body),
+            occurrence=exchange.kept.occurrence or exchange.nth, model=self._find_model(exchange, kind, body),
             stream=exchange.identity.stream, upstream=exchange.route.upstream, usage=usage, redacted=redacted,
             rules=self._state.config.rules.digest,
             made_ids=new_ids(made_ids(exchange.family, exchange.operation, kind, body), exchange.identity.refs),
@@ -151,7 +151,7 @@ class InteractionBuilder:
         return made
 
     @staticmethod
-    def _model(exchange: Exchange, kind: str, body: bytes) -> str | None:
+    def _find_model(exchange: Exchange, kind: str, body: bytes) -> str | None:
         """Return the model's name. Azure's path names a deployment, only the answer the model (and so the price)."""
         named = exchange.identity.model
         if exchange.channel is Channel.MCP or (named is not None and exchange.route.provider.name != "azure"):

@@ -168,7 +168,7 @@ class RecordedRequests:
             made = canonical_of(store, store.load(id_), self._config.rules, self._config.upstreams)
         except (CassetteError, RefusedError):
             return None
-        self._share(made.tree)
+        self._share_messages(made.tree)
         self._requests[id_] = made
         self._bytes += len(made.body) + 1000
         while self._bytes > REMEMBERED_BYTES and len(self._requests) > 1:
@@ -180,7 +180,7 @@ class RecordedRequests:
         """Return the canonical request of a recording that was compared not long ago."""
         return self._requests.get(id_)
 
-    def _share(self, tree: object) -> None:
+    def _share_messages(self, tree: object) -> None:
         """Let a conversation's requests hold the same objects for the messages in common, which are compared once."""
         for name, messages in tree.items() if isinstance(tree, dict) else ():
             for n, message in enumerate(messages if isinstance(messages, list) else ()):
@@ -220,17 +220,17 @@ class _InThisRunsWords(Wording):
 
     def message(self, id_: int, recorded: Canonical, n: int) -> object:
         member, said = conversation(recorded.tree)
-        table = self._table(id_)
+        table = self._find_bindings(id_)
         if not table.changed:
             return said[n]
         which = id(table), id(said[n])
         if which not in self._messages:
-            self._messages[which] = said[n], self._renamer(table).message(member, said[n])
+            self._messages[which] = said[n], self._find_renamer(table).message(member, said[n])
         return self._messages[which][1]
 
     def whole(self, id_: int, recorded: Canonical) -> Canonical:
         """As it is where nothing else would differ."""
-        table = self._table(id_)
+        table = self._find_bindings(id_)
         if not table.changed or recorded.tree is None:
             return recorded
         renamed = self._restate_tree(id_, recorded, table)
@@ -240,14 +240,14 @@ class _InThisRunsWords(Wording):
         """Return the whole of a recording, its messages as they were told already."""
         member, said = conversation(recorded.tree)
         if not isinstance(recorded.tree, dict) or not isinstance(recorded.tree.get(member), list):
-            return self._renamer(table).request(recorded.tree)
-        rest = self._renamer(table).request({**recorded.tree, member: []})
+            return self._find_renamer(table).request(recorded.tree)
+        rest = self._find_renamer(table).request({**recorded.tree, member: []})
         messages = [self.message(id_, recorded, n) for n in range(len(said))]
         return {**rest, member: messages} if isinstance(rest, dict) else rest
 
     def restate_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> RestatedCandidate:
         """What fits is no difference, and what varies is not the first that is told."""
-        table, bound, wanted = self._table(id_), self._bound, self._wanted
+        table, bound, wanted = self._find_bindings(id_), self._bound, self._wanted
         if not table or bound.scope is not Scope.ALL or len(wanted.body) > RESTATED:
             return RestatedCandidate(whole)
         said = restate(table, recorded.tree, wanted.tree, bound.known)
@@ -258,11 +258,11 @@ class _InThisRunsWords(Wording):
         )
         return RestatedCandidate(replace(whole, tree=said.tree), said.bound, varying)
 
-    def _table(self, id_: int) -> Bindings:
+    def _find_bindings(self, id_: int) -> Bindings:
         """Return what binds a recording in this session."""
         return self._bound.table(self._requests.declared_of(self._store, id_))
 
-    def _renamer(self, table: Bindings) -> Renamer:
+    def _find_renamer(self, table: Bindings) -> Renamer:
         return self._renamers.setdefault(id(table), Renamer(table))
 
 
@@ -303,7 +303,11 @@ class BindingInterceptor(Interceptor[Exchange]):
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
         """Look for a recording that a request without one of its own fits."""
         store = self._parts.state.stores.current
-        if found.recordings or store is None or (other := self._find(call, store, found.canonical)) is None:
+        if (
+            found.recordings
+            or store is None
+            or (other := self._find_fitting_recording(call, store, found.canonical)) is None
+        ):
             return found
         call.state.put(other)
         return found._replace(key=other.key, recordings=other.slots)
@@ -313,7 +317,11 @@ class BindingInterceptor(Interceptor[Exchange]):
         slot, store, other = decided.recording, self._parts.state.stores.current, call.state.get(FoundRecording)
         if slot is None or store is None:
             return decided
-        answer = self._exact(call, store, slot, found.canonical) if other is None else self._rewrite(store, other, slot)
+        answer = (
+            self._bind_exact_hit(call, store, slot, found.canonical)
+            if other is None
+            else self._rewrite_found(store, other, slot)
+        )
         if answer is None:
             return decided
         if not isinstance(answer, Mismatch):
@@ -359,7 +367,9 @@ class BindingInterceptor(Interceptor[Exchange]):
 
     # -- which recording?
 
-    def _find(self, call: Exchange, store: Store, canonical: Callable[[], Canonical]) -> FoundRecording | None:
+    def _find_fitting_recording(
+        self, call: Exchange, store: Store, canonical: Callable[[], Canonical]
+    ) -> FoundRecording | None:
         """Return the recording that fits a request without its own. Else `_Compared` says why none does."""
         session, bound, compared = call.session, self.bound, _Compared()
         if session.policy.plays is Plays.NOTHING or call.route.not_llm:
@@ -368,7 +378,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         wanted = canonical()
         fitting: list[FoundRecording] = []
         typed = None if len(bound.known) else read_typed(wanted, bound.typed)
-        for key, ids in self._candidates(call, store, wanted):
+        for key, ids in self._list_candidates(call, store, wanted):
             table = bound.table(self._requests.declared_of(store, ids[0]))
             if not table or (recorded := self._requests.load(store, ids[0])) is None:
                 continue
@@ -384,19 +394,19 @@ class BindingInterceptor(Interceptor[Exchange]):
             if playable(session.policy, slots):
                 fitting.append(FoundRecording(key, slots, result, table))
         if not fitting and bound.trial is not None:
-            return self._try(call, store, wanted)
+            return self._learn_on_trial(call, store, wanted)
         if not fitting and session.policy.on_miss is Decision.REFUSE:
-            advice = self._advise(call, store, wanted)
+            advice = self._describe_missing_fields(call, store, wanted)
             compared.why = "; ".join(filter(None, (compared.why, advice)))
             compared.at = "" if advice else compared.at
-        return self._choose(call, store, fitting) if fitting else None
+        return self._choose_fitting(call, store, fitting) if fitting else None
 
-    def _advise(self, call: Exchange, store: Store, wanted: Canonical) -> str:
+    def _describe_missing_fields(self, call: Exchange, store: Store, wanted: Canonical) -> str:
         """Describe which recording would be a hit if some tools' values were volatile fields; empty for none."""
         session, bound = call.session, self.bound
         if bound.scope is not Scope.ALL:
             return ""
-        fresh = [ids[0] for _, ids in self._candidates(call, store, wanted) if ids[0] not in session.served]
+        fresh = [ids[0] for _, ids in self._list_candidates(call, store, wanted) if ids[0] not in session.served]
         for id_ in fresh[:_MOST_ADVISED]:
             if (recorded := self._requests.load(store, id_)) is None:
                 continue
@@ -413,7 +423,7 @@ class BindingInterceptor(Interceptor[Exchange]):
                 )
         return ""
 
-    def _try(self, call: Exchange, store: Store, wanted: Canonical) -> FoundRecording | None:
+    def _learn_on_trial(self, call: Exchange, store: Store, wanted: Canonical) -> FoundRecording | None:
         """Learn which values vary, where exactly one recording that was not used yet would fit if they did."""
         session, bound = call.session, self.bound
         if bound.trial is None:
@@ -421,7 +431,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         teaching = []
         typed = None if len(bound.known) else read_typed(wanted, bound.typed)
         outside: list[tuple[int, Mismatch]] = []
-        for key, ids in self._candidates(call, store, wanted):
+        for key, ids in self._list_candidates(call, store, wanted):
             if ids[0] in session.served or (recorded := self._requests.load(store, ids[0])) is None:
                 continue
             table = bound.table(said := self._requests.declared_of(store, ids[0]))
@@ -446,7 +456,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         call.state.drop(_Compared)
         return FoundRecording(key, slots, result, table)
 
-    def _candidates(self, call: Exchange, store: Store, wanted: Canonical) -> list[tuple[Key, list[int]]]:
+    def _list_candidates(self, call: Exchange, store: Store, wanted: Canonical) -> list[tuple[Key, list[int]]]:
         """Return the recordings that may fit, by their exact key, in the order in which they were requested."""
         session, where = call.session, call.route
         if wanted.kind != "json":
@@ -456,17 +466,17 @@ class BindingInterceptor(Interceptor[Exchange]):
         fresh = ((key, ids) for key, ids in alike.items() if (call.party, key) not in session.position.recorded_here)
         return list(islice(fresh, _MOST_COMPARED))
 
-    def _choose(self, call: Exchange, store: Store, fitting: Sequence[FoundRecording]) -> FoundRecording | None:
+    def _choose_fitting(self, call: Exchange, store: Store, fitting: Sequence[FoundRecording]) -> FoundRecording | None:
         """Return the one that fits; of several whose answers differ after binding, the next in the walk."""
         if len(fitting) == 1:
             return fitting[0]
         session = call.session
-        answers = [self._rewrite(store, each, each.slots[0]) for each in fitting]
+        answers = [self._rewrite_found(store, each, each.slots[0]) for each in fitting]
         bodies = {each.response.body for each in answers if not isinstance(each, Mismatch)}
         if len(bodies) == 1 and not any(isinstance(each, Mismatch) for each in answers):
             fresh = [each for each in fitting if each.slots[0].id not in session.served]
             return (fresh or fitting)[0]
-        follows = self._next(call, store)
+        follows = self._find_next_key(call, store)
         if (found := next((each for each in fitting if each.key == follows), None)) is not None:
             return found
         named = " and ".join(f"#{each.slots[0].id}" for each in fitting[:2])
@@ -475,7 +485,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         return None
 
     @staticmethod
-    def _next(call: Exchange, store: Store) -> Key | None:
+    def _find_next_key(call: Exchange, store: Store) -> Key | None:
         """Return the key of the recording that comes after what this walk was served last."""
         session = call.session
         order = list_in_order(store, (session.cassette, session.sample), call.party)
@@ -486,13 +496,13 @@ class BindingInterceptor(Interceptor[Exchange]):
         at = next((n for n, (_, key, occurrence) in enumerate(order) if key == last and occurrence == nth), None)
         return order[at + 1][1] if at is not None and at + 1 < len(order) else None
 
-    def _rewrite(self, store: Store, found: FoundRecording, slot: KeyedRecording) -> BoundAnswer | Mismatch:
+    def _rewrite_found(self, store: Store, found: FoundRecording, slot: KeyedRecording) -> BoundAnswer | Mismatch:
         response = rewrite_answer(found.table, found.fit, store.response(slot.id), self.bound.known)
         if isinstance(response, Mismatch):
             return response
         return BoundAnswer(response, found.fit.names, found.fit.identities, found.fit.below)
 
-    def _exact(
+    def _bind_exact_hit(
         self, call: Exchange, store: Store, slot: KeyedRecording, canonical: Callable[[], Canonical]
     ) -> BoundAnswer | Mismatch | None:
         """Return an exact hit's answer if it names a recorded folder, or tool's value, the request lacks; else None."""
@@ -534,7 +544,7 @@ class BindingFeature(Feature):
         fields = self._fields_of(session) if scope in {Scope.ALL, ours} else ()
         if not variables and scope is ours and not (fields and scope is Scope.ALL):
             return None
-        made = self._build(scope, fields)
+        made = self._build_interceptor(scope, fields)
         made.bound.declare(variables)
         return made
 
@@ -542,19 +552,19 @@ class BindingFeature(Feature):
         store = self.parts.state.sessions.store(session.settings.mode)
         return volatile_fields_of(store, session.cassette) if store is not None else ()
 
-    def _build(self, scope: Scope, fields: Sequence[VolatileField]) -> BindingInterceptor:
+    def _build_interceptor(self, scope: Scope, fields: Sequence[VolatileField]) -> BindingInterceptor:
         return BindingInterceptor(self.parts, self._requests, Bound(scope, slots=(*fields, *list_shipped())))
 
-    def _of(self, session: Session) -> Bound:
+    def _find_bound(self, session: Session) -> Bound:
         if (known := session.find(BindingInterceptor)) is None:
-            known = self._build(self.parts.state.config.bind, self._fields_of(session))
+            known = self._build_interceptor(self.parts.state.config.bind, self._fields_of(session))
             self.parts.state.sessions.features.put(session, known)
         return known.bound
 
     def declare(self, session: Session, run_variables: Sequence[RunVariable]) -> None:
         """Declare a session's run variables, from its next request on; captured values become volatile fields."""
         if run_variables:
-            self._of(session).declare(run_variables)
+            self._find_bound(session).declare(run_variables)
         store = self.parts.state.stores.opened
         if session.policy.writes and session.served and store is not None:
             self._requests.record_captured(session, store, run_variables)
@@ -563,6 +573,6 @@ class BindingFeature(Feature):
         """Let a session's misses teach what varies. Raises RefusedError where it does not replay, or binds no slots."""
         if session.settings.mode not in OFFLINE:
             raise RefusedError("llmproxy: only a replay can be tried: nothing is learned from answers that are new.")
-        if (bound := self._of(session)).scope is not Scope.ALL:
+        if (bound := self._find_bound(session)).scope is not Scope.ALL:
             raise RefusedError("llmproxy: what varies can be learned only with --bind all.")
         bound.trial = LearningTrial()

@@ -112,7 +112,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         store = self._parts.state.stores.current
         if found.recordings or store is None or call.route.not_llm:
             return found
-        looked = self._look(call, store, found)
+        looked = self._find_carried_answer(call, store, found)
         call.state.put(looked)
         if looked.refusal is not None or looked.standing is None:
             return found
@@ -136,7 +136,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         if looked is None or looked.refusal is not None or decided.decision is not Decision.REPLAY:
             return decided
         if looked.bindings is not None and store is not None and decided.recording is not None:
-            answer = _rewrite(call, looked, looked.bindings, store.response(decided.recording.id))
+            answer = _rewrite_carried(call, looked, looked.bindings, store.response(decided.recording.id))
             if isinstance(answer, Mismatch):
                 call.state.put(looked._replace(refusal=Refusal(Why.IMPOSSIBLE, f"its answer: {answer}")))
                 policy = call.session.policy
@@ -147,7 +147,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         if call.key is not None:
             self._run.given[found.key] = call.key
         call.state.drop(BoundAnswer)  # folders in it may have been exchanged; it is no bound hit all the same
-        call.answer.told = ((CARRIED_HEADER, ", ".join(_name(looked.changes))),)
+        call.answer.told = ((CARRIED_HEADER, ", ".join(_list_names(looked.changes))),)
         return decided
 
     @override
@@ -160,7 +160,7 @@ class CarryInterceptor(Interceptor[Exchange]):
             self._told.append(self._sum_up(call, looked))
         if looked.refusal is not None or record.decision is not Decision.REPLAY:
             return record
-        names = _name(looked.changes)
+        names = _list_names(looked.changes)
         said = f"carried{' on trial' if self._trial else ''}: {name_some(names)}"
         return record._replace(carried=names, note=", ".join(filter(None, (said, record.note))))
 
@@ -173,19 +173,21 @@ class CarryInterceptor(Interceptor[Exchange]):
             return TrialCall(*place, changes=looked.changes, refusal=looked.refusal)
         row = summary(store, id_)
         used = (row.tokens_in, row.tokens_out, row.cost_usd, row.duration_ms)
-        return TrialCall(*place, id_, looked.changes, looked.refusal, _name(looked.pending), *used)
+        return TrialCall(*place, id_, looked.changes, looked.refusal, _list_names(looked.pending), *used)
 
     # -- which answer?
 
-    def _look(self, call: Exchange, store: Store, found: Lookup) -> Found:
+    def _find_carried_answer(self, call: Exchange, store: Store, found: Lookup) -> Found:
         if call.channel is not Channel.LLM or call.operation not in CHAT:
-            return _refuse(Why.NO_PLACE, f"a call of {call.operation or call.channel} is not part of a conversation")
+            return _build_refusal(
+                Why.NO_PLACE, f"a call of {call.operation or call.channel} is not part of a conversation"
+            )
         if self._barred:
-            return _refuse(Why.REQUEST, self._barred)
+            return _build_refusal(Why.REQUEST, self._barred)
         if call.request.rewritten or call.kept.into is not None:
-            return _refuse(Why.REQUEST, "another feature of the session has changed the request")
-        if (restated := self._restate(call, store, found.canonical())) is None:
-            return _refuse(Why.REQUEST, "it names a folder or a day of the recorded run")
+            return _build_refusal(Why.REQUEST, "another feature of the session has changed the request")
+        if (restated := self._restate_request(call, store, found.canonical())) is None:
+            return _build_refusal(Why.REQUEST, "it names a folder or a day of the recorded run")
         wanted, bindings = restated
         places = self._read_places(call, store)
         request = places.read(
@@ -202,14 +204,14 @@ class CarryInterceptor(Interceptor[Exchange]):
             request.first_system,
         )
         if self._trial and call.key is not None and self._run.refused.get(thread, call.key) != call.key:
-            return _refuse(Why.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
-        looked = self._choose(call, store, places, request, bindings)
+            return _build_refusal(Why.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
+        looked = self._choose_standing(call, store, places, request, bindings)
         if looked.refusal is not None and call.key is not None:
             self._run.refused.setdefault(thread, call.key)
         return looked
 
     @staticmethod
-    def _restate(call: Exchange, store: Store, wanted: Canonical) -> tuple[Canonical, Bindings | None] | None:
+    def _restate_request(call: Exchange, store: Store, wanted: Canonical) -> tuple[Canonical, Bindings | None] | None:
         """Return a request in the recorded run's words, and the binding; None if it has a recorded value already."""
         binding = call.session.find(BindingInterceptor)
         if binding is None or not (said := newest_declared(store, call.session.cassette)):
@@ -223,7 +225,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         tree = rename_request(Bindings(now, then, scope=scope), wanted.tree)
         return replace(wanted, tree=tree, body=dump(tree)), forward
 
-    def _choose(
+    def _choose_standing(
         self, call: Exchange, store: Store, places: Places, request: ReadRequest, bindings: Bindings | None
     ) -> Found:
         standing = places.find(request)
@@ -233,10 +235,10 @@ class CarryInterceptor(Interceptor[Exchange]):
         for each in standing:
             key = each.recorded.key
             if session.position.counts[(call.party, key)] and self._run.given.get(key) != call.key:
-                looked = looked or _refuse(Why.NO_PLACE, "another request had the recording at its place")
+                looked = looked or _build_refusal(Why.NO_PLACE, "another request had the recording at its place")
                 continue
             if bindings is not None and (named := _find_named(bindings, each.recorded.answer)):
-                looked = looked or _refuse(
+                looked = looked or _build_refusal(
                     Why.IMPOSSIBLE, f"the recorded answer names {named}, which is another one now"
                 )
                 continue
@@ -251,7 +253,7 @@ class CarryInterceptor(Interceptor[Exchange]):
             else:
                 pending = tuple(change for change in changes if self._find_unaccepted([change], client) is not None)
                 return Found(each, tuple(changes), pending, bindings=bindings)
-        return looked or _refuse(Why.NO_PLACE, "no recording has its place in the run")
+        return looked or _build_refusal(Why.NO_PLACE, "no recording has its place in the run")
 
     def _find_unaccepted(self, changes: Sequence[Change], client: Client | None) -> Refusal | None:
         """Return which change nobody accepted, or not for today."""
@@ -319,7 +321,7 @@ def _read_answer(each: Interaction, canonical: Canonical) -> Message | None:
     return read_answer("generic", canonical.operation, kind, response.body)
 
 
-def _rewrite(call: Exchange, looked: Found, bindings: Bindings, response: Response) -> Response | Mismatch:
+def _rewrite_carried(call: Exchange, looked: Found, bindings: Bindings, response: Response) -> Response | Mismatch:
     """Return a recorded answer as it would be for the recorded request in this run's words: with its folders."""
     binding = call.session.find(BindingInterceptor)
     if binding is None or looked.standing is None:
@@ -351,11 +353,11 @@ def _find_named(bindings: Bindings, answer: Message | None) -> str:
     return next((name for name in found if name in bindings.changed and name not in PATHS), "")
 
 
-def _refuse(why: Why, text: str) -> Found:
+def _build_refusal(why: Why, text: str) -> Found:
     return Found(None, refusal=Refusal(why, text))
 
 
-def _name(changes: Sequence[Change]) -> tuple[str, ...]:
+def _list_names(changes: Sequence[Change]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.name for each in changes))
 
 

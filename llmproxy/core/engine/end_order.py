@@ -172,16 +172,16 @@ class EndOrder:
         progress.is_over, self._last_end, self._last_client, self._moved = True, now, client, now
         if progress in self._under_way:
             self._under_way.remove(progress)
-        self._advance(group)
+        self._skip_ended(group)
 
     def give_up(self, recording: int) -> None:
         """Wait no more for a call: something else was asked in its stead."""
         if (found := self._by_id.get(recording)) is not None and found[1].asked_at is None:
             found[1].is_over = True
-            self._advance(found[0])
+            self._skip_ended(found[0])
 
     @staticmethod
-    def _advance(group: _Group) -> None:
+    def _skip_ended(group: _Group) -> None:
         while group.first < len(group.members) and group.members[group.first].is_over:
             group.first += 1
 
@@ -215,7 +215,7 @@ class EndOrder:
             self.expired += 1
             for each in absent:
                 each.is_over = True
-            self._advance(group)
+            self._skip_ended(group)
         if self._last_end > (own.asked_at or -math.inf):
             if own.call.together:
                 return max(0.0, self._last_end + LEAST_PAUSE - now)
@@ -257,13 +257,13 @@ class OrderInterceptor(Interceptor[Exchange]):
             return decided
         dealt = chosen.id in self.order.dealt
         if dealt:
-            chosen, dealt = self._deal(call, chosen, found.recordings)
+            chosen, dealt = self._deal_recording(call, chosen, found.recordings)
         if self.order.on_begin(chosen.id, call.progress.arrived):
             call.answer.held = True
             call.state.put(_Ordered(chosen.id, dealt))
         return decided._replace(recording=chosen)
 
-    def _deal(
+    def _deal_recording(
         self, call: Exchange, chosen: KeyedRecording, recordings: Sequence[KeyedRecording]
     ) -> tuple[KeyedRecording, bool]:
         """Return which of the answers to equal requests a call gets: the one that came after the same in its thread,

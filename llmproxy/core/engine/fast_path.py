@@ -125,7 +125,7 @@ class FastPath:
         if walker == session.first and session.starts_again(walker, len(playable(asked.policy, asked.slots))):
             return None
         turn = min(session.position.counts[walker] + 1, asked.last)
-        call = asked.calls.get(turn) or self._decide(asked, turn, session, store)
+        call = asked.calls.get(turn) or self._decide_turn(asked, turn, session, store)
         if call is None or call.interaction is None or walker in session.position.recorded_here:
             return None
         at, extra = state.now(), ((KEY_HEADER, asked.known.key),)
@@ -159,7 +159,7 @@ class FastPath:
         )  # fmt: skip
         return made
 
-    def _decide(self, asked: Asked, turn: int, session: Session, store: Store) -> Call | None:
+    def _decide_turn(self, asked: Asked, turn: int, session: Session, store: Store) -> Call | None:
         """Return what becomes of a request at its turn; None if it is no hit."""
         slot = decide(Situation(asked.policy, asked.slots, turn, asked.repeats)).recording
         if slot is None or slot.status == SWITCHING or slot.status in REDIRECTS or slot.left:

@@ -97,7 +97,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             slot = None
         elif verdict.decision is Decision.REFUSE and made is None:
             return found
-        target = self._target(call, found, nth, slot, made)
+        target = self._build_target(call, found, nth, slot, made)
         for each in self.aside:
             each.pass_by(target)
         if (injected := self.faulting.inject(target)) is None:
@@ -109,10 +109,10 @@ class FaultInterceptor(Interceptor[Exchange]):
         else:
             call.decision, call.answer.made = Decision.FAULT, injected.broken.response
         check_upstream(call)
-        self._keep(call)
+        self._keep_struck_answer(call)
         return found
 
-    def _target(
+    def _build_target(
         self, call: Exchange, found: Lookup, nth: int, slot: KeyedRecording | None, made: Response | None
     ) -> FaultTarget:
         """Return what a rule looks at; `made` is what another interceptor answers in place of a recording."""
@@ -122,7 +122,9 @@ class FaultInterceptor(Interceptor[Exchange]):
 
         def answer() -> Response | None:
             if not known:
-                known.append(None if slot is None or slot.status == SWITCHING else self._read(call, found, slot))
+                known.append(
+                    None if slot is None or slot.status == SWITCHING else self._read_hit_answer(call, found, slot)
+                )
             return known[0]
 
         return FaultTarget(
@@ -148,7 +150,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             rpc=is_grpc(call.request.headers),
         )
 
-    def _read(self, call: Exchange, found: Lookup, slot: KeyedRecording) -> Response | None:
+    def _read_hit_answer(self, call: Exchange, found: Lookup, slot: KeyedRecording) -> Response | None:
         """Return the answer that a hit would get, in this run's words; None where it would be a miss."""
         if (store := self._parts.state.stores.current) is None:
             return None
@@ -162,7 +164,7 @@ class FaultInterceptor(Interceptor[Exchange]):
         finally:
             call.answer.made, call.answer.told, call.state = kept, told, state
 
-    def _keep(self, call: Exchange) -> None:
+    def _keep_struck_answer(self, call: Exchange) -> None:
         """Let the session tell what the client of a struck call got; nothing of it is stored."""
         injected, response = call.state.get(InjectedFault), call.answer.made
         if self.faulting is not None and injected is not None and response is not None:
@@ -178,7 +180,7 @@ class FaultInterceptor(Interceptor[Exchange]):
         if broken is not None:
             call.state.put(injected._replace(broken=broken))
             call.answer.made = broken.response
-            self._keep(call)
+            self._keep_struck_answer(call)
             return
         call.state.drop(InjectedFault)
         cut = response.ending in (Ending.CUT, Ending.LEFT)
@@ -222,10 +224,10 @@ class FaultFeature(Feature):
         if faults is None or not faults.rules:
             return None
         made = FaultInterceptor(self.parts)
-        made.meet(self._begin(faults))
+        made.meet(self._begin_faulting(faults))
         return made
 
-    def _begin(self, faults: Faults) -> Faulting:
+    def _begin_faulting(self, faults: Faults) -> Faulting:
         ours = faults is self.parts.state.config.faults
         return Faulting(faults, total=self._strikes) if ours else Faulting(faults)
 
@@ -244,7 +246,7 @@ class FaultFeature(Feature):
         if known is None:
             self.parts.state.sessions.features.put(session, known := FaultInterceptor(self.parts))
         before = [each for each in (*known.aside, known.faulting) if each is not None and each.faults == faults]
-        known.meet(before[-1] if again and before else self._begin(faults))
+        known.meet(before[-1] if again and before else self._begin_faulting(faults))
 
     def on_handshake(self, host: str, port: int, user: str | None) -> Call | None:
         state = self.parts.state
@@ -309,7 +311,7 @@ def explain_idle(
         met if met and faults.name in PRESETS else range(1, len(faults.rules) + 1)
     )  # nobody chose each rule of a preset
     return {
-        number: f"fault {rule.kind.name} (rule {number}) met no call: {_why(rule, calls, came)}"
+        number: f"fault {rule.kind.name} (rule {number}) met no call: {_explain_idle_rule(rule, calls, came)}"
         for number, rule in enumerate(faults.rules, 1)
         if number in told and not injected.get(number)
     }
@@ -319,7 +321,7 @@ def _may_meet(rule: FaultRule, call: FaultTarget) -> bool:
     return covers(rule, call) and (not rule.texts.get("channel") or chosen_by(rule, "channel", call))
 
 
-def _why(rule: FaultRule, calls: Sequence[FaultTarget], came: int) -> str:
+def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultTarget], came: int) -> str:
     if not came:
         return "no call came"
     if not calls:
@@ -334,8 +336,8 @@ def _why(rule: FaultRule, calls: Sequence[FaultTarget], came: int) -> str:
     for name, patterns in rule.texts.items():
         found = [call for call in left if chosen_by(rule, name, call)]
         if patterns and not found:
-            there = _names(_list_values(name, left)) or "none with any"
-            return f"no recording has {name} {_names(patterns)}; there is {there}"
+            there = _join_names(_list_values(name, left)) or "none with any"
+            return f"no recording has {name} {_join_names(patterns)}; there is {there}"
     if recordings := rule.numbers.get("recording"):
         ids = {call.recording for call in left}
         if not recordings & ids:
@@ -365,5 +367,5 @@ def _list_values(name: str, calls: Sequence[FaultTarget]) -> list[str]:
     return sorted({each for some in values for each in some if each})
 
 
-def _names(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")

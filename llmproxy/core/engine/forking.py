@@ -57,7 +57,7 @@ class _Numbered(NamedTuple):
     """Number of this call of a model, from 0."""
 
 
-def _numbers(call: Exchange) -> _Numbered:
+def _read_numbers(call: Exchange) -> _Numbered:
     return call.state.get(_Numbered) or _Numbered()
 
 
@@ -145,7 +145,7 @@ class Forking:
         return _Numbered(self.requests + (not again), llm_call)
 
     def on_call_end(self, call: Exchange, status: int) -> None:
-        if _numbers(call).llm_call is not None and self._last[0] == call.key:
+        if _read_numbers(call).llm_call is not None and self._last[0] == call.key:
             self._last = (call.key, status >= _FAILED or not status)
 
     def answer(self, call: Exchange, number: int | None) -> Response | None:
@@ -158,15 +158,15 @@ class Forking:
         self._answered.add(number)
         self._causes[f"the answer of LLM call {number} was overridden"] = None
         call.note = "; ".join(note for note in (call.note, f"answer {number} overridden") if note)
-        return self._write(call, number, said)
+        return self._write_override(call, number, said)
 
     def would_answer(self, call: Exchange) -> Response | None:
         number = self.number(call).llm_call
         said = None if number is None else self.overrides.answers.get(number)
-        return None if said is None or number is None else self._write(call, number, said)
+        return None if said is None or number is None else self._write_override(call, number, said)
 
     @staticmethod
-    def _write(call: Exchange, number: int, said: Message) -> Response:
+    def _write_override(call: Exchange, number: int, said: Message) -> Response:
         return write(
             call.operation, call.request.data, call.route.target, call.identity.model, said,
             stream=call.identity.stream, call=number,
@@ -185,7 +185,7 @@ class Forking:
         """Note that the run stopped at its fork, if first; returns the text. An override's is no explained miss."""
         fork = self.fork_at(call, miss, "")
         self.fork = self.fork or fork
-        asked = _numbers(call)
+        asked = _read_numbers(call)
         where = f"at request {asked.number} of the agent: {fork.why}"
         number = "N" if asked.llm_call is None else asked.llm_call
         forks = f"llmproxy: the run forks here, {where}."
@@ -204,9 +204,9 @@ class Forking:
         near = miss.nearest if miss is not None else None
         differs = " and ".join(self._causes) or "the agent asked something else by itself"
         return Fork(
-            cassette=child, parent=self.parent[0], parent_sample=self.parent[1], step=_numbers(call).number,
+            cassette=child, parent=self.parent[0], parent_sample=self.parent[1], step=_read_numbers(call).number,
             shared=len(self.shared) + len(self.made),
-            why=f"--from {_numbers(call).number}" if miss is None else differs,
+            why=f"--from {_read_numbers(call).number}" if miss is None else differs,
             path=near.differences[0].path if near is not None and near.differences else None, overrides=self.overrides,
             created_at=now,
         )  # fmt: skip
@@ -341,14 +341,14 @@ class ForkInterceptor(Interceptor[Exchange]):
         """Let the run fork with a call, which is recorded in the child then, as all that follow."""
         forking, recording = self.forking, decided.recording
         agents = _is_agents(call) and call.channel is Channel.LLM
-        if agents and forking.parts(_numbers(call), hit=recording is not None):
-            self._part(call, decided.reason, len(found.recordings))
+        if agents and forking.parts(_read_numbers(call), hit=recording is not None):
+            self._fork_run(call, decided.reason, len(found.recordings))
             return Decided(Decision.RECORD)
         if forking.live and recording is not None:
             forking.shared.append(Copy(recording.id, call.nth, call.progress.started_at))
         return decided
 
-    def _part(self, call: Exchange, why: MissReason | None, recordings: int) -> None:
+    def _fork_run(self, call: Exchange, why: MissReason | None, recordings: int) -> None:
         """Begin the child with what it shares with its parent. Blocks for two short transactions, once a run."""
         parts, forking, session = self._parts, self.forking, call.session
         if (store := parts.state.stores.opened) is None:
@@ -368,7 +368,7 @@ class ForkInterceptor(Interceptor[Exchange]):
         call.note = "; ".join(note for note in (call.note, f"fork: {fork.cassette}") if note)
 
     def on_miss_told(self, call: Exchange, miss: ExplainedMiss, text: str) -> str:
-        return self.forking.record_stop(call, miss) if self.forking.asked_for and _numbers(call).number else text
+        return self.forking.record_stop(call, miss) if self.forking.asked_for and _read_numbers(call).number else text
 
     def on_end(self, call: Exchange, record: Call) -> Call:
         self.forking.on_call_end(call, record.status)

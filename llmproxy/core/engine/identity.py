@@ -72,7 +72,7 @@ class Dispatcher:
         speaker = self._sessions.speaker(name)
         mode = self.mode_of(name) if host is not None else Mode.REPLAY  # by base URL everything is in scope
         own = self._upstreams_of(name)
-        where, in_scope = self._route(method, target, headers, host, {**self._config.upstreams, **own}, mode)
+        where, in_scope = self._find_route(method, target, headers, host, {**self._config.upstreams, **own}, mode)
         self._redactor.learn(headers, where.target, where.provider.credentials)
         kept, stubs = self._keep_headers(headers, where), self._find_stubs(where, method, headers)
         return RequestPlace(
@@ -99,7 +99,7 @@ class Dispatcher:
     def family_of(self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers) -> Family:
         """Return the dialect of what a request seems to be for; it opens no session, and keeps and learns nothing."""
         try:
-            return self._route(method, target, headers, host, self._config.upstreams, Mode.REPLAY)[0].family
+            return self._find_route(method, target, headers, host, self._config.upstreams, Mode.REPLAY)[0].family
         except LLMProxyError:
             return "openai"
 
@@ -139,7 +139,7 @@ class Dispatcher:
             self._secret = read_store_secret(self._config.store)
         return (*kept, (CALLER_HEADER, fingerprint_caller(headers, where.target, self._secret, known=where.known)))
 
-    def _route(
+    def _find_route(
         self,
         method: str,
         target: str,
@@ -221,7 +221,7 @@ def fingerprint_caller(headers: Headers, target: str, secret: bytes, *, known: b
     """Return 16 hex digits for a credential, ``none`` without; of services, declared fields and cookies count."""
     if not known:
         found = sorted(
-            f"{name.lower()}={_bare(value)}" for name, value in headers if DECLARED.search(name.lower())
+            f"{name.lower()}={_strip_scheme(value)}" for name, value in headers if DECLARED.search(name.lower())
         ) + sorted(
             f"cookie {each}={text}"
             for name, value in headers
@@ -230,13 +230,13 @@ def fingerprint_caller(headers: Headers, target: str, secret: bytes, *, known: b
             if uncounted_cookie(each) == CREDENTIAL
         )
         if found:
-            return _digest("\n".join(found), secret)
+            return _digest_secret("\n".join(found), secret)
     for name in CREDENTIALS:
         if value := header(headers, name):
-            return _digest(_bare(value), secret)
+            return _digest_secret(_strip_scheme(value), secret)
     for name, value in parse_qsl(target.partition("?")[2]):
         if name == "key" and value:
-            return _digest(value, secret)
+            return _digest_secret(value, secret)
     return "none"
 
 
@@ -246,10 +246,10 @@ def fingerprint_connectors(body: bytes, store: Path) -> str:
         return ""
     tree = parse_json(body)
     found = [text for path in CONNECTORS for text in find_texts(tree, path)]
-    return "connectors " + _digest("\n".join(found), read_store_secret(store)) if found else ""
+    return "connectors " + _digest_secret("\n".join(found), read_store_secret(store)) if found else ""
 
 
-def _bare(value: str) -> str:
+def _strip_scheme(value: str) -> str:
     """Return the key of an authorization header: the same key in `x-api-key` is the same caller."""
     scheme, _, rest = value.strip().partition(" ")
     if scheme.lower() == "bearer":
@@ -259,7 +259,7 @@ def _bare(value: str) -> str:
     return value.strip()
 
 
-def _digest(value: str, secret: bytes) -> str:
+def _digest_secret(value: str, secret: bytes) -> str:
     return hmac.new(secret, value.encode("utf-8", "surrogatepass"), "sha256").hexdigest()[:16]
 
 

@@ -71,7 +71,7 @@ def find_varying(store: Store, cassette: str, rules: Rules, upstreams: Mapping[s
     lessons: list[Lesson] = []
     known = (*volatile_fields_of(store, cassette), *list_shipped())
     left = MOST_COMPARED
-    for group in _groups(store, cassette, rules, upstreams).values():
+    for group in _group_recordings(store, cassette, rules, upstreams).values():
         used: set[int | None] = set()
         for n, present in enumerate(group):
             found = []
@@ -79,7 +79,7 @@ def find_varying(store: Store, cassette: str, rules: Rules, upstreams: Mapping[s
                 if recorded.row.id in used or recorded.row.run_variables == present.row.run_variables == "" or not left:
                     continue
                 left -= 1
-                table = _table(recorded.row, present.row, (*(lesson.slot for lesson in lessons), *known))
+                table = _build_bindings(recorded.row, present.row, (*(lesson.slot for lesson in lessons), *known))
                 outcome = find_lessons(table, recorded.canonical.tree, present.canonical.tree)
                 if not isinstance(outcome, Mismatch):
                     found.append((recorded.row.id, outcome))
@@ -97,7 +97,7 @@ def find_merges(
     names = {slot.name for slot in slots}
     tables: dict[tuple[str, str], tuple[Bindings, ExpectedMessages]] = {}
     found = []
-    for group in _groups(store, cassette, rules, upstreams).values():
+    for group in _group_recordings(store, cassette, rules, upstreams).values():
         held = [each for each in group if _may_hold(slots, each.canonical.body)]
         for n, present in enumerate(held):
             for recorded in held[:n]:
@@ -105,7 +105,7 @@ def find_merges(
                     continue
                 which = recorded.row.run_variables, present.row.run_variables
                 if which not in tables:
-                    table = _table(recorded.row, present.row, slots)
+                    table = _build_bindings(recorded.row, present.row, slots)
                     tables[which] = table, expect(table)
                 table, expectations = tables[which]
                 fit = fit_request(table, recorded.canonical.tree, present.canonical.tree, None, expectations)
@@ -125,7 +125,7 @@ def _may_hold(slots: Sequence[VolatileField], body: bytes) -> bool:
     return any(slot.tool in (BLOCK, OUTSIDE, SYSTEM) or json.dumps(slot.tool).encode() in body for slot in slots)
 
 
-def _groups(
+def _group_recordings(
     store: Store, cassette: str, rules: Rules, upstreams: Mapping[str, str]
 ) -> dict[tuple[object, ...], list[_LearnedRun]]:
     """Return the live recordings of a cassette that may answer each other, in the order in which they were made."""
@@ -143,7 +143,7 @@ def _groups(
     return groups
 
 
-def _table(recorded: Interaction, present: Interaction, slots: Sequence[VolatileField] = ()) -> Bindings:
+def _build_bindings(recorded: Interaction, present: Interaction, slots: Sequence[VolatileField] = ()) -> Bindings:
     return Bindings(read_run_variables(recorded.run_variables), read_run_variables(present.run_variables), slots)
 
 
@@ -176,7 +176,7 @@ def align(
     """Return the older recordings in the words of the newer; of what nothing was declared stays as it is."""
     waiting = defaultdict(list)
     for n, each in enumerate(new):
-        if (canonical := _canonical(each, rules, upstreams)) is not None:
+        if (canonical := _canonicalize_json(each, rules, upstreams)) is not None:
             waiting[bound_key(canonical)].append((n, each, canonical))
     same = {each.key for each in old} & {each.key for each in new}
     known, names = Identities(), set[str]()
@@ -184,7 +184,7 @@ def align(
     told = []
     for one in old:
         made = one
-        canonical = _canonical(one, rules, upstreams) if one.key not in same else None
+        canonical = _canonicalize_json(one, rules, upstreams) if one.key not in same else None
         for n, other, theirs in waiting[bound_key(canonical)] if canonical is not None else ():
             if n in used or canonical is None:
                 continue
@@ -204,7 +204,7 @@ def compare_requests(
     one: Interaction, other: Interaction, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> Fit | Mismatch | None:
     """Return whether the first would answer the second under its run variables; None for what is no JSON."""
-    mine, theirs = _canonical(one, rules, upstreams), _canonical(other, rules, upstreams)
+    mine, theirs = _canonicalize_json(one, rules, upstreams), _canonicalize_json(other, rules, upstreams)
     return None if mine is None or theirs is None else fit_between(one, other, slots, mine, theirs, None)
 
 
@@ -217,13 +217,13 @@ def fit_between(
     known: Identities | None,
 ) -> Fit | Mismatch:
     """Hold one recording against the request of another."""
-    return fit_request(_table(one, other, slots), mine.tree, theirs.tree, known)
+    return fit_request(_build_bindings(one, other, slots), mine.tree, theirs.tree, known)
 
 
 def _as_asked(
     one: Interaction, other: Interaction, slots: Sequence[VolatileField], fit: Fit, known: Identities
 ) -> Interaction | None:
-    response = rewrite_answer(_table(one, other, slots), fit, one.response, known)
+    response = rewrite_answer(_build_bindings(one, other, slots), fit, one.response, known)
     if isinstance(response, Mismatch):
         return None
     for each in fit.identities:
@@ -236,13 +236,13 @@ def _rename_folders(one: Interaction, new: Sequence[Interaction], names: set[str
     other = next((each for each in new if each.run_variables), None)
     if other is None or not one.run_variables:
         return one
-    renamed = rename(one, bindings := _table(one, other))
+    renamed = rename(one, bindings := _build_bindings(one, other))
     if renamed.request != one.request or renamed.response != one.response:
         names |= bindings.changed
     return renamed
 
 
-def _canonical(one: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> Canonical | None:
+def _canonicalize_json(one: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> Canonical | None:
     try:
         canonical = canonicalize(one.request, route_of(one, upstreams), rules, lambda _: None)
     except RefusedError:

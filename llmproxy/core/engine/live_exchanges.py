@@ -143,7 +143,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         provider, asked = call.route.provider.name, call.request.data
         if call.channel is Channel.LLM and not asks_a_model(provider, call.operation, asked):
             return found
-        self._send(call)
+        self._send_live(call)
         return found
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
@@ -166,17 +166,17 @@ class LiveInterceptor(Interceptor[Exchange]):
             call.state.put(_Refused(chosen.why or "it was not recorded as a call of a tool"))
         return Decided(Decision.REFUSE, reason=MissReason.STATE if slots else MissReason.NEVER)
 
-    def _send(self, call: Exchange) -> None:
+    def _send_live(self, call: Exchange) -> None:
         """Send a call to its real provider or tool, and keep the answer in the session's child."""
         session = call.session
         call.nth = session.arrive(call.walker, 1)
-        self._keep(call)
+        self._keep_in_child(call)
         session.record(call.walker)
         call.decision = Decision.RECORD
         check_upstream(call)
         self._parts.state.pending.reserve(call, ())
 
-    def _keep(self, call: Exchange) -> None:
+    def _keep_in_child(self, call: Exchange) -> None:
         """Keep a call in the child, a new one if the session began again. Blocks for a few short transactions."""
         if self.living.again:
             self._parts.state.sessions.end(call.session)
@@ -190,16 +190,16 @@ class LiveInterceptor(Interceptor[Exchange]):
         if call.channel is Channel.LLM:
             return False
         living = self.living
-        living.record_unanswered(name := _name(call))
+        living.record_unanswered(name := _name_call(call))
         if living.asked.unknown is UnknownTool.LIVE:
             living.parted = living.parted or (name if self._changes_something(call) else "")
-            self._send(call)
+            self._send_live(call)
             return True
         call.error = self._parts.misses.miss(call, why, recordings)
         refused = call.state.get(_Refused) or _Refused()
         call.state.put(refused._replace(is_error=living.asked.unknown is UnknownTool.ERROR))
         call.note = call.note or f"no recording of {name} holds here"
-        self._keep(call)
+        self._keep_in_child(call)
         response = refusal_of(call, str(call.error), self._parts.state.config.miss_status)
         made = self._parts.builder.interaction(call, response, Usage(), redacted=False)
         living.made[call.progress.seq] = made
@@ -209,22 +209,22 @@ class LiveInterceptor(Interceptor[Exchange]):
     def _changes_something(self, call: Exchange) -> bool:
         if call.channel is Channel.HTTP and call.method in SAFE:
             return False
-        return depends(call.channel, call.operation) and not self.living.asked.declares(_name(call))
+        return depends(call.channel, call.operation) and not self.living.asked.declares(_name_call(call))
 
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
         """Say of a tool's call that it came beside live channels."""
-        refused, named = call.state.get(_Refused) or _Refused(), "" if call.channel is Channel.LLM else _name(call)
+        refused, named = call.state.get(_Refused) or _Refused(), "" if call.channel is Channel.LLM else _name_call(call)
         return replace(context, elsewhere=(), beside_live=named, state=refused.state)
 
     def on_answer(self, call: Exchange, response: Response) -> Response:
         """Put an answer that is served into the child, soon."""
         if call.slot is not None and (store := self._parts.state.stores.opened) is not None:
-            self._keep(call)
+            self._keep_in_child(call)
             recorded = store.load(call.slot.id)
             self.living.served += 1
             made = self._parts.builder.interaction(call, response, recorded.usage, redacted=recorded.redacted)
             self.living.waiting.append(made)
-            self._announce(call, response)
+            self._note_requested_tools(call, response)
         return response
 
     def on_end(self, call: Exchange, record: Call) -> Call:
@@ -232,9 +232,9 @@ class LiveInterceptor(Interceptor[Exchange]):
         return record._replace(miss=False) if refused is not None and refused.is_error else record
 
     def on_stored(self, call: Exchange, made: Interaction) -> None:
-        self._announce(call, made.response)
+        self._note_requested_tools(call, made.response)
 
-    def _announce(self, call: Exchange, response: Response) -> None:
+    def _note_requested_tools(self, call: Exchange, response: Response) -> None:
         """Hear which tools the agent's model asks for."""
         if call.channel is not Channel.LLM or call.party != AGENT:
             return
@@ -250,7 +250,7 @@ class LiveFeature(Feature):
     kind = LiveInterceptor
 
     def check(self, mode: Mode, asked: Mapping[str, Any]) -> None:
-        if (chosen := self._choose(mode, asked)) is None:
+        if (chosen := self._choose_channels(mode, asked)) is None:
             return
         config, named = self.parts.state.config, f"live channels ({', '.join(sorted(chosen.channels))})"
         if mode not in OFFLINE:
@@ -268,10 +268,10 @@ class LiveFeature(Feature):
             raise LiveForbidden(msg, hint="Start the proxy with --allow-live, or with --live itself, to permit it.")
 
     def plug(self, session: Session, asked: Mapping[str, Any]) -> LiveInterceptor | None:
-        chosen = self._choose(session.settings.mode, asked)
+        chosen = self._choose_channels(session.settings.mode, asked)
         return None if chosen is None else LiveInterceptor(self.parts, session, chosen)
 
-    def _choose(self, mode: Mode, asked: Mapping[str, Any]) -> LiveChannels | None:
+    def _choose_channels(self, mode: Mode, asked: Mapping[str, Any]) -> LiveChannels | None:
         """Return the channels of a session that are live; its own, else the proxy's."""
         given: LiveChannels | None = asked.get("live")
         chosen = given if given is not None else self.parts.state.config.live if mode in OFFLINE else None
@@ -288,7 +288,7 @@ def refusal_of(exchange: Exchange, text: str, miss_status: int | None) -> Respon
     return Response(status, "", headers, (Chunk(0, body),) if body else ())
 
 
-def _name(exchange: Exchange) -> str:
+def _name_call(exchange: Exchange) -> str:
     return name_of_call(exchange.operation, exchange.route.provider.name, exchange.method, exchange.route.target)
 
 
@@ -307,18 +307,20 @@ def _read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str, froz
     found: dict[str, frozenset[str]] = {}
     for provider in {row.provider for row in rows if row.operation == TOOLS}:
         listed = (row.id for row in rows if row.provider == provider and row.operation == TOOLS)
-        found[provider] = frozenset(tools_that_only_read(each for id_ in listed for each in _messages(store, id_))[0])
+        found[provider] = frozenset(
+            tools_that_only_read(each for id_ in listed for each in _read_messages(store, id_))[0]
+        )
     return found
 
 
-def _messages(store: Store, id_: int) -> Iterator[object]:
+def _read_messages(store: Store, id_: int) -> Iterator[object]:
     response = store.response(id_)
     return (part.value for part in list_parts(header(response.headers, "content-type") or "", response.body))
 
 
 def _format_answer(store: Store, id_: int) -> str:
     response = store.response(id_)
-    messages = list(_messages(store, id_))
+    messages = list(_read_messages(store, id_))
     if not messages or not all(isinstance(each, dict) and "jsonrpc" in each for each in messages):
         return f"{response.status} {response.body!r}"
     bare = [

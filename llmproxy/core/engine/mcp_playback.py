@@ -89,15 +89,17 @@ class RecordedPlayback:
             raise ValueError("a talk is made for exchanges decided REPLAY")
         self._recorded = store.load(slot.id)
         self.response = readdress(response, self._recorded.request.body, exchange.request.data)
-        self.turns = self._turns()
+        self.turns = self._list_turns()
         """None where nothing has to be waited for."""
 
-    def _turns(self) -> list[AnswerPart] | None:
+    def _list_turns(self) -> list[AnswerPart] | None:
         exchange, response = self._exchange, self.response
         if exchange.operation == STREAM:
             if not 200 <= response.status < 300:
                 return None
-            messages = [(row.started_at, row.id) for row in self._rows() if row.operation not in (STREAM, END)]
+            messages = [
+                (row.started_at, row.id) for row in self._list_server_rows() if row.operation not in (STREAM, END)
+            ]
             return turns_of_stream(response, self._recorded.started_at, messages, ended=False)
         turns = turns_of_call(response)
         told = turns or [AnswerPart(Wait.NOTHING, None, response.body)]
@@ -113,7 +115,7 @@ class RecordedPlayback:
     def _in_lines(self) -> bool:
         return "ndjson" in (header(self.response.headers, "content-type") or "")
 
-    def _rows(self) -> Iterator[RowSummary]:
+    def _list_server_rows(self) -> Iterator[RowSummary]:
         """Yield what is recorded of this server in this cassette, in order."""
         session, provider = self._exchange.session, self._exchange.route.provider.name
         rows = self._store.summaries(session.cassette, session.sample, channel=Channel.MCP)
@@ -140,16 +142,16 @@ class RecordedPlayback:
                 if which not in self._replies and (reply := self._questions.get(which)) is not None:
                     del self._questions[which]
                     self._replies[which] = reply
-                return which in self._replies and self._check(which[1], self._replies[which])
+                return which in self._replies and self._check_reply(which[1], self._replies[which])
 
-    def _check(self, asked: str, reply: Reply) -> bool | str:
+    def _check_reply(self, asked: str, reply: Reply) -> bool | str:
         if not (expected := self._find_expected(asked)):
             return NEVER_ANSWERED
         return True if {reply.key} == expected else f"{OTHER_ANSWER}\n{reply.text}".rstrip()
 
     def _find_expected(self, asked: str) -> set[Key]:
         """Return keys of the client's answers to a call's question, by time and by place: clocks may be set."""
-        rows, here = list(self._rows()), self._recorded.id or 0
+        rows, here = list(self._list_server_rows()), self._recorded.id or 0
         calls = {row.id: row for row in rows if row.operation not in (ANSWER, STREAM, END)}
         last, call = max((id_ for id_ in calls if id_ < here), default=0), calls.get(here)
         answers = (row for row in rows if row.operation == ANSWER)

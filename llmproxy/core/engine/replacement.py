@@ -158,7 +158,7 @@ class ChangedInterceptor(ReplacementInterceptor):
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
         looked, store = call.state.get(Found), self._state.stores.current
         again = next((each for each in found.recordings if each.id in self._chosen), None)
-        if call.key is None or not (again or (looked is not None and self._asks(call, looked))):
+        if call.key is None or not (again or (looked is not None and self._must_ask(call, looked))):
             return found
         standing = None if looked is None else looked.standing
         at = standing.recorded if again is None and standing is not None else again
@@ -180,20 +180,20 @@ class ChangedInterceptor(ReplacementInterceptor):
         self._state.pending.reserve(call, ())
         return found
 
-    def _asks(self, call: Exchange, looked: Found) -> bool:
+    def _must_ask(self, call: Exchange, looked: Found) -> bool:
         """Return whether a call without a recording of its own is to be asked."""
         if call.key in self._asked:
             return True
         if looked.refusal is None:
             return any(map(self._is_chosen, looked.pending))
         if looked.refusal.why in {Why.NO_PLACE, Why.NOT_LOOKED_AT, Why.AMBIGUOUS}:
-            return self._follows(call) or (looked.refusal.why is Why.NOT_LOOKED_AT and bool(self._asked))
+            return self._follows_new_answer(call) or (looked.refusal.why is Why.NOT_LOOKED_AT and bool(self._asked))
         return not self._state.config.change or any(self._is_chosen(each) for each in looked.changes)
 
     def _is_chosen(self, change: Change) -> bool:
         return not self._state.config.change or change.name in self._state.config.change
 
-    def _follows(self, call: Exchange) -> bool:
+    def _follows_new_answer(self, call: Exchange) -> bool:
         """Return whether a request's history holds an answer that came in this session."""
         said = read_conversation(call.family, call.operation, call.request.body or b"")
         return any(_is_same(answer, message) for answer in self._new for message in said)

@@ -86,7 +86,7 @@ def explain_miss(
         return explain(context, wanted, ())
     told = (each.wording(store, wanted) for each in exchange.interceptors)
     wording = next((each for each in told if each is not None), AS_RECORDED)
-    found = _candidates(exchange, config, store, wording)
+    found = _list_candidates(exchange, config, store, wording)
     return explain(context, wanted, found, wording, lambda id_: client_of(store.load(id_).request.headers))
 
 
@@ -97,7 +97,7 @@ def _find_elsewhere(store: Store, key: Key, channel: Channel) -> tuple[MissPlace
     return tuple(each for each, fork in forks.items() if fork is None or not fork.has_served(channel))
 
 
-def _candidates(exchange: Exchange, config: Config, store: Store, wording: Wording) -> list[tuple[int, Canonical]]:
+def _list_candidates(exchange: Exchange, config: Config, store: Store, wording: Wording) -> list[tuple[int, Canonical]]:
     """Return recordings that the request could have meant, as they are seen under today's rules."""
     where, found = exchange.route, list[tuple[int, Canonical]]()
     for id_ in store.candidates(exchange.session.cassette, where.provider.name, exchange.operation, CANDIDATES):
@@ -180,7 +180,7 @@ class Stages:
 
     def identify(self, exchange: Exchange, body: bytes) -> None:
         """Derive the key, count the arrival and, where the head did not settle it, decide."""
-        self._identify(exchange, body)
+        self._identify_call(exchange, body)
         if exchange.change is not None:
             slot = exchange.slot
             fails = exchange.error is not None or (slot is not None and not is_success(slot.status))
@@ -189,7 +189,7 @@ class Stages:
             else:
                 exchange.session.position.changes.begin(exchange.change)
 
-    def _identify(self, exchange: Exchange, body: bytes) -> None:
+    def _identify_call(self, exchange: Exchange, body: bytes) -> None:
         exchange.request.body = body
         if exchange.error is not None or (exchange.decision is Decision.PASS and exchange.route.not_llm):
             return
@@ -198,7 +198,7 @@ class Stages:
             body = each.before_key(exchange, body)
             if exchange.decision is not None:
                 return
-        seen = self._key(exchange, body)
+        seen = self._derive_key(exchange, body)
         check_upstream(exchange)
         if exchange.decision is Decision.PASS or exchange.error is not None:
             return
@@ -211,9 +211,9 @@ class Stages:
         if exchange.decision is not None:
             self._state.pending.reserve(exchange, found.recordings)
             return
-        self._decide(exchange, found)
+        self._decide_call(exchange, found)
 
-    def _key(self, exchange: Exchange, body: bytes) -> Canonical | None:
+    def _derive_key(self, exchange: Exchange, body: bytes) -> Canonical | None:
         known, seen = self._keying.recognise(exchange, body)
         if exchange.session.position.changes.made and self._starts_again(exchange, known.key):
             exchange.session.restart()
@@ -238,7 +238,7 @@ class Stages:
 
         return Lookup(key, slots, canonical)
 
-    def _decide(self, exchange: Exchange, found: Lookup) -> None:
+    def _decide_call(self, exchange: Exchange, found: Lookup) -> None:
         slots = found.recordings
         verdict = judge(exchange, found, exchange.nth)
         for each in exchange.interceptors:
@@ -248,7 +248,7 @@ class Stages:
             exchange.slot = verdict.recording
             exchange.note = exchange.note or describe_failure(verdict.recording)
             if found.key == exchange.key:
-                self._account(exchange, verdict.recording)
+                self._note_question(exchange, verdict.recording)
         elif (why := verdict.reason) is not None:
             if not any(each.on_miss(exchange, why, len(slots)) for each in exchange.interceptors):
                 exchange.error = self._misses.miss(exchange, why, len(slots))
@@ -267,7 +267,7 @@ class Stages:
         slots = store.slots(session.cassette, session.sample, *walker)
         return session.starts_again(walker, len(playable(session.policy, slots)))
 
-    def _account(self, exchange: Exchange, slot: KeyedRecording) -> None:
+    def _note_question(self, exchange: Exchange, slot: KeyedRecording) -> None:
         """Keep a question with a derived key beside its recording, for `llmproxy audit`."""
         store = self._state.stores.current
         redacted = exchange.request.redacted
@@ -290,7 +290,7 @@ class Answering:
             msg = "answer() is for exchanges decided REPLAY"
             raise ValueError(msg)
         response = exchange.answer.made or self._state.stores.opened.response(exchange.slot.id)
-        self._serve(exchange, exchange.slot)
+        self._note_served(exchange, exchange.slot)
         for each in reversed(exchange.interceptors):
             response = each.on_answer(exchange, response)
         return response
@@ -315,7 +315,7 @@ class Answering:
         if self._state.stores.opened is None:
             raise ValueError("a recording without a store")
         sent = self._state.plans.at_once(slot.id, client, now=now, extra=extra, read=self._state.stores.opened.response)
-        self._serve(exchange, slot)
+        self._note_served(exchange, slot)
         return self._plan_in_turn(exchange, SendingPlan(((0, sent.data),), sent.close))
 
     @staticmethod
@@ -369,6 +369,6 @@ class Answering:
         return self._plan_in_turn(exchange, laid)
 
     @staticmethod
-    def _serve(exchange: Exchange, slot: KeyedRecording) -> None:
+    def _note_served(exchange: Exchange, slot: KeyedRecording) -> None:
         exchange.session.served.add(slot.id)
         exchange.kept.interaction = slot.id

@@ -77,7 +77,7 @@ class Stores:
     def begin(self) -> None:
         """Open (or, to record, create) the store: a damaged one is said at the start, not at the first request."""
         if self._config.mode.policy.writes:
-            self.opened = self._open(writable=True)
+            self.opened = self._open_store(writable=True)
         self.current  # noqa: B018 - opens it where there is one
 
     @property
@@ -90,10 +90,10 @@ class Stores:
             and not policy.writes
             and is_there(self._config.store)
         ):
-            self.opened = self._open(writable=False)
+            self.opened = self._open_store(writable=False)
         return self.opened
 
-    def _open(self, *, writable: bool) -> Store:
+    def _open_store(self, *, writable: bool) -> Store:
         store = open_store(self._config.store, writable=writable, now=self._now, whole=False)
         store.reopened = self._forget
 
@@ -115,7 +115,7 @@ class Stores:
             store.close()
             self.opened = None
             self._forget()
-        self.opened = self._open(writable=True)
+        self.opened = self._open_store(writable=True)
         for place in opened:
             self.make_ready(self.opened, *place)
         return self.opened

@@ -33,7 +33,7 @@ class StubInterceptor(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts, session: Session) -> None:
         self._state, self._session = parts.state, session
 
-    def _answers(self, stub: Stub | None) -> bool:
+    def _may_answer(self, stub: Stub | None) -> bool:
         """Return whether a call is not sent; where a channel is live, or a fork may be, sign-ins are."""
         offline = self._session.policy.on_miss is Decision.REFUSE
         return offline and (self._session.leased is None or (stub is not None and not stub.signs_in))
@@ -41,15 +41,15 @@ class StubInterceptor(Interceptor[Exchange]):
     @override
     def before_key(self, call: Exchange, body: bytes) -> bytes:
         rows = [row for row in call.place.stubs if row.always]
-        asked = self._read(call, body) if rows else None
+        asked = self._read_asked(call, body) if rows else None
         stub = next((row for row in rows if asked is not None and row.fits(asked)), None)
         if stub is None and call.place.in_scope:
             return body
         where = call.route.upstream
         preconnects = where.endswith(NOWHERE) and call.method == "HEAD"
-        if stub is not None and asked is not None and (preconnects or self._answers(stub)):
-            self._put(call, stub, asked)
-        elif where.endswith(NOWHERE) or self._answers(stub):
+        if stub is not None and asked is not None and (preconnects or self._may_answer(stub)):
+            self._put_stub(call, stub, asked)
+        elif where.endswith(NOWHERE) or self._may_answer(stub):
             call.refuse(build_host_refusal(where))
         elif where.endswith(METADATA) and header(call.request.headers, "host") not in METADATA:
             msg = "llmproxy: this machine's metadata is not for who asks by base URL; nothing was sent."
@@ -63,13 +63,13 @@ class StubInterceptor(Interceptor[Exchange]):
     @override
     def on_miss(self, call: Exchange, why: MissReason, recordings: int) -> bool:
         rows = [row for row in call.place.stubs if not row.always]
-        asked = self._read(call, call.request.data) if rows and why is MissReason.NEVER else None
+        asked = self._read_asked(call, call.request.data) if rows and why is MissReason.NEVER else None
         stub = next((row for row in rows if asked is not None and row.fits(asked)), None)
-        if stub is None or asked is None or not self._answers(stub):
+        if stub is None or asked is None or not self._may_answer(stub):
             return False
-        return self._lend(call, stub) or self._put(call, stub, asked)
+        return self._lend_recording(call, stub) or self._put_stub(call, stub, asked)
 
-    def _lend(self, call: Exchange, stub: Stub) -> bool:
+    def _lend_recording(self, call: Exchange, stub: Stub) -> bool:
         """Answer by a recording of another cassette, if one has the very same question."""
         store, key = self._state.stores.current, call.key
         if store is None or key is None or call.method != "GET":
@@ -83,7 +83,7 @@ class StubInterceptor(Interceptor[Exchange]):
                 return True
         return False
 
-    def _put(self, call: Exchange, stub: Stub, asked: Asked) -> bool:
+    def _put_stub(self, call: Exchange, stub: Stub, asked: Asked) -> bool:
         made = stub.answer(asked)
         if made is None:
             return False
@@ -92,7 +92,7 @@ class StubInterceptor(Interceptor[Exchange]):
         call.state.put(stub)
         return True
 
-    def _read(self, call: Exchange, body: bytes) -> Asked:
+    def _read_asked(self, call: Exchange, body: bytes) -> Asked:
         where, place, headers = call.route, call.place, call.request.headers
         host = header(headers, "host") or ""
         by_base_url = bool(place.prefix) or not where.upstream.endswith(f"//{host}")

@@ -49,17 +49,17 @@ class KeyDifference(NamedTuple):
 def explain(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules) -> list[KeyDifference]:
     """Return in what two requests with the same key differ, each with its reason."""
     return [
-        *_path(old, new, routes),
-        *_query(old, new, routes[1]),
-        *_headers(old, new, routes[1]),
-        *_body(old, new, routes, rules),
+        *_compare_paths(old, new, routes),
+        *_compare_queries(old, new, routes[1]),
+        *_compare_headers(old, new, routes[1]),
+        *_compare_bodies(old, new, routes, rules),
     ]
 
 
 # -- the head ----------------------------------------------------------------------------------------------------------
 
 
-def _path(old: Request, new: Request, routes: tuple[Route, Route]) -> Iterator[KeyDifference]:
+def _compare_paths(old: Request, new: Request, routes: tuple[Route, Route]) -> Iterator[KeyDifference]:
     one, other = (each.target.partition("?")[0] for each in (old, new))
     if one != other:
         yield KeyDifference("path", one, other, _why_path(unquote(one), unquote(other), routes))
@@ -78,8 +78,8 @@ def _why_path(one: str, other: str, routes: tuple[Route, Route]) -> str:
     return "two names of one API version" if bare[0] == bare[1] else ""
 
 
-def _query(old: Request, new: Request, where: Route) -> Iterator[KeyDifference]:
-    one, other = (_members(each.target) for each in (old, new))
+def _compare_queries(old: Request, new: Request, where: Route) -> Iterator[KeyDifference]:
+    one, other = (_group_query(each.target) for each in (old, new))
     signed = frozenset() if where.known else signed_members(old.target.partition("?")[2])
     for name in sorted(one.keys() | other.keys()):
         left, right = one.get(name, []), other.get(name, [])
@@ -97,15 +97,15 @@ def _query(old: Request, new: Request, where: Route) -> Iterator[KeyDifference]:
             )
 
 
-def _members(target: str) -> dict[str, list[str]]:
+def _group_query(target: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, value in parse_qsl(target.partition("?")[2], keep_blank_values=True, errors="surrogateescape"):
         found.setdefault(name, []).append(value)
     return found
 
 
-def _headers(old: Request, new: Request, where: Route) -> Iterator[KeyDifference]:
-    one, other = (_fields(each.headers) for each in (old, new))
+def _compare_headers(old: Request, new: Request, where: Route) -> Iterator[KeyDifference]:
+    one, other = (_join_fields(each.headers) for each in (old, new))
     for name in sorted(one.keys() | other.keys()):
         left, right = one.get(name, ""), other.get(name, "")
         if left != right:
@@ -120,7 +120,7 @@ def list_uncounted(request: Request, where: Route) -> dict[str, str]:
         if not verdict.counts and not lower.startswith("x-llmproxy-"):
             found[lower] = verdict.why
     for name, value in (
-        pair for name, values in _members(request.target).items() for pair in ((name, v) for v in values)
+        pair for name, values in _group_query(request.target).items() for pair in ((name, v) for v in values)
     ):
         signed = frozenset() if where.known else signed_members(request.target.partition("?")[2])
         if why := ignored_member(where.provider, name, value, known=where.known, signed=signed):
@@ -134,7 +134,7 @@ def _why_header(name: str, where: Route) -> str:
     return f"says the same: {verdict.why}" if verdict.counts else verdict.why
 
 
-def _fields(headers: Headers) -> dict[str, str]:
+def _join_fields(headers: Headers) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for name, value in headers:
         found.setdefault(name.lower(), []).append(value)
@@ -144,7 +144,7 @@ def _fields(headers: Headers) -> dict[str, str]:
 # -- the body ----------------------------------------------------------------------------------------------------------
 
 
-def _body(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules) -> Iterator[KeyDifference]:
+def _compare_bodies(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules) -> Iterator[KeyDifference]:
     if old.body == new.body:
         return
     kinds = [(header(each.headers, "content-type") or "").partition(";")[0].strip().lower() for each in (old, new)]

@@ -102,7 +102,7 @@ def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) 
     body = request.body if tree is None and kind != "json" else dump(tree)
     path = exact_path(request.target, slashes=route.model is None)
     return Canonical(
-        provider=route.provider.name, method=request.method, operation=_operation(request, route, walker),
+        provider=route.provider.name, method=request.method, operation=_name_operation(request, route, walker),
         model=route.model, stream=stream,
         headers=counted_headers(request.headers, known=route.known, kind=kind, stream=stream),
         query=counted_query(request.target, route.provider, walker.name_id, known=route.known), kind=kind, body=body,
@@ -126,7 +126,7 @@ def _of_mcp(request: Request, route: Route, said: mcp.McpMessage, rules: Compile
 # -- the parts around the body -----------------------------------------------------------------------------------------
 
 
-def _operation(request: Request, route: Route, walk: Walk) -> str:
+def _name_operation(request: Request, route: Route, walk: Walk) -> str:
     path = request.target.partition("?")[0]
     if not route.known and path != route.target.partition("?")[0]:
         return unquote(path)  # a secret was taken out of a path that nobody knows; the route still holds it
@@ -158,7 +158,7 @@ def read_body(body: bytes, content_type: str, *, named: bool | None) -> tuple[st
         return "empty", None
     media = content_type.partition(";")[0].strip().lower()
     if media.startswith("multipart/"):
-        fields = _multipart(body, content_type, named=named)
+        fields = _read_multipart(body, content_type, named=named)
         return ("raw", None) if fields is None else ("multipart", fields)
     if media != "application/x-www-form-urlencoded" or body.lstrip()[:1] in (b"{", b"["):
         try:
@@ -172,16 +172,16 @@ def read_body(body: bytes, content_type: str, *, named: bool | None) -> tuple[st
     return "form", [list(pair) for pair in pairs]
 
 
-def _multipart(body: bytes, content_type: str, *, named: bool | None) -> list[object] | None:
+def _read_multipart(body: bytes, content_type: str, *, named: bool | None) -> list[object] | None:
     """Return parts as [field, text or sha256, extension], and what a part's head says more: servers heed types."""
     parts = multipart(body, content_type)
     if parts is None:
         return None
     fields: list[object] = []
     for part in parts:
-        text = _text(part.data) if part.filename is None else None
+        text = _decode_text(part.data) if part.filename is None else None
         value = {"sha256": hashlib.sha256(part.data).hexdigest()} if text is None else text
-        extension = _extension(part.filename)
+        extension = _file_extension(part.filename)
         field: list[object] = [part.name, value, extension]
         if named is None or part.name is None:
             field += [part.filename, part.content_type]
@@ -216,14 +216,14 @@ def _head_members(part: EncodedPart, *, typed: bool) -> dict[str, str]:
     return said if typed or plain or not kind else {"content-type": kind, **said}
 
 
-def _text(data: bytes) -> str | None:
+def _decode_text(data: bytes) -> str | None:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         return None
 
 
-def _extension(filename: str | None) -> str | None:
+def _file_extension(filename: str | None) -> str | None:
     """Return ``.wav`` of a file name, in lower case: transcribers go by it; the stem is some temporary name."""
     if filename is None:
         return None
@@ -261,12 +261,12 @@ TAG = "v2:"
 def key_of(canonical: Canonical) -> Key:
     model = "" if canonical.model is None else "=" + canonical.model  # a missing one is not an empty one
     named = (canonical.provider, canonical.method, canonical.operation, canonical.variant, model)
-    parts: list[bytes] = [_bytes(part) for part in named]
+    parts: list[bytes] = [_encode_text(part) for part in named]
     parts.append(b"\1" if canonical.stream else b"\0")
     for pairs in (canonical.headers, canonical.query):
         parts.append(len(pairs).to_bytes(4))
-        parts += [_bytes(text) for pair in pairs for text in pair]
-    parts.append(_bytes(canonical.kind))
+        parts += [_encode_text(text) for pair in pairs for text in pair]
+    parts.append(_encode_text(canonical.kind))
     body = canonical.body  # may be large: not copied
     told = [piece for part in parts for piece in (len(part).to_bytes(8), part)]
     digest = hashlib.sha256(b"".join([*told, len(body).to_bytes(8)]))
@@ -274,7 +274,7 @@ def key_of(canonical: Canonical) -> Key:
     return Key(TAG + digest.hexdigest())
 
 
-def _bytes(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -395,7 +395,7 @@ class Walk:
     def body(self, tree: dict[str, object], shape: Shape) -> None:
         self._object(tree, shape)
         for node, name in self._later:  # only now is it known what the request declares
-            node[name] = self._reference(node[name])
+            node[name] = self._resolve_reference(node[name])
         self._later.clear()  # a WebSocket's messages are bodies of one conversation, one after the other
 
     def name_id(self, name: str, other: str = "") -> str:
@@ -471,10 +471,10 @@ class Walk:
                 if isinstance(element, dict):
                     self._object(element, shape)
 
-    def _reference(self, value: object) -> object:
+    def _resolve_reference(self, value: object) -> object:
         """Return what stands for an id, or a list of ids, of the server's state."""
         if isinstance(value, list):
-            return [self._reference(element) for element in value]
+            return [self._resolve_reference(element) for element in value]
         if not isinstance(value, str):
             return self.thing(value)
         if (alias := self._aliases.get(value)) is not None:

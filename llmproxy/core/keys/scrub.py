@@ -80,10 +80,10 @@ class Rules:
         """Check what the settings file says. Raises SettingsError: an unknown member or pack, a bad path or pattern."""
         for name in config:
             _check_name(name, ("ignore", "scrub", "packs"), "setting")
-        packs = _texts(config, "packs")
+        packs = _read_texts(config, "packs")
         for name in packs:
             _check_name(name, tuple(PACKS), "pack")
-        rules = cls(_texts(config, "ignore"), _scrubs(config.get("scrub", ())), packs)
+        rules = cls(_read_texts(config, "ignore"), _read_scrubs(config.get("scrub", ())), packs)
         compile_rules(rules)
         return rules
 
@@ -101,14 +101,14 @@ def _check_name(name: str, names: Sequence[str], what: str) -> None:
         raise SettingsError(f"{WHERE}: there is no {what} {name!r}", hint=hint)
 
 
-def _texts(config: Mapping[str, object], name: str) -> tuple[str, ...]:
+def _read_texts(config: Mapping[str, object], name: str) -> tuple[str, ...]:
     value = config.get(name, ())
     if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(text, str) for text in value):
         raise SettingsError(f"{WHERE}: {name} must be a list of strings, not {value!r}")
     return tuple(value)
 
 
-def _scrubs(value: object) -> tuple[TextScrub, ...]:
+def _read_scrubs(value: object) -> tuple[TextScrub, ...]:
     """Read ``[{pattern, placeholder, where}]``, or the short form ``{pattern = placeholder}``."""
     if isinstance(value, Mapping):
         value = [{"pattern": pattern, "placeholder": placeholder} for pattern, placeholder in value.items()]

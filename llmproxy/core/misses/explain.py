@@ -44,7 +44,7 @@ class ExplainedMiss:
         """What to do, ``{"about": why, "commands": [to type]}``; the likeliest first."""
         return tuple(
             {"about": each.about + each.more, "commands": list(each.commands)}
-            for each in _steps(_Case(self.context, self.nearest))
+            for each in _list_steps(_Case(self.context, self.nearest))
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -105,7 +105,7 @@ def miss_text(context: MissContext, nearest: Nearest | None) -> str:
     """Return a miss's text: at most 2,000 characters, mostly 12 lines; differences go before cause and commands."""
     case, text = _Case(context, nearest), ""
     for shown, width in ((5, 90), (5, 60), (4, 50), (3, 40), (2, 30), (1, 30), (0, 30)):
-        text = "\n".join(_lines(case, shown, width))
+        text = "\n".join(_format_lines(case, shown, width))
         if len(text) <= LIMIT and text.count("\n") < LINES:
             return text
     return text[: LIMIT - 1] + "…"
@@ -132,7 +132,7 @@ class _Case:
     near: Nearest | None
 
 
-def _lines(case: _Case, shown: int, width: int) -> list[str]:
+def _format_lines(case: _Case, shown: int, width: int) -> list[str]:
     context, why = case.context, _reason(case)
     what = " ".join(short(part, 60) for part in (context.provider, context.operation, context.model or "") if part)
     which = [f"mode {context.mode}", f"session {_name(context.session)}"]
@@ -153,7 +153,7 @@ def _lines(case: _Case, shown: int, width: int) -> list[str]:
         *([short(context.unbound, 6 * width)] if context.unbound and not _shows_unbound(case, shown) else []),
         *([short(context.not_carried, 6 * width)] if context.not_carried else []),
         "What to do:",
-        *(f"  {n}. {step}" for n, step in enumerate(_steps(case), 1)),
+        *(f"  {n}. {step}" for n, step in enumerate(_list_steps(case), 1)),
     ]
 
 
@@ -163,14 +163,14 @@ def _shows_unbound(case: _Case, shown: int) -> bool:
     return any(item.path == case.context.unbound_at for item in found)
 
 
-def _steps(case: _Case) -> list[_Step]:
+def _list_steps(case: _Case) -> list[_Step]:
     if (why := _reason(case)).steps is _record:
         return why.steps(case)  # there is nothing to look at
-    near = [_look(case, f"show {case.near.id}")] if case.near else []
+    near = [_suggest_look(case, f"show {case.near.id}")] if case.near else []
     live = [_Step("or let the real tool answer: --unknown-tool live")] if case.context.beside_live else []
     page = case.context.again.page
     seen = f"   {page}#/live/{case.context.key[3:15]}" if page else ""
-    return [*why.steps(case), *live, _Step("look closer", [_look(case, "why"), *near], seen)]
+    return [*why.steps(case), *live, _Step("look closer", [_suggest_look(case, "why"), *near], seen)]
 
 
 def _describe_nearest(near: Nearest, shown: int, width: int) -> list[str]:
@@ -210,7 +210,7 @@ def _command(case: _Case, mode: str, cassette: str = "") -> str:
     return case.context.again.command(mode, name, store=case.context.store, upstreams=case.context.upstreams)
 
 
-def _look(case: _Case, command: str) -> str:
+def _suggest_look(case: _Case, command: str) -> str:
     return suggest_command(command, case.context.store)
 
 
@@ -291,7 +291,7 @@ def _adapt(case: _Case) -> list[_Step]:
     again = "" if case.context.again.runs else ", and start the proxy again"
     step = _Step(
         f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then",
-        [_look(case, "verify --rekey")],
+        [_suggest_look(case, "verify --rekey")],
         f"{again}{rest}",
     )
     # A rule that does not do it alone is not the first thing to try. Where something is unbound, the recording knows

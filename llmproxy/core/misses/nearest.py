@@ -138,11 +138,11 @@ def nearest(
     candidates from the first 32 MiB of bodies are looked at, all of these are ranked by comparisons in C, 8 by either
     end are compared in full, each within the bounds of `core.traffic.differences`.
     """
-    taken = _affordable(candidates)
+    taken = _take_affordable(candidates)
     if not taken:
         return None
     common = _count_common(wanted, taken, wording)
-    ranked = [(_rank(wanted, *item, common[item[0]], wording), item) for item in taken]
+    ranked = [(_rank_candidate(wanted, *item, common[item[0]], wording), item) for item in taken]
     ranked = sorted(ranked, key=lambda pair: pair[0], reverse=True)
     alike = [item for rank, item in ranked if rank[:3] == ranked[0][0][:3]][:_CLOSE]
     # Who changed the system text shares no beginning with the recording that was meant, but all that follows.
@@ -154,12 +154,17 @@ def nearest(
     id_, recorded, best = told[0]
     if len(told) > 1:
         id_, recorded, best = max(
-            told, key=lambda each: (-_count(each[2], wanted), common[each[0]], _similarity(each[2], wanted))
+            told,
+            key=lambda each: (
+                -_count_differences(each[2], wanted),
+                common[each[0]],
+                _compare_last_texts(each[2], wanted),
+            ),
         )
     best, bound, varying = wording.restate_recording(id_, recorded, best)
     pairs = [
         (_without_looks(build_difference(each.path, each.old, each.new, each.where), wanted.tree), each)
-        for each in _places(best, wanted)
+        for each in _list_differences(best, wanted)
     ]
     pairs.sort(key=lambda pair: pair[0].looks is not None)
     found = [difference for difference, _ in pairs]
@@ -169,7 +174,7 @@ def nearest(
         id_,
         _same_operation(wanted, best),
         (*found, *varying)[:COUNTED],
-        _similarity(best, wanted),
+        _compare_last_texts(best, wanted),
         None if written else suggest(best, wanted),
         tuple(describe_place(*place) for _, place in pairs),
         bound,
@@ -197,7 +202,7 @@ def _is_of_model(path: str, tree: object) -> bool:
 
 def find_reordered(old: object, new: object, path: str = "$") -> str:
     """Return where two trees differ in order alone, the innermost list or text of words; empty if otherwise."""
-    if old == new or _sort(old) != _sort(new):
+    if old == new or _sort_tree(old) != _sort_tree(new):
         return ""
     if isinstance(old, dict) and isinstance(new, dict):
         inner = [(f"{path}.{name}", old[name], new[name]) for name in new if old[name] != new[name]]
@@ -208,12 +213,12 @@ def find_reordered(old: object, new: object, path: str = "$") -> str:
     return (find_reordered(inner[0][1], inner[0][2], inner[0][0]) if len(inner) == 1 else "") or path
 
 
-def _sort(tree: object) -> object:
+def _sort_tree(tree: object) -> object:
     """Return a tree whose lists and words stand in one order, whatever theirs was."""
     if isinstance(tree, dict):
-        return {name: _sort(value) for name, value in tree.items()}
+        return {name: _sort_tree(value) for name, value in tree.items()}
     if isinstance(tree, list):
-        return sorted(map(_sort, tree), key=repr)
+        return sorted(map(_sort_tree, tree), key=repr)
     return sorted(tree.split()) if isinstance(tree, str) else tree
 
 
@@ -221,7 +226,7 @@ _Rank = tuple[bool, int, bool, float]
 """Same operation, messages from the start that say the same, same model, rough likeness of the last texts."""
 
 
-def _affordable(candidates: Sequence[tuple[int, Canonical]]) -> list[tuple[int, Canonical]]:
+def _take_affordable(candidates: Sequence[tuple[int, Canonical]]) -> list[tuple[int, Canonical]]:
     taken: list[tuple[int, Canonical]] = []
     left = _BUDGET
     for item in candidates:
@@ -255,7 +260,7 @@ def _count_common(wanted: Canonical, candidates: Sequence[tuple[int, Canonical]]
                     continue
                 if id(old) not in verdicts:
                     looked_at += 1
-                    verdicts[id(old)] = old, _varies(old, new)
+                    verdicts[id(old)] = old, _differs_by_volatile(old, new)
                 if not verdicts[id(old)][1]:
                     continue
             common[id_] += 1
@@ -264,7 +269,7 @@ def _count_common(wanted: Canonical, candidates: Sequence[tuple[int, Canonical]]
     return common
 
 
-def _rank(wanted: Canonical, id_: int, candidate: Canonical, common: int, wording: Wording) -> _Rank:
+def _rank_candidate(wanted: Canonical, id_: int, candidate: Canonical, common: int, wording: Wording) -> _Rank:
     """Judge a candidate by what costs next to nothing."""
     said = conversation(candidate.tree)[1]
     last = wording.message(id_, candidate, len(said) - 1) if said else candidate.tree
@@ -272,7 +277,7 @@ def _rank(wanted: Canonical, id_: int, candidate: Canonical, common: int, wordin
     return _same_operation(wanted, candidate), common, _model(wanted) == _model(candidate), matcher.quick_ratio()
 
 
-def _varies(old: object, new: object) -> bool:
+def _differs_by_volatile(old: object, new: object) -> bool:
     """Return whether two messages differ in nothing but what looks volatile."""
     if type(old) is not type(new):
         return False
@@ -302,7 +307,7 @@ def _last_texts(old: Canonical, new: Canonical) -> tuple[str, str]:
     return left, right
 
 
-def _similarity(old: Canonical, new: Canonical) -> float:
+def _compare_last_texts(old: Canonical, new: Canonical) -> float:
     left, right = _last_texts(old, new)
     if left or right:
         return SequenceMatcher(None, left, right, autojunk=False).ratio()
@@ -331,14 +336,14 @@ def _as_text(body: bytes) -> str:
     return body[:_RAW].decode("latin-1")
 
 
-def _count(old: Canonical, new: Canonical) -> int:
+def _count_differences(old: Canonical, new: Canonical) -> int:
     outside: int = sum(getattr(old, name) != getattr(new, name) for name in (*_OUTSIDE, "headers", "query"))
     if old.tree is None or new.tree is None:
         return outside + int(old.body != new.body)
     return outside + count(old.tree, new.tree, COUNTED)
 
 
-def _places(old: Canonical, new: Canonical) -> list[Place]:
+def _list_differences(old: Canonical, new: Canonical) -> list[Place]:
     """Return what tells canonical requests apart: provider, operation, model, body as edited, query, headers."""
     found = [
         Place(name, name, left, right)
@@ -349,16 +354,20 @@ def _places(old: Canonical, new: Canonical) -> list[Place]:
         found += compare(new.operation, old.tree, new.tree, COUNTED)
     elif old.body != new.body:
         left, right = (canonical.body[:_RAW].decode("utf-8", "backslashreplace") for canonical in (old, new))
-        found += _pairs("message", _texts(old), _texts(new)) or [Place("body", "body", left, right)]
-    found += _pairs("query", old.query, new.query)
-    found += _pairs("headers", *([row for row in each.headers if row[0] != STATE_HEADER] for each in (old, new)))
-    if _state(old) != _state(new):
-        said = (_AS_RECORDED, "otherwise") if _state(old) and _state(new) else ("changed", "unchanged")
-        found.append(Place(_CHANGES, _CHANGES, *(said if _state(old) else said[::-1])))
+        found += _compare_pairs("message", _read_grpc_texts(old), _read_grpc_texts(new)) or [
+            Place("body", "body", left, right)
+        ]
+    found += _compare_pairs("query", old.query, new.query)
+    found += _compare_pairs(
+        "headers", *([row for row in each.headers if row[0] != STATE_HEADER] for each in (old, new))
+    )
+    if _read_state(old) != _read_state(new):
+        said = (_AS_RECORDED, "otherwise") if _read_state(old) and _read_state(new) else ("changed", "unchanged")
+        found.append(Place(_CHANGES, _CHANGES, *(said if _read_state(old) else said[::-1])))
     return found[:COUNTED]
 
 
-def _texts(canonical: Canonical) -> list[tuple[str, str]]:
+def _read_grpc_texts(canonical: Canonical) -> list[tuple[str, str]]:
     """Return what can be read in messages of gRPC: (numbers of fields, text)."""
     if not is_grpc(canonical.headers):
         return []
@@ -369,11 +378,11 @@ _CHANGES = "what was changed before of what it names"
 _AS_RECORDED = "as it was recorded"
 
 
-def _state(canonical: Canonical) -> str:
+def _read_state(canonical: Canonical) -> str:
     return dict(canonical.headers).get(STATE_HEADER, "")
 
 
-def _pairs(where: str, old: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]]) -> list[Place]:
+def _compare_pairs(where: str, old: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]]) -> list[Place]:
     """Return the differences of two lists of (name, value), for example of headers."""
     if tuple(old) == tuple(new):
         return []
@@ -395,7 +404,7 @@ def describe_place(where: str, path: str, old: object, new: object) -> Told:
     """Return one place with both values, as far as they are read."""
     made: Told = {"path": path, "looks": volatile(old, new), **({"where": where} if where else {})}
     if isinstance(old, str) and isinstance(new, str):
-        return made | _cut(old, new)
+        return made | _cut_texts(old, new)
     return made | {
         side: value if len(repr(value)) <= LONGEST else f"{repr(value)[:LONGEST]}…"
         for side, value in (("old", old), ("new", new))
@@ -403,7 +412,7 @@ def describe_place(where: str, path: str, old: object, new: object) -> Told:
     }
 
 
-def _cut(old: str, new: str) -> Told:
+def _cut_texts(old: str, new: str) -> Told:
     """Return two texts without most of what they begin and end with alike, and how much that was."""
     front = common_prefix(old, new)
     back = common_suffix(old, new, min(len(old), len(new)) - front)
@@ -474,16 +483,16 @@ def suggest(old: Canonical, new: Canonical) -> Suggestion | None:
         if tried == _TRIED or not volatile(before, after):
             continue
         tried += 1
-        for candidate in _candidates(path, before, after):
+        for candidate in _list_rules(path, before, after):
             merged = _merge_rules(rules, candidate)
             now = _count_left(old, new, merged)
             if now < left:
                 rules, left = merged, now
                 break
-    return Suggestion(_toml(rules), left, of_days=not _DAYS.isdisjoint(rules.packs)) if rules != Rules() else None
+    return Suggestion(_write_toml(rules), left, of_days=not _DAYS.isdisjoint(rules.packs)) if rules != Rules() else None
 
 
-def _candidates(path: str, old: object, new: object) -> Iterator[Rules]:
+def _list_rules(path: str, old: object, new: object) -> Iterator[Rules]:
     if is_one(str(old)) and is_one(str(new)):
         yield Rules(ignore=(re.sub(r"\[\d+\]", "[*]", path),))
     if isinstance(old, str) and isinstance(new, str):
@@ -498,7 +507,7 @@ def _for_text(old: str, new: str, packs: Mapping[str, tuple[str, ...]]) -> Rules
     rules = Rules()
     for _ in range(_ROUNDS):
         kind = volatile(old, new) or ""
-        found = next(_progress(kind, old, new, packs), None)
+        found = next(_try_rules(kind, old, new, packs), None)
         if found is None:
             return None
         rule, old, new = found
@@ -508,7 +517,7 @@ def _for_text(old: str, new: str, packs: Mapping[str, tuple[str, ...]]) -> Rules
     return None
 
 
-def _progress(kind: str, old: str, new: str, packs: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Rules, str, str]]:
+def _try_rules(kind: str, old: str, new: str, packs: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Rules, str, str]]:
     """Yield each rule for a kind after which less of the texts differs, with what it makes of them."""
     word = f"[{kind.split('/', maxsplit=1)[0].replace(' ', '-')}]"
     rules = [(Rules(packs=(pack,)), PACKS[pack]) for pack in packs.get(kind, ())]
@@ -540,7 +549,7 @@ def _count_left(old: Canonical, new: Canonical, rules: Rules) -> int:
     return count(left, right, _MOST)
 
 
-def _toml(rules: Rules) -> str:
+def _write_toml(rules: Rules) -> str:
     lines = []
     if rules.ignore:
         lines.append(f"ignore = {json.dumps(list(rules.ignore))}")

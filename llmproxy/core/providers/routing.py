@@ -160,7 +160,7 @@ def custom(name: str, url: str) -> Provider:
     return compatible(name, url)
 
 
-def _provider(path: str, query: str, headers: Headers, upstreams: Mapping[str, str]) -> tuple[Provider, str]:
+def _find_provider(path: str, query: str, headers: Headers, upstreams: Mapping[str, str]) -> tuple[Provider, str]:
     """Return the provider of a request to a base URL, and the path without prefix."""
     first, slash, rest = path[1:].partition("/")
     azure = first == "openai" and (
@@ -227,7 +227,7 @@ def route(method: str, target: str, headers: Headers, upstreams: Mapping[str, st
     """
     session, rest = split_session(target)
     path, mark, query = rest.partition("?")
-    provider, path = _provider(path, query, headers, upstreams)
+    provider, path = _find_provider(path, query, headers, upstreams)
     url = upstreams.get(provider.name, "") or (STDIO_URL if provider.name.startswith(STDIO_PREFIX) else "")
     return _route(provider, path, mark + query, session, lambda sent: send_to(provider, url, sent, headers))
 
@@ -339,7 +339,7 @@ _WORDS = frozenset({
 
 
 @cache
-def _static(provider: Provider) -> dict[str, FoundPath]:
+def _index_paths(provider: Provider) -> dict[str, FoundPath]:
     """Return the provider's plain paths: under each of its versions, and under a version left out or wrong."""
     found: dict[str, FoundPath] = {}
     first: dict[
@@ -354,18 +354,20 @@ def _static(provider: Provider) -> dict[str, FoundPath]:
     for tail, operation in provider.operations.items():  # second, so that the true paths win
         other = "" if first[operation.name] == tail else tail
         for version in provider.versions:
-            found[version + tail] = FoundPath(operation, operation.name, variant=_suffix(provider, version) + other)
+            found[version + tail] = FoundPath(
+                operation, operation.name, variant=_version_suffix(provider, version) + other
+            )
     return found
 
 
-def _suffix(provider: Provider, version: str) -> str:
+def _version_suffix(provider: Provider, version: str) -> str:
     """Return a version that is not what the provider's first one is, else ""."""
     return "" if version == provider.versions[0] or version in provider.alike else version
 
 
-def _tree(provider: Provider, path: str) -> FoundPath | None:
+def _find_below(provider: Provider, path: str) -> FoundPath | None:
     """Find a path below a resource: ``/v1/files/file-1/content`` is ``files/file-1/content``."""
-    table = _static(provider)
+    table = _index_paths(provider)
     end = len(path)
     while (end := path.rfind("/", 1, end)) > 0:
         above = table.get(path[:end])
@@ -379,10 +381,10 @@ def _tree(provider: Provider, path: str) -> FoundPath | None:
     return None
 
 
-def _deployments(provider: Provider, path: str) -> FoundPath | None:
+def _find_deployment(provider: Provider, path: str) -> FoundPath | None:
     match = _DEPLOYMENT.match(path)
     if match is None:
-        return _tree(provider, path)
+        return _find_below(provider, path)
     insert = "" if match["base"] else "/openai"
     tail = match["tail"]
     operation = provider.operations.get(tail)
@@ -391,28 +393,32 @@ def _deployments(provider: Provider, path: str) -> FoundPath | None:
     return FoundPath(operation, operation.name, 0, insert, match["model"], variant=match["more"] or "")
 
 
-def _actions(provider: Provider, path: str) -> FoundPath | None:
+def _find_action(provider: Provider, path: str) -> FoundPath | None:
     match = _ACTION.match(path)
     if match is None or (operation := provider.methods.get(match["action"])) is None:
-        return _tree(provider, path)
+        return _find_below(provider, path)
     return FoundPath(operation, operation.name, model=match["model"], stream="stream" in match["action"])
 
 
-def _google(provider: Provider, path: str) -> FoundPath | None:
+def _find_google(provider: Provider, path: str) -> FoundPath | None:
     """Find ``/v1beta/models/M:method`` with any version or none, of both of Google's services."""
     upload = _UPLOAD.match(path)
     if upload is not None:
         below = upload.end()
-        found = _static(provider).get(path[below:]) or _tree(provider, path[below:])
+        found = _index_paths(provider).get(path[below:]) or _find_below(provider, path[below:])
         return found and found._replace(name=f"{path[1:below]}.{found.name}", drop=0, insert="")
     match = _METHOD.match(path)
     if match is None:
         compat = _VERTEX_OPENAI.match(path)
         if compat is None:
-            return _tree(provider, path)
+            return _find_below(provider, path)
         name = compat["what"].replace("/", ".")
         model = None if compat["model"] == "openapi" else compat["model"]
-        more = (_suffix(provider, compat["version"]), "" if model is None else compat["project"], compat["location"])
+        more = (
+            _version_suffix(provider, compat["version"]),
+            "" if model is None else compat["project"],
+            compat["location"],
+        )
         return FoundPath(Operation(name, "openai"), name, model=model, variant=" ".join(filter(None, more)))
     insert = "" if match["version"] else provider.versions[0]
     bare = match["method"].removeprefix("stream")
@@ -427,16 +433,16 @@ def _google(provider: Provider, path: str) -> FoundPath | None:
         operation = provider.methods[method]
     else:
         return None
-    return FoundPath(operation, operation.name, 0, insert, model, stream, variant=_variant(provider, match))
+    return FoundPath(operation, operation.name, 0, insert, model, stream, variant=_build_variant(provider, match))
 
 
-def _variant(provider: Provider, match: re.Match[str]) -> str:
+def _build_variant(provider: Provider, match: re.Match[str]) -> str:
     """Return what else of ``/v1/projects/P/locations/L/publishers/O/models/M:method`` chooses: P only where a model is
     the project's own.
     """
     version, publisher = match["version"], match["publisher"]
     more = (
-        _suffix(provider, f"/{version}") if version else "",
+        _version_suffix(provider, f"/{version}") if version else "",
         f"projects/{match['project']}" if match["project"] and match["kind"] != "models" else "",
         f"locations/{match['location']}" if match["location"] else "",
         f"publishers/{publisher}" if publisher not in (None, "google") else "",
@@ -445,23 +451,23 @@ def _variant(provider: Provider, match: re.Match[str]) -> str:
 
 
 _PATTERNS: dict[str, Callable[[Provider, str], FoundPath | None]] = {
-    "": _tree,
-    "deployments": _deployments,
-    "actions": _actions,
-    "google": _google,
+    "": _find_below,
+    "deployments": _find_deployment,
+    "actions": _find_action,
+    "google": _find_google,
 }
 """By `Provider.pattern`."""
 
 
 def find(provider: Provider, path: str) -> FoundPath | None:
-    found = _static(provider).get(path)
+    found = _index_paths(provider).get(path)
     if found is not None:
         return found
     plain = unquote(path) if "%" in path else path
     plain = plain.rstrip("/") or "/"
     if plain.startswith(provider.telemetry):
         return FoundPath(Operation(plain, not_llm=True), plain)
-    return _static(provider).get(plain) or _PATTERNS[provider.pattern](provider, plain)
+    return _index_paths(provider).get(plain) or _PATTERNS[provider.pattern](provider, plain)
 
 
 class _Base(NamedTuple):
@@ -478,7 +484,7 @@ def _base(url: str) -> _Base:
 
 
 @lru_cache(maxsize=256)
-def _strip(provider: Provider, url: str) -> tuple[str, tuple[str, ...]]:
+def _split_base(provider: Provider, url: str) -> tuple[str, tuple[str, ...]]:
     """Return the path of a base URL, and the prefixes of a target of which the first that fits is already in it."""
     path = _base(url).path
     if not path:
@@ -496,7 +502,7 @@ def send_to(provider: Provider, url: str, target: str, headers: Headers) -> tupl
     """Return origin and target for a base URL given by the user; the provider's own if `url` is empty."""
     if not url:
         return _own_origin(provider, target, headers), target
-    path, strip = _strip(provider, url)
+    path, strip = _split_base(provider, url)
     if not path and _known_without_version(url) and target.startswith("/v1/"):
         return _base(url).origin, target[3:]
     for prefix in strip:

@@ -279,9 +279,9 @@ def find_wrapped(text: str, find: Find) -> list[Span]:
     quoted, broken = "\\" in text, "\n" in text
     for expression, mark in zip(_WRAPS, _MARKS, strict=True):
         if (quoted if mark[0] == "\\" else broken) and mark in text:
-            for at in _breaks(text, expression, mark):
+            for at in _find_breaks(text, expression, mark):
                 if at >= done:
-                    pieces = _pieces(text, at)
+                    pieces = _list_pieces(text, at)
                     done = max(done, pieces[-1][1] if pieces else 0)
                     block = _Block(text, pieces)
                     if len(pieces) > 1 and _DIGIT.search(block.joined, _CONTEXT):
@@ -291,7 +291,7 @@ def find_wrapped(text: str, find: Find) -> list[Span]:
     whole = _SEPARATOR.join(block.joined for block in blocks)
     spans = [*find(whole), *_coded_spans(whole, find)]
     found = list(_in_blocks(blocks, spans)) if spans else []
-    begins = _begins(blocks)
+    begins = _block_starts(blocks)
     for index in {bisect_right(begins, at) - 1 for at in begin_keys(whole)}:
         for count in range(2, min(len(blocks[index].pieces) - 1, _ENDS) + 1):
             begin = _Block(text, blocks[index].pieces[:count])
@@ -324,13 +324,13 @@ class _Block:
         return Span(self.pieces[first][0] + start - starts[first], self.pieces[last][0] + end - starts[last], kind)
 
 
-def _begins(blocks: list[_Block]) -> list[int]:
+def _block_starts(blocks: list[_Block]) -> list[int]:
     return [0, *accumulate(len(block.joined) + len(_SEPARATOR) for block in blocks)]
 
 
 def _in_blocks(blocks: list[_Block], spans: list[Span]) -> Iterator[Span]:
     """Yield where spans of joined blocks stand in the text."""
-    begins = _begins(blocks)
+    begins = _block_starts(blocks)
     for start, end, kind in spans:
         index = bisect_right(begins, start) - 1
         block, begin = blocks[index], begins[index]
@@ -338,7 +338,7 @@ def _in_blocks(blocks: list[_Block], spans: list[Span]) -> Iterator[Span]:
             yield found
 
 
-def _breaks(text: str, expression: re.Pattern[str], mark: str) -> Iterator[int]:
+def _find_breaks(text: str, expression: re.Pattern[str], mark: str) -> Iterator[int]:
     """Yield where such breaks stand; few are found quicker one by one."""
     if text.count(mark) * _SPARSE > len(text):
         yield from (match.start() for match in expression.finditer(text))
@@ -350,7 +350,7 @@ def _breaks(text: str, expression: re.Pattern[str], mark: str) -> Iterator[int]:
         at = text.find(mark, at + 1)
 
 
-def _pieces(text: str, at: int) -> list[tuple[int, int]]:
+def _list_pieces(text: str, at: int) -> list[tuple[int, int]]:
     """Return the key characters around a line break, line by line; inner lines have nothing else."""
     before = text[max(0, at - _LONGEST_LINE) : at]
     first = at - len(before) + len(before.rstrip(_KEY_CHARS))

@@ -183,7 +183,7 @@ _LONG_BASE64 = late(rb"([A-Za-z0-9+/_\-]{512})[A-Za-z0-9+/_\-]++")
 """The first characters of much base64: what begins behind them is chance (`in_base64`)."""
 
 
-def _shorten(run: bytes) -> bytes:
+def _shorten_run(run: bytes) -> bytes:
     return _LONG_BASE64.sub(rb"\1 ", run) if len(run) > 1024 else run
 
 
@@ -198,7 +198,7 @@ def _group_kinds() -> list[tuple[list[tuple[bytes, SecretKind]], Anywhere]]:
 def _find_kinds(text: str) -> list[SecretKind]:
     """Return the kinds of which there may be a key, the most special last."""
     data, _, runs, _ = find_key_runs(text)
-    joined = b"\n".join([_shorten(data[max(0, start - 1) : end]) for start, end in runs])
+    joined = b"\n".join([_shorten_run(data[max(0, start - 1) : end]) for start, end in runs])
     if b"\\" in joined or b"%" in joined:  # an escape's letters begin no key
         joined = _ESCAPES.sub(b" ", joined)
     found = [row for rows, has_run in _group_kinds() if has_run.holds(joined) for row in rows if row[0] in joined]
@@ -388,7 +388,7 @@ def written_forms(secret: str) -> Iterator[str]:
 def common_endings(secret: str) -> Sequence[str | None]:
     """Return characters that each form of a credential in a text needs; None for a form that has no such."""
     if not _PLAIN.fullmatch(secret):
-        return [_anchor(form) if len(form) >= FREE else None for form in written_forms(secret)]
+        return [_find_anchor(form) if len(form) >= FREE else None for form in written_forms(secret)]
     data = secret[-_ENOUGH:].encode()  # the same for the usual ones, in a tenth of the time
     if len(data) < _ENOUGH:
         coded = "".join([_encode_core(data, lead)[-_ANCHOR:] for lead in range(3)])
@@ -450,7 +450,7 @@ class KnownSecrets:
         for form in new:
             if len(self._few) < _FEW:
                 self._few = (*self._few, form)
-            elif len(form) < FREE or (anchor := _anchor(form)) is None:
+            elif len(form) < FREE or (anchor := _find_anchor(form)) is None:
                 self._short = (*self._short[-4 * 256 :], form)
             else:
                 self._anchors[anchor] = (*self._anchors.get(anchor, ()), form)
@@ -458,7 +458,7 @@ class KnownSecrets:
             self._forget(self._all.popitem(last=False)[0])
 
     def _forget(self, form: str) -> None:
-        if (anchor := _anchor(form)) is not None and form in self._anchors.get(anchor, ()):
+        if (anchor := _find_anchor(form)) is not None and form in self._anchors.get(anchor, ()):
             left = tuple(other for other in self._anchors[anchor] if other != form)
             if left:
                 self._anchors[anchor] = left
@@ -471,11 +471,11 @@ class KnownSecrets:
             self._rebuild_index()
         if self.hear_text is not None:
             self.hear_text(text)
-        found = [span for form in self._few if form in text for span in _places(form, text)]
-        found += [span for form in self._short if form in text for span in _places(form, text)]
+        found = [span for form in self._few if form in text for span in _find_places(form, text)]
+        found += [span for form in self._short if form in text for span in _find_places(form, text)]
         if self._anchors:
             for form in self._find_anchored(text):
-                found += _places(form, text)
+                found += _find_places(form, text)
         return found
 
     def _find_anchored(self, text: str) -> set[str]:
@@ -488,13 +488,13 @@ class KnownSecrets:
         return found
 
 
-def _anchor(form: str) -> str | None:
+def _find_anchor(form: str) -> str | None:
     """Return the last characters of the first long run in a form: how keys begin is what they have in common."""
     runs = find_key_runs(form).spans
     return form[runs[0][1] - _ANCHOR : runs[0][1]] if runs else None
 
 
-def _places(form: str, text: str) -> Iterator[Span]:
+def _find_places(form: str, text: str) -> Iterator[Span]:
     at = text.find(form)
     while at >= 0:
         end = at + len(form)

@@ -448,7 +448,7 @@ class Recording:
     def end(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:
         """Close the recording; `proper`: HTTP's framing ended the message. Slow: off the event loop."""
         proper = proper or self.whole
-        chunks, undone = self._cut()
+        chunks, undone = self._cut_body()
         how = ending(family, operation, stream, self.status, self.kind, chunks.body, proper)
         if how is Ending.CUT and (proper or self.left):
             how = Ending.UNTERMINATED if proper else Ending.LEFT
@@ -461,7 +461,7 @@ class Recording:
             head_offset=self._head_offset, chunked=self._chunked,
         )  # fmt: skip
 
-    def _cut(self) -> tuple[Cut, bool]:
+    def _cut_body(self) -> tuple[Cut, bool]:
         """Return what came, and whether its content-encoding is undone; what does not decode stays."""
         if self._coding:
             with suppress(ValueError):

@@ -101,7 +101,7 @@ _AT_ONCE = 64
 """Rows that one statement inserts: a quarter of the time, with the interpreter's lock, of single ones."""
 
 
-def _decisions(count: int) -> str:
+def _insert_decisions(count: int) -> str:
     row = f"(NULL{', ?' * _COLUMNS})"
     return f"INSERT INTO decisions VALUES {', '.join([row] * count)}"  # noqa: S608 - constants
 
@@ -150,7 +150,7 @@ class Journal:
         """How many more questions it keeps."""
         if conn is not None:
             self._run = int(conn.execute("INSERT INTO runs (started_at) VALUES (?)", (now(),)).lastrowid or 0)
-            self._thread = threading.Thread(target=self._work, name="llmproxy-journal", daemon=True)
+            self._thread = threading.Thread(target=self._write_until_stopped, name="llmproxy-journal", daemon=True)
             self._thread.start()
 
     @classmethod
@@ -211,7 +211,7 @@ class Journal:
         self._conn.close()
         self._conn = None
 
-    def _work(self) -> None:
+    def _write_until_stopped(self) -> None:
         """Write batch after batch, until told to stop."""
         while self._write_next():
             pass
@@ -239,7 +239,7 @@ class Journal:
                 rows = [_decision_row(self._run, each) for each in batch if isinstance(each, Call)]
                 for at in range(0, len(rows), _AT_ONCE):
                     some = rows[at : at + _AT_ONCE]
-                    self._conn.execute(_decisions(len(some)), list(chain.from_iterable(some)))
+                    self._conn.execute(_insert_decisions(len(some)), list(chain.from_iterable(some)))
                 self._conn.executemany(_MISS, [each for each in batch if isinstance(each, MissRow)])
                 asked = [each for each in batch if isinstance(each, AnsweredQuestion)]
                 self._conn.executemany(_ASKED, [_asked_row(self._run, each) for each in asked])
@@ -324,10 +324,10 @@ def _read_miss(at: Any, text: Any, data: Any) -> Missed:  # noqa: ANN401 - what 
     tree = json.loads(data)
     if not isinstance(tree, dict):
         raise TypeError(f"a miss is {type(tree).__name__}")
-    return Missed(_moment(at), from_sql(text), tree)
+    return Missed(_check_time(at), from_sql(text), tree)
 
 
-def _moment(at: Any) -> float:  # noqa: ANN401 - as above
+def _check_time(at: Any) -> float:  # noqa: ANN401 - as above
     """Return a Unix time of this era. Raises TypeError, ValueError."""
     if not 0 <= float(at) < _LATEST:
         raise ValueError(f"{at!r:.60} is no time")
@@ -369,7 +369,7 @@ def read_injected(path: Path, limit: int) -> list[FaultedCall]:
 
 def _meets_fault(at: Any, status: Any, *texts: Any) -> FaultedCall:  # noqa: ANN401 - what a file holds
     session, provider, operation, model, note = (from_sql(text or "") for text in texts)
-    return FaultedCall(_moment(at), session, provider, operation, model, note, index(status))
+    return FaultedCall(_check_time(at), session, provider, operation, model, note, index(status))
 
 
 def read_served(path: Path) -> frozenset[int] | None:
@@ -386,10 +386,10 @@ def read_asked(path: Path) -> list[tuple[int, Request, bool]]:
     last = "(SELECT max(id) FROM runs)"
     what = "SELECT interaction, method, target, headers, body FROM asked"
     sql = f"{what} WHERE run = {last} ORDER BY id"
-    return list(_make_rows(query_state(path, sql, ()), _question))
+    return list(_make_rows(query_state(path, sql, ()), _read_question))
 
 
-def _question(*row: Any) -> tuple[int, Request, bool]:  # noqa: ANN401 - what a file holds
+def _read_question(*row: Any) -> tuple[int, Request, bool]:  # noqa: ANN401 - what a file holds
     id_, method, target, headers, body = row
     fields = tuple((name + "", value + "") for name, value in json.loads(headers))
     content = b"" if body is None else zlib.decompress(body)

@@ -437,7 +437,7 @@ class Sessions:
         """Return the session that a request under `name` belongs to, opened now if need be."""
         name = canonical(name)
         name = self.bindings.get(name, name)
-        return self.walks.get(name) or self._begin(name, self.defaults, {})
+        return self.walks.get(name) or self._begin_session(name, self.defaults, {})
 
     def find_open(self, name: str) -> Session | None:
         """Return the session that a request under `name` would belong to, if it is open. Raises RefusedError."""
@@ -478,11 +478,11 @@ class Sessions:
                 raise RefusedError(f"llmproxy: a session that names its cassette is for replay, not for {mode}.")
         self.features.check(mode, asked)
         if known is not None:
-            self._leave(known)
+            self._end_walk(known)
         ours = self.defaults
         speed, exhausted = ours.speed if speed is None else speed, exhausted or ours.exhausted
         settings = SessionSettings(mode, speed, exhausted, opened=True, upstreams=dict(upstreams or {}))
-        return self._begin(name, settings, asked, cassette)
+        return self._begin_session(name, settings, asked, cassette)
 
     def refuse_network(self, which: str) -> None:
         """Refuse a session with a network that this proxy was not allowed. Raises LiveForbidden."""
@@ -503,7 +503,7 @@ class Sessions:
         if session.policy.plays is not Plays.NOTHING:
             self.features.on_first(session, store)
 
-    def _begin(
+    def _begin_session(
         self, name: str, settings: SessionSettings, asked: Mapping[str, Any], cassette: str | None = None
     ) -> Session:
         place = split_name(name) if cassette is None else split_name(cassette)
@@ -558,17 +558,17 @@ class Sessions:
         """
         session = self.get_session(name)
         session.sealed, session.is_over = complete, not interrupted
-        self._leave(session)
+        self._end_walk(session)
         self.bindings = {source: target for source, target in self.bindings.items() if target != session.name}
         self.speakers = {source: party for source, party in self.speakers.items() if source in self.bindings}
         return session
 
-    def _leave(self, session: Session) -> None:
+    def _end_walk(self, session: Session) -> None:
         self.end(session)
         del self.walks[session.name]
-        self._keep(session)
+        self._keep_served(session)
 
-    def _keep(self, session: Session) -> None:
+    def _keep_served(self, session: Session) -> None:
         place = (session.cassette, session.sample)
         self._served[place] = array("q", {*self._served.get(place, ()), *session.served})
 
@@ -589,7 +589,7 @@ class Sessions:
         """Handle a stored recording of `session`, maybe after its end, which settles completeness. Blocks."""
         if self.walks.get(session.name) is session:
             return
-        self._keep(session)
+        self._keep_served(session)
         try:
             if (store := self.store(session.settings.mode)) is not None:
                 store.end(*session.leased or session.kept_in, _LATE, clean=session.sealed)

@@ -217,7 +217,7 @@ class _Walk:
                 yield member(path, name), value, ABSENT
 
     def items(self, path: str, old: list[object], new: list[object], depth: int) -> Iterator[Raw]:
-        for i, j in _pairs(old, new):
+        for i, j in _pair_items(old, new):
             if j is None and i is not None:
                 yield f"{path}[{i}]", old[i], ABSENT
             elif i is None and j is not None:
@@ -253,7 +253,7 @@ def _are_equal(old: object, new: object) -> bool:
 # -- alignment of lists
 
 
-def _pairs(old: list[object], new: list[object]) -> Iterator[tuple[int | None, int | None]]:
+def _pair_items(old: list[object], new: list[object]) -> Iterator[tuple[int | None, int | None]]:
     """Yield which item of `old` stands for which of `new`; None: dropped, or put in."""
     if max(len(old), len(new)) > _ALIGN:
         yield from _side_by_side(0, len(old), 0, len(new))
@@ -263,7 +263,7 @@ def _pairs(old: list[object], new: list[object]) -> Iterator[tuple[int | None, i
         if tag == "equal":
             continue
         if tag == "replace" and i2 - i1 != j2 - j1 and max(i2 - i1, j2 - j1) <= _PAIR:
-            for i, j in _alignment(old[i1:i2], new[j1:j2]):
+            for i, j in _align_items(old[i1:i2], new[j1:j2]):
                 yield (None if i is None else i1 + i), (None if j is None else j1 + j)
         else:
             yield from _side_by_side(i1, i2, j1, j2)
@@ -276,7 +276,7 @@ def _side_by_side(i1: int, i2: int, j1: int, j2: int) -> Iterator[tuple[int | No
     yield from ((i, None) for i in range(i1 + both, i2))
 
 
-def _alignment(old: list[object], new: list[object]) -> list[tuple[int | None, int | None]]:
+def _align_items(old: list[object], new: list[object]) -> list[tuple[int | None, int | None]]:
     """Pair the items that are most alike (edit distance; an item left alone costs 1, a pair 0..2)."""
     rows, columns = len(old), len(new)
     cost = [[float(i + j) for j in range(columns + 1)] for i in range(rows + 1)]

@@ -126,21 +126,21 @@ def format_messages(body: bytes, target: str, descriptors: Descriptors | None, *
 
 def find_texts(data: bytes) -> list[tuple[str, str]]:
     """Return (numbers of the fields, text) of what can be printed in a message; of what is none, the whole."""
-    found = _read(data, 0)
+    found = _read_fields(data, 0)
     if found is None:
-        return [("", text)] if (text := _text(data)) else []
+        return [("", text)] if (text := _decode_text(data)) else []
     return [(".".join(map(str, place)), text) for place, text in found]
 
 
-def _read(data: bytes, depth: int) -> list[tuple[tuple[int, ...], str]] | None:
+def _read_fields(data: bytes, depth: int) -> list[tuple[tuple[int, ...], str]] | None:
     """Return the texts of a message; None if it is none."""
     found, at = list[tuple[tuple[int, ...], str]](), 0
     while at < len(data):
-        tag, at = _varint(data, at)
+        tag, at = _read_varint(data, at)
         number, kind = tag >> 3, tag & 7
         if not number or at > len(data) or kind not in (0, 1, 2, 5):
             return None
-        length, at = (_SIZES[kind], at) if kind in _SIZES else _varint(data, at)
+        length, at = (_SIZES[kind], at) if kind in _SIZES else _read_varint(data, at)
         if kind == 0:
             continue
         inner = data[at : at + length]
@@ -148,8 +148,8 @@ def _read(data: bytes, depth: int) -> list[tuple[tuple[int, ...], str]] | None:
         if at > len(data):
             return None
         if kind == 2:
-            text = _text(inner)
-            below = _read(inner, depth + 1) if depth < _NESTED and (not text or text[0] < " ") else None
+            text = _decode_text(inner)
+            below = _read_fields(inner, depth + 1) if depth < _NESTED and (not text or text[0] < " ") else None
             if below:
                 found += [((number, *place), each) for place, each in below]
             elif text:
@@ -157,7 +157,7 @@ def _read(data: bytes, depth: int) -> list[tuple[tuple[int, ...], str]] | None:
     return found if at == len(data) else None
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Return the number at a place, and where it ends: behind the end of what is cut."""
     value = 0
     for shift in range(0, 70, 7):
@@ -170,7 +170,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return 0, len(data) + 1
 
 
-def _text(data: bytes) -> str:
+def _decode_text(data: bytes) -> str:
     """Return bytes as a text; empty if they cannot be printed."""
     try:
         text = data.decode("utf-8")

@@ -31,7 +31,7 @@ class NotLossless(ValueError):
     """This text is not JSON that can be canonicalised without loss."""
 
 
-def _number(text: str) -> int | float:
+def _parse_number(text: str) -> int | float:
     """Return a number with point or exponent: int if it is integral, float if a double carries it exactly."""
     value = float(text)
     if len(text) <= _SAFE_DIGITS and "e" not in text and "E" not in text:
@@ -48,7 +48,7 @@ def _number(text: str) -> int | float:
     return value
 
 
-def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _check_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
         message = "duplicate member"
@@ -56,12 +56,14 @@ def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return members
 
 
-def _constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     message = f"{name} is not JSON"
     raise NotLossless(message)
 
 
-_decoder = json.JSONDecoder(object_pairs_hook=_members, parse_float=_number, parse_constant=_constant)
+_decoder = json.JSONDecoder(
+    object_pairs_hook=_check_members, parse_float=_parse_number, parse_constant=_refuse_constant
+)
 _encoder = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False
 )

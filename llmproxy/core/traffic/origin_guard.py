@@ -79,12 +79,12 @@ class Guard:
         """Check that a request may be served. Raises ForeignHost, ForeignPage: nobody allowed that page."""
         if seen.target is None and not self.any_host:
             self.check_host(seen.headers)
-        origins = _values(seen.headers, "origin")
+        origins = _list_values(seen.headers, "origin")
         for origin in origins:
             if not self._is_allowed(origin) and not self._is_own(origin, seen):
-                raise _page(origin)
+                raise _refuse_page(origin)
         if not origins and self._is_cross_site(seen.headers):
-            raise _page("")
+            raise _refuse_page("")
 
     def admits(self, seen: SeenHead) -> bool:
         try:
@@ -95,11 +95,11 @@ class Guard:
 
     def check_host(self, headers: Headers) -> None:
         """See that a request names us. Raises ForeignHost."""
-        said = _values(headers, "host")
+        said = _list_values(headers, "host")
         for host in said:
             name, _ = split_host(host)
             if name is None or not self.is_ours(name):
-                raise _host(name)
+                raise _refuse_host(name)
 
     def is_ours(self, name: str) -> bool:
         """Return whether a host's name, in lower case, is one of ours."""
@@ -107,7 +107,7 @@ class Guard:
 
     def allowed_origin(self, headers: Headers) -> str | None:
         """Return the Origin of a page that ``--allow-origin`` permits, to be repeated to it; None for other clients."""
-        origins = _values(headers, "origin")
+        origins = _list_values(headers, "origin")
         return origins[0] if len(origins) == 1 and self._is_allowed(origins[0]) else None
 
     def grants(self, headers: Headers) -> Headers:
@@ -121,11 +121,11 @@ class Guard:
         wanted = header(headers, "access-control-request-method")
         if method.upper() != "OPTIONS" or wanted is None or not (grants := self.grants(headers)):
             return None
-        fields = _tokens(header(headers, "access-control-request-headers") or "")
+        fields = _check_tokens(header(headers, "access-control-request-headers") or "")
         private = header(headers, "access-control-request-private-network") is not None
         return (
             *grants,
-            ("access-control-allow-methods", _tokens(wanted) or "POST"),
+            ("access-control-allow-methods", _check_tokens(wanted) or "POST"),
             *((("access-control-allow-headers", fields),) if fields else ()),
             *((("access-control-allow-private-network", "true"),) if private else ()),
             ("access-control-max-age", str(PREFLIGHT_SECONDS)),
@@ -133,12 +133,12 @@ class Guard:
 
     def is_own_page(self, headers: Headers, scheme: str) -> bool:
         """Return whether a browser says that a page of this port asks: our name, same origin, no other."""
-        sites, seen = _values(headers, "sec-fetch-site"), SeenHead(headers, scheme)
+        sites, seen = _list_values(headers, "sec-fetch-site"), SeenHead(headers, scheme)
         try:
             self.check_host(headers)
         except ForeignHost:
             return False
-        own = all(self._is_own(origin, seen) for origin in _values(headers, "origin"))
+        own = all(self._is_own(origin, seen) for origin in _list_values(headers, "origin"))
         return own and bool(sites) and all(site.lower() == "same-origin" for site in sites)
 
     def _is_allowed(self, origin: str) -> bool:
@@ -147,17 +147,17 @@ class Guard:
     def _is_own(self, origin: str, seen: SeenHead) -> bool:
         """Return whether an Origin is the place that the request is for: a page that we, or that site, served."""
         if seen.target is not None:
-            return _place(origin) == seen.target
+            return _read_origin(origin) == seen.target
         name, port = split_host(header(seen.headers, "host") or "")
         if not name or not self.is_ours(name):
             return False
-        return _place(origin) == (seen.scheme, name, port or DEFAULT_PORTS[seen.scheme])
+        return _read_origin(origin) == (seen.scheme, name, port or DEFAULT_PORTS[seen.scheme])
 
     def _is_cross_site(self, headers: Headers) -> bool:
         """Return whether a browser says that a page elsewhere asks in a way without an Origin: a link, a picture."""
         if "*" in self.allow_origin:
             return False
-        return any(site.lower() not in OWN_SITE for site in _values(headers, "sec-fetch-site"))
+        return any(site.lower() not in OWN_SITE for site in _list_values(headers, "sec-fetch-site"))
 
 
 def shows(headers: Headers) -> bool:
@@ -190,7 +190,7 @@ def split_host(host: str) -> tuple[str | None, int | None]:
     return found["name"].lower().strip("[]"), int(found["port"]) if found["port"] else None
 
 
-def _place(origin: str) -> tuple[str, str, int] | None:
+def _read_origin(origin: str) -> tuple[str, str, int] | None:
     """Return (scheme, host, port) of an Origin, comparable with a request's target; None if it has none."""
     scheme, mark, rest = origin.lower().partition("://")
     name, port = split_host(rest) if mark else (None, None)
@@ -199,11 +199,11 @@ def _place(origin: str) -> tuple[str, str, int] | None:
     return scheme, name, DEFAULT_PORTS[scheme] if port is None else port
 
 
-def _values(headers: Headers, name: str) -> Sequence[str]:
+def _list_values(headers: Headers, name: str) -> Sequence[str]:
     return [value for field, value in headers if field.lower() == name]
 
 
-def _tokens(text: str) -> str:
+def _check_tokens(text: str) -> str:
     return text if _TOKENS.fullmatch(text) else ""
 
 
@@ -212,14 +212,14 @@ def _pattern(allowed: str) -> re.Pattern[str]:
     return re.compile(".*".join(map(re.escape, allowed.split("*"))))
 
 
-def _host(name: str | None) -> ForeignHost:
+def _refuse_host(name: str | None) -> ForeignHost:
     shown = name if name and re.fullmatch(r"[a-z0-9._-]{1,253}", name) else None
     named = f"does not answer to the name {shown}" if shown else "cannot read the name in the request's Host"
     hint = f"If that name is this proxy's, start it with --answer-to {shown or 'NAME'} as well."
     return ForeignHost(f"llmproxy: this proxy {named} (a web page could have chosen it); nothing was sent.", hint=hint)
 
 
-def _page(origin: str) -> ForeignPage:
+def _refuse_page(origin: str) -> ForeignPage:
     known = origin if origin == "null" or _ORIGIN.fullmatch(origin) else ""
     who = f"a web page of {known}" if known else "a web page"
     hint = f"If the page is yours, start the proxy with --allow-origin '{known or 'ORIGIN'}' as well."

@@ -92,7 +92,7 @@ def plan(
     close = cut or not client.keep_alive or (client.http10 and response.chunked)
     response = replace(response, headers=_led_back(response.headers, prefix))
     said_close = close and not (cut and client.keep_alive and not client.http10)
-    head = _head(
+    head = _write_head(
         response, client, speed=speed, now=now, said=said, extra=extra, chunked=chunked,
         length=None if bodiless else len(response.body) + cut, close=said_close,
     )  # fmt: skip
@@ -102,17 +102,19 @@ def plan(
     end = _last_chunk(response.headers) if chunked and not cut else b""
     if not pace:
         body = (
-            [part for _, frame in _frames(response, chunked=chunked) for part in frame] if chunked else [response.body]
+            [part for _, frame in _list_frames(response, chunked=chunked) for part in frame]
+            if chunked
+            else [response.body]
         )
         return SendingPlan(((0, b"".join([head, *body, end])),), close)
-    frames = chain(_frames(response, chunked=chunked), [(0, (end,))])  # the end goes out with what is last
+    frames = chain(_list_frames(response, chunked=chunked), [(0, (end,))])  # the end goes out with what is last
     return SendingPlan(tuple(_merge_frames(_scale_offset(response.head_offset, pace), head, frames, pace)), close)
 
 
 def _last_chunk(headers: Headers) -> bytes:
     """Write what ends an answer in chunks, with its trailers."""
     trailers = [(name[len(TRAILER) :], value) for name, value in headers if name.startswith(TRAILER)]
-    return f"0\r\n{_lines(trailers)}\r\n".encode("latin-1", "replace")
+    return f"0\r\n{_write_lines(trailers)}\r\n".encode("latin-1", "replace")
 
 
 class OpenPlan(NamedTuple):
@@ -132,7 +134,9 @@ def plan_open(
     chunked = not client.http10
     close = client.http10 or not client.keep_alive
     response = replace(response, chunked=True)
-    head = _head(response, client, speed=0, now=now, said=said, extra=extra, chunked=chunked, length=None, close=close)
+    head = _write_head(
+        response, client, speed=0, now=now, said=said, extra=extra, chunked=chunked, length=None, close=close
+    )
     return OpenPlan(head, chunked, close)
 
 
@@ -197,7 +201,7 @@ Frame = tuple[bytes | memoryview, ...]
 """A piece of a body as it goes out; its bytes are not copied."""
 
 
-def _frames(response: Response, *, chunked: bool) -> Iterator[tuple[int, Frame]]:
+def _list_frames(response: Response, *, chunked: bool) -> Iterator[tuple[int, Frame]]:
     """Yield (microseconds, frame) of what there is to send."""
     if not isinstance(response.chunks, Cut):
         parts: Iterable[tuple[int, bytes | memoryview]] = ((chunk.offset, chunk.data) for chunk in response.chunks)
@@ -220,7 +224,7 @@ def _merge_frames(due: int, head: bytes, frames: Iterable[tuple[int, Frame]], sp
     return [*made, (due, b"".join(data))]
 
 
-def _head(
+def _write_head(
     response: Response,
     client: ClientHttp,
     *,
@@ -262,14 +266,14 @@ def _led_back(headers: Headers, prefix: str) -> Headers:
 
 def head_bytes(status: int, reason: str, headers: Headers) -> bytes:
     """Write a response head. Line breaks in recorded values cannot start a field of their own."""
-    return f"HTTP/1.1 {status} {_line(reason)}\r\n{_lines(headers)}\r\n".encode("latin-1", "replace")
+    return f"HTTP/1.1 {status} {_escape_line(reason)}\r\n{_write_lines(headers)}\r\n".encode("latin-1", "replace")
 
 
-def _lines(fields: Iterable[tuple[str, str]]) -> str:
-    return "".join(f"{_line(name)}: {_line(value)}\r\n" for name, value in fields)
+def _write_lines(fields: Iterable[tuple[str, str]]) -> str:
+    return "".join(f"{_escape_line(name)}: {_escape_line(value)}\r\n" for name, value in fields)
 
 
-def _line(text: str) -> str:
+def _escape_line(text: str) -> str:
     return text.replace("\r", " ").replace("\n", " ").replace("\0", " ")
 
 
@@ -317,12 +321,12 @@ def to_stored(location: str, *, sent_to: str, target: str, at_provider: str, is_
     """
     try:
         leads = urlsplit(urljoin(sent_to + target, location))
-        own = _place(leads) == _place(urlsplit(sent_to)) or is_public(leads.hostname or "")
+        own = _url_place(leads) == _url_place(urlsplit(sent_to)) or is_public(leads.hostname or "")
     except ValueError:
         return "about:blank"
     if not own:
         return f"{leads.scheme}://{leads.netloc.rpartition('@')[2]}{leads.path}"
-    base = prefix_of(target, at_provider) if _place(leads) == _place(urlsplit(sent_to)) else ""
+    base = prefix_of(target, at_provider) if _url_place(leads) == _url_place(urlsplit(sent_to)) else ""
     path = (leads.path.removeprefix(base) if leads.path.startswith(f"{base}/") else leads.path) or "/"
     path = "/" + path.lstrip("/\\")  # `//host/x` would be another host's
     return path + (f"?{leads.query}" if leads.query else "") + (f"#{leads.fragment}" if leads.fragment else "")
@@ -339,5 +343,5 @@ def leads_to(headers: Headers) -> str | None:
     return None if kept is None or kept.startswith("/") else urlsplit(kept).hostname or "an address that cannot be read"
 
 
-def _place(url: SplitResult) -> tuple[str, str, int | None]:
+def _url_place(url: SplitResult) -> tuple[str, str, int | None]:
     return url.scheme, url.hostname or "", url.port or DEFAULT_PORTS.get(url.scheme)

@@ -75,15 +75,15 @@ class Forwarding:
 
     def forward(self, raw: bytes | bytearray) -> Commands:
         """Release the exchange and hand on a whole request."""
-        yield from self._release(raw, uploading=False)
+        yield from self._release_request(raw, uploading=False)
 
     def stream(self, raw: bytes | bytearray, *, overflow: bool = False) -> Commands:
         """Release the exchange and hand on its request as it comes. `overflow`: it cannot be matched."""
         self._overflow = overflow
-        yield from self._release(raw, uploading=True)
+        yield from self._release_request(raw, uploading=True)
         yield from self.upload()
 
-    def _release(self, raw: bytes | bytearray, *, uploading: bool) -> Commands:
+    def _release_request(self, raw: bytes | bytearray, *, uploading: bool) -> Commands:
         here, exchange = self._here, self._here.incoming.exchange
         if exchange is None:
             raise AssertionError("nothing to release")
@@ -203,7 +203,7 @@ class Forwarding:
         """When the forwarded request is over, stand before the next one."""
         here = self._here
         if self.switched:
-            yield from self._tunnel()
+            yield from self._pass_socket()
             return
         if not (self._here.is_forwarding and not self.uploading and self._forwarder and not self._forwarder.streams):
             return
@@ -222,7 +222,7 @@ class Forwarding:
             return
         yield from self._layer.stand_anew()
 
-    def _tunnel(self) -> Commands:
+    def _pass_socket(self) -> Commands:
         """Pass on what the client sent while the WebSocket opened; its end is heard once it is stored."""
         here = self._here
         recording = here.incoming.exchange.recording if here.incoming.exchange else None

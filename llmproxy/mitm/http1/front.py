@@ -151,7 +151,7 @@ class Front(asyncio.StreamReaderProtocol):
             data = b"".join(self._held)
         self._held = [data]
         try:
-            self._answer(data)
+            self._answer_held(data)
         except LLMProxyError:  # the layer meets it too, and says it in its way
             self._hand_over(b"".join(self._held))
         except Exception:
@@ -192,7 +192,7 @@ class Front(asyncio.StreamReaderProtocol):
 
     # --- requests --------------------------------------------------------------------------------------------------
 
-    def _answer(self, data: bytes) -> None:
+    def _answer_held(self, data: bytes) -> None:
         """Answer request after request of what is held; what has begun and is not complete stays held."""
         while data:
             self._wanted = 0
@@ -205,12 +205,16 @@ class Front(asyncio.StreamReaderProtocol):
                 self._hand_over(data)
                 return
             end, length = last.end, last.length
-            if self._incoming is None and len(data) >= end + length and self._hit(last, data[end : end + length]):
+            if (
+                self._incoming is None
+                and len(data) >= end + length
+                and self._send_fast_hit(last, data[end : end + length])
+            ):
                 data = self._take_rest(data, end + length)
                 continue
             if last.credential != last.plain.credential:
                 self._last = last = self._heads.parse_head(last)
-            if self._incoming is None and not self._arrive(last.plain):
+            if self._incoming is None and not self._begin_request(last.plain):
                 self._hand_over(data)
                 return
             if len(data) < end + length:
@@ -218,7 +222,7 @@ class Front(asyncio.StreamReaderProtocol):
                 if length > MAX_HELD:
                     self._hand_over(data)
                 return
-            if not self._replay(data[end : end + length]):
+            if not self._send_replay(data[end : end + length]):
                 self._hand_over(data)
                 return
             data = self._take_rest(data, end + length)
@@ -229,7 +233,7 @@ class Front(asyncio.StreamReaderProtocol):
         self._held = [rest] if rest else []
         return rest
 
-    def _hit(self, last: KnownHeads, body: bytes) -> bool:
+    def _send_fast_hit(self, last: KnownHeads, body: bytes) -> bool:
         """Send the recorded answer by the fast path. False, and nothing counted, if the long way must answer."""
         plain, engine = last.plain, self._shell.engine
         if plain.place is None:
@@ -244,7 +248,7 @@ class Front(asyncio.StreamReaderProtocol):
             self._out.close()
         return True
 
-    def _arrive(self, plain: PlainHead) -> bool:
+    def _begin_request(self, plain: PlainHead) -> bool:
         """Begin a request whose head is here; False if its body is not to be waited for here."""
         engine, head = self._shell.engine, plain.head
         incoming = self.incoming(self._shell)
@@ -260,7 +264,7 @@ class Front(asyncio.StreamReaderProtocol):
         session = exchange.session
         return exchange.decision is None and not session.settings.speed and not session.sees_whole
 
-    def _replay(self, body: bytes) -> bool:
+    def _send_replay(self, body: bytes) -> bool:
         """Send the recorded answer; False if there is none, or it is not for here."""
         incoming = self._incoming
         if incoming is None:

@@ -164,7 +164,7 @@ def test_price_file() -> None:
 
 def test_import_reads_no_prices() -> None:
     """Importing the module is cheap: the price file is read when the first cost is asked for."""
-    code = "from llmproxy.core.dialects import usage; usage._table.cache_info().currsize and exit(1)"
+    code = "from llmproxy.core.dialects import usage; usage._load_prices.cache_info().currsize and exit(1)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -210,7 +210,7 @@ def test_recording_goes_through_the_layer_once(tape: Path, tmp_path: Path, mode:
     assert len(recorded(store)) >= 4
 
 
-@pytest.mark.parametrize("method", ["_answer", "_arrive", "_replay", "_come_back"])
+@pytest.mark.parametrize("method", ["_answer_held", "_begin_request", "_send_replay", "_come_back"])
 def test_whatever_raises_in_front_the_layer_serves(tape: Path, method: str) -> None:
     """A fault here costs speed, not an answer: hits and misses are what they would be, and nothing hangs."""
 
