@@ -123,20 +123,18 @@ class _ExpectingWriter:
         self._numbers = False
 
     def message(self, message: object, place: LeafPlace) -> Expected:
-        tree = self._expect_node(message, place)
+        tree = self._make_node(message, place)
         written = dump(tree) if self._numbers else b""
         return Expected(message, tree, written, "\0".join(self._texts), chosen=self._chosen)
 
-    def _expect_node(self, node: object, place: LeafPlace) -> object:
+    def _make_node(self, node: object, place: LeafPlace) -> object:
         if isinstance(node, dict):
             place = self._reader.enter(node, place)
             if place.json and not are_plain(node):
                 raise _Unsure
-            return {
-                name: self._expect_node(node[name], self._reader.member(node, name, place)) for name in sorted(node)
-            }
+            return {name: self._make_node(node[name], self._reader.member(node, name, place)) for name in sorted(node)}
         if isinstance(node, list):
-            return [self._expect_node(each, place.at(n)) for n, each in enumerate(node)]
+            return [self._make_node(each, place.at(n)) for n, each in enumerate(node)]
         if isinstance(node, str):
             return self._expect_text(node, place)
         self._numbers |= node is not None

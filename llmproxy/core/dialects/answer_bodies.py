@@ -105,12 +105,10 @@ def _read_frame(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> 
             return write_frame(raw, write_json({**value, "bytes": written}, like=payload))
 
         return BodyPart(start, end, inner, chunk)
-    return BodyPart(
-        start, end, {kind: value}, lambda new: write_frame(raw, write_json(_first_member(new), like=payload))
-    )
+    return BodyPart(start, end, {kind: value}, lambda new: write_frame(raw, write_json(_drop_kind(new), like=payload)))
 
 
-def _first_member(value: object) -> object:
+def _drop_kind(value: object) -> object:
     return next(iter(value.values())) if isinstance(value, dict) else value
 
 

@@ -66,7 +66,7 @@ _CONVERSATIONS = ("chat_history", "messages", "contents", "input")
 _PROMPTS = ("message", "prompt", "inputText", "inputs", "query", "texts", "content", "instances")
 
 
-def _wrap_user_text(text: str) -> Iterable[Message]:
+def _wrap_text(text: str) -> Iterable[Message]:
     return (Message("user", text),)
 
 
@@ -80,14 +80,12 @@ def _list_parts(tree: dict[str, Any]) -> list[_Part]:
     for name in _CONVERSATIONS:
         value = tree.get(name)
         if isinstance(value, str):
-            found.append((_wrap_user_text, value))
+            found.append((_wrap_text, value))
         elif isinstance(value, dict):  # a single content; Replicate's input is an object
             found.append((_list_system_messages, value))
-            found.append(
-                (entry_messages, value) if "prompt" not in value else (_wrap_user_text, words(value["prompt"]))
-            )
+            found.append((entry_messages, value) if "prompt" not in value else (_wrap_text, words(value["prompt"])))
         elif name == "input" and all(isinstance(part, str) for part in as_list(value)):
-            found.extend((_wrap_user_text, part) for part in as_list(value))
+            found.extend((_wrap_text, part) for part in as_list(value))
         else:
             found.extend((entry_messages, part) for part in as_list(value))
     for name in _PROMPTS:

@@ -109,7 +109,7 @@ class FaultInterceptor(Interceptor[Exchange]):
         else:
             call.decision, call.answer.made = Decision.FAULT, injected.broken.response
         check_upstream(call)
-        self._keep_struck_answer(call)
+        self._keep_injected_answer(call)
         return found
 
     def _build_target(
@@ -164,7 +164,7 @@ class FaultInterceptor(Interceptor[Exchange]):
         finally:
             call.answer.made, call.answer.told, call.state = kept, told, state
 
-    def _keep_struck_answer(self, call: Exchange) -> None:
+    def _keep_injected_answer(self, call: Exchange) -> None:
         """Let the session tell what the client of a struck call got; nothing of it is stored."""
         injected, response = call.state.get(InjectedFault), call.answer.made
         if self.faulting is not None and injected is not None and response is not None:
@@ -180,7 +180,7 @@ class FaultInterceptor(Interceptor[Exchange]):
         if broken is not None:
             call.state.put(injected._replace(broken=broken))
             call.answer.made = broken.response
-            self._keep_struck_answer(call)
+            self._keep_injected_answer(call)
             return
         call.state.drop(InjectedFault)
         cut = response.ending in (Ending.CUT, Ending.LEFT)

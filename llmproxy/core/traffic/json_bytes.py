@@ -48,7 +48,7 @@ def _parse_number(text: str) -> int | float:
     return value
 
 
-def _check_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _read_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
         message = "duplicate member"
@@ -61,9 +61,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise NotLossless(message)
 
 
-_decoder = json.JSONDecoder(
-    object_pairs_hook=_check_members, parse_float=_parse_number, parse_constant=_refuse_constant
-)
+_decoder = json.JSONDecoder(object_pairs_hook=_read_members, parse_float=_parse_number, parse_constant=_refuse_constant)
 _encoder = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False
 )
