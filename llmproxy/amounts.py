@@ -7,7 +7,7 @@ and every table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 
@@ -29,6 +29,13 @@ def name_some(names: Iterable[str], between: str = ", ") -> str:
     all_ = [*names]
     more = f" and {len(all_) - SHOWN} more" if len(all_) > SHOWN else ""
     return f"{between.join(all_[:SHOWN])}{more}"
+
+
+def align_rows(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Return rows as lines with their cells below each other, without columns that are empty; `right`: at the right."""
+    columns = [(">" if n in right else "<", max(map(len, cells))) for n, cells in enumerate(zip(*rows, strict=True))]
+    cells = [[f"{cell:{side}{size}}" for cell, (side, size) in zip(row, columns, strict=True) if size] for row in rows]
+    return ["  ".join(row).rstrip() for row in cells]
 
 
 def in_and_out(read: int | None, written: int | None) -> str:

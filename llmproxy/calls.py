@@ -300,12 +300,10 @@ class Totals:
 
     @property
     def tokens_in(self) -> int:
-        """Prompt tokens of all calls."""
         return sum(use.input for use in self.parties.values())
 
     @property
     def tokens_out(self) -> int:
-        """Generated tokens of all calls."""
         return sum(use.output for use in self.parties.values())
 
     @property

@@ -23,20 +23,20 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def suggest(word: str, known: Iterable[str], *, listing: bool = True) -> str:
     """Return ``did you mean `x`?``, else what is known, as a hint; or "", also where that is not to be listed."""
     names = list(known)
-    folded = {_fold(name): name for name in names}
-    near = nearest(_fold(word), folded, 0.7)
+    folded = {_fold_word(name): name for name in names}
+    near = nearest(_fold_word(word), folded, 0.7)
     if near is not None:
-        return f"did you mean `{folded[near]}`?{_lookalikes(word) if folded[near].isascii() else ''}"
+        return f"did you mean `{folded[near]}`?{_name_lookalikes(word) if folded[near].isascii() else ''}"
     if not names or not listing:
         return ""
     return "known here: " + ", ".join(sorted(set(names))[:30])
 
 
-def _fold(word: str) -> str:
+def _fold_word(word: str) -> str:
     return word.casefold().replace("_", "").replace("-", "")
 
 
-def _lookalikes(word: str) -> str:
+def _name_lookalikes(word: str) -> str:
     """Name the characters that nobody types on purpose; they look like others, or like nothing."""
     odd = [
         f"{unicodedata.name(each, '').lower() or 'a character'} (U+{ord(each):04X})"

@@ -86,19 +86,19 @@ def read_normalize(value: object) -> Normalize:
     table = value if isinstance(value, Normalize) else values.read_table(value)
     if isinstance(table, Normalize):
         return table
-    given = _members(table, Normalize, "")
+    given = _check_members(table, Normalize, "")
     scrubs = enumerate(_check_list(given.get("scrub", ()), "scrub"))
     return Normalize(
-        ignore=_texts(given.get("ignore", ()), "ignore"),
+        ignore=_check_texts(given.get("ignore", ()), "ignore"),
         scrub=tuple(_read_scrub(each, f"scrub.{number}") for number, each in scrubs),
-        packs=_texts(given.get("packs", ()), "packs"),
+        packs=_check_texts(given.get("packs", ()), "packs"),
     )
 
 
 def _read_scrub(value: object, where: str) -> Scrub:
     if isinstance(value, Scrub):
         return value
-    given = _members(value, Scrub, f"{where}.")
+    given = _check_members(value, Scrub, f"{where}.")
     if "pattern" not in given:
         raise ValueError(f"{where}: a pattern is missing (got {value!r})")
     texts = {name: _text(each, f"{where}.{name}") for name, each in given.items()}
@@ -109,7 +109,7 @@ def _read_scrub(value: object, where: str) -> Scrub:
     return Scrub(**texts)
 
 
-def _members(value: object, kind: type[Normalize | Scrub], where: str) -> Mapping[str, object]:
+def _check_members(value: object, kind: type[Normalize | Scrub], where: str) -> Mapping[str, object]:
     """Return a table whose names are all known."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{where.rstrip('.')}{': ' if where else ''}{value!r} is not a table")
@@ -126,7 +126,7 @@ def _check_list(value: object, where: str) -> tuple[object, ...]:
     return tuple(value)
 
 
-def _texts(value: object, where: str) -> tuple[str, ...]:
+def _check_texts(value: object, where: str) -> tuple[str, ...]:
     return tuple(_text(each, f"{where}.{number}") for number, each in enumerate(_check_list(value, where)))
 
 
@@ -563,7 +563,7 @@ def shared_path(path: Path) -> str:
     return path.name if Path(said).is_absolute() else said
 
 
-def _pairs(value: Mapping[str, str]) -> list[str]:
+def _spell_pairs(value: Mapping[str, str]) -> list[str]:
     """Return the parts of a table as they are typed."""
     return [said if name == values.ANY_PROVIDER else f"{name}={said}" for name, said in value.items()]
 
@@ -613,7 +613,7 @@ class Loaded:
                     if how.was_typed(environment=environment)
                 ]
             elif source.was_typed(environment=environment):
-                each = _pairs(value) if isinstance(value, Mapping) else value if option.repeat else [value]
+                each = _spell_pairs(value) if isinstance(value, Mapping) else value if option.repeat else [value]
                 given += [(option.name, one if isinstance(one, bool) else _spell_value(one)) for one in each]
         return tuple(given)
 
@@ -763,7 +763,7 @@ def write_value(value: object) -> str:
     if isinstance(value, Normalize):
         return json.dumps(_spell_rules(value)) if value != Normalize() else ""
     if isinstance(value, Mapping):
-        return " ".join(_pairs(value))
+        return " ".join(_spell_pairs(value))
     if isinstance(value, tuple):
         return " ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

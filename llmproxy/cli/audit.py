@@ -46,13 +46,13 @@ def audit(
     else:
         print_line(f"{show_store(path)}: {total} live recordings.")
         print_line(f"{len(pairs)} of them have the key of an earlier one and differ from it{':' if pairs else '.'}")
-        _reasons(pairs)
+        _print_reasons(pairs)
         differed = [pair for pair in answers if pair.differences]
         print_line(
             f"{len(answers)} questions that the journal kept were served; {len(differed)} differed from what was "
             f"recorded."
         )
-        _reasons(differed)
+        _print_reasons(differed)
         for pair in unexplained[:_SHOWN]:
             other = "a question that was served" if pair.other is None else f"recording {pair.other}"
             print_line(f"  unexplained: recording {pair.recording} ({line(pair.operation)}) and {other}:")
@@ -80,16 +80,16 @@ def _print_uncounted(service: UncountedCall) -> None:
         )
 
 
-def _reasons(pairs: list[AuditedPair]) -> None:
+def _print_reasons(pairs: list[AuditedPair]) -> None:
     """Say each reason once, with how often it was given and an example."""
     count: Counter[tuple[str, str]] = Counter()
     for pair in pairs:
-        count.update({(_kind(each.place), each.why): 1 for each in pair.differences if each.why})
+        count.update({(_mask_numbers(each.place), each.why): 1 for each in pair.differences if each.why})
     for (place, why), times in count.most_common():
         print_line(f"  {times:>5} x  {line(place)}: {line(why)}")
 
 
-def _kind(place: str) -> str:
+def _mask_numbers(place: str) -> str:
     """Return a place without its numbers, so that the same one in two turns is one."""
     return "".join("[*]" if part.endswith("]") and part[:-1].isdigit() else part for part in _split(place))
 

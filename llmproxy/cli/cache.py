@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 def stats(as_json: bool = _JSON) -> None:
     """Show the cache's size and number of hits."""
-    store = _store()
+    store = _open_cache()
     found = store.list()
     names = dict(sorted(Counter(each.name for each in found).items()))
     sums = {"entries": len(found), "size": sum(each.size for each in found), "hits": sum(each.hits for each in found)}
@@ -59,7 +59,7 @@ def entries(
     as_json: bool = _JSON,
 ) -> None:
     """List cached results, newest first."""
-    store = _store()
+    store = _open_cache()
     found = store.list(name, limit)
     if as_json:
         rows = [asdict(each) for each in found]
@@ -69,12 +69,12 @@ def entries(
         print_line(f"{store.path}: nothing is kept" + (f" of {line(name)}." if name else "."))
         return
     head = ["KEY", "MADE", "HITS", "SIZE", "CACHE KEY", "SAMPLE", "NAME"]
-    table(head, [_row(each) for each in found])
+    table(head, [_format_row(each) for each in found])
     for each in found if values else ():
-        print_line(f"\n{each.key}\n{line(_readable(each.value))}")
+        print_line(f"\n{each.key}\n{line(_decode_for_people(each.value))}")
 
 
-def _readable(kept: str) -> str:
+def _decode_for_people(kept: str) -> str:
     """Return a value for people: kept as ASCII, shown as it was said."""
     try:
         return json.dumps(json.loads(kept), ensure_ascii=False)
@@ -82,7 +82,7 @@ def _readable(kept: str) -> str:
         return kept
 
 
-def _row(each: CacheEntry) -> list[str]:
+def _format_row(each: CacheEntry) -> list[str]:
     made = f"{datetime.fromtimestamp(each.created_at, UTC):%Y-%m-%d %H:%M}"
     return [each.key[:17], made, str(each.hits), size(each.size), each.cache_key, str(each.sample), each.name]
 
@@ -95,14 +95,14 @@ def clear(
     ),
 ) -> None:
     """Delete cached results: all, or those that options select."""
-    before = None if older_than is None else time.time() - _age(older_than)
-    store = _store()
+    before = None if older_than is None else time.time() - _parse_age(older_than)
+    store = _open_cache()
     print_line(
         f"{store.path}: {format_count(store.clear(name, cache_key=cache_key, before=before), 'value')} forgotten."
     )
 
 
-def _store() -> CacheStore:
+def _open_cache() -> CacheStore:
     store = CacheStore.from_environment()
     if store is None:
         raise SettingsError(
@@ -112,7 +112,7 @@ def _store() -> CacheStore:
     return store
 
 
-def _age(text: str) -> float:
+def _parse_age(text: str) -> float:
     """Return an age in seconds. Raises SettingsError."""
     found = re.fullmatch(r"(\d+)([mhdw])", text.strip())
     if not found:

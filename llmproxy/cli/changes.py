@@ -66,14 +66,14 @@ def changes(
     if words[0] in ("list", "drop"):
         _load_files(loaded)
     if words == ["list"]:
-        _list(loaded)
+        _print_accepted(loaded)
     elif words[0] == "drop" and len(words) > 1:
-        _drop(loaded, words[1:])
+        _drop_accepted(loaded, words[1:])
     else:
-        raise typer.Exit(_try(loaded, RunArguments(flags, tuple(words), options_of(ctx)), markdown))
+        raise typer.Exit(_run_trial(loaded, RunArguments(flags, tuple(words), options_of(ctx)), markdown))
 
 
-def _try(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> int:
+def _run_trial(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> int:
     since, file, store = time.time(), asked.options.json, loaded.settings.store
     typer.echo("llmproxy: changes: offline, with recorded answers; the command's own tools run", err=True)
     plain = replace(asked, options=replace(asked.options, json=None))
@@ -171,7 +171,7 @@ def _load_files(loaded: Loaded) -> None:
             files.load_into(store, rules=rules_of(loaded), upstreams=dict(loaded.settings.upstream), wait=time.sleep)
 
 
-def _list(loaded: Loaded) -> None:
+def _print_accepted(loaded: Loaded) -> None:
     found = accepted_by_cassette(loaded)
     rows: dict[AcceptedChange, list[str]] = {}
     for cassette, accepted in found.items():
@@ -188,7 +188,7 @@ def _list(loaded: Loaded) -> None:
             print_line(f"    {printable(text)}")
 
 
-def _drop(loaded: Loaded, names: Sequence[str]) -> None:
+def _drop_accepted(loaded: Loaded, names: Sequence[str]) -> None:
     found = accepted_by_cassette(loaded)
     known = {each.name for accepted in found.values() for each in accepted}
     if unknown := [name for name in names if name not in known]:

@@ -60,12 +60,12 @@ def demo(
     found, asker = find_command(os.environ), Asker.best()
     folder = _make_folder()
     store = folder / "demo.db"
-    recorded = _unpack(store)
+    recorded = _import_demo_recording(store)
     typer.echo(
         f"A recording of {recorded.calls} calls to OpenAI is bundled with llmproxy. The proxy replays it now to\n"
         f"{asker.name}, in the time it was recorded in. No key, no network."
     )
-    with _proxies(found, store, "1", "0") as (slow, fast):
+    with _run_proxies(found, store, "1", "0") as (slow, fast):
         asked_slowly, asked_quickly = asker.made_for(slow), asker.made_for(fast)
         started = time.perf_counter()
         talk(asked_slowly, _print_line)
@@ -76,10 +76,10 @@ def demo(
         typer.echo(
             f"\n{recorded.calls} calls replayed in {seconds(paced)}, as recorded; the same run at full speed (the "
             f"default): "
-            f"{seconds(quick)}.\n0 calls went to the provider, where they would cost {_dollars(recorded)} "
+            f"{seconds(quick)}.\n0 calls went to the provider, where they would cost {_format_cost(recorded)} "
             f"and {recorded.tokens} tokens, every time."
         )
-        _miss(asker, asked_quickly)
+        _show_miss(asker, asked_quickly)
         if ui:
             url = f"{fast}{UI_PREFIX}"
             typer.echo(
@@ -108,8 +108,7 @@ def _print_line(text: str) -> None:
     sys.stdout.flush()
 
 
-def _miss(asker: Asker, create: Create) -> None:
-    """Ask what was never recorded, and show what a developer reads in their own traceback."""
+def _show_miss(asker: Asker, create: Create) -> None:
     typer.echo(f'\nAnd a request that was never recorded, say after a changed prompt ("{CHANGED}"):\n')
     try:
         talk(create, lambda _text: None, plain=CHANGED)
@@ -124,12 +123,11 @@ class _Recorded:
     cost: Decimal | None
 
 
-def _dollars(recorded: _Recorded) -> str:
+def _format_cost(recorded: _Recorded) -> str:
     return "an unknown sum" if recorded.cost is None else dollars(recorded.cost)
 
 
-def _unpack(store: Path) -> _Recorded:
-    """Import the bundled recording into a store of its own."""
+def _import_demo_recording(store: Path) -> _Recorded:
     text = (files("llmproxy") / "data" / "demo.yaml").read_text("utf-8")
     adopted = adopt(parse(text, "demo.yaml"), CASSETTE, rules=Rules(), redactor=Redactor())
     found = [each.interaction for each in adopted if each.interaction is not None]
@@ -143,7 +141,7 @@ def _unpack(store: Path) -> _Recorded:
 
 
 @contextmanager
-def _proxies(found: Command, store: Path, *speeds: str) -> Iterator[list[str]]:
+def _run_proxies(found: Command, store: Path, *speeds: str) -> Iterator[list[str]]:
     """Run a real proxy in replay mode for each speed; yields their base URLs."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("LLMPROXY_")}
     options = ["--mode", "replay", "--store", store.name, "--cassette", CASSETTE]

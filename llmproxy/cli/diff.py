@@ -75,7 +75,7 @@ def diff(
     if is_number(old) and is_number(new):
         with open_given(store) as database:
             pair = database.load(int(old)), database.load(int(new))
-            changed = _interactions(*pair, _would_answer(database, *pair), as_json=form == "json")
+            changed = _compare_interactions(*pair, _would_answer(database, *pair), as_json=form == "json")
         failed = changed and fail_on is not None
     else:
         files = Path(old).is_file() and Path(new).is_file()  # two files need no store, and in a clone there may be none
@@ -84,9 +84,9 @@ def diff(
             if form == "json":
                 dump(_to_json(found))
             elif form == "markdown":
-                print_line("\n".join(_markdown(found)))
+                print_line("\n".join(_format_markdown(found)))
             else:
-                for text in _lines(found):
+                for text in _format_lines(found):
                     typer.echo(text)
         failed = found.diff.fails(cast("FailOn | None", fail_on))
     if failed:
@@ -156,7 +156,7 @@ def _to_json(found: ComparedCassettes) -> dict[str, Any]:
     return {**plain, "trace": tree(found.diff.trace), **told}
 
 
-def _lines(found: ComparedCassettes) -> Iterator[str]:
+def _format_lines(found: ComparedCassettes) -> Iterator[str]:
     """Yield the lines of a terminal. What was recorded is escaped where it is put in; the colours are ours."""
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     yield from (line(text) if not text.startswith("  ") else f"  {line(text)}" for text in found.why)
@@ -171,7 +171,7 @@ def _lines(found: ComparedCassettes) -> Iterator[str]:
     yield f"Requests: {found.diff.requests.summarize()}"
 
 
-def _markdown(found: ComparedCassettes) -> Iterator[str]:
+def _format_markdown(found: ComparedCassettes) -> Iterator[str]:
     yield f"### `{line(found.names[0])}` → `{line(found.names[1])}`\n"
     yield from (f"> {line(text)}  " for text in found.why)
     if found.why:
@@ -195,7 +195,7 @@ def _would_answer(database: Store, a: Interaction, b: Interaction) -> Fit | Mism
     return compare_requests(a, b, (*own, *list_shipped()), rules_of(loaded), loaded.settings.upstream)
 
 
-def _interactions(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *, as_json: bool) -> bool:
+def _compare_interactions(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *, as_json: bool) -> bool:
     """Show two interactions; tells whether they differ."""
     found = {"requests": _compare_requests(a, b), "answers": differences(*_answer_trees(a, b), _PLACES)}
     changed = any(found.values())
@@ -226,7 +226,7 @@ def _format_fit(fit: Fit | Mismatch) -> str:
     return f"the first would answer the second ({', '.join(fit.names) or 'nothing differs'})"
 
 
-def _tree(body: bytes) -> object:
+def _parse_tree(body: bytes) -> object:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
@@ -237,14 +237,14 @@ def _compare_requests(a: Interaction, b: Interaction) -> list[Difference]:
     outside = [
         {"provider": each.provider, "method": each.request.method, "target": each.request.target} for each in (a, b)
     ]
-    places = compare(b.operation, _tree(a.request.body), _tree(b.request.body), _PLACES)
+    places = compare(b.operation, _parse_tree(a.request.body), _parse_tree(b.request.body), _PLACES)
     found = [build_difference(f"$.body{path[1:]}", old, new, where) for where, path, old, new in places]
     return [*differences(outside[0], outside[1], _PLACES), *found]
 
 
 def _answer_trees(a: Interaction, b: Interaction) -> tuple[object, object]:
     """Return the answers as trees: JSON as it is; where one of them is a stream, what both say."""
-    bodies = [_tree(one.response.body) for one in (a, b)]
+    bodies = [_parse_tree(one.response.body) for one in (a, b)]
     if any(isinstance(body, str) for body in bodies):
         said = [answer_of(one) for one in (a, b)]
         if None not in said:

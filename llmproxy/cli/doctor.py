@@ -20,8 +20,10 @@ from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import open_session, plan_for, start_options
 from llmproxy.client.control import Control, ControlError
 from llmproxy.client.doctor import (
+    BAD,
+    NOTE,
+    OK,
     Diagnosis,
-    DoctorVerdict,
     addresses_of,
     certificates,
     no_proxy,
@@ -60,14 +62,14 @@ def doctor(
         raise SettingsError("--pid watches an agent that runs already; it takes no command")
     asked = RunArguments(flags_of(ctx), tuple(command or ()), options_of(ctx))
     findings = _of_command(asked, os.environ) if command else _of_now(os.environ, pid)
-    _print(findings)
+    _print_findings(findings)
     raise typer.Exit(Exit.FAILED if any(each.verdict == "BAD" for each in findings) else Exit.OK)
 
 
 def _of_now(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     """Examine this shell, or the process `pid`."""
     monitor = ProcessMonitor()
-    seen = _watch(monitor, pid) if pid else {}
+    seen = _watch_process(monitor, pid) if pid else {}
     env = seen if pid else env
     url = address(env)
     found = []
@@ -75,26 +77,23 @@ def _of_now(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     arrived = False
     try:
         health = control.health()
-        found.append(Diagnosis(DoctorVerdict.OK, f"llmproxy {health.version} answers at {url}, mode {health.mode}"))
+        found.append(Diagnosis(OK, f"llmproxy {health.version} answers at {url}, mode {health.mode}"))
         reports = control.sessions()
         arrived = any(report.calls for report in reports)
         heard = traffic(reports)
         found += [*certificates(env, health.ca, time.time())]
-        found.append(heard if arrived else Diagnosis(DoctorVerdict.NOTE, heard.text))
+        found.append(heard if arrived else Diagnosis(NOTE, heard.text))
     except ControlError as error:
         found.append(
-            Diagnosis(
-                DoctorVerdict.BAD, error.message, (_start_at(url), "or say where it is: export LLMPROXY_URL=http://...")
-            )
+            Diagnosis(BAD, error.message, (_start_at(url), "or say where it is: export LLMPROXY_URL=http://..."))
         )
     found += [*variables(env, url), *no_proxy(env, url)]
     if pid:
-        found += processes(monitor.seen, monitor.went_past(_place(url)), url, intercepted=False, arrived=arrived)
+        found += processes(monitor.seen, monitor.went_past(_address_of(url)), url, intercepted=False, arrived=arrived)
     return found
 
 
-def _watch(monitor: ProcessMonitor, pid: int) -> dict[str, str]:
-    """Watch a running process for a while and return its environment."""
+def _watch_process(monitor: ProcessMonitor, pid: int) -> dict[str, str]:
     if not monitor.able:
         raise MachineError(
             "--pid needs Linux's /proc", hint="Run the agent under the doctor instead: llmproxy doctor -- COMMAND"
@@ -113,7 +112,7 @@ def _of_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
     loaded = gather(asked.flags)
     find_program(asked.command, env)
     monitor = ProcessMonitor()
-    found = [] if monitor.able else [Diagnosis(DoctorVerdict.NOTE, "connections can only be watched on Linux")]
+    found = [] if monitor.able else [Diagnosis(NOTE, "connections can only be watched on Linux")]
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-doctor-") as folder,
         attach(start_options(asked.flags, forward=asked.options.intercept), env, started_by=asked.typed) as proxy,
@@ -121,7 +120,7 @@ def _of_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
         opened = open_session(proxy, loaded, env)
         given = plan_for(proxy, opened, env, asked, Path(folder)).applied_to(env)
         found += [
-            Diagnosis(DoctorVerdict.OK, f"the proxy runs at {proxy.url}, mode {opened.mode}"),
+            Diagnosis(OK, f"the proxy runs at {proxy.url}, mode {opened.mode}"),
             *variables(given, proxy.url, intercepted=asked.options.intercept),
         ]
         found += no_proxy(given, proxy.url)
@@ -134,30 +133,27 @@ def _of_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
         reports = proxy.control.sessions()
         proxy.control.close(opened.name)
     upstreams = addresses_of(upstreams_of(env, proxy.url).values())
-    past = monitor.went_past(_place(proxy.url), upstreams)
+    past = monitor.went_past(_address_of(proxy.url), upstreams)
     for pid, (program, hosts) in by_name.items():
         monitor.seen.setdefault(pid, MonitoredProcess(pid, program))
         past[pid] = hosts  # what a name resolved to says less than the name
-    found += [
-        Diagnosis(DoctorVerdict.OK if code == 0 else DoctorVerdict.NOTE, f"the command ended with {code}"),
-        traffic(reports),
-    ]
+    found += [Diagnosis(OK if code == 0 else NOTE, f"the command ended with {code}"), traffic(reports)]
     arrived = any(report.calls for report in reports)
     return [*found, *processes(monitor.seen, past, proxy.url, intercepted=asked.options.intercept, arrived=arrived)]
 
 
 def _start_at(url: str) -> str:
     """Return the command after which a proxy answers at `url`."""
-    _, port = _place(url)
+    _, port = _address_of(url)
     return StartCommand(options=() if port == DEFAULT_PORT else (("port", str(port)),)).command("replay")
 
 
-def _place(url: str) -> Address:
+def _address_of(url: str) -> Address:
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or 80
 
 
-def _print(findings: Sequence[Diagnosis]) -> None:
+def _print_findings(findings: Sequence[Diagnosis]) -> None:
     for each in findings:
         print_line(f"{each.verdict:<4}  {line(each.text)}")
         for advice in each.advice:

@@ -102,15 +102,15 @@ def drift(
     loaded = gather({"store": store, "upstream": upstream or None, "max_cost": max_cost or None})
     kept = Path(f"{loaded.settings.store}{BESIDE}")
     if accept:
-        _accept(kept, suggest_command("drift", loaded.settings.store))
+        _accept_last_night(kept, suggest_command("drift", loaded.settings.store))
         return
     limit, there = loaded.settings.max_cost, kept.exists()
     plan = _Plan(runs, 0)
     if is_there(loaded.settings.store):
         with open_given(store) as database:
-            plan = _draw(database, loaded, cassettes, calls, runs, limit)
+            plan = _draw_calls(database, loaded, cassettes, calls, runs, limit)
     old = _read_earlier(kept, plan)
-    sizes = [(len(old.get(_question(each.recorded), ())) or 1, runs) for each in plan.chosen]
+    sizes = [(len(old.get(_question_key(each.recorded), ())) or 1, runs) for each in plan.chosen]
     if not as_json:
         for text in plan.describe(sizes, limit):
             print_line(text)
@@ -133,22 +133,22 @@ def drift(
                 if each.name.startswith(kept.name):
                     each.unlink()
     new = _read_nights(kept, night)
-    found = [_Compared.of(each, old.get(_question(each.recorded), ()), new.get(_question(each.recorded), ()))
+    found = [_Compared.of(each, old.get(_question_key(each.recorded), ()), new.get(_question_key(each.recorded), ()))
              for each in plan.chosen]  # fmt: skip
-    verdicts = _judge(found)
-    code = _end(verdicts)
+    verdicts = _judge_models(found)
+    code = _choose_exit_code(verdicts)
     if code is Exit.OK:
         with open_given(kept, writable=True) as database:
             database.rename(night, night.replace(_ASKED, _BEFORE))
     if as_json:
         dump(_to_json(verdicts, plan, spending, code))
     else:
-        for text in _report(verdicts, spending, code, kept):
+        for text in _format_report(verdicts, spending, code, kept):
             print_line(text)
     raise typer.Exit(int(code))
 
 
-def _accept(kept: Path, first: str) -> None:
+def _accept_last_night(kept: Path, first: str) -> None:
     """Let the last night's answers be the earlier ones from now on. Raises SettingsError: there are none."""
     if not kept.exists():
         raise SettingsError(f"nothing was asked yet: {kept} is not there.", hint=f"First: {first}")
@@ -195,7 +195,7 @@ class _Plan:
             why = "there is no call that can be asked again" if self.recorded else "nothing is recorded there"
             yield f"Could not tell: {why}. Nothing was sent."
             return
-        usual = [_cost(each.recorded, each.recorded.usage) for each in self.chosen]
+        usual = [_cost_of_usage(each.recorded, each.recorded.usage) for each in self.chosen]
         known = [each for each in usual if each is not None]
         cost = sum(known, Decimal(0)) * self.runs
         price = dollars(cost) if len(known) == len(usual) else "of unknown price"
@@ -216,7 +216,7 @@ class _Plan:
         )
 
 
-def _draw(
+def _draw_calls(
     database: Store, loaded: Loaded, cassettes: Sequence[str], calls: int, runs: int, limit: Decimal | None
 ) -> _Plan:
     """Draw calls over models, cassettes and kinds of calls; the same ones as long as the recordings are the same."""
@@ -233,12 +233,12 @@ def _draw(
             plan.left_out[reason] += 1
         else:
             groups[row.model, row.cassette, row.operation, row.stream].append(row)
-    for row in _interleave(groups):
+    for row in _interleave_groups(groups):
         if len(plan.chosen) == calls:
             break
         each = database.load(row.id)
         try:
-            plan.chosen.append(_prepare(each, loaded, limit))
+            plan.chosen.append(_prepare_call(each, loaded, limit))
         except SettingsError as error:
             plan.left_out[error.message.rstrip(".")] += 1
     return plan
@@ -253,7 +253,7 @@ def _reason_against(row: RowSummary) -> str:
     return "" if row.status in range(200, 300) and row.ending is Ending.COMPLETE else "was not answered"
 
 
-def _interleave(groups: Mapping[tuple[Any, ...], list[RowSummary]]) -> Iterator[RowSummary]:
+def _interleave_groups(groups: Mapping[tuple[Any, ...], list[RowSummary]]) -> Iterator[RowSummary]:
     """Yield one row of each model in turn, of its cassettes in turn; each key once."""
     models: dict[object, list[list[RowSummary]]] = defaultdict(list)
     for name in sorted(groups, key=str):
@@ -267,7 +267,7 @@ def _interleave(groups: Mapping[tuple[Any, ...], list[RowSummary]]) -> Iterator[
                 yield row
 
 
-def _prepare(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> _Sampled:
+def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> _Sampled:
     """Return a call as it will be sent. Raises SettingsError, whose message is why it is not."""
     if is_marked(recorded.request):
         raise SettingsError("a secret was taken out of the request, and nobody knows it any more")
@@ -294,7 +294,7 @@ def _is_providers(tool: object) -> bool:
     return not (ours & tool.keys()) and tool.get("type") not in _OWN_KINDS
 
 
-def _cost(recorded: Interaction, usage: Usage) -> Decimal | None:
+def _cost_of_usage(recorded: Interaction, usage: Usage) -> Decimal | None:
     return cost_of(recorded.provider, recorded.model, usage)
 
 
@@ -385,7 +385,7 @@ def _ask(client: httpx.Client, sampled: _Sampled, spending: _Spending) -> None:
         if "x-llmproxy-error" in answer.headers:
             lost = _read_why(answer.content) or answer.reason_phrase
         usage = usage_of(family, recorded.operation, kind, answer.content, tuple(answer.headers.items()))
-        cost = Decimal(0) if refused else _cost(recorded, usage)
+        cost = Decimal(0) if refused else _cost_of_usage(recorded, usage)
     except httpx.HTTPError as error:
         lost = f"{type(error).__name__}: {error}"  # what came of it is in the store, or nothing is
     finally:
@@ -403,7 +403,7 @@ def _read_why(body: bytes) -> str:
 # -- what came ---------------------------------------------------------------------------------------------------------
 
 
-def _question(each: Interaction) -> tuple[str, str, bytes]:
+def _question_key(each: Interaction) -> tuple[str, str, bytes]:
     return each.provider, each.request.target, sha256(each.request.body).digest()
 
 
@@ -416,15 +416,15 @@ def _read_nights(
         with open_given(kept) as database:
             for name in {each.name for each in database.cassettes() if each.name.startswith(begins)}:
                 for each in database.interactions(name):
-                    if since is None or each.started_at >= since.get(_question(each), 0):
-                        found[_question(each)].append(read_contract(each))
+                    if since is None or each.started_at >= since.get(_question_key(each), 0):
+                        found[_question_key(each)].append(read_contract(each))
     return found
 
 
 def _read_earlier(kept: Path, plan: _Plan) -> dict[tuple[str, str, bytes], list[Contract]]:
     """Return the earlier answers; what was recorded anew since then is what counts from then on."""
     asked = (each.recorded for each in plan.chosen)
-    since = {_question(each): recorded_at(each.started_at, each.response.headers) for each in asked}
+    since = {_question_key(each): recorded_at(each.started_at, each.response.headers) for each in asked}
     every = _read_nights(kept, _BEFORE, since)
     return {name: [each for each in found if each.usable] for name, found in every.items()}
 
@@ -487,8 +487,7 @@ class _Verdict:
         return bool(self.certain) or (self.p is not None and self.p <= ALPHA)
 
 
-def _judge(found: Sequence[_Compared]) -> list[_Verdict]:
-    """Return one verdict for each model that was asked."""
+def _judge_models(found: Sequence[_Compared]) -> list[_Verdict]:
     models: dict[str, list[_Compared]] = defaultdict(list)
     for each in found:
         models[each.sampled.recorded.model or each.sampled.recorded.operation].append(each)
@@ -506,13 +505,13 @@ def _judge(found: Sequence[_Compared]) -> list[_Verdict]:
     ]
 
 
-def _end(verdicts: Sequence[_Verdict]) -> Exit:
+def _choose_exit_code(verdicts: Sequence[_Verdict]) -> Exit:
     if any(each.drifted for each in verdicts):
         return Exit.DRIFTED
     return Exit.UNTOLD if any(each.p is None for each in verdicts) else Exit.OK
 
 
-def _report(verdicts: Sequence[_Verdict], spending: _Spending, code: Exit, kept: Path) -> Iterator[str]:
+def _format_report(verdicts: Sequence[_Verdict], spending: _Spending, code: Exit, kept: Path) -> Iterator[str]:
     store = str(kept).removesuffix(BESIDE)
     for each in verdicts:
         models = sorted({new.model for call in each.calls for new in call.usable if new.model})
@@ -531,7 +530,7 @@ def _report(verdicts: Sequence[_Verdict], spending: _Spending, code: Exit, kept:
                 )
         words = sum(call.reworded for call in each.calls)
         yield f"  words     {words} of {len(each.answered)} calls answered in other words"
-        for text, count in Counter(_trouble(new) for call in each.calls for new in call.new).items():
+        for text, count in Counter(_describe_trouble(new) for call in each.calls for new in call.new).items():
             if text:
                 yield f"  no answer {count} times: {line(text)}"
     yield ""
@@ -555,7 +554,7 @@ def _list_drifted(verdicts: Sequence[_Verdict]) -> list[int]:
     return sorted(call.sampled.recorded.id or 0 for call in calls)
 
 
-def _trouble(new: Contract) -> str:
+def _describe_trouble(new: Contract) -> str:
     return "" if new.usable or new.refusal else f"status {new.status}"
 
 

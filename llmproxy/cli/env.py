@@ -54,7 +54,7 @@ def env(
     url = url.rstrip("/") or address(os.environ)
     control = Control(url, token=os.environ.get("LLMPROXY_TOKEN", ""))
     health = control.health()
-    interception = _files(url, health) if intercept else None
+    interception = _write_bundle(url, health) if intercept else None
     aws = (Path.home() / ".aws").is_dir()
     made = plan(
         url, session or None, os.environ, replay=health.mode in OFFLINE, interception=interception, aws_files=aws
@@ -107,7 +107,7 @@ def leftovers(environ: Mapping[str, str]) -> list[str]:
     return [*names, *([URL_VARIABLE] if URL_VARIABLE in environ else [])]
 
 
-def _files(url: str, health: Health) -> Interception:
+def _write_bundle(url: str, health: Health) -> Interception:
     """Write the bundle beside the proxy's certificate, where it lives as long as that."""
     from llmproxy.client.environment import Interception, combine, java_truststore, presets
 
@@ -120,15 +120,15 @@ def _files(url: str, health: Health) -> Interception:
     return Interception(str(ca), str(combine(ca, ours, ca.parent / _BUNDLE)), java_truststore(ca, ca.parent))
 
 
-def _fish(value: str) -> str:
+def _quote_fish(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _powershell(value: str) -> str:
+def _quote_powershell(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def _dotenv(value: str) -> str:
+def _quote_dotenv(value: str) -> str:
     """Quote so that dotenv readers of Python, Node and Docker agree: single quotes are literal to all of them."""
     if "'" not in value:
         return f"'{value}'"
@@ -137,9 +137,9 @@ def _dotenv(value: str) -> str:
 
 _SET: Mapping[str, Callable[[str, str], str]] = {
     "sh": lambda name, value: f"export {name}={shlex.quote(value)}",
-    "fish": lambda name, value: f"set -gx {name} {_fish(value)};",
-    "powershell": lambda name, value: f"$env:{name} = {_powershell(value)}",
-    "dotenv": lambda name, value: f"{name}={_dotenv(value)}",
+    "fish": lambda name, value: f"set -gx {name} {_quote_fish(value)};",
+    "powershell": lambda name, value: f"$env:{name} = {_quote_powershell(value)}",
+    "dotenv": lambda name, value: f"{name}={_quote_dotenv(value)}",
 }
 _UNSET: Mapping[str, Callable[[str], str]] = {
     "sh": lambda name: f"unset {name}",

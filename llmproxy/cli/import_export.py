@@ -52,7 +52,6 @@ def register(app: typer.Typer) -> None:
 
 
 def rules_of(loaded: Loaded) -> Rules:
-    """Return the normalisation rules of these settings."""
     return Rules.from_config(loaded.settings.normalize.as_config())
 
 
@@ -133,7 +132,7 @@ def export(
     if form == "html" or (form is None and Path(file).suffix.lower() in _PAGES):
         export_page(file, settings.store, None if everything else settings.cassette, sample, force=force)
         return
-    written = _writer(file, form, everything=everything)
+    written = _choose_format(file, form, everything=everything)
     if everything and (cassette or sample or file == "-"):
         raise SettingsError(
             "--all takes every cassette into a folder: it goes with neither --cassette, --sample nor -."
@@ -150,11 +149,11 @@ def export(
         found = list(database.interactions(settings.cassette, sample))
         if not found:
             raise no_such_cassette(database, settings.cassette, sample)
-        fork, fields = _fork(database, settings.cassette, written), notes_of(database, settings.cassette)
+        fork, fields = _find_fork(database, settings.cassette, written), notes_of(database, settings.cassette)
     if file == "-":
         sys.stdout.write(_text((found, fields), settings.cassette, written, fork))
         return
-    _write(Path(file), (found, fields), settings.cassette, written, fork, force=force)
+    _write_atomically(Path(file), (found, fields), settings.cassette, written, fork, force=force)
     declared = (each.run_variables for each in found)
     for said in describe_names(file, find_names(Path(file).read_text(encoding="utf-8"), declared)):
         typer.echo(said, err=True)
@@ -222,7 +221,7 @@ def textconv(
             sys.stdout.write(review.dumps(recorded, name, fork_of(database, name, 1)) + "\n")
 
 
-def _writer(file: str, form: str | None, *, everything: bool) -> Format:
+def _choose_format(file: str, form: str | None, *, everything: bool) -> Format:
     """Return the format to write: the one asked for, or what the file's name says. Raises SettingsError."""
     suffix = Path(file).suffix.lower()
     usual = {".har": "har", ".jsonl": "jsonl", ".ndjson": "jsonl"}.get(suffix, "review")
@@ -244,11 +243,11 @@ def _export_all(database: Store, folder: Path, written: Format, *, force: bool) 
         for name in names:
             path = folder / f"{slug(name)}{written.suffixes[0]}"
             found = list(database.interactions(name)), notes_of(database, name)
-            _write(path, found, name, written, _fork(database, name, written), force=force)
+            _write_atomically(path, found, name, written, _find_fork(database, name, written), force=force)
     return len(names)
 
 
-def _fork(database: Store, cassette: str, written: Format) -> Fork | None:
+def _find_fork(database: Store, cassette: str, written: Format) -> Fork | None:
     """Return whose child a cassette is; says so where the format has no place for it."""
     fork = fork_of(database, cassette, 1)
     if fork is None or written.name == "review":
@@ -265,7 +264,9 @@ def _text(found: Found, cassette: str, written: Format, fork: Fork | None) -> st
     return review.dumps(recorded, cassette, fork) if fork else written.dumps(recorded, cassette)
 
 
-def _write(path: Path, found: Found, cassette: str, written: Format, fork: Fork | None, *, force: bool) -> None:
+def _write_atomically(
+    path: Path, found: Found, cassette: str, written: Format, fork: Fork | None, *, force: bool
+) -> None:
     """Write a file atomically. Raises CassetteCorrupt if it would overwrite what is not ours."""
     if written.name == "vcr":
         vcr.write(path, release_all(*found, whole=True), cassette, force=force)

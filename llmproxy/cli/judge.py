@@ -82,8 +82,8 @@ def calibrate(
             max_concurrency=concurrency,
         )
     )
-    _show(found, as_json=as_json)
-    raise typer.Exit(_code(found, min_kappa))
+    _print_calibration(found, as_json=as_json)
+    raise typer.Exit(_choose_exit_code(found, min_kappa))
 
 
 def _judge_of(
@@ -113,7 +113,7 @@ def _text(path: Path | None) -> str | None:
         ) from error
 
 
-def _show(found: Calibration, *, as_json: bool) -> None:
+def _print_calibration(found: Calibration, *, as_json: bool) -> None:
     if as_json:
         dump({**asdict(found), "agreement": found.agreement})
         return
@@ -129,7 +129,7 @@ def _show(found: Calibration, *, as_json: bool) -> None:
         print_line(f"  ... and {len(found.disagreements) - _SHOWN} more disagreements (--json lists all)")
 
 
-def _code(found: Calibration, min_kappa: float | None) -> Exit:
+def _choose_exit_code(found: Calibration, min_kappa: float | None) -> Exit:
     """Return the exit code: a conversation that could not be judged counts before any figure."""
     if found.errors:
         return Exit.MISS if found.missed else Exit.ENVIRONMENT

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.amounts import format_count
+from llmproxy.amounts import align_rows, format_count
 from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, record_first, refuse_live
 from llmproxy.cli.parts.printing import write_whole_lines
@@ -88,13 +88,15 @@ def learn(
             had = ", ".join(field.name for field in before) or "none"
             msg = f"--drop {unknown[0]}: cassette {loaded.settings.cassette} has no such volatile field."
             raise SettingsError(msg, hint=f"It has: {had}.")
-        _put(loaded, [field for field in before if field.name not in drop])
+        _write_volatile_fields(loaded, [field for field in before if field.name not in drop])
         write_whole_lines(f"llmproxy: dropped: {', '.join(drop)}.")
-    tried = _try(loaded, flags, tuple(command), keep_timezone=keep_timezone) if command else compare(loaded)
-    raise typer.Exit(_decide(loaded, tried, accept=accept, take=take))
+    tried = _run_trial(loaded, flags, tuple(command), keep_timezone=keep_timezone) if command else compare(loaded)
+    raise typer.Exit(_choose_and_write(loaded, tried, accept=accept, take=take))
 
 
-def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], *, keep_timezone: bool) -> TrialResult:
+def _run_trial(
+    loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], *, keep_timezone: bool
+) -> TrialResult:
     """Run the agent on its recording, learning as it goes."""
     if running_at(os.environ):
         raise SettingsError("LLMPROXY_URL is set: a trial has a proxy of its own.", hint="Unset LLMPROXY_URL.")
@@ -140,7 +142,7 @@ def _another_day(loaded: Loaded) -> str:
     return zone
 
 
-def _decide(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Sequence[str]) -> int:
+def _choose_and_write(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Sequence[str]) -> int:
     """Show what varies, ask, and write what was accepted."""
     name = loaded.settings.cassette
     lessons = generalize(tried.lessons)
@@ -152,10 +154,10 @@ def _decide(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Sequence[
         raise SettingsError(f"--take {unknown[0]}: nothing of that name varied.", hint=hint)
     if lessons:
         many = format_count(len(lessons), "value varies", "values vary")
-        write_whole_lines(f"llmproxy: {many} from run to run in cassette {name}:", *_show(lessons))
+        write_whole_lines(f"llmproxy: {many} from run to run in cassette {name}:", *_format_table(lessons))
     else:
         write_whole_lines(f"llmproxy: nothing varies in cassette {name} that a volatile field could hold.")
-    merges = _merges(loaded, lessons)
+    merges = _find_new_merges(loaded, lessons)
     refused = {field for merge in merges for field in merge.slots}
     for merge in merges[:5]:
         write_whole_lines(
@@ -166,9 +168,9 @@ def _decide(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Sequence[
     free = [lesson for lesson in lessons if lesson.slot.name not in refused]
     if wrong := sorted(refused & set(take)):
         raise SettingsError(f"--take {wrong[0]}: it would merge two answers.", hint="Nothing was written.")
-    taken = _choose(free, accept=accept, take=take)
+    taken = _choose_lessons(free, accept=accept, take=take)
     if taken:
-        _write(loaded, [lesson.slot for lesson in taken])
+        _add_volatile_fields(loaded, [lesson.slot for lesson in taken])
         named = ", ".join(lesson.slot.name for lesson in taken)
         write_whole_lines(f"llmproxy: {format_count(len(taken), 'volatile field')} written: {named}.")
     left = [lesson.slot.name for lesson in free if lesson not in taken]
@@ -194,11 +196,10 @@ def _print_misses(misses: Sequence[Miss]) -> None:
         *first_lines([miss.text for miss in misses], prefix="  miss: "),
     )
     told = dict.fromkeys(miss.unbound for miss in misses if miss.unbound)
-    write_whole_lines(*(f"  {_short(line, _WIDE)}" for line in [*told][:_SHOWN]))
+    write_whole_lines(*(f"  {_shorten_text(line, _WIDE)}" for line in [*told][:_SHOWN]))
 
 
-def _choose(lessons: Sequence[Lesson], *, accept: bool, take: Sequence[str]) -> list[Lesson]:
-    """Return what is accepted: by option, or by answers at a terminal."""
+def _choose_lessons(lessons: Sequence[Lesson], *, accept: bool, take: Sequence[str]) -> list[Lesson]:
     if not accept and not take and lessons and sys.stdin.isatty() and sys.stderr.isatty():
         return [
             lesson
@@ -208,29 +209,33 @@ def _choose(lessons: Sequence[Lesson], *, accept: bool, take: Sequence[str]) -> 
     return [lesson for lesson in lessons if (accept and lesson.accepted) or lesson.slot.name in take]
 
 
-def _show(lessons: Sequence[Lesson]) -> list[str]:
-    """Return the table: those that `--accept` takes first; apart what came from elsewhere."""
+def _format_table(lessons: Sequence[Lesson]) -> list[str]:
     rows = [("name", "kind", "where", "recorded", "now")]
     for lesson in sorted(lessons, key=lambda each: (each.foreign, not each.accepted)):
         field = lesson.slot
         where = f"{field.tool}: {field.before}..." if field.before else f"{field.tool} {field.at}"
         mark = "" if lesson.accepted else " (by name)"
-        rows.append((f"{field.name}{mark}", field.kind, _short(where), _short(lesson.recorded), _short(lesson.present)))
-    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    lines = [
-        "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+        rows.append(
+            (
+                f"{field.name}{mark}",
+                field.kind,
+                _shorten_text(where),
+                _shorten_text(lesson.recorded),
+                _shorten_text(lesson.present),
+            )
+        )
+    lines = [f"  {text}" for text in align_rows(rows)]
     if foreign := sum(lesson.foreign for lesson in lessons):
         lines.insert(len(lines) - foreign, _FOREIGN)
     return lines
 
 
-def _short(text: str, most: int = _WIDEST) -> str:
+def _shorten_text(text: str, most: int = _WIDEST) -> str:
     flat = "".join(char if char.isprintable() else " " for char in text)
     return flat if len(flat) <= most else f"{flat[: most - 3]}..."
 
 
-def _merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
+def _find_new_merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
     if not lessons:
         return []
     settings = loaded.settings
@@ -241,7 +246,7 @@ def _merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
     return [each for each in merges if not each.alike and new & set(each.slots)]
 
 
-def _write(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
+def _add_volatile_fields(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
     """Add volatile fields to the cassette, each under a name of its own."""
     kept = list(_list_fields_of(loaded))
     names = {field.name for field in kept}
@@ -252,7 +257,7 @@ def _write(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
             name = f"{field.name}_{n}"
         names.add(name)
         kept.append(replace(field, name=name))
-    _put(loaded, kept)
+    _write_volatile_fields(loaded, kept)
 
 
 def _list_fields_of(loaded: Loaded) -> tuple[VolatileField, ...]:
@@ -260,7 +265,7 @@ def _list_fields_of(loaded: Loaded) -> tuple[VolatileField, ...]:
         return volatile_fields_of(store, loaded.settings.cassette)
 
 
-def _put(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
+def _write_volatile_fields(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
     settings = loaded.settings
     with open_store(settings.store, writable=True, now=time.time) as store:
         put_volatile_fields(store, settings.cassette, fields)

@@ -139,7 +139,9 @@ def _print_cassettes(
     """Print a row for each cassette; `children` are forks, `failed` counts calls, both by name and sample."""
     state: Column[CassetteInfo] = Column(
         "state",
-        lambda info: _state(info, children.get((info.name, info.sample)), failed.get((info.name, info.sample), 0)),
+        lambda info: _describe_state(
+            info, children.get((info.name, info.sample)), failed.get((info.name, info.sample), 0)
+        ),
     )
     _print_columns([*CASSETTE_COLUMNS, state], infos)
 
@@ -154,7 +156,7 @@ CASSETTE_COLUMNS: Sequence[Column[CassetteInfo]] = (
 )
 
 
-def _state(info: CassetteInfo, fork: Fork | None, failed: int) -> str:
+def _describe_state(info: CassetteInfo, fork: Fork | None, failed: int) -> str:
     left = f"incomplete, {failed} failed" if failed else "incomplete: interrupted, or its test failed"
     state = "complete" if info.closed_cleanly else f"recorded by {info.holder}" if info.holder else left
     return state if fork is None else f"{state}, {fork.describe()}"

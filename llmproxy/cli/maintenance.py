@@ -103,7 +103,7 @@ def prune(
     places = paths or [store_path(store)]
     if cassette is not None:
         _require_cassette(places, cassette)
-    done = [_prune(path, asked) for path in places]
+    done = [_prune_store(path, asked) for path in places]
     if not all(done):
         raise typer.Exit(int(Exit.FAILED))
 
@@ -138,7 +138,7 @@ def _require_cassette(places: Collection[Path], cassette: str) -> None:
         raise lacking[0]
 
 
-def _prune(path: Path, asked: ToKeep) -> bool:
+def _prune_store(path: Path, asked: ToKeep) -> bool:
     """Delete of one store what was asked for; returns False if somebody said no."""
     with open_given(path, writable=True) as database:
         rows = database.summaries(asked.cassette, superseded=True)
@@ -147,17 +147,17 @@ def _prune(path: Path, asked: ToKeep) -> bool:
             rows = [row for row in rows if row.started_at < until]
         superseded = asked.superseded or not asked.unused
         chosen = rows if asked.everything else _choose_rows(database, rows, superseded=superseded, unused=asked.unused)
-        return _delete(database, chosen, yes=asked.yes)
+        return _confirm_and_delete(database, chosen, yes=asked.yes)
 
 
-def _delete(database: Store, chosen: Collection[RowSummary], *, yes: bool) -> bool:
+def _confirm_and_delete(database: Store, chosen: Collection[RowSummary], *, yes: bool) -> bool:
     """Say what goes, ask, and delete it; returns False if somebody said no."""
     if not chosen:
         print_line(f"There is nothing to delete in {show_store(database.path)}.")
         return True
     ids = [row.id for row in chosen]
     live = sum(not row.superseded for row in chosen)
-    what = f"{format_count(len(ids), 'interaction')} of {_names(chosen)}"
+    what = f"{format_count(len(ids), 'interaction')} of {_format_names(chosen)}"
     print_line(f"{what}: {live:,} live, {len(ids) - live:,} replaced by newer ones;")
     print_line(f"about {size(stored_bytes(database, ids))} of {show_store(database.path)}.")
     if not yes and not _is_confirmed():
@@ -192,7 +192,7 @@ def rm(
             named = find(database, typed)
             whole += [named.cassette] if named.sample is None else []
             wanted |= {row.id: row for row in database.summaries(named.cassette, named.sample, superseded=True)}
-        done = _delete(database, list(wanted.values()), yes=yes)
+        done = _confirm_and_delete(database, list(wanted.values()), yes=yes)
         if done:
             _print_files(store, whole)
     if not done:
@@ -264,7 +264,7 @@ def _choose_rows(database: Store, rows: Collection[RowSummary], *, superseded: b
     return chosen
 
 
-def _names(rows: Collection[RowSummary]) -> str:
+def _format_names(rows: Collection[RowSummary]) -> str:
     names = sorted({row.cassette for row in rows})
     shown = ", ".join(line(name) for name in names[:5])
     return (

@@ -93,17 +93,17 @@ def _sort_all(given: Sequence[Path], found: Inputs) -> None:
             raise SettingsError(f"There is no {path}.")
         if path.is_dir():
             for each in (each for each in sorted(path.rglob("*")) if each.is_file() and ".git" not in each.parts):
-                _sort(each, found)
+                _sort_file(each, found)
             if path not in found.folders and any(map(_is_cassette, path.rglob("*"))):
                 found.folders.append(path)
-        elif not _sort(path, found):
+        elif not _sort_file(path, found):
             raise SettingsError(
                 f"{path} is nothing that can be merged.",
                 hint=f"JSON reports (json, jsonl), stores and folders of cassettes are. {_OF_REPORTS}",
             )
 
 
-def _sort(path: Path, found: Inputs) -> bool:
+def _sort_file(path: Path, found: Inputs) -> bool:
     """Put a file where it belongs; tells whether it belongs anywhere."""
     if path.name.endswith(JOURNAL):
         return False
@@ -160,7 +160,7 @@ def _merge_reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
     except OSError as error:
         raise MachineError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
     done = merge_parts(parts, advise)
-    _write(done.events, wanted)
+    _write_reports(done.events, wanted)
     for text in done.missing:
         typer.echo(f"llmproxy: {text}", err=True)
     files = ", ".join(text.partition("=")[2] or text for text in wanted)
@@ -169,7 +169,7 @@ def _merge_reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
     return int(Exit.ENVIRONMENT) if done.missing else done.exit_code
 
 
-def _write(events: Sequence[Event], wanted: Sequence[str]) -> None:
+def _write_reports(events: Sequence[Event], wanted: Sequence[str]) -> None:
     for text in wanted:
         handler = handler_of(text)
         for event in events:

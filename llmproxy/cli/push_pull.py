@@ -36,7 +36,7 @@ def push(
     instead: bool = _REPLACE,
 ) -> None:
     """Copy cassettes from a file to the team's server, which --store or LLMPROXY_STORE names."""
-    _copy(names, store, file, new, instead=instead, there=True)
+    _copy_cassettes(names, store, file, new, instead=instead, there=True)
 
 
 def pull(
@@ -47,10 +47,12 @@ def pull(
     instead: bool = _REPLACE,
 ) -> None:
     """Copy cassettes from the team's server, which --store or LLMPROXY_STORE names, into a file."""
-    _copy(names, store, file, new, instead=instead, there=False)
+    _copy_cassettes(names, store, file, new, instead=instead, there=False)
 
 
-def _copy(names: list[str], store: Path | None, file: Path, new: str | None, *, instead: bool, there: bool) -> None:
+def _copy_cassettes(
+    names: list[str], store: Path | None, file: Path, new: str | None, *, instead: bool, there: bool
+) -> None:
     no_url(file)
     path = store_path(store)
     if server_of(path) is None:

@@ -236,7 +236,6 @@ class ReplayEnding:
         self.proxy.end()
 
     def print_end(self, code: int, seconds: float) -> int:
-        """Say what became of the run, and return the exit code."""
         report = self.report
         if report is None or report.overrides is None:
             write_whole_lines(f"llmproxy: the proxy ended before the command did: {self.trouble}")
@@ -265,7 +264,9 @@ class ReplayEnding:
             if each["used"]:
                 name = each["tool"] if each["nth"] is None else f"{each['tool']}#{each['nth']}"
                 of = f" (recorded with {said['parent']})" if each["inherited"] else ""
-                lines.append(f"{name}: returned {each['result'][:SHOWN_RESULT]}, swapped {_times(each['used'])}{of}")
+                lines.append(
+                    f"{name}: returned {each['result'][:SHOWN_RESULT]}, swapped {_format_times(each['used'])}{of}"
+                )
         return lines + [f"LLM call {each['call']}: answer overridden" for each in said["answers"] if each["used"]]
 
     def describe_fork(self, said: Mapping[str, Any], report: Report) -> list[str]:
@@ -290,7 +291,6 @@ class ReplayEnding:
         ]
 
     def describe_unmatched(self, said: Mapping[str, Any]) -> list[str]:
-        """Say which overrides matched nothing."""
         seen = ", ".join(said["seen"]) or "none"
         lines = [
             f"llmproxy: --override-tool {each['tool']}{'' if each['nth'] is None else '#' + str(each['nth'])}: no such "
@@ -301,14 +301,13 @@ class ReplayEnding:
         ]
         calls = said["llm_calls"]
         return lines + [
-            f"llmproxy: --override-llm {each['call']}: the agent called the model {_times(calls)}"
+            f"llmproxy: --override-llm {each['call']}: the agent called the model {_format_times(calls)}"
             + (f" (0 to {calls - 1})." if calls else ".")
             for each in said["answers"]
             if not each["used"]
         ]
 
     def describe_changes(self) -> list[str]:
-        """Say what the run did otherwise than its parent."""
         report = self.report
         if report is None or report.overrides is None:
             return []
@@ -324,12 +323,15 @@ class ReplayEnding:
         diff = ReplayDiff.compute(parent, run)
         if not diff.has_changes:
             return [f"  nothing is different from {line(parent.name)}"]
-        return ["What is different:", *(f"  {row}" for row in render(diff, color=False, width=_width()).splitlines())]
+        return [
+            "What is different:",
+            *(f"  {row}" for row in render(diff, color=False, width=_terminal_width()).splitlines()),
+        ]
 
 
-def _width() -> int:
+def _terminal_width() -> int:
     return min(shutil.get_terminal_size().columns - 2, 160)
 
 
-def _times(number: int) -> str:
+def _format_times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"

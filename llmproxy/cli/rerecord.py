@@ -81,11 +81,11 @@ def rerecord(
         raise SettingsError("--change goes with --changed.")
     flags = flags_of(ctx)
     loaded, store = gather(flags), Path(str(flags["store"])) if flags.get("store") else None
-    found = [_load(number_of(word, "rerecord"), store) for word in dict.fromkeys(numbers or words)]
+    found = [_load_live_recording(number_of(word, "rerecord"), store) for word in dict.fromkeys(numbers or words)]
     if command:
         names = [f"{CHOSEN_RECORDING}{each.id}" for each in found]
         raise typer.Exit(_ask_changed(flags, options_of(ctx), command, names))
-    questions = [_prepare(each, loaded) for each in found]
+    questions = [_prepare_question(each, loaded) for each in found]
     if not _ask_all(questions, store, loaded.settings.max_cost):
         raise typer.Exit(int(Exit.FAILED))
 
@@ -107,7 +107,7 @@ class _Question(NamedTuple):
     """US dollars that an answer costs at the most; None where nothing limits it."""
 
 
-def _load(id_: int, store: Path | None) -> Interaction:
+def _load_live_recording(id_: int, store: Path | None) -> Interaction:
     """Return a live recording. Raises CassetteBusy, CassetteNotFound, SettingsError."""
     with open_given(store) as database:
         found = database.load(id_)
@@ -122,7 +122,7 @@ def _load(id_: int, store: Path | None) -> Interaction:
     return found
 
 
-def _prepare(found: Interaction, loaded: Loaded) -> _Question:
+def _prepare_question(found: Interaction, loaded: Loaded) -> _Question:
     """Return a question as it will be sent. Raises SettingsError."""
     headers = live_headers(found, os.environ, record_first(loaded, found.cassette))
     target = live_upstream(found, dict(loaded.settings.upstream))
@@ -154,12 +154,12 @@ def _ask_all(questions: Sequence[_Question], store: Path | None, limit: Decimal 
                     return False
                 named = each.recorded.model or each.recorded.operation
                 typer.echo(f"asking {named} at {each.upstream or each.recorded.upstream} again ...", err=True)
-                cost = _keep(each, _ask(each, proxy.url, path), store)
+                cost = _keep_good_answer(each, _ask(each, proxy.url, path), store)
                 good, spent = good and cost is not None, spent + (cost or 0)
     return good
 
 
-def _keep(question: _Question, made: Interaction, store: Path | None) -> Decimal | None:
+def _keep_good_answer(question: _Question, made: Interaction, store: Path | None) -> Decimal | None:
     """Put a good answer in the recording's place; returns what was spent, None if the recording stays."""
     found, answer = question.recorded, made.response
     if answer.status >= 400 or answer.ending.value != "complete":
@@ -168,7 +168,7 @@ def _keep(question: _Question, made: Interaction, store: Path | None) -> Decimal
         print_line(line(answer.body[:600].decode("utf-8", "replace")))
         return None
     with open_given(store, writable=True) as database:
-        new = _put(database, found, made)
+        new = _replace_recording(database, found, made)
     same = describe(made)[:2] == describe(found)[:2]
     print_line(f"#{found.id} is replaced by #{new}, whose answer is {'the same' if same else 'another one'}.")
     if not same:
@@ -229,7 +229,7 @@ def _ask(question: _Question, proxy: str, path: Path) -> Interaction:
     found = question.recorded
     url = f"{proxy}/{quote(found.provider)}{found.request.target}"
     request = Request(url, found.request.body or None, dict(question.headers), method=found.request.method)  # noqa: S310 - ours
-    last = _newest(path)
+    last = _find_newest_id(path)
     try:
         with build_opener(ProxyHandler({})).open(request, timeout=_PATIENCE) as answer:
             answer.read()
@@ -237,7 +237,7 @@ def _ask(question: _Question, proxy: str, path: Path) -> Interaction:
         error.read()
     except (URLError, OSError) as error:
         raise MachineError(f"the answer did not arrive: {error}") from error
-    if (made := _newest(path)) == last:
+    if (made := _find_newest_id(path)) == last:
         raise MachineError(
             f"{found.provider} could not be asked: nothing was recorded.", hint="Is it reachable from here?"
         )
@@ -245,7 +245,7 @@ def _ask(question: _Question, proxy: str, path: Path) -> Interaction:
         return database.load(made)
 
 
-def _newest(path: Path) -> int:
+def _find_newest_id(path: Path) -> int:
     """Return the number of the recording that was made last; 0 for none."""
     if not path.exists():
         return 0
@@ -253,7 +253,7 @@ def _newest(path: Path) -> int:
         return database.last_id("new") or 0
 
 
-def _put(database: Store, old: Interaction, new: Interaction) -> int:
+def _replace_recording(database: Store, old: Interaction, new: Interaction) -> int:
     """Let the new answer take the old one's place, with its date; returns its number."""
     kept = {name: getattr(new, name) for name in ("usage", "model", "redacted", "made_ids")}
     response = new.response

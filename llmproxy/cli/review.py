@@ -46,7 +46,7 @@ def review(
     store: Path | None = STORE, cassette_dir: Path | None = _CASSETTES, until: str = _UNTIL, when: str = _WHEN
 ) -> None:
     """Decide on each pending change at the terminal: keep the answers, record again, skip, or show the difference."""
-    loaded, pending = _load(store, cassette_dir)
+    loaded, pending = _load_trials(store, cassette_dir)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         typed = suggest_command(f"accept {pending[0].name}", loaded.settings.store)
         raise SettingsError("review asks at a terminal, and this is none.", hint=f"Without questions: {typed}")
@@ -55,14 +55,14 @@ def review(
         if group.origin != origin:
             origin = group.origin
             print_line(f"\n{line(origin)}")
-        print_line(f"{group.name}  {line(group.text)}\n    {_where(group)}")
+        print_line(f"{group.name}  {line(group.text)}\n    {_describe_places(group)}")
         key = _ask(group)
         if key == "q":
             break
         kept += [group] if key == "k" else []
         anew += [group.name] if key == "r" else []
     if kept:
-        _accept(loaded, kept, _read_day(until), _read_condition(when))
+        _write_accepted_changes(loaded, kept, _read_day(until), _read_condition(when))
     if anew:
         which = "".join(f" --change {name}" for name in anew)
         print_line(f"next: {suggest_command(f'rerecord --changed{which} -- COMMAND', loaded.settings.store)}")
@@ -78,7 +78,7 @@ def accept(
     whole: bool = typer.Option(False, "--all", help="With --client: print each change, not only their groups."),
 ) -> None:
     """Accept changes: keep the recorded answers. llmproxy writes the acceptance into the affected cassettes."""
-    loaded, pending = _load(store, cassette_dir)
+    loaded, pending = _load_trials(store, cassette_dir)
     if bool(names) == bool(client):
         raise SettingsError("say which changes: NAME..., or --client NAME for all that a client itself changed.")
     known = {group.name: group for group in pending}
@@ -90,10 +90,10 @@ def accept(
     if client:
         for text in _count_kinds(chosen) if not whole else (f"{each.name}  {each.text}" for each in chosen):
             print_line(f"  {line(text)}")
-    _accept(loaded, chosen, _read_day(until), _read_condition(when))
+    _write_accepted_changes(loaded, chosen, _read_day(until), _read_condition(when))
 
 
-def _load(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded, list[ChangeGroup]]:
+def _load_trials(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded, list[ChangeGroup]]:
     """Return the settings and what the last trials saw and nobody accepted since. Raises SettingsError."""
     loaded = gather({"store": store, "cassette_dir": cassette_dir})
     done = {name: {each.name: each.exactly for each in some} for name, some in accepted_by_cassette(loaded).items()}
@@ -109,7 +109,7 @@ def _load(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded, list[C
     return loaded, pending
 
 
-def _where(group: ChangeGroup) -> str:
+def _describe_places(group: ChangeGroup) -> str:
     return f"{format_count(group.calls, 'call')} in {line(name_some(group.cassettes, ' '))}"
 
 
@@ -145,8 +145,9 @@ def _count_kinds(groups: Iterable[ChangeGroup]) -> list[str]:
     return [f"{kind}: {', '.join(f'{n} {how}' for how, n in row.items())}" for kind, row in counts.items()]
 
 
-def _accept(loaded: Loaded, chosen: Sequence[ChangeGroup], until: date | None, when: Condition | None) -> None:
-    """Write accepted changes into the cassettes that trials saw them in."""
+def _write_accepted_changes(
+    loaded: Loaded, chosen: Sequence[ChangeGroup], until: date | None, when: Condition | None
+) -> None:
     today = date.today()  # noqa: DTZ011 - the day of who accepts
     before, made = accepted_by_cassette(loaded), dict[str, Sequence["AcceptedChange"]]()
     for group in chosen:

@@ -62,12 +62,12 @@ def scan(
     failed: list[str] = []
     stores: list[Path] = []
     with ProgressLine("looking for secrets", "file") as working:
-        for path in working.through(_files(given)):
+        for path in working.through(_list_files(given)):
             looked += 1
             try:
                 if path.is_file() and is_store(path):
                     stores.append(path)
-                for where, what in _findings(path, redactor):
+                for where, what in _find_secrets(path, redactor):
                     found.append(line(f"{path}: {where}: {what}"))
                 for where, who in _find_git_names(path):
                     named.setdefault(who, []).append(line(f"{path}: {where}: git names {who}"))
@@ -91,7 +91,7 @@ def scan(
     raise typer.Exit(int(Exit.FAILED))
 
 
-def _files(given: list[Path]) -> Iterator[Path]:
+def _list_files(given: list[Path]) -> Iterator[Path]:
     """Yield the files to look at, those beside a store with it. Raises MachineError for what is not there."""
     seen: set[Path] = set()
     for path in given:
@@ -112,7 +112,7 @@ def _files(given: list[Path]) -> Iterator[Path]:
                 yield each
 
 
-def _read(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     """Return a file's bytes; a database's by way of a copy, since nobody may open one beside SQLite (`sqlite_file`)."""
     if not path.name.endswith("-wal") and not is_database(path):
         return read_bytes(path)
@@ -122,13 +122,13 @@ def _read(path: Path) -> bytes:
         return copied.read_bytes()
 
 
-def _findings(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
+def _find_secrets(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
     if is_store(path):
         recorded = list(_in_store(path, redactor))
         yield from recorded
         if recorded:
             return
-    text = _read(path).decode("utf-8", "surrogateescape")
+    text = _read_file(path).decode("utf-8", "surrogateescape")
     found = names_in(text, redactor)
     if "\0" in text:  # in bytes of no text all but a key's own shape is chance
         yield from (("in the file's bytes", name) for name in found if name in SHAPED)
@@ -147,7 +147,7 @@ def _find_git_names(path: Path) -> Iterator[tuple[str, str]]:
                 text = b"\n".join((one.request.body, one.response.body)).decode("utf-8", "replace")
                 yield from ((f"interaction {row.id} of cassette {row.cassette}", who) for who in list_people(text))
         return
-    text = _read(path).decode("utf-8", "surrogateescape")
+    text = _read_file(path).decode("utf-8", "surrogateescape")
     for who, places in list_people(text).items() if "\0" not in text else ():
         lines = list(dict.fromkeys(text.count("\n", 0, place) + 1 for place in places[: _LINES + 1]))
         yield f"line {', '.join(map(str, lines[:_LINES]))}{' and more' if len(lines) > _LINES else ''}", who

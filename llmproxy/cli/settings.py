@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import typer
 
+from llmproxy.amounts import align_rows
 from llmproxy.cli.parts.options import gather
 from llmproxy.settings import HIDDEN, options, write_value
 
@@ -37,6 +38,4 @@ def settings(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) 
     for o in options():
         value = write_value(getattr(loaded.settings, o.name))
         rows.append((o.key, (HIDDEN if value and o.secret else value) or "-", str(loaded.sources[o.name]), o.env))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    for row in rows:
-        typer.echo("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]))
+    typer.echo("\n".join(align_rows(rows)))

@@ -74,10 +74,12 @@ def show(
     if cassette or not is_number(what):
         show_cassette(what, store, single="--raw" if raw else "--request" if request else "", as_json=as_json)
         return
-    _show(what, store, raw=raw, request=request, as_json=as_json, descriptor=descriptor)
+    _show_interaction(what, store, raw=raw, request=request, as_json=as_json, descriptor=descriptor)
 
 
-def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: bool, descriptor: Path | None) -> None:
+def _show_interaction(
+    typed: str, store: Path | None, *, raw: bool, request: bool, as_json: bool, descriptor: Path | None
+) -> None:
     with open_given(store) as database:
         other = also_called(database, typed, "show")
         try:
@@ -106,7 +108,7 @@ def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: 
         dump(_to_json(found, asked, answer) | {"volatile": values})
         return
     for text in [
-        *_facts(found),
+        *_format_head(found),
         *_describe_bound(found, values),
         *([f"cassette    {fork.describe()}"] if fork else []),
     ]:
@@ -121,7 +123,6 @@ def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: 
 
 
 def _print_grpc(found: Interaction, descriptor: Path | None) -> None:
-    """Print the messages of a call, and what it ended with."""
     read, ending = Descriptors(descriptor) if descriptor else None, found.response.ending.value
     for title, body, answer in (
         ("--- request", found.request.body, False),
@@ -149,18 +150,17 @@ def _print_talk(found: Interaction, asked: Sequence[Message], answer: Message | 
         print_line("\n=== result" + (" (an error)" if call.failed else "") + "\n" + paragraphs(call.result))
         return
     for message in asked:
-        _message(message)
+        _print_message(message)
     if not asked and found.request.body:
         print_line(f"\n--- request\n{body_text(found.request.body)}")
     print_line(f"\n=== answer{ending}")
     if answer is not None:
-        _message(answer, title=False)
+        _print_message(answer, title=False)
     elif found.response.body:
         print_line(body_text(found.response.body))
 
 
-def _facts(found: Interaction) -> list[str]:
-    """Return the head of `show`, line by line."""
+def _format_head(found: Interaction) -> list[str]:
     answer, usage = found.response, found.usage
     cost = cost_of(found.provider, found.model, usage)
     spent = [f"{value:,} {what}" for value, what in (
@@ -196,7 +196,6 @@ def _facts(found: Interaction) -> list[str]:
 
 
 def _describe_bound(found: Interaction, values: list[dict[str, str]]) -> list[str]:
-    """Return what was declared of the run, and what stands in volatile fields."""
     told = list(dict.fromkeys(f"{each['name']} {each['value']}" for each in values))
     return [
         *([f"declared    {format_run_variables(found.run_variables)}"] if found.run_variables else []),
@@ -204,20 +203,20 @@ def _describe_bound(found: Interaction, values: list[dict[str, str]]) -> list[st
     ]
 
 
-def _message(message: Message, *, title: bool = True) -> None:
+def _print_message(message: Message, *, title: bool = True) -> None:
     if title:
         of = f"  (of {line(message.tool_call_id)})" if message.tool_call_id else ""
         print_line(f"\n--- {line(message.role)}{of}")
     if message.reasoning:
-        _read(f"(reasoning) {message.reasoning}")
+        _print_prose(f"(reasoning) {message.reasoning}")
     if message.text:
-        _read(message.text)
+        _print_prose(message.text)
     for call in message.tool_calls:
         print_line(f"-> {line(call.name)}" + (f"  ({line(call.id)})" if call.id else ""))
         print_line("   " + body_text(call.arguments.encode("utf-8", "surrogatepass")).replace("\n", "\n   "))
 
 
-def _read(text: str) -> None:
+def _print_prose(text: str) -> None:
     """Print a text that somebody wrote, on a terminal broken between words."""
     for row in wrap_text(paragraphs(text), room()):
         print_line(row)
@@ -269,7 +268,7 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
         cells = room()
         for n, sample in enumerate(samples):
             told = _plain_cassette(database, named.cassette, sample)
-            print_line(("\n" if n else "") + "\n".join(wrap_text(_sums(told), cells)))
+            print_line(("\n" if n else "") + "\n".join(wrap_text(_format_sums(told), cells)))
             if (fork := fork_of(database, named.cassette, sample)) is not None:
                 print_line(line(fork.describe()))
             for text in format_runs(
@@ -299,8 +298,7 @@ def _plain_cassette(store: Reading, cassette: str, sample: int) -> dict[str, Any
     return told | {"differences": find_kept_differences(read_interactions()) if of_tools else []}
 
 
-def _sums(told: Mapping[str, Any]) -> str:
-    """Return what a recording comes to, in a line."""
+def _format_sums(told: Mapping[str, Any]) -> str:
     name = told["cassette"] if told["sample"] == 1 else f"{told['cassette']}~{told['sample']}"
     unpriced = f" ({format_count(told['unpriced'], 'call')} without price or tokens)" if told["unpriced"] else ""
     cost = f"{dollars(told['cost'])}{unpriced}" if told["cost"] is not None else "cost unknown"

@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 def status(url: str = _URL) -> None:
     """Show whether a proxy runs, its mode, and the counts of its sessions so far."""
-    control = _control(url)
+    control = _open_control(url)
     health = control.health()
     typer.echo(f"{control.url}  mode {health.mode}  llmproxy {health.version}")
     for report in control.sessions():
@@ -39,21 +39,20 @@ def stop(url: str = _URL) -> None:
 
     The exit code is the proxy's own: 0, 3 if a recording was lost, 4 with --fail-on-miss or --strict.
     """
-    control = _control(url)
+    control = _open_control(url)
     code = control.stop()
-    _wait(control)
+    _wait_until_gone(control)
     typer.echo(f"{control.url}  stopped" + (f" with exit code {code}" if code else ""))
     raise typer.Exit(code)
 
 
-def _control(url: str) -> Control:
-    """Return the control API of the proxy that is meant."""
+def _open_control(url: str) -> Control:
     from llmproxy.cli.env import address
 
     return Control(url.rstrip("/") or address(os.environ), token=os.environ.get("LLMPROXY_TOKEN", ""))
 
 
-def _wait(control: Control) -> None:
+def _wait_until_gone(control: Control) -> None:
     """Wait until nobody answers any more. Raises MachineError: it still does."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:

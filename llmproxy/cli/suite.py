@@ -12,7 +12,7 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.amounts import format_count
+from llmproxy.amounts import align_rows, format_count
 from llmproxy.cli.parts.options import CASSETTES, STORE, OwnFirst, flags_of, gather
 from llmproxy.core.cassettes.folder import slug
 from llmproxy.core.cassettes.formats import review, write_text
@@ -94,13 +94,10 @@ def list_cases(
     if as_json:
         typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
         return
-    width = max(len(str(each["id"])) for each in rows)
-    for each, case in zip(rows, cases, strict=True):
-        tagged = f"  [{', '.join(case.tags)}]" if case.tags else ""
-        typer.echo(
-            f"{each['id']!s:<{width}}  {each['name']}{tagged}"
-            + (f"  x{case.scenario.runs}" if case.scenario.runs > 1 else "")
-        )
+    titles = [case.title + (f"  [{', '.join(case.tags)}]" if case.tags else "") for case in cases]
+    counts = [f"  x{case.scenario.runs}" if case.scenario.runs > 1 else "" for case in cases]
+    shown = [(case.id, title + count) for case, title, count in zip(cases, titles, counts, strict=True)]
+    typer.echo("\n".join(align_rows(shown)))
 
 
 def from_session(
@@ -115,14 +112,14 @@ def from_session(
 ) -> None:
     """Make a suite from a recorded conversation. It passes in replay at once."""
     loaded = gather(flags_of(ctx))
-    store = _store(loaded.settings.store, given=not loaded.is_default("store"))
+    store = _choose_store(loaded.settings.store, given=not loaded.is_default("store"))
     folder = Path(output).parent if output else Path("tests")
     reached = place_agent(read_description(agent, "--agent"), Path.cwd(), folder) if agent else None
     made = suite_of(store, name, sample=sample, agent=reached)
     target = Path(output or folder / f"{made.slug}.suite.yaml")
-    _write(target, made.text, force=force, hint="--force writes over it, --output names another file.")
+    _write_suite(target, made.text, force=force, hint="--force writes over it, --output names another file.")
     typer.echo(f"wrote {target}: {made.told}")
-    _schema(target)
+    _write_schema(target)
     folder = loaded.settings.cassette_dir or Path.cwd() / CASSETTES
     copied = _copy_recording(store, name, sample, cassette_name(made.suite, made.scenario), folder)
     here = Path.cwd()
@@ -148,12 +145,12 @@ def _copy_recording(store: Path, name: str, sample: int, cassette: str, folder: 
     return target
 
 
-def _store(path: Path, *, given: bool) -> Path:
+def _choose_store(path: Path, *, given: bool) -> Path:
     """Return the database: the one that was named, else that of this project, else that of its tests."""
     return path if given or path.exists() or not (Path.cwd() / STORE).exists() else Path.cwd() / STORE
 
 
-def _write(target: Path, text: str, *, force: bool = False, hint: str = "") -> None:
+def _write_suite(target: Path, text: str, *, force: bool = False, hint: str = "") -> None:
     if target.exists() and not force:
         raise SettingsError(f"{target} exists already.", hint=hint)
     try:
@@ -163,8 +160,7 @@ def _write(target: Path, text: str, *, force: bool = False, hint: str = "") -> N
         raise MachineError(f"cannot write {target}: {error.strerror or error}") from error
 
 
-def _schema(target: Path) -> None:
-    """Write the schema that the suite names, for editors."""
+def _write_schema(target: Path) -> None:
     try:
         made = beside(target)
     except OSError as error:
@@ -187,9 +183,11 @@ def write_first(paths: Sequence[str], agent: str) -> Exit:
         )
         agent = typer.prompt("agent")
     found = place_agent(read_description(agent, "--agent"), Path.cwd(), target.parent)
-    _write(target, first_suite(found), hint=f"Name another one: llmproxy test --init {target.with_stem('other.suite')}")
+    _write_suite(
+        target, first_suite(found), hint=f"Name another one: llmproxy test --init {target.with_stem('other.suite')}"
+    )
     typer.echo(f"wrote {target}")
-    _schema(target)
+    _write_schema(target)
     typer.echo(f"record it once:  llmproxy test {target} --mode record")
     typer.echo(f"then, offline:   llmproxy test {target}")
     return Exit.OK

@@ -215,10 +215,10 @@ class TestOptions:
             code = self._run_cases([*reports, ended], env)
         except (LLMProxyError, KeyboardInterrupt) as error:
             ended.emit_error(reports, error)
-            for lost in self._close(reports):
+            for lost in self._close_reports(reports):
                 typer.echo(f"llmproxy: {lost}", err=True)
             raise
-        if lost_ones := self._close(reports):
+        if lost_ones := self._close_reports(reports):
             raise MachineError("\n".join(lost_ones))
         return code
 
@@ -229,7 +229,7 @@ class TestOptions:
         except LLMProxyError:
             return None
 
-    def _close(self, reports: Sequence[Handler]) -> list[str]:
+    def _close_reports(self, reports: Sequence[Handler]) -> list[str]:
         """Let every report write what is left; return what was lost, a full disk say."""
         lost = []
         for text, report in zip(self.reports, reports, strict=True):
@@ -301,7 +301,6 @@ class TestOptions:
             )
 
     def _print_live(self, lines: Sequence[str], told: Mapping[str, object]) -> None:
-        """Say what a live model did otherwise."""
         for text in lines:
             typer.echo(text)
         if self.as_json is not None:

@@ -104,18 +104,22 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
     last = Path.cwd() / LAST_REPORT
     tests: dict[str, Any] = {"tests": True, "labels": True}
     if path is not None and is_report(path):
-        yield _report(path, store)
+        yield _build_report_target(path, store)
     elif path is not None and path.suffix in _DATABASES:
-        yield ViewTarget(_require_store(path), {**_words(path), **tests}, last)
+        yield ViewTarget(_require_store(path), {**_name_store(path), **tests}, last)
     elif path is not None and path.exists():
         with tempfile.TemporaryDirectory(prefix="llmproxy-ui-") as folder:
             yield ViewTarget(_import_file(path, Path(folder) / "file.db"), {"store": path.name, "file": str(path)})
-    elif what is None and last.is_file() and (not _holds(found := _store(store)) or found == Path.cwd() / TESTS):
-        yield _report(last, store)  # only tests ran here
+    elif (
+        what is None
+        and last.is_file()
+        and (not _is_store_there(found := _choose_store(store)) or found == Path.cwd() / TESTS)
+    ):
+        yield _build_report_target(last, store)  # only tests ran here
     else:
-        found = _require_store(_store(store), what or "")
-        named = {"start": f"#/c/{_cassette(found, what)}"} if what else {}
-        yield ViewTarget(found, {**_words(found), **tests, **named}, last)
+        found = _require_store(_choose_store(store), what or "")
+        named = {"start": f"#/c/{_quote_cassette(found, what)}"} if what else {}
+        yield ViewTarget(found, {**_name_store(found), **tests, **named}, last)
 
 
 def asker(path: Path, report: Path | None = None) -> Ask:
@@ -145,20 +149,20 @@ def is_report(path: Path) -> bool:
     return bool(kind)
 
 
-def _report(path: Path, store: Path | None) -> ViewTarget:
+def _build_report_target(path: Path, store: Path | None) -> ViewTarget:
     """Return a report, with the store that holds what it stands on if that is here."""
-    found = _store(store, of_tests=True)
-    start = {"start": "#/report", "report": True, "labels": True, "recordings": _holds(found)}
-    return ViewTarget(found, {**_words(found), **start, "store": shown_path(path)}, path)
+    found = _choose_store(store, of_tests=True)
+    start = {"start": "#/report", "report": True, "labels": True, "recordings": _is_store_there(found)}
+    return ViewTarget(found, {**_name_store(found), **start, "store": shown_path(path)}, path)
 
 
-def _words(store: Path) -> dict[str, str]:
+def _name_store(store: Path) -> dict[str, str]:
     """Return what a store is called, and how commands that the page shows name it."""
     said = shown_path(store)
     return {"store": said, "store_words": store_words(said)}
 
 
-def _store(given: Path | None, *, of_tests: bool = False) -> Path:
+def _choose_store(given: Path | None, *, of_tests: bool = False) -> Path:
     """Return the store that options or settings name, else that of calls or that of tests, whichever is there."""
     loaded = gather({"store": given})
     if not loaded.is_default("store"):
@@ -168,7 +172,7 @@ def _store(given: Path | None, *, of_tests: bool = False) -> Path:
     return next((each for each in ranked if each.is_file()), ranked[0])
 
 
-def _holds(path: Path) -> bool:
+def _is_store_there(path: Path) -> bool:
     return path.is_file() or server_of(path) is not None
 
 
@@ -198,7 +202,7 @@ def _require_store(path: Path, wanted: str = "") -> Path:
     return path
 
 
-def _cassette(path: Path, name: str) -> str:
+def _quote_cassette(path: Path, name: str) -> str:
     """Return a cassette's name as it stands in an address. Raises CassetteNotFound, which says what there is."""
     cassette, sample = split_name(name)
     with open_store(path, writable=False, now=time.time) as database:
@@ -223,6 +227,5 @@ def _import_file(file: Path, store: Path) -> Path:
 
 
 def show(url: str) -> None:
-    """Open an address in the browser, if there is one."""
     with suppress(webbrowser.Error):
         webbrowser.open(url)

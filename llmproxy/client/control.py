@@ -139,20 +139,22 @@ class Control:
 
     def faults(self, name: str, given: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Set a session's injected faults (``{"faults": [...]}``), or only ask; returns them and what was injected."""
-        path = _session(name, "faults")
+        path = _session_path(name, "faults")
         return self._ask("GET", path) if given is None else self._ask("POST", path, given)
 
     def declare(self, name: str, run_variables: Sequence[Mapping[str, str]]) -> Report:
         """Declare run variables of an open session's run, from the next request on. Raises ControlError."""
-        return Report.of(self._ask("POST", _session(name, "run_variables"), {"run_variables": list(run_variables)}))
+        return Report.of(
+            self._ask("POST", _session_path(name, "run_variables"), {"run_variables": list(run_variables)})
+        )
 
     def report(self, name: str) -> Report:
         """Return what a session comes to so far. Raises ControlError if no such session is open."""
-        return Report.of(self._ask("GET", _session(name)))
+        return Report.of(self._ask("GET", _session_path(name)))
 
     def reset(self, name: str) -> Report:
         """Let a session walk its cassette from the start again."""
-        return Report.of(self._ask("POST", _session(name, "reset"), {}))
+        return Report.of(self._ask("POST", _session_path(name, "reset"), {}))
 
     def close(
         self, name: str, *, complete: bool | None = None, after: int | None = None, interrupted: bool = False
@@ -165,15 +167,17 @@ class Control:
         """
         given = {"complete": complete, "after": after, "interrupted": interrupted or None}
         body = {key: value for key, value in given.items() if value is not None}
-        return Report.of(self._ask("POST", _session(name, "close"), body))
+        return Report.of(self._ask("POST", _session_path(name, "close"), body))
 
     def bind(self, name: str, session: str, party: str = AGENT) -> None:
         """Send what arrives under `name` to `session`, as `party`'s. Raises ControlError if `name` is bound."""
-        self._ask("POST", _session(name, "bind"), {"session": session} | ({} if party == AGENT else {"party": party}))
+        self._ask(
+            "POST", _session_path(name, "bind"), {"session": session} | ({} if party == AGENT else {"party": party})
+        )
 
     def unbind(self, name: str) -> None:
         """Let what arrives under `name` be its own session again."""
-        self._ask("POST", _session(name, "unbind"), {})
+        self._ask("POST", _session_path(name, "unbind"), {})
 
     def misses(self, session: str | None = None, limit: int = 100) -> tuple[Miss, ...]:
         query = f"misses?limit={limit}" + (f"&session={quote(session, safe='')}" if session is not None else "")
@@ -206,14 +210,14 @@ class Control:
 
     def try_out(self, session: str) -> None:
         """Make a replay session a trial, in which misses teach what varies. Raises ControlError if it cannot be."""
-        self._ask("POST", _session(session, "lessons"), {})
+        self._ask("POST", _session_path(session, "lessons"), {})
 
     def lessons(self, session: str) -> tuple[Lesson, ...]:
         """Return what a trial taught so far. Raises ControlError if the session is none."""
         from llmproxy.core.bindings.lessons import Lesson
         from llmproxy.core.bindings.volatile_fields import read_volatile_field
 
-        rows = self._ask("GET", _session(session, "lessons"))["lessons"]
+        rows = self._ask("GET", _session_path(session, "lessons"))["lessons"]
         return tuple(
             Lesson(read_volatile_field(row["slot"]), str(row["recorded"]), str(row["present"]), str(row["path"]))
             for row in rows
@@ -275,7 +279,7 @@ class Control:
         )
 
 
-def _session(name: str, verb: str = "") -> str:
+def _session_path(name: str, verb: str = "") -> str:
     return f"sessions/{quote(name, safe='')}" + (f"/{verb}" if verb else "")
 
 

@@ -25,6 +25,9 @@ class DoctorVerdict(StrEnum):
     BAD = "BAD"
 
 
+OK, NOTE, BAD = DoctorVerdict
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """One thing that was found, and what to do about it."""
@@ -42,27 +45,21 @@ def variables(env: Mapping[str, str], url: str, *, intercepted: bool = False) ->
     proxied = [name for name in PROXIES if env.get(name) and is_ours(env[name], url)]
     found = []
     if ours:
-        found.append(Diagnosis(DoctorVerdict.OK, f"{len(ours)} base-URL variables point to {url}: {_list_some(ours)}"))
+        found.append(Diagnosis(OK, f"{len(ours)} base-URL variables point to {url}: {_list_some(ours)}"))
     for name, value in others.items():
         text = f"{name}={value[:_LONG]} points elsewhere: what reads it goes past the proxy"
-        found.append(
-            Diagnosis(DoctorVerdict.NOTE if proxied else DoctorVerdict.BAD, text, ('eval "$(llmproxy env)" sets it',))
-        )
+        found.append(Diagnosis(NOTE if proxied else BAD, text, ('eval "$(llmproxy env)" sets it',)))
     if proxied:
-        found.append(Diagnosis(DoctorVerdict.OK, f"{' '.join(proxied)} point to the proxy"))
+        found.append(Diagnosis(OK, f"{' '.join(proxied)} point to the proxy"))
         if env.get(NODE_PROXY) != "1":
             found.append(
-                Diagnosis(
-                    DoctorVerdict.BAD,
-                    f"{NODE_PROXY} is not 1: Node ignores the proxy variables",
-                    (f"export {NODE_PROXY}=1",),
-                )
+                Diagnosis(BAD, f"{NODE_PROXY} is not 1: Node ignores the proxy variables", (f"export {NODE_PROXY}=1",))
             )
     elif intercepted:
-        found.append(Diagnosis(DoctorVerdict.BAD, "HTTPS_PROXY does not point to the proxy: nothing is intercepted"))
+        found.append(Diagnosis(BAD, "HTTPS_PROXY does not point to the proxy: nothing is intercepted"))
     if not ours and not proxied:
         advice = ('eval "$(llmproxy env)"          for this shell', "llmproxy run -- COMMAND         for one command")
-        found.append(Diagnosis(DoctorVerdict.BAD, "no variable points to the proxy: nothing will use it", advice))
+        found.append(Diagnosis(BAD, "no variable points to the proxy: nothing will use it", advice))
     return found
 
 
@@ -80,45 +77,37 @@ def no_proxy(env: Mapping[str, str], url: str) -> list[Diagnosis]:
             f"{foreign[0]} is set and NO_PROXY does not name {host}: base URLs are asked through that proxy, and never "
             "arrive"
         )
-        return [
-            Diagnosis(DoctorVerdict.BAD, text, (f"export NO_PROXY={','.join(LOOPBACK)} no_proxy={','.join(LOOPBACK)}",))
-        ]
+        return [Diagnosis(BAD, text, (f"export NO_PROXY={','.join(LOOPBACK)} no_proxy={','.join(LOOPBACK)}",))]
     ours = any(env.get(name) and is_ours(env[name], url) for name in PROXIES)
     if ours and "*" in words:
-        return [
-            Diagnosis(DoctorVerdict.BAD, "NO_PROXY is *: nothing goes through the proxy", ("unset NO_PROXY no_proxy",))
-        ]
-    return [Diagnosis(DoctorVerdict.OK, f"NO_PROXY names {host}")] if words & {host, "*"} else []
+        return [Diagnosis(BAD, "NO_PROXY is *: nothing goes through the proxy", ("unset NO_PROXY no_proxy",))]
+    return [Diagnosis(OK, f"NO_PROXY names {host}")] if words & {host, "*"} else []
 
 
 def certificates(env: Mapping[str, str], ca: str | None, now: float) -> list[Diagnosis]:
     """See that the certificate is there, valid at `now` (Unix time) and in every bundle that a variable names."""
     if ca is None:
-        return [Diagnosis(DoctorVerdict.NOTE, "the proxy does not intercept HTTPS: clients reach it by base URL only")]
+        return [Diagnosis(NOTE, "the proxy does not intercept HTTPS: clients reach it by base URL only")]
     if problem := describe_certificate_problem(Path(ca), now):
-        return [Diagnosis(DoctorVerdict.BAD, problem)]
-    mark = _body(Path(ca))
+        return [Diagnosis(BAD, problem)]
+    mark = _read_certificate_body(Path(ca))
     found = []
     for name in (*BUNDLES, NODE_CA):
         value = env.get(name, "")
         if value and not Path(value).is_file():
-            found.append(Diagnosis(DoctorVerdict.BAD, f"{name} names {value}, which does not exist"))
-        elif value and mark not in _body(Path(value)):
+            found.append(Diagnosis(BAD, f"{name} names {value}, which does not exist"))
+        elif value and mark not in _read_certificate_body(Path(value)):
             advice = ("llmproxy run --intercept makes a bundle of both",)
-            found.append(
-                Diagnosis(DoctorVerdict.BAD, f"{name} names {value}, which lacks the proxy's certificate", advice)
-            )
+            found.append(Diagnosis(BAD, f"{name} names {value}, which lacks the proxy's certificate", advice))
     trusting = [name for name in (*BUNDLES, NODE_CA) if env.get(name)]
     if not trusting:
-        found.append(
-            Diagnosis(DoctorVerdict.NOTE, f"no variable names the proxy's certificate {ca}: only base URLs will work")
-        )
+        found.append(Diagnosis(NOTE, f"no variable names the proxy's certificate {ca}: only base URLs will work"))
     elif not found:
-        found.append(Diagnosis(DoctorVerdict.OK, f"the certificate {ca} is trusted by {_list_some(trusting)}"))
+        found.append(Diagnosis(OK, f"the certificate {ca} is trusted by {_list_some(trusting)}"))
     return found
 
 
-def _body(path: Path) -> str:
+def _read_certificate_body(path: Path) -> str:
     """Return the file without white space; for one certificate, what stands between its lines BEGIN and END."""
     text = "".join(path.read_text("utf-8", "replace").split())
     begin = "-----BEGINCERTIFICATE-----"
@@ -128,8 +117,8 @@ def _body(path: Path) -> str:
 def traffic(reports: Iterable[Report]) -> Diagnosis:
     total = add(reports)
     if not total.calls:
-        return Diagnosis(DoctorVerdict.BAD, "no request arrived at the proxy")
-    return Diagnosis(DoctorVerdict.OK, f"traffic arrived: {one_line(total)}")
+        return Diagnosis(BAD, "no request arrived at the proxy")
+    return Diagnosis(OK, f"traffic arrived: {one_line(total)}")
 
 
 def processes(
@@ -146,9 +135,9 @@ def processes(
         who = seen[pid]
         found.append(
             Diagnosis(
-                DoctorVerdict.BAD,
+                BAD,
                 f"{who.program} ({pid}) {_describe_connections(addresses)} itself, past the proxy",
-                _advice([who], intercepted=intercepted),
+                _advise_runtimes([who], intercepted=intercepted),
             )
         )
     for pid, who in seen.items():
@@ -156,13 +145,13 @@ def processes(
             advice = (
                 "sudo, env -i, docker, ssh and systemd give their children another environment; a .env may override it",
             )
-            found.append(Diagnosis(DoctorVerdict.BAD, f"{who.program} ({pid}) runs without our variables", advice))
+            found.append(Diagnosis(BAD, f"{who.program} ({pid}) runs without our variables", advice))
     if not arrived and not past:
         found.append(
             Diagnosis(
-                DoctorVerdict.NOTE,
+                NOTE,
                 "no connection to elsewhere was seen either",
-                _advice(seen.values(), intercepted=intercepted),
+                _advise_runtimes(seen.values(), intercepted=intercepted),
             )
         )
     return found
@@ -182,7 +171,7 @@ def _has_ours(env: Mapping[str, str], url: str) -> bool:
     return any(is_ours(env[name], url) for name in names if env.get(name))
 
 
-def _advice(who: Iterable[MonitoredProcess], *, intercepted: bool) -> tuple[str, ...]:
+def _advise_runtimes(who: Iterable[MonitoredProcess], *, intercepted: bool) -> tuple[str, ...]:
     """Return what to do for the runtimes of these programs; shells and the like only if there is nothing better."""
     runtimes = list(dict.fromkeys(runtime_of(each.program) for each in who))
     known = [each for each in runtimes if each is not OTHER] or runtimes or [OTHER]

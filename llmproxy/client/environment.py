@@ -113,7 +113,6 @@ class EnvironmentPlan:
 
     @property
     def changes(self) -> dict[str, str]:
-        """Every variable to set."""
         return {**self.base_urls, **self.keys, **self.others}
 
     def applied_to(self, env: Mapping[str, str]) -> dict[str, str]:
@@ -168,7 +167,7 @@ def plan(
     )
     dropped = () if key_names is None else tuple(name for name, value in env.items() if value == PLACEHOLDER_KEY)
     env = {name: value for name, value in env.items() if name not in dropped}
-    keys = _keys(env, urls, aws_files=aws_files, wanted=key_names) if replay else {}
+    keys = _build_placeholders(env, urls, aws_files=aws_files, wanted=key_names) if replay else {}
     return EnvironmentPlan(urls, keys, others, tuple(notes), tuple(name for name in dropped if name not in keys))
 
 
@@ -214,7 +213,7 @@ def _copilot_url(url: str, base: str, env: Mapping[str, str], notes: list[str], 
     return {COPILOT_URL: base + provider.prefix + path}
 
 
-def _keys(
+def _build_placeholders(
     env: Mapping[str, str], urls: Mapping[str, str], *, aws_files: bool, wanted: Sequence[str] | None
 ) -> dict[str, str]:
     """Return placeholders for the wanted keys that nobody set; one that was set empty stays so."""
@@ -263,7 +262,7 @@ def _no_proxy(
     words = [word.strip() for name in NO_PROXIES for word in env.get(name, "").split(",") if word.strip()]
     if intercepted:
         hosts = [*_provider_hosts(), *(host.replace("*", "x") for host in recorded if host not in LOOPBACK)]
-        words = [] if "*" in recorded else [word for word in words if not _exempts(word, hosts)]
+        words = [] if "*" in recorded else [word for word in words if not _exempts_provider(word, hosts)]
     if loopback:
         words += [*LOOPBACK, urlsplit(url).hostname or ""]
     else:  # a local Ollama is to be intercepted too
@@ -277,7 +276,7 @@ def _provider_hosts() -> list[str]:
     return [host for host in hosts if not host.startswith(("127.", "localhost", "["))]
 
 
-def _exempts(word: str, hosts: Iterable[str]) -> bool:
+def _exempts_provider(word: str, hosts: Iterable[str]) -> bool:
     """Return whether an entry of NO_PROXY keeps a provider's traffic from the proxy."""
     suffix = word.lstrip("*.").lower()
     return word == "*" or any(host == suffix or host.endswith(f".{suffix}") for host in hosts)

@@ -183,7 +183,7 @@ class IsolatedNetwork:
             self._sockets.append(each := socket.socket(fileno=handle))
             each.settimeout(0)
             if role.isdecimal():
-                await asyncio.start_server(partial(_relay, self._places[int(role)]), sock=each)
+                await asyncio.start_server(partial(_relay_bytes, self._places[int(role)]), sock=each)
             else:
                 loop.add_reader(each, {"packets": self._on_packets, "names": self._on_question}[role], each)
         ready.set()
@@ -301,14 +301,16 @@ class IsolatedNetwork:
         family = int.from_bytes(raw[:2], sys.byteorder)
         if family in (socket.AF_INET, socket.AF_INET6) and not binds:
             address = ipaddress.ip_address(raw[4:8] if family == socket.AF_INET else raw[8:24])
-            self._programs[str(getattr(address, "ipv4_mapped", None) or address), int.from_bytes(raw[2:4])] = _name(pid)
+            self._programs[str(getattr(address, "ipv4_mapped", None) or address), int.from_bytes(raw[2:4])] = (
+                _program_name(pid)
+            )
         if family != socket.AF_UNIX or len(raw) < 3:
             return False
         path = raw[2:].partition(b"\0")[0].decode("utf-8", "surrogateescape")
         if not path:  # an abstract one belongs to the namespace, and nobody outside is found
             name = "@" + raw[3:].decode("utf-8", "replace")
             if not binds and f" {name}\n" in Path("/proc/net/unix").read_text("utf-8", "replace"):
-                self._count(name, _name(pid))
+                self._count(name, _program_name(pid))
             return False
         path = path.replace("/proc/self/", f"/proc/{pid}/", 1)
         real = os.path.realpath(f"/proc/{pid}/{'root' if path.startswith('/') else 'cwd'}/{path}")
@@ -320,12 +322,11 @@ class IsolatedNetwork:
         if not there or real in self._open_paths:
             return False
         if not real.startswith(_UNCOUNTED):
-            self._count(real, _name(pid))
+            self._count(real, _program_name(pid))
         return True
 
 
-async def _relay(place: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass bytes between a client inside and what it may reach outside."""
+async def _relay_bytes(place: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         back, forth = await asyncio.open_connection(*place)
     except OSError:
@@ -350,7 +351,7 @@ def _join(host: str, port: int) -> str:
     return f"{f'[{host}]' if ':' in host else host}:{port}" if port else host
 
 
-def _name(pid: int) -> str:
+def _program_name(pid: int) -> str:
     """Return the program of a process, without its folder."""
     with suppress(OSError):
         return (

@@ -79,7 +79,6 @@ def find_clients(command: Sequence[str], files: Mapping[str, str]) -> list[Clien
 
 
 def is_configured(client: Client, command: Sequence[str]) -> bool:
-    """Return whether the command itself says where its provider is."""
     return bool(client.configured) and any(re.search(client.configured, each) for each in command)
 
 

@@ -241,7 +241,6 @@ class Proxy:
                 return
 
     def end(self, seconds: float = ENDING) -> int:
-        """Ask it to end, wait, and kill what does not; return its exit code."""
         if self.alive:
             if os.name != "posix" and self.url:  # no signal there lets a program end in order
                 with contextlib.suppress(ControlError):
@@ -369,7 +368,6 @@ class Attached:
     """What our process ended with, once it has."""
 
     def end(self) -> None:
-        """End the process, if it is ours."""
         if self.process is not None and self.exit_code is None:
             self.exit_code = self.process.end()
 

@@ -71,7 +71,9 @@ class ProcessMonitor:
         found = {}
         for pid, seen in self.seen.items():
             past = sorted(
-                at for at in seen.connected if at != proxy and (at in upstreams or (at[1] in WEB and not _local(at[0])))
+                at
+                for at in seen.connected
+                if at != proxy and (at in upstreams or (at[1] in WEB and not _is_local(at[0])))
             )
             if past:
                 found[pid] = past
@@ -97,11 +99,10 @@ class ProcessMonitor:
             before = seen.connected if seen else set()
             seen = self.seen[pid] = MonitoredProcess(pid, program, None, before)
         seen.looks += 1
-        seen.env = seen.env or _environ(folder)
+        seen.env = seen.env or _read_environ(folder)
         seen.connected |= set(self._connections(folder))
 
     def _connections(self, folder: Path) -> Iterator[Address]:
-        """Yield the remote ends of the process's TCP connections."""
         inodes = set()
         for link in (folder / "fd").iterdir():
             with contextlib.suppress(OSError):
@@ -115,7 +116,7 @@ class ProcessMonitor:
                 for line in (folder / "net" / name).read_text("ascii").splitlines()[1:]:
                     words = line.split()
                     if words[9] in inodes and words[3] in _OPEN:
-                        yield _address(words[2])
+                        yield _parse_address(words[2])
 
     def _descendants(self, pid: int) -> list[int]:
         """Return all processes below `pid`, from the tree of parents as it is now."""
@@ -134,7 +135,7 @@ class ProcessMonitor:
         return found
 
 
-def _environ(folder: Path) -> dict[str, str] | None:
+def _read_environ(folder: Path) -> dict[str, str] | None:
     try:
         text = (folder / "environ").read_bytes().decode(errors="replace")
     except OSError:
@@ -142,7 +143,7 @@ def _environ(folder: Path) -> dict[str, str] | None:
     return dict(part.split("=", 1) for part in text.split("\0") if "=" in part)
 
 
-def _address(text: str) -> Address:
+def _parse_address(text: str) -> Address:
     """Read ``0100007F:1F90``: words of four bytes in the machine's order, which is little-endian wherever this runs."""
     number, _, port = text.partition(":")
     raw = bytes.fromhex(number)
@@ -152,7 +153,7 @@ def _address(text: str) -> Address:
     return str(mapped or address), int(port, 16)
 
 
-def _local(host: str) -> bool:
+def _is_local(host: str) -> bool:
     if _is_address(host):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost" or host.endswith(".localhost")
@@ -192,7 +193,6 @@ def lookup_variables(env: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 
 def log_in(folder: Path) -> Path:
-    """Return the file that children write to."""
     return folder / "lookups"
 
 
@@ -210,7 +210,7 @@ def past_by_name(lookups: Iterable[HostLookup], machine: str = "") -> dict[int, 
     found: dict[int, tuple[str, dict[str, int]]] = {}
     for each in lookups:
         _, ports = found.setdefault(each.pid, (each.program, {}))
-        if not _local(each.host) and each.host.partition(".")[0] != machine:
+        if not _is_local(each.host) and each.host.partition(".")[0] != machine:
             ports[each.host] = ports.get(each.host) or each.port
     return {pid: (program, past) for pid, (program, ports) in found.items() if (past := _find_connections_past(ports))}
 

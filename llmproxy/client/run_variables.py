@@ -34,7 +34,7 @@ def gather_run_variables(
     env: Mapping[str, str], cwd: Path, now: datetime | None = None, *, git: bool = False
 ) -> Declared:
     """Return what is true of a child in `cwd`; `now`: aware time, default now; `git` adds branch, status, commits."""
-    here = (now or datetime.now(UTC)).astimezone(_zone(env))
+    here = (now or datetime.now(UTC)).astimezone(_find_time_zone(env))
     day, utc = here.strftime("%Y-%m-%d"), here.astimezone(UTC).strftime("%Y-%m-%d")
     found: Declared = [_path("cwd", _named_folder(cwd, env))]
     found.append(_path("home", Path(env.get("HOME") or env.get("USERPROFILE") or Path.home())))
@@ -51,7 +51,7 @@ def gather_run_variables(
     found += [{"name": name, "value": value} for name, value in words.items() if value]
     return [
         *(each for each in found if each["value"].strip("/\\.")),
-        *(_git(cwd) if git else []),
+        *(_read_git_state(cwd) if git else []),
     ]  # the root is in every path
 
 
@@ -62,8 +62,7 @@ def list_keys_set(env: Mapping[str, str]) -> list[str]:
     return sorted(name for name in known if env.get(name) not in (None, "", PLACEHOLDER_KEY))
 
 
-def _zone(env: Mapping[str, str]) -> ZoneInfo | None:
-    """Return the child's time zone; None for that of this process."""
+def _find_time_zone(env: Mapping[str, str]) -> ZoneInfo | None:
     if not env.get("TZ"):
         return None
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -95,8 +94,7 @@ def _user() -> str:
         return ""
 
 
-def _git(cwd: Path) -> Declared:
-    """Return branch, status and last commits where the folder is git's, as agents show them."""
+def _read_git_state(cwd: Path) -> Declared:
     if not any((folder / ".git").exists() for folder in (cwd, *cwd.parents)):
         return []
     status = _ask_git(cwd, "status", "--short")
@@ -153,7 +151,7 @@ def zone_of_another_day(day: str, now: datetime | None = None) -> str:
     """Return a time zone in which it is not that day (``2026-11-22``), so another hour too; empty if none is known."""
     moment = now or datetime.now(UTC)
     for name in _ZONES:
-        zone = _zone({"TZ": name})
+        zone = _find_time_zone({"TZ": name})
         if zone is not None and moment.astimezone(zone).strftime("%Y-%m-%d") != day:
             return name
     return ""

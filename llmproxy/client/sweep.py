@@ -20,7 +20,7 @@ from itertools import groupby
 from statistics import median
 from typing import Any, NamedTuple
 
-from llmproxy.amounts import format_count, seconds
+from llmproxy.amounts import align_rows, format_count, seconds
 from llmproxy.calls import Call
 from llmproxy.core.faults import KINDS, BadFaults, FaultKind, FaultRule, FaultTarget as Asked
 from llmproxy.core.faults.injection import call_of, covers, is_chosen
@@ -63,7 +63,7 @@ def trials_of(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial]:
     """Return a trial for each kind of fault and each call from a recording to which it can be done."""
     found = list(_find_answered(calls))
     return [
-        Trial(kind, number, each.key or "", each.occurrence or 1, _rule(kind, each))
+        Trial(kind, number, each.key or "", each.occurrence or 1, _build_rule(kind, each))
         for kind in kinds
         for number, each, call in _find_faulty_calls(kind, found)
         if kind.do(call, kind.defaults | dict(kind.sweep or {})) is not None
@@ -89,7 +89,7 @@ def _find_faulty_calls(kind: FaultKind, calls: Sequence[tuple[Call, Asked]]) -> 
                 yield number, each, call
 
 
-def _rule(kind: FaultKind, call: Call) -> dict[str, Any]:
+def _build_rule(kind: FaultKind, call: Call) -> dict[str, Any]:
     return {"kind": kind.name, **(kind.sweep or {}), "recording": call.interaction, "call": 1}
 
 
@@ -159,11 +159,18 @@ def find(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> SweepFin
         return SweepFinding(trial, SweepOutcome.HUNG, f"had not ended after {seconds(went.seconds)}", weak=True)
     if missed is not None:
         return SweepFinding(
-            trial, SweepOutcome.WENT_ON, f"to a request that is not recorded, at {_place(mine, missed)}", weak=False
+            trial,
+            SweepOutcome.WENT_ON,
+            f"to a request that is not recorded, at {_describe_place(mine, missed)}",
+            weak=False,
         )
     if went.failed:
         return SweepFinding(trial, SweepOutcome.GAVE_UP, short(went.failed), weak=trial.kind.again or went.crashed)
-    wrong = went.wrong or _left_out(trial, mine, before) or _differs(went.said, [each.said for each in baseline])
+    wrong = (
+        went.wrong
+        or _left_out(trial, mine, before)
+        or _describe_difference(went.said, [each.said for each in baseline])
+    )
     if wrong:
         return SweepFinding(trial, SweepOutcome.QUIET, wrong, weak=True)
     asked, usual = (sum(call.key == trial.key for call in calls) for calls in (mine, before))
@@ -179,7 +186,7 @@ def _describe_recovery(retries: int, seconds: float) -> str:
     return f"{times}, +{max(0.0, seconds):.1f} s"
 
 
-def _place(mine: Sequence[Call], missed: Call) -> str:
+def _describe_place(mine: Sequence[Call], missed: Call) -> str:
     """Return which call of the agent a miss is, retries left out; those of tools have numbers of their own."""
     calls = [call for call in mine if call.channel is missed.channel]
     answered: dict[str | None, int] = {}
@@ -211,12 +218,12 @@ def _left_out(trial: Trial, mine: Sequence[Call], before: Sequence[Call]) -> str
     return f"ended well, without {' and '.join([*said, *tools])}" if said or tools else ""
 
 
-def _differs(said: str, usual: Sequence[str]) -> str:
+def _describe_difference(said: str, usual: Sequence[str]) -> str:
     """Describe where an output differs from all undisturbed runs; numbers count only where those agree on them."""
     if said in usual:
         return ""
-    lines, first = _lines(said, usual), _lines(usual[0], usual)
-    steady = [line for line in first if all(line in _lines(each, usual) for each in usual)]
+    lines, first = _list_lines(said, usual), _list_lines(usual[0], usual)
+    steady = [line for line in first if all(line in _list_lines(each, usual) for each in usual)]
     for line in steady:
         if line not in lines:
             instead = next((each for each in lines if each not in first), "nothing")
@@ -225,7 +232,7 @@ def _differs(said: str, usual: Sequence[str]) -> str:
     return f"says {_quote_text(new)} besides" if new and len(steady) == len(first) else ""
 
 
-def _lines(text: str, usual: Sequence[str]) -> list[str]:
+def _list_lines(text: str, usual: Sequence[str]) -> list[str]:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines if len(set(usual)) == 1 else [_NUMBERS.sub("#", line) for line in lines]
 
@@ -260,17 +267,19 @@ def last_words(stdout: str, stderr: str, code: int) -> tuple[str, bool]:
 
 
 def lines_of(findings: Sequence[SweepFinding]) -> list[str]:
-    """Return the table: fault, calls, what the agent did."""
-    rows = [("fault", "call", "", "what the agent did"), *_rows(findings)]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return ["  ".join((*(t.ljust(w) for t, w in zip(row, widths, strict=False)), row[3])).rstrip() for row in rows]
+    return align_rows([("fault", "call", "", "what the agent did"), *_build_rows(findings)])
 
 
-def _rows(findings: Sequence[SweepFinding]) -> Iterator[tuple[str, str, str, str]]:
+def _build_rows(findings: Sequence[SweepFinding]) -> Iterator[tuple[str, str, str, str]]:
     for kind, some in groupby(findings, lambda each: each.trial.kind.name):
         for said, alike in groupby(some, _group_key):
             found = list(alike)
-            yield kind, _numbers([each.trial.number for each in found]), found[0].mark, _merge_outcomes(said, found)
+            yield (
+                kind,
+                _format_ranges([each.trial.number for each in found]),
+                found[0].mark,
+                _merge_outcomes(said, found),
+            )
 
 
 def _group_key(finding: SweepFinding) -> tuple[str, str]:
@@ -286,7 +295,7 @@ def _merge_outcomes(said: tuple[str, str], found: Sequence[SweepFinding]) -> str
     return f"{outcome}: {detail}" + (f", {most}" if most else "")
 
 
-def _numbers(numbers: Sequence[int]) -> str:
+def _format_ranges(numbers: Sequence[int]) -> str:
     """Write ``1-3,5``."""
     runs: list[list[int]] = []
     for each in numbers:

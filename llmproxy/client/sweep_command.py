@@ -95,7 +95,7 @@ class Sweep:
                 f"without faults it takes {seconds(longest)}"
             )
             try:
-                self._play(trials, jobs)
+                self._play_trials(trials, jobs)
             except BaseException:
                 self._end()
                 raise
@@ -144,9 +144,9 @@ class Sweep:
         self._swept.tell("sweep: several runs at once disturb each other; one at a time, then")
         return self._compare_undisturbed(1)
 
-    def _play(self, trials: Sequence[Trial], jobs: int) -> None:
+    def _play_trials(self, trials: Sequence[Trial], jobs: int) -> None:
         with ThreadPoolExecutor(jobs) as pool:
-            pending = [pool.submit(self._try, trial) for trial in trials]
+            pending = [pool.submit(self._run_trial, trial) for trial in trials]
             try:
                 for number, each in enumerate(pending, 1):
                     self.findings.append(each.result())
@@ -157,7 +157,7 @@ class Sweep:
                 self._end()
                 raise
 
-    def _try(self, trial: Trial) -> SweepFinding:
+    def _run_trial(self, trial: Trial) -> SweepFinding:
         return find(trial, self._run_once({"faults": [trial.rule]}), self.baseline)
 
     def _run_once(self, faults: Mapping[str, Any]) -> SweepRun:
@@ -165,7 +165,7 @@ class Sweep:
         opened = self._swept.open(self._proxy, next(self._opened), faults or {"faults": []})
         try:
             since = time.monotonic()
-            code, out, err, hung = self._child(opened)
+            code, out, err, hung = self._run_child(opened)
             seconds = time.monotonic() - since
             calls = rename_bound(control.calls(opened.name), self._bound)
         finally:
@@ -174,7 +174,7 @@ class Sweep:
         failed, crashed = last_words(out, err, code) if code else ("", False)
         return SweepRun(calls=calls, seconds=seconds, said=out, failed=failed, crashed=crashed, hung=hung)
 
-    def _child(self, opened: OpenedRun) -> tuple[int, str, str, bool]:
+    def _run_child(self, opened: OpenedRun) -> tuple[int, str, str, bool]:
         """Run the command; returns exit code, output, errors, and whether it had to be ended."""
         given = subprocess.PIPE if self._swept.stdin is not None else subprocess.DEVNULL
         with self._guard:
@@ -195,7 +195,7 @@ class Sweep:
                 out, err = popen.communicate(self._swept.stdin, timeout=self._patience)
             except subprocess.TimeoutExpired:
                 hung = True
-                _kill(popen)
+                _kill_group(popen)
                 out, err = popen.communicate()
         finally:
             self._children.discard(popen)
@@ -205,10 +205,10 @@ class Sweep:
         with self._guard:
             self._ended = True
             for each in list(self._children):
-                _kill(each)
+                _kill_group(each)
 
 
-def _kill(popen: subprocess.Popen[bytes]) -> None:
+def _kill_group(popen: subprocess.Popen[bytes]) -> None:
     """End a command and everything that it started."""
     with suppress(OSError):
         if hasattr(os, "killpg"):

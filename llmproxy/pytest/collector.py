@@ -187,7 +187,7 @@ class Collector:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Write what all sessions and scenarios came to, and what somebody should look at although the test passed."""
-        self._sessions(terminalreporter)
+        self._write_sessions(terminalreporter)
         if self._changed:
             terminalreporter.section("llmproxy: changes", sep="-")
         for line in self._changed:
@@ -212,7 +212,7 @@ class Collector:
                 reporter.add_result(*texts.unpack_run(tree))
             reporter.print_report(terminalreporter.write_line, colour=terminalreporter.hasmarkup)
 
-    def _sessions(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def _write_sessions(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.done:
             return
         tests = len({test for test, _ in self.done})
@@ -300,7 +300,7 @@ def is_shown(miss: str, text: str) -> bool:
     return all(line.strip() in text for line in miss.splitlines())
 
 
-def _bare(text: str) -> str:
+def _strip_quoting(text: str) -> str:
     """Return a text without what quoting changes."""
     return re.sub(r"""\\[nrt]|[\\\s"']""", "", text)
 
@@ -310,16 +310,19 @@ def unwrap_misses(report: pytest.TestReport, misses: Sequence[str]) -> None:
     for traceback, crash, _ in getattr(report.longrepr, "chain", ()):
         for lines in (entry.lines for entry in traceback.reprentries if hasattr(entry, "lines")):
             for at, line in enumerate(lines):
-                miss = next((each for each in misses if line.startswith("E") and _bare(each) in _bare(line)), "")
+                miss = next(
+                    (each for each in misses if line.startswith("E") and _strip_quoting(each) in _strip_quoting(line)),
+                    "",
+                )
                 if miss and line.strip() != miss:
-                    name, first, *more = line[1:].partition(":")[0].strip(), *_cut(miss.splitlines())
+                    name, first, *more = line[1:].partition(":")[0].strip(), *_shorten_miss(miss.splitlines())
                     lines[at : at + 1] = [f"E   {name}: {first}", *(f"E     {each}" for each in more)]
                     if crash is not None:
                         crash.message = f"{name}: {first}"
                     break
 
 
-def _cut(lines: Sequence[str]) -> Sequence[str]:
+def _shorten_miss(lines: Sequence[str]) -> Sequence[str]:
     """Return what a failed test shows of a miss: its begin, and at its end what to type."""
     return lines if len(lines) <= _SHOWN else [*lines[: _SHOWN - 4], "  ...", *lines[-3:]]
 
@@ -340,7 +343,7 @@ def miss_sections(session: SharedSession, shown: str = "", renew: str = "") -> l
         return [("llmproxy", str(error))]
     injected = _injected_section(session)
     title = f'llmproxy: {len(misses)} of its requests not in cassette "{session.cassette}" (mode {session.mode})'
-    untold = [miss for miss in misses if not is_shown("\n".join(_cut(miss.splitlines())), shown)]
+    untold = [miss for miss in misses if not is_shown("\n".join(_shorten_miss(miss.splitlines())), shown)]
     known = bool(misses and renew and (report.hits or report.unused))
     anew = [("llmproxy: this test changed? Record it anew", renew)] if known else []
     return [*injected, *([(title, "\n\n".join(untold))] if untold else []), *anew]

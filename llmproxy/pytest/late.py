@@ -80,9 +80,9 @@ class LateThreads:
             return
         where = arguments[1]
         if isinstance(where, tuple) and tuple(where[:2]) == self._address():
-            self._refuse(test)
+            self._refuse_late_request(test)
 
-    def _refuse(self, test: str) -> None:
+    def _refuse_late_request(self, test: str) -> None:
         said = f"a thread of {test} asked after its end; its call belongs to no test and was refused"
         if len(self.refused) < SHOWN and said not in self.refused:
             self.refused.append(said)
@@ -116,7 +116,7 @@ class LateThreads:
         def send_guarded(connection: socket.socket, *given: Any, **named: Any) -> Any:  # noqa: ANN401 - handed through
             test = self._test_of(threading.get_ident())
             if test is not None and _peer(connection) == self._address():
-                self._refuse(test)
+                self._refuse_late_request(test)
             return send(connection, *given, **named)
 
         return send_guarded

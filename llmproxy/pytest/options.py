@@ -69,11 +69,11 @@ def add_options(parser: pytest.Parser) -> None:
     add(UPDATE, choices=["all", "changed"], default=None, help=renew)
     trial = "list, offline, what changed since the recording, like `llmproxy changes`"
     add(CHANGES, action="store_true", default=False, help=trial)
-    if not _langwatch():
+    if not _has_langwatch():
         debug = "scenarios stop before each turn of the simulated user, and let you type instead"
         add(DEBUG, action="store_true", default=False, help=debug)
     if not (
-        _langwatch() or find_spec("seleniumbase") is not None
+        _has_langwatch() or find_spec("seleniumbase") is not None
     ):  # who has this option, and would fail if we had it first
         add(HEADLESS, action="store_true", default=False, help="accepted and ignored: scenarios open no browser")
     report = f"write a report of all scenarios: {CHOICES}; may be repeated"
@@ -89,7 +89,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("llmproxy_autouse", "every test uses the fixture `llmproxy`", type="bool", default=False)
 
 
-def _langwatch() -> bool:
+def _has_langwatch() -> bool:
     """Return whether the original is installed: its plugin has ``--scenario-debug``, and fails if we have it too."""
     try:
         spec = find_spec("scenario")
@@ -189,8 +189,7 @@ class Sharding:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Deselect the tests of the other parts."""
-        parts = split(weights({item.nodeid: _runs(item) for item in items}, self._times), self.shard.of)
+        parts = split(weights({item.nodeid: _count_runs(item) for item in items}, self._times), self.shard.of)
         self.told = describe_cut(self.shard, parts, "pytest")
         others = [item for item in items if parts[item.nodeid] != self.shard.number]
         if others:
@@ -209,7 +208,6 @@ class Sharding:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:  # noqa: ANN401 - xdist's
-        """Take from a worker how it was cut."""
         text = getattr(node, "workeroutput", {}).get(_OUTPUT)
         self.told = self.told or (json.loads(text) if text else None)
 
@@ -217,7 +215,7 @@ class Sharding:
         return f"llmproxy: part {self.shard} of the tests"
 
 
-def _runs(item: pytest.Item) -> int:
+def _count_runs(item: pytest.Item) -> int:
     """Return how often a scenario of a suite runs; a test in Python counts as one."""
     case = getattr(item, "case", None)
     return int(case.scenario.runs) if case is not None and hasattr(case, "scenario") else 1

@@ -350,7 +350,6 @@ def _prepare(config: pytest.Config, run: _PluginRun, mode: str) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the proxy and give the environment back."""
     run = config.stash.get(_RUN, None)
     if run is None:
         return
@@ -582,19 +581,16 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say which calls belonged to no test."""
     run = config.stash.get(_RUN, None)
     for line in run.late.refused if run is not None else ():
         terminalreporter.write_line(f"llmproxy: {line}")
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say what the user should know before the first test."""
     run = config.stash.get(_RUN, None)
     return [sign_text(note) for note in run.notes] if run else []
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """Say what the collected tests show."""
     run = config.stash.get(_RUN, None)
     return [sign_text(note) for note in run.found] if run else []

@@ -100,7 +100,6 @@ class RunProxies:
 
     @property
     def address(self) -> str:
-        """What RUN_VARIABLE says."""
         port = self._server.getsockname()[1]
         return json.dumps({"port": port, "key": self._key, "folder": str(self._folder), "url": self._url})
 

@@ -49,7 +49,6 @@ class ScenarioReporter:
         """``{"scenario": executor, "result": ScenarioResult}``, in the order in which they ended."""
 
     def add_result(self, scenario: Any, result: ScenarioResult) -> None:  # noqa: ANN401 - an executor, or what stands for it
-        """Keep how a run ended."""
         self.results.append({"scenario": scenario, "result": result})
 
     def get_summary(self) -> dict[str, float]:

@@ -165,7 +165,6 @@ class Scenarios:
         return Mode.RECORD.value if again and test in self._retried else mode
 
     def record_attempt(self, test: str, reports: Iterable[Report | None], *, passed: bool) -> None:
-        """Remember whether an attempt at a test recorded something and failed."""
         if passed:
             self._retried.discard(test)
         elif any(each is not None and each.recorded for each in reports):

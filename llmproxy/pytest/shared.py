@@ -29,7 +29,7 @@ from llmproxy.errors import MachineError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, VCR_MODES, Mode, Update
 from llmproxy.pytest.run_proxies import AskedProxy, OwnProxy
-from llmproxy.settings import load, load as settings
+from llmproxy.settings import load
 from llmproxy.store_server import server_of
 from llmproxy.values import read_channels, read_patterns, read_unknown_tool
 
@@ -124,7 +124,6 @@ class SharedSession:
         return f"{self.url}/v1"
 
     def report(self) -> Report:
-        """Return hits, misses, tokens and cost so far."""
         return self.closed or self._control.report(self.name)
 
     @property
@@ -379,7 +378,7 @@ class SuiteBench:
 
     def _options(self, env: Mapping[str, str]) -> list[str]:
         """Return what a proxy is started with: as by `llmproxy test`, unless the project says something else."""
-        known = settings({}, env, self.root)
+        known = load({}, env, self.root)
         on_server = server_of(known.settings.store) is not None
         words = ["--mode", Mode.REPLAY.value, "--host", DEFAULT_HOST, "--port", "0"]
         live = self.mode not in OFFLINE or self.update == Update.CHANGED
@@ -393,12 +392,12 @@ class SuiteBench:
 
     def store(self, env: Mapping[str, str]) -> Path:
         """Return where the recordings are, unless a running proxy has others."""
-        known = settings({}, env, self.root)
+        known = load({}, env, self.root)
         return self.folder() / STORE.name if known.is_default("store") else known.settings.store
 
     def files(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
         """Return the store, and the folder of the cassettes' files; None of a running proxy, and of a server."""
-        known = settings({}, env, self.root)
+        known = load({}, env, self.root)
         if running_at(env) or server_of(known.settings.store) is not None:
             return None
         said = None if known.is_default("cassette_dir") else known.settings.cassette_dir

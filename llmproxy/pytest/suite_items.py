@@ -129,12 +129,11 @@ class SuiteItem(pytest.Item):
         super().__init__(**node)
         self.case = case
         for tag in case.tags:
-            _mark(self, tag)
+            _add_tag_marker(self, tag)
         if case.scenario.skip:
-            self.add_marker(pytest.mark.skip(reason=_reason(case.scenario.skip, "skip: true")))
+            self.add_marker(pytest.mark.skip(reason=_choose_reason(case.scenario.skip, "skip: true")))
 
     def setup(self) -> None:
-        """See that everything is there that the suite needs."""
         try:
             with self.parent.bench.aside():
                 self.parent.run_context()
@@ -143,7 +142,6 @@ class SuiteItem(pytest.Item):
             raise pytest.fail.Exception(str(error), pytrace=False) from None
 
     def runtest(self) -> None:
-        """Run the scenario as often as it wants."""
         bench, run_context = self.parent.bench, self.parent.run_context()
         again = type_again(self.config, self.nodeid) + (
             f" {REJUDGE} {shlex.quote(bench.rejudge)}" if bench.rejudge else ""
@@ -161,8 +159,8 @@ class SuiteItem(pytest.Item):
         if first is not None:
             first.unfiled = "" if in_ci(os.environ) else unfiled
         events = scenarios.end_suite(made, [each.wire for each in ran])
-        self.user_properties += _properties(made, events)
-        self._judge(made, ran, events)
+        self.user_properties += _list_item_properties(made, events)
+        self._raise_verdict(made, ran, events)
         if unfiled and in_ci(os.environ):
             raise SuiteFailure(f"{self.case.id}: {unfiled}")
 
@@ -170,7 +168,9 @@ class SuiteItem(pytest.Item):
         runs = run_context.samples(self.case)
         return [await run_once(run_context, self.case, sample, runs) for sample in range(1, runs + 1)]
 
-    def _judge(self, made: Mapping[str, Any], ran: Sequence[CaseResult], events: Sequence[Sequence[Event]]) -> None:
+    def _raise_verdict(
+        self, made: Mapping[str, Any], ran: Sequence[CaseResult], events: Sequence[Sequence[Event]]
+    ) -> None:
         told = [_format_events(run) or str(each.error or "") for run, each in zip(events, ran, strict=True)]
         passed, expected = made["status"] == Status.PASSED, self.case.scenario.xfail
         several = len(ran) > 1 and not expected
@@ -179,7 +179,7 @@ class SuiteItem(pytest.Item):
             if several and (each.status is Status.PASSED or not passed):
                 shown_apart |= sub_report(self, f"run {number}/{len(ran)}", each.status, text)
         if passed and expected:
-            pytest.xfail(_reason(expected, "xfail: true"))
+            pytest.xfail(_choose_reason(expected, "xfail: true"))
         if made["status"] == Status.SKIPPED:
             pytest.skip(ran[0].reasoning)
         if passed:
@@ -197,13 +197,11 @@ class SuiteItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        """Say where the scenario stands."""
         place = self.case.place
         return self.case.path, place.line - 1 if place else 0, self.name
 
 
-def _properties(made: Mapping[str, Any], runs: Sequence[Sequence[Event]]) -> list[tuple[str, object]]:
-    """Return what a scenario came to as properties of its item, for JUnit."""
+def _list_item_properties(made: Mapping[str, Any], runs: Sequence[Sequence[Event]]) -> list[tuple[str, object]]:
     started = [event for run in runs for event in run if isinstance(event, Started)]
     used = [use for run in runs for event in run if isinstance(event, Finished) for use in event.usage.values()]
     return list_properties(
@@ -217,11 +215,11 @@ def _properties(made: Mapping[str, Any], runs: Sequence[Sequence[Event]]) -> lis
     )
 
 
-def _reason(said: bool | str, default: str) -> str:  # noqa: FBT001 - as a suite says it
+def _choose_reason(said: bool | str, default: str) -> str:  # noqa: FBT001 - as a suite says it
     return said if isinstance(said, str) else default
 
 
-def _mark(item: SuiteItem, tag: str) -> None:
+def _add_tag_marker(item: SuiteItem, tag: str) -> None:
     """Let -m and -k find a tag; registered, so that --strict-markers knows it."""
     item.extra_keyword_matches.add(tag)
     known = item.config.stash.setdefault(_TAGS, set())

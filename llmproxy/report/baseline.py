@@ -80,7 +80,7 @@ def _not_run(number: int) -> list[str]:
 def compare_rows(before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines: what got worse, what is gone, what is new, what got better, and how much is as it was."""
     rows = {str(row.get("scenario")): row for row in now}
-    changed = [_change(name, before.get(name), rows.get(name)) for name in dict.fromkeys([*before, *rows])]
+    changed = [_describe_change(name, before.get(name), rows.get(name)) for name in dict.fromkeys([*before, *rows])]
     told = sorted((each for each in changed if each), key=lambda each: _ORDER.index(each[0]))
     same = len(changed) - len(told)
     worse, better = (sum(kind == word for kind, _ in told) for word in ("worse", "better"))
@@ -88,7 +88,7 @@ def compare_rows(before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[
     return [head, *(f"  {kind:<7}  {text}" for kind, text in told)]
 
 
-def _change(name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> tuple[str, str] | None:
+def _describe_change(name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> tuple[str, str] | None:
     if old is None or new is None:
         return (
             ("new", f"{name}: {_describe_row(new or {})}")
@@ -98,7 +98,7 @@ def _change(name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | N
     order = rank(new) - rank(old)
     if order == 0:
         return None
-    chance = "; the intervals overlap: this may be chance" if _overlap(old, new) else ""
+    chance = "; the intervals overlap: this may be chance" if _intervals_overlap(old, new) else ""
     return ("worse" if order > 0 else "better", f"{name}: {_describe_row(old)} -> {_describe_row(new)}{chance}")
 
 
@@ -110,7 +110,7 @@ def rank(row: Mapping[str, Any]) -> float:
     return 1.0 - float(row["rate"])
 
 
-def _overlap(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+def _intervals_overlap(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     one, other = old.get("interval"), new.get("interval")
     if not one or not other or max(int(old.get("runs") or 0), int(new.get("runs") or 0)) < 2:
         return False

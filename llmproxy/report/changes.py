@@ -106,7 +106,6 @@ class Changes:
         return bool(self.groups or self.refused)
 
     def lines(self) -> Iterator[str]:
-        """Yield what a person reads."""
         counts, told = self.counts, format_count(self.counts["calls"], "call")
         cassettes = format_count(counts["cassettes"], "cassette")
         if not counts["calls"]:
@@ -147,7 +146,6 @@ class Changes:
         return rows | {"counts": dict(self.counts), "bill": self.bill and self.bill.to_json()}
 
     def markdown(self) -> Iterator[str]:
-        """Yield a table for a pull request, or the summary of a job."""
         first, *rest = self.lines()
         yield f"**{first}**"
         if self.any:

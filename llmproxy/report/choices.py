@@ -51,14 +51,14 @@ class Buffered:
             try:
                 out.write(data)
                 out.close()
-                part.chmod(_mode(target))
+                part.chmod(_choose_permissions(target))
                 part.replace(target)
             except BaseException:
                 part.unlink(missing_ok=True)
                 raise
 
 
-def _mode(path: Path) -> int:
+def _choose_permissions(path: Path) -> int:
     """Return the permissions of a file, or those that a new one has: a temporary file is for its owner only."""
     try:
         return stat.S_IMODE(path.stat().st_mode)

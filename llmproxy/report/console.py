@@ -102,7 +102,6 @@ class Console:
         self._store = DEFAULT_STORE
 
     def on_start(self, info: ProxyStarted) -> None:
-        """Say where it listens, and what to type."""
         self._store = info.store
         if not self._quiet:
             self._write(*started_lines(info))
@@ -150,7 +149,6 @@ class Console:
 
 
 def started_lines(info: ProxyStarted) -> list[str]:
-    """Return what to say once the proxy can serve."""
     what = f"llmproxy: {info.url}  mode {info.mode}  store {escape(info.store)}  cassette {escape(info.cassette)}"
     upstreams = [f"  upstream {name} = {escape(url)} ({escape(str(source))})" for name, url, source in info.upstreams]
     lines = [what, *upstreams, f"  export {example_base_urls(info.url)}"]

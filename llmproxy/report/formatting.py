@@ -23,7 +23,6 @@ def show_value(value: Any) -> str:  # noqa: ANN401 - whatever was expected or se
 
 
 def describe_assertion(assertion: Assertion) -> str:
-    """Describe what was checked and what came of it."""
     said = f"{assertion.name}: {assertion.message or assertion.status.value}"
     tail = [f"evidence: {assertion.evidence}" if assertion.evidence else "", assertion.where]
     rest = ", ".join(filter(None, tail))
@@ -102,7 +101,6 @@ def describe_replay(finished: Finished) -> str:
 
 
 def describe_uses(finished: Finished) -> list[str]:
-    """Say what each party used: calls, tokens, cost; what is unknown is called so."""
     rows = []
     for party, use in finished.usage.items():
         tokens = f"{_number(use.input_tokens)} tokens in, {_number(use.output_tokens)} out"

@@ -42,7 +42,7 @@ class GitHub:
         elif isinstance(event, Completed):
             self._mark_waiting()
             if (why := describe_without_runs(event.exit_code, event.notes)) and not self._marked:
-                self._write(_command("the test as a whole", why, self._root) + "\n")
+                self._write(_format_annotation("the test as a whole", why, self._root) + "\n")
 
     def _mark_waiting(self) -> None:
         passed = {id(run) for each in self._run_tree.scenarios() if each.status is Status.PASSED for run in each.runs}
@@ -75,9 +75,11 @@ def commands(run: Run, root: Path | None = None, level: str = "error") -> list[s
     ]
     title = f"{run.started.scenario}: {run.status.value.replace('_', ' ')}"
     return [
-        _command(title, describe_assertion(each), root, each.where, step.place, run.started.place, level=level)
+        _format_annotation(
+            title, describe_assertion(each), root, each.where, step.place, run.started.place, level=level
+        )
         for step, each in failed
-    ] or [_command(title, run.why, root, _find_stop(run), run.started.place, level=level)]
+    ] or [_format_annotation(title, run.why, root, _find_stop(run), run.started.place, level=level)]
 
 
 def _find_stop(run: Run) -> str:
@@ -85,11 +87,11 @@ def _find_stop(run: Run) -> str:
     return next((step.place for step in run.steps if step.status not in (Status.PASSED, Status.SKIPPED)), "")
 
 
-def _command(title: str, text: str, root: Path | None, *places: str, level: str = "error") -> str:
+def _format_annotation(title: str, text: str, root: Path | None, *places: str, level: str = "error") -> str:
     """Return an annotation at the first of these places that is a line of a file."""
     place = next((found for each in places if (found := _PLACE.fullmatch(each))), None)
-    at = f"file={_property(_path_in_checkout(place['file'], root))},line={place['line']}," if place else ""
-    return f"::{level} {at}title={_property(title)}::{_data(text)}"
+    at = f"file={_escape_property(_path_in_checkout(place['file'], root))},line={place['line']}," if place else ""
+    return f"::{level} {at}title={_escape_property(title)}::{_escape_data(text)}"
 
 
 def _path_in_checkout(file: str, root: Path | None) -> str:
@@ -102,28 +104,28 @@ def _path_in_checkout(file: str, root: Path | None) -> str:
         return file
 
 
-def _data(text: str) -> str:
+def _escape_data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+def _escape_property(text: str) -> str:
+    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def table(run_tree: RunTree) -> str:
     rows = [
-        f"| {_cell(each.name)} | {each.status.value.replace('_', ' ')} |"
+        f"| {_escape_cell(each.name)} | {each.status.value.replace('_', ' ')} |"
         f" {sum(run.status is Status.PASSED for run in each.runs)} of {len(each.runs)} |"
-        f" {_cell(next((run.why for run in each.runs if run.status is not Status.PASSED), ''))} |"
+        f" {_escape_cell(next((run.why for run in each.runs if run.status is not Status.PASSED), ''))} |"
         for each in run_tree.scenarios()
     ]
     ended = run_tree.completed
     why = describe_without_runs(ended.exit_code if ended else None, ended.notes if ended else ())
-    said = [f"- {_cell(line)}" for line in why.splitlines() if line.strip()]
+    said = [f"- {_escape_cell(line)}" for line in why.splitlines() if line.strip()]
     head = ["| scenario | result | runs passed | |", "|---|---|---|---|"] if rows else []
     return "\n".join([f"### {run_tree.title}", "", *head, *rows, *([""] if rows and said else []), *said, "", ""])
 
 
-def _cell(text: str) -> str:
+def _escape_cell(text: str) -> str:
     line = text.strip().partition("\n")[0]
     return line.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

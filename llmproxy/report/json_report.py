@@ -116,7 +116,6 @@ def document(run_tree: RunTree) -> dict[str, Any]:
 
 
 def head(run_tree: RunTree) -> dict[str, Any]:
-    """Return what the document says of the whole."""
     selected, completed = run_tree.selected, run_tree.completed
     return {
         "format": FORMAT,

@@ -52,7 +52,7 @@ def _whole_test_suite(title: str, why: str) -> ET.Element:
 
 def _suite(name: str, scenarios: list[ScenarioRuns], run_tree: RunTree) -> ET.Element:
     runs = [(scenario, run) for scenario in scenarios for run in scenario.runs]
-    kinds = [_kind(scenario, run) for scenario, run in runs]
+    kinds = [_classify_run(scenario, run) for scenario, run in runs]
     seconds = sum((run.finished.total_seconds or 0.0) if run.finished else 0.0 for _, run in runs)
     suite = ET.Element(
         "testsuite",
@@ -76,7 +76,7 @@ def _case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
         case.set("time", f"{run.finished.total_seconds:.3f}")
     if run.status is Status.SKIPPED:
         ET.SubElement(case, "skipped", message=_text(run.why))
-    elif kind := _kind(scenario, run):
+    elif kind := _classify_run(scenario, run):
         lines = list(_list_reasons(run))
         problem = ET.SubElement(
             case, kind, type=run.status.value, message=_text(lines[0] if lines else run.status.value)
@@ -85,14 +85,14 @@ def _case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
     ended = run.finished
     bound = describe_replay(ended) if ended and (ended.bound or ended.carried or ended.stale or ended.dealt) else ""
     labels = run.finished.labels if run.finished else ()
-    if run.status in _KINDS and _kind(scenario, run) is None:
+    if run.status in _KINDS and _classify_run(scenario, run) is None:
         labels = (f"{run.status.value}, and the scenario passes with its other runs", *_list_reasons(run), *labels)
     if said := "\n".join(filter(None, (bound, *labels, conversation(run)))):
         ET.SubElement(case, "system-out").text = _text(said)
     return case
 
 
-def _kind(scenario: ScenarioRuns, run: Run) -> str | None:
+def _classify_run(scenario: ScenarioRuns, run: Run) -> str | None:
     """Return what a run is here; a failed one is nothing where its scenario passes all the same (`minPassRate`)."""
     return None if scenario.status is Status.PASSED else _KINDS.get(run.status)
 

@@ -381,7 +381,6 @@ class ScenarioEventBus:
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to drain."""
         return self._worker is not None
 
     def is_completed(self) -> bool:

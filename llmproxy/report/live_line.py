@@ -125,7 +125,6 @@ _COLUMNS = (
 
 
 def heads(room: int | None = None) -> str:
-    """Return the line above the lines, for a terminal of `room` cells, None for a pipe."""
     texts = {column.head: column.head for column in _COLUMNS}
     head = "  ".join([*_laid_out(texts, room), "recording, session", "prompt -> answer"])
     return head if room is None else cut(head, room)
@@ -185,7 +184,6 @@ def _around_duration(
 
 
 def _laid_out(cells: dict[str, str], room: int | None) -> Iterator[str]:
-    """Yield the cells of the columns that a terminal has room for."""
     for column in _COLUMNS:
         if not column.is_shown(room):
             continue

@@ -258,7 +258,6 @@ def _drop_members(tree: Any, names: frozenset[str]) -> Any:  # noqa: ANN401 - pl
 
 
 def _list_missing(parts: Sequence[PartReport]) -> Iterator[str]:
-    """Yield which parts did not come, and what they had to run."""
     shard, there = parts[0].shard, {part.number for part in parts}
     for number in range(1, int(shard["of"]) + 1):
         if number in there:

@@ -21,7 +21,7 @@ from decimal import Decimal
 from math import sqrt
 from typing import Any
 
-from llmproxy.amounts import dollars, duration, format_count
+from llmproxy.amounts import align_rows, dollars, duration, format_count
 from llmproxy.report.events import Status
 from llmproxy.report.run_tree import is_amount, is_of
 
@@ -120,10 +120,15 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         name, bracket, rest = str(row.get("scenario", "")).partition("[")
         if bracket and rest.endswith("]"):
             groups.setdefault(name, []).append((rest[:-1], row))
-    return [line for name, cases in groups.items() if len(cases) > 1 for line in (*_group(name, cases), *_axes(cases))]
+    return [
+        line
+        for name, cases in groups.items()
+        if len(cases) > 1
+        for line in (*_format_group(name, cases), *_format_axes(cases))
+    ]
 
 
-def _axes(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+def _format_axes(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     """Return a line for each value of each axis of a matrix: how many of its cells passed, and their mean cost and
     latency.
 
@@ -142,15 +147,12 @@ def _axes(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
         [
             f"  {name}={value[:_WORD]}",
             f"{sum(row.get('status') in _GOOD for row in rows)} of {len(rows)} cells passed{_pass_interval(rows)}",
-            _cost(_mean(rows)),
-            _latency(_mean(rows)),
+            _format_cost(_average_cells(rows)),
+            _format_latency(_average_cells(rows)),
         ]
         for (name, value), rows in found.items()
     ]
-    wide = [max(len(row[column]) for row in cells) for column in range(4)] if cells else []
-    return [
-        "  ".join(f"{cell:<{room}}" for cell, room in zip(row, wide, strict=True) if room).rstrip() for row in cells
-    ]
+    return align_rows(cells)
 
 
 def _pass_interval(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -164,7 +166,7 @@ def _format_interval(interval: Sequence[float]) -> str:
     return f" (95 % interval {interval[0]:.0%} to {interval[1]:.0%})"
 
 
-def _mean(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _average_cells(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return mean cost and latency of cells; None where one of them is not known."""
     costs = [Decimal(row["cost_usd"]) for row in rows if row.get("cost_usd") is not None]
     times = [float(row["latency_ms"]) for row in rows if row.get("latency_ms") is not None]
@@ -174,7 +176,7 @@ def _mean(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+def _format_group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     bad = sum(row.get("status") not in _GOOD for _, row in cases)
     usual = _majority_status(cases)
     ordered = sorted(cases, key=lambda case: case[1].get("status") in _GOOD)
@@ -184,15 +186,12 @@ def _group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[st
             ("* " if usual and row.get("status") != usual else "  ") + str(row.get("status")).replace("_", " "),
             case,
             _format_runs(row),
-            _cost(row),
-            _latency(row),
+            _format_cost(row),
+            _format_latency(row),
         ]
         for case, row in shown
     ]
-    wide = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    lines = [
-        "  ".join(f"{cell:<{room}}" for cell, room in zip(row, wide, strict=True) if room).rstrip() for row in cells
-    ]
+    lines = align_rows(cells)
     left = len(cases) - len(shown)
     more = [f"  ... and {format_count(left, 'more case')}"] if left else []
     marked = (
@@ -215,11 +214,11 @@ def _format_runs(row: Mapping[str, Any]) -> str:
     return f"{row.get('passed', 0)} of {runs} runs passed{sure}"
 
 
-def _cost(row: Mapping[str, Any]) -> str:
+def _format_cost(row: Mapping[str, Any]) -> str:
     cost = row.get("cost_usd")
     return "" if cost is None else dollars(Decimal(cost))
 
 
-def _latency(row: Mapping[str, Any]) -> str:
+def _format_latency(row: Mapping[str, Any]) -> str:
     latency = row.get("latency_ms")
     return duration(None if latency is None else float(latency))

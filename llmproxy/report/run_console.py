@@ -152,7 +152,6 @@ class SuiteConsole:
         self._draw()
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
         self._clear_bar()
 
     # -- lines
@@ -238,7 +237,11 @@ class SuiteConsole:
 
     def _line(self, text: str) -> None:
         self._clear_bar()
-        self._write(_UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text) + "\n" if not self._colour else _escape(text) + "\n")
+        self._write(
+            _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text) + "\n"
+            if not self._colour
+            else _escape_unprintable(text) + "\n"
+        )
 
     def _word(self, status: Status) -> str:
         word, code = _WORD[status]
@@ -262,7 +265,7 @@ class SuiteConsole:
             self._bar = ""
 
 
-def _escape(text: str) -> str:
+def _escape_unprintable(text: str) -> str:
     """Make what is no printable character visible, but leave our own colours."""
     pieces = re.split(r"(\x1b\[(?:32|31|35|33|0)m)", text)
     return "".join(
@@ -281,6 +284,5 @@ def _list_marks(event: Finished) -> list[str]:
 
 
 def _count_status(number: int, status: str) -> str:
-    """Count a status: 2 environment errors, 2 failed."""
     words = status.replace("_", " ")
     return f"{number:,} {words}" + ("s" if number != 1 and words.endswith("error") else "")

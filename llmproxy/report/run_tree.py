@@ -50,7 +50,6 @@ class Run:
 
     @property
     def why(self) -> str:
-        """Why it ended so, in one text."""
         if self.finished is None:
             return UNFINISHED
         return self.finished.error or self.finished.reasoning

@@ -17,7 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from llmproxy.amounts import dollars, duration, format_count
+from llmproxy.amounts import align_rows, dollars, duration, format_count
 from llmproxy.core.sessions.journal import open_state
 from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report.baseline import rank
@@ -158,29 +158,22 @@ def trend_lines(tests: Sequence[KeptTest], only: Callable[[str], bool] = lambda 
     names = list(dict.fromkeys(name for test in reversed(tests) for name in test.rows if only(name)))
     if not names:
         return []
-    lines = sorted((_line(name, tests) for name in names), key=lambda line: line[0])
+    lines = sorted((_summarize_scenario(name, tests) for name in names), key=lambda line: line[0])
     worse = sum(order == 0 for order, _, _ in lines)
-    wide = max(len(name) for _, name, _ in lines)
-    head = (
-        f"the last {format_count(len(tests), 'test')}, {_day(tests[0].at)} to {_day(tests[-1].at)} UTC, the newest "
-        f"at the right; {worse} worse"
-    )
-    marks = ["".join(_mark(test.rows.get(name)) for test in tests) for _, name, _ in lines]
-    return [
-        head,
-        *(f"  {mark}  {name:<{wide}}  {text}".rstrip() for mark, (_, name, text) in zip(marks, lines, strict=True)),
-        _LEGEND,
-    ]
+    days = f"{_format_day(tests[0].at)} to {_format_day(tests[-1].at)} UTC"
+    head = f"the last {format_count(len(tests), 'test')}, {days}, the newest at the right; {worse} worse"
+    rows = [("".join(_mark_status(test.rows.get(name)) for test in tests), name, text) for _, name, text in lines]
+    return [head, *(f"  {text}" for text in align_rows(rows)), _LEGEND]
 
 
-def _line(name: str, tests: Sequence[KeptTest]) -> tuple[int, str, str]:
+def _summarize_scenario(name: str, tests: Sequence[KeptTest]) -> tuple[int, str, str]:
     """Return how urgent a scenario is, its name, and what changed between the last two tests that ran it."""
     rows = [test.rows[name] for test in tests if name in test.rows]
     last, before = rows[-1], rows[-2] if len(rows) > 1 else None
     step = 0 if before is None else rank(last) - rank(before)
     good = sum(row["status"] == "passed" for row in rows)
     word = "worse" if step > 0 else "better" if step < 0 else ""
-    told = [f"passed {good} of {len(rows)}", word, _cost(before, last), _latency(before, last)]
+    told = [f"passed {good} of {len(rows)}", word, _format_cost(before, last), _format_latency(before, last)]
     return (
         (0 if step > 0 else 1 if last["status"] not in ("passed", "skipped") else 2),
         name,
@@ -188,19 +181,21 @@ def _line(name: str, tests: Sequence[KeptTest]) -> tuple[int, str, str]:
     )
 
 
-def _mark(row: Mapping[str, Any] | None) -> str:
+def _mark_status(row: Mapping[str, Any] | None) -> str:
     return " " if row is None else _MARKS.get(str(row["status"]), "?")
 
 
-def _cost(before: Mapping[str, Any] | None, last: Mapping[str, Any]) -> str:
-    return _change(before, last, "cost_usd", lambda value: dollars(Decimal(value)))
+def _format_cost(before: Mapping[str, Any] | None, last: Mapping[str, Any]) -> str:
+    return _format_change(before, last, "cost_usd", lambda value: dollars(Decimal(value)))
 
 
-def _latency(before: Mapping[str, Any] | None, last: Mapping[str, Any]) -> str:
-    return _change(before, last, "latency_ms", lambda value: duration(float(value)))
+def _format_latency(before: Mapping[str, Any] | None, last: Mapping[str, Any]) -> str:
+    return _format_change(before, last, "latency_ms", lambda value: duration(float(value)))
 
 
-def _change(before: Mapping[str, Any] | None, last: Mapping[str, Any], name: str, shown: Callable[[Any], str]) -> str:
+def _format_change(
+    before: Mapping[str, Any] | None, last: Mapping[str, Any], name: str, shown: Callable[[Any], str]
+) -> str:
     """Return a figure, with what it was where that was another one; empty where it is not known."""
     if last[name] is None:
         return ""
@@ -208,5 +203,5 @@ def _change(before: Mapping[str, Any] | None, last: Mapping[str, Any], name: str
     return new if old in (None, new) else f"{old} -> {new}"
 
 
-def _day(at: float) -> str:
+def _format_day(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")

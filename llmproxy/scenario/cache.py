@@ -509,7 +509,6 @@ class _Memory:
         return cast("Callable[P, R]", _wrap_function(function, frozenset(ignore or ()), ()))
 
     def clear(self, warn: bool = True) -> None:  # noqa: FBT001, FBT002, ARG002 (joblib's signature)
-        """Forget everything."""
         store = CacheStore.from_environment()
         if store is not None:
             store.clear()

@@ -208,7 +208,7 @@ class Question:
             if call is None or call.name not in {EXPAND, GREP}:
                 return await self._make_ruling(model, party, session, said, (way, answer))
             found = self.look.answer(call.name, call.arguments)
-            said += [{"role": "assistant", "content": _echo(answer)}, {"role": "user", "content": found}]
+            said += [{"role": "assistant", "content": _quote_answer(answer)}, {"role": "user", "content": found}]
         decides = replace(self, forced=True, steps=0)
         return await decides._make_ruling(model, party, session, said, None)  # noqa: SLF001 (its own kind)
 
@@ -231,7 +231,7 @@ class Question:
             except _Unusable as error:
                 unusable = error
             said += [
-                {"role": "assistant", "content": _echo(answer)},
+                {"role": "assistant", "content": _quote_answer(answer)},
                 {
                     "role": "user",
                     "content": prompt("judge_repair", problem=unusable.problem, instruction=self.instruction),
@@ -308,7 +308,7 @@ class Question:
             first, *more = [(call.name, _parse_arguments(call.arguments)) for call in answer.tool_calls]
             if first[0] == FINISH and any(each != first for each in more):
                 problem = "it decides more than once, and not alike"
-                raise _Unusable(problem, f"{INVALID}, {problem}: {_short(_echo(answer))!r}")
+                raise _Unusable(problem, f"{INVALID}, {problem}: {_short(_quote_answer(answer))!r}")
             return self._ruling(*first)
         found = _OBJECT.search(answer.text)
         given = _load_json(found[0]) if found else None
@@ -382,7 +382,7 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _echo(answer: Answer) -> str:
+def _quote_answer(answer: Answer) -> str:
     """Return an answer as text, to be shown to the one who gave it."""
     calls = [f"{call.name}({call.arguments})" for call in answer.tool_calls[:1]]
     return "\n".join([*([answer.text] if answer.text else []), *calls]) or "(nothing)"

@@ -222,7 +222,6 @@ class RunSession:
         return (await self.report()).arrived
 
     async def report(self) -> Report:
-        """Return what the session comes to so far."""
         return await asyncio.to_thread(self.control.report, self.name) if self._closed is None else self._closed
 
     async def misses(self, after: int = 0) -> tuple[str, ...]:

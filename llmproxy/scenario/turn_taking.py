@@ -203,7 +203,7 @@ class _Steps:
                     self._bound.append((source, holder))
                     return
                 if time.monotonic() >= deadline:
-                    raise _stuck(source, holder, patience) from error
+                    raise _describe_stuck(source, holder, patience) from error
                 self.repeated = True
                 await asyncio.sleep(PAUSE)
             else:
@@ -232,7 +232,6 @@ class _Steps:
                     env[name] = before
 
     def undo(self) -> None:
-        """Give everything back."""
         with _GUARD:
             self.hide(self._env)
             _TURN[:] = [steps for steps in _TURN if steps is not self]
@@ -244,7 +243,7 @@ class _Steps:
                     self._control.bind(source, holder)
 
 
-def _stuck(source: str, holder: str, patience: float) -> MachineError:
+def _describe_stuck(source: str, holder: str, patience: float) -> MachineError:
     return MachineError(
         f"the session {source!r}, under which the agent's calls arrive, is still bound to {holder!r} after "
         f"{patience:.0f} s.",

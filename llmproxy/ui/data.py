@@ -139,7 +139,7 @@ def place(store: Reading, query: Query) -> Json:
 def list_steps(store: Reading, query: Query) -> Json:
     """Return what was asked, done and answered, from the recording's beginning on."""
     which = read_wanted(query)
-    ids = [row["id"] for row in _agents(rows.window(store, which, 0, rows.MOST))]
+    ids = [row["id"] for row in _select_agent_calls(rows.window(store, which, 0, rows.MOST))]
     read: list[Interaction] = list(
         take_within_limit((store.load(id_) for id_ in islice(ids, STORY_CALLS)), STORY_BYTES)
     )
@@ -182,7 +182,7 @@ QUESTIONS: Mapping[str, Callable[[Reading, Query], Json]] = {
 # --- what they share -------------------------------------------------------------------------------------------------
 
 
-def _agents(listed: list[dict[str, Json]]) -> list[dict[str, Json]]:
+def _select_agent_calls(listed: list[dict[str, Json]]) -> list[dict[str, Json]]:
     """Return the agent's own calls; all where it has none: what simulators and judges said is another story."""
     return [row for row in listed if row["party"] == AGENT] or listed
 

@@ -72,7 +72,6 @@ class Viewer:
         return self._thread.submit(answer_question, asker, question, query)
 
     def close(self) -> None:
-        """Answer nothing any more."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _page(self, asked: ControlRequest, refusing: LLMProxyError | None) -> PageAnswer:

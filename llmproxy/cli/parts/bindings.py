@@ -34,17 +34,17 @@ def plain_run_variables(said: str) -> list[dict[str, str]]:
 
 def format_run_variables(said: str) -> str:
     """Return run variables as one line: ``cwd /tmp/a, home /home/kim``; of longer ones the beginning."""
-    return ", ".join(f"{each['name']} {_short(each['value'])}" for each in plain_run_variables(said))
+    return ", ".join(f"{each['name']} {_shorten_value(each['value'])}" for each in plain_run_variables(said))
 
 
-def _short(text: str) -> str:
+def _shorten_value(text: str) -> str:
     flat = line(text)
     return flat if len(flat) <= _LONGEST else f"{flat[: _LONGEST - 3]}..."
 
 
 def print_volatile_field(field: VolatileField) -> str:
     """Return a volatile field as words: ``chunk_id (hex, exec_command "Chunk ID: ")``."""
-    where = f' "{_short(field.before)}"' if field.before else f" {field.at}"
+    where = f' "{_shorten_value(field.before)}"' if field.before else f" {field.at}"
     return f"{field.name} ({field.kind}, {line(field.tool) or 'anywhere'}{where})"
 
 

@@ -28,7 +28,6 @@ _TITLE = "Printer on floor 3 is broken"
 
 
 def answer(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the scripted model says to a conversation."""
     last = messages[-1]
     if last["role"] == "tool":
         return {"role": "assistant", "content": f"Done: {last['content']}."}
@@ -62,8 +61,7 @@ class _Model(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def _model() -> Iterator[str]:
-    """Run the model for the block; its base URL."""
+def _serve_model() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Model)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
@@ -86,16 +84,16 @@ def show_tools(folder: Path, print_line: Callable[[str], None]) -> None:
         f"An agent with an MCP server, {server}, which writes each ticket into {tickets.name}. It is recorded now, "
         f"with a\nscripted model on this machine:\n"
     )
-    with _model() as url:
-        _run(folder, agent, print_line, "--mode", "record", "--upstream", f"openai={url.removesuffix('/v1')}")
+    with _serve_model() as url:
+        _run_command(folder, agent, print_line, "--mode", "record", "--upstream", f"openai={url.removesuffix('/v1')}")
     (folder / server).unlink()
     print_line(
-        f"\n{tickets.name} has {_count(tickets)} line. Now the model is gone, and {server} is deleted. The same agent "
-        f"again:\n"
+        f"\n{tickets.name} has {_count_calls(tickets)} line. Now the model is gone, and {server} is deleted. "
+        "The same agent again:\n"
     )
-    _run(folder, agent, print_line)
+    _run_command(folder, agent, print_line)
     print_line(
-        f"\n{tickets.name} has {_count(tickets)} line still: the recorded call was answered, and not made again.\n"
+        f"\n{tickets.name} has {_count_calls(tickets)} line still: the recorded call was answered, not made again.\n"
         f"The second command replays again:  cd {folder}\n\n"
         "Now with your own agent and its MCP configuration:\n\n"
         "  llmproxy run --mode record --mcp-config .mcp.json -- <your agent> .mcp.json     # once\n"
@@ -106,11 +104,11 @@ def show_tools(folder: Path, print_line: Callable[[str], None]) -> None:
     )
 
 
-def _count(file: Path) -> int:
+def _count_calls(file: Path) -> int:
     return len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
 
 
-def _run(folder: Path, agent: str, print_line: Callable[[str], None], *options: str) -> None:
+def _run_command(folder: Path, agent: str, print_line: Callable[[str], None], *options: str) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("LLMPROXY_", "OPENAI_"))}
     words = ["run", *options, "--mcp-config", "tools.json", "--", "python", agent, "tools.json"]
     print_line(f"  $ llmproxy {' '.join(words)}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.advice import suggest_command
-from llmproxy.amounts import format_count, number, seconds
+from llmproxy.amounts import align_rows, format_count, number, seconds
 from llmproxy.cli.parts.printing import ProgressLine
 from llmproxy.core.cassettes.adopt import AdoptedExchange, adopt
 from llmproxy.core.cassettes.folder import slug, without_row_numbers
@@ -70,7 +70,7 @@ def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportedPiec
         yield ImportedPiece(path, form), _read_own_name(path) or slug(path.stem)
         return
     files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
-    pieces = [piece for file in files if (piece := _piece(file, form)) is not None]
+    pieces = [piece for file in files if (piece := _read_piece(file, form)) is not None]
     if not pieces:
         raise CassetteNotFound(f"The folder {path} holds no file of recordings.")
     for piece in pieces:
@@ -81,7 +81,7 @@ def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportedPiec
             yield piece, _read_own_name(piece.path) or slug(own)
 
 
-def _piece(path: Path, form: Format | None) -> ImportedPiece | None:
+def _read_piece(path: Path, form: Format | None) -> ImportedPiece | None:
     """Return a file that lies in a folder; None for what is there for other reasons (package.json)."""
     if form is not None or path.suffix in _YAML:
         return ImportedPiece(path, form)
@@ -144,7 +144,6 @@ def cassette_of(what: str, database: Store | None, rules: Rules, upstreams: Mapp
 
 
 def no_such_cassette(database: Store, name: str, sample: int | None) -> CassetteNotFound:
-    """Return the error for a cassette that is not there, with those that are."""
     names = list(dict.fromkeys(info.name for info in database.cassettes() if info.live))
     which = f"sample {sample} of cassette {name}" if sample else f"cassette {name}"
     there = f"It holds: {', '.join(names[:10])}{' ...' if len(names) > 10 else ''}" if names else "It is empty."
@@ -152,7 +151,6 @@ def no_such_cassette(database: Store, name: str, sample: int | None) -> Cassette
 
 
 def progress(work: Mapping[str, list[ImportedPiece]]) -> Iterator[tuple[str, list[ImportedPiece]]]:
-    """Go through the work, and say on a terminal how far it is."""
     with ProgressLine("importing", "cassette") as working:
         yield from working.through(work.items(), len(work))
 
@@ -199,7 +197,7 @@ class Importer:
             self.failed.append(error)
             return
         adopted = adopt(recorded, name, rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
-        self._store(database, name, adopted)
+        self._store_interactions(database, name, adopted)
         if fork is not None and any(each.interaction for each in adopted):
             put(database, replace(fork, cassette=name))
         if notes:
@@ -207,7 +205,7 @@ class Importer:
         self.cassettes += 1
         self.seconds += time.perf_counter() - started
 
-    def _store(self, database: Store, name: str, adopted: Sequence[AdoptedExchange]) -> None:
+    def _store_interactions(self, database: Store, name: str, adopted: Sequence[AdoptedExchange]) -> None:
         samples = {each.interaction.sample for each in adopted if each.interaction} or {1}
         holder = "llmproxy import"
         for sample in sorted(samples):
@@ -224,7 +222,7 @@ class Importer:
             brought = _by_place(each.interaction for each in adopted if each.interaction)
             same = {place for place, found in brought.items() if found == known.get(place)}
             for each in adopted:
-                if each.interaction is not None and _place(each.interaction) in same:
+                if each.interaction is not None and _place_key(each.interaction) in same:
                     host = self.hosts.setdefault(each.host or "(no host)", _Host())
                     host.exchanges, host.unchanged = host.exchanges + 1, host.unchanged + 1
                     host.provider = each.interaction.provider
@@ -242,7 +240,7 @@ class Importer:
             self.skipped.append(f"{name}, interaction {each.recorded.number}: {each.why}")
             return
         if each.first:
-            host.replaced += _recordings(database, each.interaction)
+            host.replaced += _count_recordings(database, each.interaction)
         database.add(each.interaction, supersede=each.first)
         host.provider, host.known = each.interaction.provider, each.known
         host.imported += 1
@@ -256,7 +254,7 @@ class Importer:
         for _, host in hosts:
             total.update(exchanges=host.exchanges, imported=host.imported, replaced=host.replaced)
         rows.append(("total", "", *(number(total[name]) for name in rows[0][2:])))
-        lines = list(_columns(rows)) if hosts else []
+        lines = align_rows(rows, right=range(2, len(rows[0]))) if hosts else []
         came = (
             f"{format_count(self.cassettes, 'cassette')} with {format_count(total['imported'], 'interaction')} in "
             f"{show_store(store)}"
@@ -280,26 +278,16 @@ class Importer:
         return "\n".join(lines)
 
 
-def _place(each: Interaction) -> tuple[int, str, Key]:
+def _place_key(each: Interaction) -> tuple[int, str, Key]:
     return each.sample, each.party, each.key
 
 
 def _by_place(found: Iterable[Interaction]) -> dict[tuple[int, str, Key], list[Interaction]]:
     places: dict[tuple[int, str, Key], list[Interaction]] = {}
     for each in without_row_numbers(found):
-        places.setdefault(_place(each), []).append(each)
+        places.setdefault(_place_key(each), []).append(each)
     return places
 
 
-def _recordings(database: Store, interaction: Interaction) -> int:
+def _count_recordings(database: Store, interaction: Interaction) -> int:
     return len(database.slots(interaction.cassette, interaction.sample, interaction.party, interaction.key))
-
-
-def _columns(rows: Sequence[tuple[str, ...]]) -> Iterable[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = [
-            text.ljust(width) if column < 2 else text.rjust(width)
-            for column, (text, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()

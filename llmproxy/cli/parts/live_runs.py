@@ -56,13 +56,11 @@ class LiveRuns:
         return compare_runs(self.loaded, self.runs)
 
     def to_json(self) -> dict[str, object]:
-        """Return plain values; nothing where no channel was live."""
         found = self.compare_runs()
         told = [{**each.live, "verdict": each.verdict} for each in self.runs]
         return {} if not told else {"live_runs": told, "comparison": None if found is None else found.to_json()}
 
     def describe(self) -> list[str]:
-        """Say where the runs are kept, and how they differ."""
         kept_runs = [each for each in self.runs if each.kept]
         if not kept_runs:
             return []
@@ -101,7 +99,6 @@ class LiveTests:
         self._runs: dict[str, list[LiveRun]] = {}
 
     def handle(self, event: Event) -> None:
-        """Keep what a run came to; compare at the end."""
         from llmproxy.report.events import Completed, Finished
 
         if isinstance(event, Finished) and event.live is not None:
@@ -115,7 +112,7 @@ class LiveTests:
     def _compare_tests(self) -> tuple[list[str], dict[str, object]]:
         from llmproxy.cli.parts.printing import line
 
-        before = self._verdicts()
+        before = self._read_verdicts()
         lines, told = [], dict[str, object]()
         for name, runs in self._runs.items():
             found = compare_runs(self._loaded, runs, before.get(name, ""), self._store)
@@ -127,8 +124,7 @@ class LiveTests:
             told[name] = found.to_json()
         return lines, told
 
-    def _verdicts(self) -> dict[str, str]:
-        """Return how the recorded runs were judged, as far as that is known."""
+    def _read_verdicts(self) -> dict[str, str]:
         if self._baseline is None:
             return {}
         from llmproxy.report.baseline import read_baseline

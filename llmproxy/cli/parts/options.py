@@ -50,7 +50,6 @@ class SettingsCommand(TyperCommand):
     _shared: list[Any]
 
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 (typer 0.29 carries its own click: no name fits both)
-        """Return the derived options and the command's own."""
         if self._derived is None:
             settings = _settings(free_port=self.free_port, live=not self.without_live) if self.with_settings else []
             own_names = {each.name for each in self.params}
@@ -72,7 +71,7 @@ class SettingsCommand(TyperCommand):
         few = [each for name in self.shown for each in derived if each.name == name]
         rows = [(each.get_help_record(ctx), each) for each in (*own[:-2], *few, *own[-2:])]
         with formatter.section("Options"):
-            formatter.write_dl([(row[0], _shorten(str(each.help))) for row, each in rows if row], col_max=26)
+            formatter.write_dl([(row[0], _shorten_help(str(each.help))) for row, each in rows if row], col_max=26)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 (as above)
         """Set the derived options apart: the function's signature does not have them."""
@@ -99,8 +98,7 @@ _SHORT = 48
 """Characters of a help text that leave it on one line of a terminal of 80, behind the longest option."""
 
 
-def _shorten(text: str) -> str:
-    """Return the clauses that fit a line, at least the first one."""
+def _shorten_help(text: str) -> str:
     text = text.partition(" [")[0]
     ends = [each.start() for each in re.finditer(r"(?<=[\w)])[.:;,](?: |$)", text)] or [len(text)]
     return text[: max([end for end in ends if end <= _SHORT], default=ends[0])]

@@ -206,7 +206,6 @@ class ProgressLine:
             self._write("")
 
     def through[Thing](self, things: Iterable[Thing], total: int = 0) -> Iterator[Thing]:
-        """Go through things, counting them; `total` is how many there are, where that is known."""
         self._done, self._total = 0, total
         for each in things:
             yield each

@@ -138,7 +138,6 @@ class RunEnding:
         return tuple(found)
 
     def print_end(self, code: int, plan: EnvironmentPlan) -> int:
-        """Say what it came to, and return the exit code."""
         if self.trouble or self.report is None:
             log = self.proxy.process.said if self.proxy.process is not None else ""
             write_whole_lines(f"llmproxy: the proxy ended before the command did: {self.trouble}", log[-2000:].rstrip())
@@ -171,7 +170,7 @@ class RunEnding:
                 *(() if recorded else never_used(plan, self.proxy.url, self.command, refused=refused, code=code)),
             )
         if self.report.recorded:
-            write_whole_lines(*self._varying())
+            write_whole_lines(*self._count_varying())
         lost = self.report.failed or self.proxy.exit_code == Exit.ENVIRONMENT
         if self.report.failed:
             write_whole_lines("llmproxy: an answer could not be recorded: this recording is incomplete.")
@@ -266,7 +265,7 @@ class RunEnding:
             *_list_caches(os.environ),
         ] if report.recorded < before else []  # fmt: skip
 
-    def _varying(self) -> list[str]:
+    def _count_varying(self) -> list[str]:
         """Say how many values vary between this run and earlier ones; an error there is no matter of this run."""
         settings = self.loaded.settings
         learn = StartCommand(
@@ -281,7 +280,6 @@ class RunEnding:
         return [f"llmproxy: {number} {vary} from run to run: {typed}"] if number else []
 
     def _explain_no_proof(self, report: Report, *, used: bool) -> tuple[str, ...]:
-        """Return why this run proves nothing, where a proof was asked for."""
         settings = self.loaded.settings
         unused = None if report.unused is None else len(report.unused)
         counted = replace(report, misses=self._count_misses(), refused=report.refused or len(self.refused))

@@ -92,7 +92,7 @@ def interruptible() -> Iterator[None]:
 
     before: dict[signal.Signals, Any] = {}
     try:
-        for number in _signals():
+        for number in _ending_signals():
             with suppress(ValueError):  # not the main thread
                 before[number] = signal.signal(number, interrupt)
         yield
@@ -101,7 +101,7 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _signals() -> list[signal.Signals]:
+def _ending_signals() -> list[signal.Signals]:
     return [getattr(signal, name) for name in _ENDS if hasattr(signal, name)]
 
 
@@ -116,7 +116,7 @@ async def until_signal[T](pending: Coroutine[Any, Any, T]) -> T:
         typer.echo("llmproxy: interrupted; " + ("cleaning up" if heard == 1 else "still cleaning up"), err=True)
         task.cancel()
 
-    before = {number: signal.getsignal(number) for number in _signals()}
+    before = {number: signal.getsignal(number) for number in _ending_signals()}
     try:
         for number in before:
             loop.add_signal_handler(number, interrupt)
@@ -171,7 +171,6 @@ def state_path(settings: LoadedSettings) -> Path:
 
 
 def trend_of(settings: LoadedSettings) -> Handler:
-    """Return who keeps the test for --trend."""
     return Trend(state_path(settings), lambda text: typer.echo(f"llmproxy: {text}", err=True))
 
 

@@ -49,7 +49,7 @@ class Verifier:
     def store(self, path: Path) -> int:
         """Check a store, and say what is wrong; returns how much. Raises CassetteError."""
         with open_given(path) as database, ProgressLine(f"verifying {show_store(path)}", "interaction") as working:
-            if self.cassette is not None and not self._holds(database, path):
+            if self.cassette is not None and not self._is_held(database, path):
                 return 0
             damaged = list(damages(database, working.through, self.cassette))
             readable = not any(each.interaction is None for each in damaged)
@@ -103,7 +103,7 @@ class Verifier:
                     f"{suggest_command(f'changes drop {line(names[0])}', database.path)}"
                 )
 
-    def _holds(self, database: Store, path: Path) -> bool:
+    def _is_held(self, database: Store, path: Path) -> bool:
         try:
             if find(database, str(self.cassette)).sample is not None:
                 raise SettingsError(f"{line(str(self.cassette))} is a sample; a cassette is verified with all of them.")
@@ -120,8 +120,8 @@ class Verifier:
             print_line(
                 f"{len(changed)} interactions were recorded under other rules and have another key under today's:"
             )
-            _groups("one key now (they would answer each other's requests)", find_merged_keys(found))
-            _groups("different keys now (they were one request before)", splits(found))
+            _format_groups("one key now (they would answer each other's requests)", find_merged_keys(found))
+            _format_groups("different keys now (they were one request before)", splits(found))
             if not self.rekey:
                 print_line("Replay derives today's keys whenever it opens their cassette.")
                 print_line(f"To make them last: {suggest_command('verify --rekey', path)}")
@@ -132,7 +132,7 @@ class Verifier:
         print_line(f"{format_count(count, 'key')} derived anew." if count else "Every key is as it should be.")
 
 
-def _groups(what: str, groups: list[list[Rekeyed]]) -> None:
+def _format_groups(what: str, groups: list[list[Rekeyed]]) -> None:
     for group in groups[:_SHOWN]:
         print_line(f"  {', '.join(str(each.id) for each in group)}: {what}")
     if len(groups) > _SHOWN:

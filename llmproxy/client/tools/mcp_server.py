@@ -155,7 +155,6 @@ def _read(file: IO[bytes]) -> str:
 
 
 def shorten(text: str, what: str) -> str:
-    """Return a text that a model can read, and say what was left out."""
     if len(text) <= LONGEST:
         return text
     left = len(text) - LONGEST

@@ -85,7 +85,6 @@ class Child:
         pipe.flush()
 
     def unread(self) -> bytes | None:
-        """Return a line that came unasked, if there is one."""
         with contextlib.suppress(queue.Empty):
             found = self._lines.get_nowait()
             if isinstance(found, bytes):

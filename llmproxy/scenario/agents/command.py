@@ -123,7 +123,6 @@ class CommandAgent(AgentAdapter):
             await asyncio.shield(asyncio.gather(*(loop.run_in_executor(None, child.end) for child in children)))
 
     def clone(self) -> Self:
-        """Return one with processes of its own."""
         made = super().clone()
         made.forget()
         return made
@@ -133,7 +132,6 @@ class CommandAgent(AgentAdapter):
         self._children, self._asked = {}, 0
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
-        """Send one message and return the agent's answer."""
         self._asked += 1
         closed = self._closed
         if not self.lines:

@@ -123,7 +123,6 @@ class HttpAdapter(AgentAdapter):
             await client.aclose()
 
     def clone(self) -> Self:
-        """Return one with connections of its own."""
         made = super().clone()
         made.forget()
         return made

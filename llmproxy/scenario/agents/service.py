@@ -88,7 +88,6 @@ class ServiceAgent(AgentAdapter):
         await self.agent.close()
 
     def clone(self) -> Self:
-        """Return one with connections of its own, which knows what was proven."""
         made = super().clone()
         made.agent = self.agent.clone()
         return made

@@ -258,7 +258,6 @@ class RemoteRunner:
 
 
 def run_task(sent: list[Any], batch: str, version: str, arguments: tuple[Any, ...]) -> Returned[Any]:
-    """Make a run in the worker in which this is called."""
     ray = the_ray()
 
     def unpack(folder: Path) -> Any:  # noqa: ANN401 - a `Node`

@@ -154,7 +154,6 @@ async def calibrate(
 
 
 def count_judge_calls(labelled: Sequence[Labelled], repeats: int, *, order: bool) -> int:
-    """Return how many times a judge will be asked."""
     return len(labelled) * repeats + (sum(len(each.labels) > 1 for each in labelled) if order else 0)
 
 
@@ -194,7 +193,7 @@ def _describe_error(ended: RunEnded) -> str:
 
 def _sum_up(seen: Sequence[_Seen], rng: random.Random, resamples: int) -> Calibration:
     whole = [each for each in seen if not each.error]
-    groups = [_pairs(each) for each in whole]
+    groups = [_pair_labels(each) for each in whole]
     pairs = [pair for group in groups for pair in group]
     agreed = sum(human == judge for human, judge in pairs)
     counts = Counter(pairs)
@@ -208,21 +207,20 @@ def _sum_up(seen: Sequence[_Seen], rng: random.Random, resamples: int) -> Calibr
         kappa=kappa(pairs),
         kappa_interval=None if kappa(pairs) is None else bootstrap(groups, _kappa_of, rng, resamples),
         table={human: {judge: counts[human, judge] for judge in used} for human in used},
-        repetition=_flips([pair for said in steady for pair in combinations(said, 2)]),
+        repetition=_count_flips([pair for said in steady for pair in combinations(said, 2)]),
         unsteady=sum(len(set(said)) > 1 for said in steady),
-        order=_flips([pair for each in whole for pair in _orders(each)]),
-        disagreements=[found for each in whole for found in _disagreements(each)],
+        order=_count_flips([pair for each in whole for pair in _pair_orders(each)]),
+        disagreements=[found for each in whole for found in _list_disagreements(each)],
         errors={each.of.transcript.id: each.error for each in seen if each.error},
         missed=any(each.missed for each in seen),
     )
 
 
-def _pairs(seen: _Seen) -> list[tuple[str, str]]:
-    """Return human label and first look of each labelled criterion."""
+def _pair_labels(seen: _Seen) -> list[tuple[str, str]]:
     return [(label, seen.statuses(text)[0]) for text, label in seen.of.labels.items() if label is not None]
 
 
-def _orders(seen: _Seen) -> list[tuple[str, str]]:
+def _pair_orders(seen: _Seen) -> list[tuple[str, str]]:
     if seen.reversed is None:
         return []
     return [(seen.statuses(text)[0], seen.reversed[text].status) for text in seen.of.labels]
@@ -232,11 +230,11 @@ def _kappa_of(groups: Sequence[Sequence[tuple[str, str]]]) -> float | None:
     return kappa([pair for group in groups for pair in group])
 
 
-def _flips(pairs: Sequence[tuple[str, str]]) -> FlipRate:
+def _count_flips(pairs: Sequence[tuple[str, str]]) -> FlipRate:
     return FlipRate(sum(one != other for one, other in pairs), len(pairs))
 
 
-def _disagreements(seen: _Seen) -> list[Disagreement]:
+def _list_disagreements(seen: _Seen) -> list[Disagreement]:
     first = seen.forward[min(seen.forward)]
     return [
         Disagreement(seen.of.transcript.id, text, label, first[text].status, first[text].reason)

@@ -152,7 +152,7 @@ async def rejudge(
         spread=spread,
         judge_interval=judge_interval,
         rest_interval=rest_interval,
-        notes=_notes(rows, repeats, ended),
+        notes=_list_notes(rows, repeats, ended),
     )
 
 
@@ -164,7 +164,7 @@ def _sum_verdicts(id: str, ended: Sequence[RunEnded]) -> Judged:  # noqa: A002 -
     return Judged(id, sum(verdicts), len(verdicts), tuple(dict.fromkeys(errors)))
 
 
-def _notes(rows: Sequence[Judged], repeats: int, ended: Sequence[RunEnded]) -> list[str]:
+def _list_notes(rows: Sequence[Judged], repeats: int, ended: Sequence[RunEnded]) -> list[str]:
     whole = [row for row in rows if row.judged == repeats]
     notes = [
         f"{row.id} is left out, {repeats - row.judged} of {repeats} judgements failed: "
@@ -198,7 +198,7 @@ class OpenLoop:
     @property
     def label(self) -> str:
         """What the run counts as; empty while it is the recorded conversation."""
-        return _label(self.turn)
+        return _format_label(self.turn)
 
 
 async def open_loop(
@@ -220,7 +220,7 @@ async def open_loop(
     nothing; Whatever the agent raises.
     """
     _check_participants(agents)
-    turns = _turns(transcript.messages)
+    turns = _split_turns(transcript.messages)
     if not any(each["role"] == "user" for each in transcript.messages):
         raise SettingsError(f"nobody speaks as the user in transcript {transcript.id!r}: there are no lines to play.")
     name = name or f"{transcript.id} open loop"
@@ -230,7 +230,7 @@ async def open_loop(
         name=name,
         description=transcript.description,
         agents=agents,
-        script=_script(turns, found),
+        script=_build_script(turns, found),
         options=replace(options, cassette=options.cassette or cassette_of(name)),
         **{"verbose": False, "cache_key": None, **plan},
     ).once(sample)
@@ -262,7 +262,7 @@ class _Turn:
         return "\n".join(filter(None, map(text_of, (each for each in self.agent if each["role"] == "assistant"))))
 
 
-def _turns(messages: Sequence[Message]) -> list[_Turn]:
+def _split_turns(messages: Sequence[Message]) -> list[_Turn]:
     """Take a conversation apart into turns, each from where the user speaks after the agent."""
     turns = [_Turn()]
     for each in messages:
@@ -285,15 +285,15 @@ class _Found:
         """Return a step that compares what the agent said with what it said then, and marks the run if it differs."""
 
         def compare(state: ScenarioState) -> None:
-            said = _turns(state.messages)[-1].text
+            said = _split_turns(state.messages)[-1].text
             if self.turn is None and said != turn.text:
                 self.turn, self.recorded, self.said = number, turn.text, said
-                state.executor.marks.append(_label(number))
+                state.executor.marks.append(_format_label(number))
 
         return compare
 
 
-def _script(turns: Sequence[_Turn], found: _Found) -> list[Any]:
+def _build_script(turns: Sequence[_Turn], found: _Found) -> list[Any]:
     steps: list[Any] = []
     number = 0
     for turn in turns:
@@ -307,5 +307,5 @@ def _script(turns: Sequence[_Turn], found: _Found) -> list[Any]:
     return [*steps, judge()]
 
 
-def _label(turn: int | None) -> str:
+def _format_label(turn: int | None) -> str:
     return "" if turn is None else f"open-loop from turn {turn}"

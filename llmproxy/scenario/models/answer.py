@@ -44,13 +44,11 @@ class Answer:
 
     @classmethod
     def of(cls, kept: str) -> Answer:
-        """Read what :meth:`to_text` wrote."""
         value = json.loads(kept)
         calls = tuple(Called(**call) for call in value.pop("tool_calls"))
         return cls(**value, tool_calls=calls)
 
     def to_text(self) -> str:
-        """Return it as a text that can be kept."""
         return json.dumps(asdict(self), ensure_ascii=False)
 
 

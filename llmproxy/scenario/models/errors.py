@@ -77,7 +77,7 @@ def suggest_key(model: str) -> str:
 
 def find_refused_parameter(error: BaseException) -> RefusedParameter | None:
     """Return what of the request the model refuses to take; None where the error says something else."""
-    if find_code(error) or _status(error) not in _CLIENT_ERRORS:
+    if find_code(error) or _read_status(error) not in _CLIENT_ERRORS:
         return None
     text = str(error)
     return next((each for each, says in _WORDS.items() if says(text)), None)
@@ -85,7 +85,7 @@ def find_refused_parameter(error: BaseException) -> RefusedParameter | None:
 
 def is_transient(error: BaseException) -> bool:
     """Return whether the same call may well succeed a moment later."""
-    return _status(error) in _TRANSIENT and find_code(error) != MissError.code
+    return _read_status(error) in _TRANSIENT and find_code(error) != MissError.code
 
 
 def failure(error: BaseException, model: str, party: str, *, temperature: float | None) -> LLMProxyError:
@@ -105,7 +105,7 @@ def failure(error: BaseException, model: str, party: str, *, temperature: float 
     said = text if isinstance(error, CallFailed) else f"{type(error).__name__}: {text}"
     if is_at_vertex(model):
         return ModelError(f"{model} ({party}) could not be called at Vertex AI: {said}", hint=suggest_key(model))
-    if _status(error) == _NO_KEY or "api_key" in text.lower():
+    if _read_status(error) == _NO_KEY or "api_key" in text.lower():
         return ModelError(
             f"{model} ({party}) cannot be called without a valid key: {text}",
             hint="Set the provider's key variable (in Python also api_key=... of the agent).",
@@ -115,7 +115,7 @@ def failure(error: BaseException, model: str, party: str, *, temperature: float 
 
 def find_code(error: BaseException) -> str:
     """Return the code of what the proxy said; empty if the error is somebody else's."""
-    return next((code for each in _causes(error) for code in _codes(each)), "")
+    return next((code for each in _walk_causes(error) for code in _read_codes(each)), "")
 
 
 def our_text(error: BaseException) -> str:
@@ -134,7 +134,7 @@ def our_text(error: BaseException) -> str:
     return text[max(start, 0) :]
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def _walk_causes(error: BaseException) -> Iterator[BaseException]:
     """Go through an exception and those that it came from."""
     seen: set[int] = set()
     at: BaseException | None = error
@@ -144,7 +144,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         at = at.__cause__ or at.__context__
 
 
-def _codes(error: BaseException) -> Iterator[str]:
+def _read_codes(error: BaseException) -> Iterator[str]:
     """Yield the proxy's codes in the headers that an exception carries; each provider's has another member for them."""
     places = (error, getattr(error, "response", None))
     carried = [getattr(each, "headers", None) for each in places] + [getattr(error, "litellm_response_headers", None)]
@@ -154,7 +154,7 @@ def _codes(error: BaseException) -> Iterator[str]:
             yield code
 
 
-def _status(error: BaseException) -> int | None:
+def _read_status(error: BaseException) -> int | None:
     status = getattr(error, "status_code", None)
     if isinstance(status, str) and status.isdigit():
         return int(status)

@@ -177,7 +177,6 @@ async def _call_model(
     session: RunSession | None,
     timeout: float | None,  # noqa: ASYNC109 - how long a user waits, not a scope
 ) -> Answer:
-    """Call the model, as often as it makes sense, and return the answer."""
     chosen = model.temperature if model.temperature_given else None
     sent = {"timeout": timeout} | asked | _route_keywords(model, party, session)
     replays = session is not None and session.opened.offline
@@ -202,7 +201,6 @@ async def _call_model(
 
 
 def _route_keywords(model: ModelConfig, party: str, session: RunSession | None) -> dict[str, Any]:
-    """Return the keywords that say where to ask, and with which key."""
     said: dict[str, Any] = {"api_key": model.api_key} if model.api_key else {}
     if session is None:
         places = {"api_base": model.api_base, "api_version": model.api_version}

@@ -96,19 +96,19 @@ class ModelComparison:
                 for run in self.runs
             ],
             "changes": [
-                {**change.to_json(), "runs": times, "of": many, "interval": _ends(wilson(times, many))}
+                {**change.to_json(), "runs": times, "of": many, "interval": _interval_ends(wilson(times, many))}
                 for change, times in self.changes
             ],
             "tools": {tool: {"recorded": before, "mean": after} for tool, before, after in self._tools()},
             "verdicts": [
-                {"verdict": verdict, "runs": times, "of": many, "interval": _ends(wilson(times, many))}
+                {"verdict": verdict, "runs": times, "of": many, "interval": _interval_ends(wilson(times, many))}
                 for verdict, times in sorted(self.verdicts.items())
             ],
             "used": {
                 name: {
                     "recorded": None if before is None else float(before),
                     "mean": found and mean(found),
-                    "interval": _ends(_interval(found)),
+                    "interval": _interval_ends(_interval(found)),
                 }
                 for name, before, found in self._list_uses()
             },
@@ -171,7 +171,7 @@ def _interval(values: Sequence[float]) -> Interval | None:
     return mean_interval(values, random.Random(_SEED)) if len(values) >= _FEWEST else None  # noqa: S311 - a bootstrap
 
 
-def _ends(interval: Interval | None) -> list[float] | None:
+def _interval_ends(interval: Interval | None) -> list[float] | None:
     return None if interval is None else [round(interval.low, 6), round(interval.high, 6)]
 
 

@@ -180,14 +180,14 @@ def _sum_up(
         on = "" if recorded_at is None else f" on {dt.datetime.fromtimestamp(recorded_at, dt.UTC):%Y-%m-%d}"
         lines.append(f"{len(samples)} samples recorded{on or ' earlier'}: replaying them adds no evidence")
     lines += [
-        f"sample {each.sample}: {each.status.value}: {_short(each.error or each.result.reasoning or '')}"
+        f"sample {each.sample}: {each.status.value}: {_shorten_reason(each.error or each.result.reasoning or '')}"
         for each in samples
         if each.status is not Status.PASSED
     ]
     return RepeatResult(
         success=enough and status in {Status.PASSED, Status.FLAKY}, status=status, messages=shown.messages,
-        reasoning="\n".join(lines), **_criteria(counted), total_time=seconds,
-        agent_time=_sum(each.result.agent_time for each in samples), usage=_usage(samples),
+        reasoning="\n".join(lines), **_sum_criteria(counted), total_time=seconds,
+        agent_time=_sum_known_floats(each.result.agent_time for each in samples), usage=_sum_usage_by_party(samples),
         misses=tuple(miss for each in samples for miss in each.result.misses), thread_id=shown.thread_id,
         run_id=shown.run_id, cassette=shown.cassette, sample=shown.sample, replayed=replayed,
         bound=_sum_int(each.result.bound for each in samples),
@@ -195,14 +195,14 @@ def _sum_up(
         carried=sum(each.result.carried for each in samples),
         carried_names=tuple(sorted({name for each in samples for name in each.result.carried_names})),
         bound_names=tuple(sorted({name for each in samples for name in each.result.bound_names})),
-        waited=_sum(each.result.waited for each in samples),
+        waited=_sum_known_floats(each.result.waited for each in samples),
         labels=tuple(dict.fromkeys(label for each in samples for label in each.result.labels)),
         error=next((each.error for each in samples if each.error), ""), runs=runs, samples=samples,
         threshold=threshold, verdicts=found, recorded_at=recorded_at if replayed else None,
     )  # fmt: skip
 
 
-def _criteria(counted: Sequence[Sample]) -> dict[str, Any]:
+def _sum_criteria(counted: Sequence[Sample]) -> dict[str, Any]:
     """Return the criteria over all runs: failed where one failed, passed where each passed, else inconclusive."""
     texts = list(dict.fromkeys(text for each in counted for text in _reported_of(each.result)))
     failed = [text for text in texts if any(text in each.result.failed_criteria for each in counted)]
@@ -215,7 +215,7 @@ def _reported_of(result: ScenarioResult) -> Sequence[str]:
     return [*result.passed_criteria, *result.failed_criteria, *result.inconclusive_criteria]
 
 
-def _usage(samples: Sequence[Sample]) -> dict[str, PartyUse]:
+def _sum_usage_by_party(samples: Sequence[Sample]) -> dict[str, PartyUse]:
     parties = dict.fromkeys(party for each in samples for party in each.result.usage)
     return {
         party: _sum_usage([each.result.usage[party] for each in samples if party in each.result.usage])
@@ -240,7 +240,7 @@ def _sum_int(values: Iterable[int | None]) -> int | None:
     return sum(each for each in found if each is not None) if found and None not in found else None
 
 
-def _sum(values: Iterable[float | None]) -> float | None:
+def _sum_known_floats(values: Iterable[float | None]) -> float | None:
     found = [each for each in values if each is not None]
     return sum(found) if found else None
 
@@ -250,7 +250,6 @@ def _sum_known(values: Iterable[bool | None]) -> bool | None:
     return None if None in found else all(found)
 
 
-def _short(reason: str) -> str:
-    """Return why a run did not pass on one line; the sample has all of it."""
+def _shorten_reason(reason: str) -> str:
     said = " ".join(reason.split())
     return said if len(said) <= _REASON else f"{said[: _REASON - 1]}…"

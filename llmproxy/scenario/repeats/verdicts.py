@@ -89,7 +89,6 @@ class Verdicts:
         return bounds is not None and (bounds.low >= threshold or bounds.high < threshold)
 
     def lines(self) -> list[str]:
-        """Return what there is to say, in words."""
         told = [self._rate()]
         if self.environment_errors:
             told.append(

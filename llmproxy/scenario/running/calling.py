@@ -216,7 +216,6 @@ class Caller:
         )
 
     def too_long(self, agent: AgentAdapter, limit: float, *, blocked: bool = False) -> LLMProxyError:
-        """Return the error for an adapter that was called and has not answered."""
         name = type(agent).__name__
         how = "It blocks its thread, which goes on until it returns; " if blocked else ""
         kind = AgentError if agent.role is AgentRole.AGENT else UpstreamError

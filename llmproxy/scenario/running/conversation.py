@@ -122,7 +122,6 @@ class Turns:
         self.begun = True
 
     def spoke(self, agent: AgentAdapter) -> None:
-        """Record that somebody spoke in this turn."""
         self.pending = [each for each in self.pending if each is not agent]
         self.begun = True
 
@@ -328,7 +327,6 @@ class Conversation:
             context_scenario.reset(token)
 
     def _take_answer(self, index: int, answer: AdapterAnswer, *, judgment: bool) -> list[Message] | ScenarioResult:
-        """Put an answer into the conversation, or complete the result that it is."""
         agent, said = self.agents[index], answer.returned
         name, kind, ms = type(agent).__name__, KINDS[agent.role], answer.seconds * 1000
         if isinstance(said, ScenarioResult):

@@ -73,7 +73,7 @@ class Criteria:
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of the findings by id; strings and objects only, which every provider takes."""
-        return object_schema({id_: {"description": _hint(text), **_finding()} for id_, text in self})
+        return object_schema({id_: {"description": _shorten_hint(text), **_finding_schema()} for id_, text in self})
 
     def read(self, given: object) -> tuple[dict[str, Finding], list[str]]:
         """Return the findings of an answer by id, and what is wrong with it.
@@ -95,7 +95,7 @@ class Criteria:
             if id_ not in said:
                 problems.append(f"{id_} is missing")
                 continue
-            finding, *others = map(_read, said[id_])
+            finding, *others = map(_read_finding, said[id_])
             if any(other is None or finding is None or other.status is not finding.status for other in others):
                 problems.append(f"{id_} is there more than once, with more than one status")
             elif finding is None:
@@ -155,7 +155,7 @@ def _fold_text(text: str) -> str:
     return "".join(unicodedata.normalize("NFKC", text.translate(_QUOTES)).casefold().split())
 
 
-def _finding() -> dict[str, Any]:
+def _finding_schema() -> dict[str, Any]:
     return object_schema(
         {
             "evidence": {
@@ -172,11 +172,11 @@ def object_schema(members: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
 
 
-def _hint(text: str) -> str:
+def _shorten_hint(text: str) -> str:
     return text if len(text) <= _HINTED else text[:_HINTED] + "..."
 
 
-def _read(value: object) -> Finding | None:
+def _read_finding(value: object) -> Finding | None:
     given = value if isinstance(value, Mapping) else {"status": value}
     status = given.get("status")
     if not isinstance(status, str) or status.strip().lower() not in list(CriterionOutcome):

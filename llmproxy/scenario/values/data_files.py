@@ -79,7 +79,7 @@ def rows_of(path: str | Path) -> list[Row]:
     return found
 
 
-def _csv(text: str, file: str) -> list[Row]:
+def _read_csv(text: str, file: str) -> list[Row]:
     head = text.partition("\n")[0]
     separator = "\t" if file.lower().endswith(".tsv") else ";" if ";" in head and "," not in head else ","
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
@@ -89,7 +89,7 @@ def _csv(text: str, file: str) -> list[Row]:
     try:
         for cells in reader:
             if cells and not columns:
-                columns = _columns(cells, file, line)
+                columns = _read_columns(cells, file, line)
             elif cells:
                 if len(cells) != len(columns):
                     raise RowError(
@@ -104,7 +104,7 @@ def _csv(text: str, file: str) -> list[Row]:
     return found
 
 
-def _columns(cells: Sequence[str], file: str, line: int) -> list[str]:
+def _read_columns(cells: Sequence[str], file: str, line: int) -> list[str]:
     names = [cell.strip() for cell in cells]
     if "" in names:
         raise RowError(file, line, f"column {names.index('') + 1} has no name")
@@ -114,7 +114,7 @@ def _columns(cells: Sequence[str], file: str, line: int) -> list[str]:
     return names
 
 
-def _jsonl(text: str, file: str) -> list[Row]:
+def _read_jsonl(text: str, file: str) -> list[Row]:
     found = []
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
@@ -122,7 +122,7 @@ def _jsonl(text: str, file: str) -> list[Row]:
                 value = json.loads(line, object_pairs_hook=unique_members)
             except (ValueError, RecursionError) as error:
                 raise RowError(file, number, _no_json(error)) from error
-            found.append(_row(value, file, number))
+            found.append(_build_row(value, file, number))
     return found
 
 
@@ -133,7 +133,7 @@ def _no_json(error: ValueError | RecursionError) -> str:
     return f"is no JSON: {'it is nested too deeply' if isinstance(error, RecursionError) else error}"
 
 
-def _json(text: str, file: str) -> list[Row]:
+def _read_json(text: str, file: str) -> list[Row]:
     """Read a list; a decoder that is asked for one element after the other tells where each begins."""
     try:
         whole = json.loads(text) if text.strip() else []
@@ -151,12 +151,12 @@ def _json(text: str, file: str) -> list[Row]:
             value, at = read(text, begin)
         except ValueError as error:  # a member stands twice: all else is told of the whole
             raise RowError(file, line, _no_json(error)) from error
-        found.append(_row(value, file, line))
+        found.append(_build_row(value, file, line))
         line += text.count("\n", begin, at)
     return found
 
 
-def _yaml(text: str, file: str) -> list[Row]:
+def _read_yaml(text: str, file: str) -> list[Row]:
     problems = Problems()
     documents = read(text, file, problems, limits=SUITE._replace(size=MAX_BYTES))
     for problem in problems:
@@ -167,10 +167,10 @@ def _yaml(text: str, file: str) -> list[Row]:
     if not isinstance(value, List):
         kind = "mapping" if isinstance(value, Map) else "single value"
         raise RowError(file, 0, f"is to be a list of mappings, and is a {kind}")
-    return [_row(to_plain(each), file, at.line) for each, at in zip(value, value.items_at, strict=True)]
+    return [_build_row(to_plain(each), file, at.line) for each, at in zip(value, value.items_at, strict=True)]
 
 
-def _row(value: object, file: str, number: int) -> Row:
+def _build_row(value: object, file: str, number: int) -> Row:
     if not isinstance(value, dict) or not value or not all(isinstance(name, str) for name in value):
         raise RowError(
             file, number, f"a row is a mapping of names to values, not {json.dumps(value, default=str)[:60]}"
@@ -196,13 +196,13 @@ def _check_ids(rows: Sequence[Row], file: str) -> None:
 
 
 KINDS: dict[str, Callable[[str, str], list[Row]]] = {
-    ".csv": _csv,
-    ".tsv": _csv,
-    ".jsonl": _jsonl,
-    ".ndjson": _jsonl,
-    ".json": _json,
-    ".yaml": _yaml,
-    ".yml": _yaml,
+    ".csv": _read_csv,
+    ".tsv": _read_csv,
+    ".jsonl": _read_jsonl,
+    ".ndjson": _read_jsonl,
+    ".json": _read_json,
+    ".yaml": _read_yaml,
+    ".yml": _read_yaml,
 }
 """How a file is read, by its ending."""
 _SHORT = 40
@@ -244,7 +244,7 @@ def cases(path: str | Path) -> list[Case]:
         rows = rows_of(_find_file(Path(path), asking))
     except RowError as error:
         raise error.with_traceback(None) from None
-    names = [_name(row.values) for row in rows]
+    names = [_name_case(row.values) for row in rows]
     numbered = not all(names) or len(set(names)) < len(names)
     return [
         Case(str(n) if numbered else name, row.values) for n, (row, name) in enumerate(zip(rows, names, strict=True), 1)
@@ -261,7 +261,7 @@ def _find_file(path: Path, asking: str | None) -> Path:
     return path
 
 
-def _name(values: Mapping[str, Any]) -> str:
+def _name_case(values: Mapping[str, Any]) -> str:
     if "id" in values:
         return str(values["id"])
     text = "-".join(map(str, values.values()))

@@ -230,7 +230,6 @@ def _walk(value: Any, depth: int) -> Iterator[Medium]:  # noqa: ANN401 - JSON
 
 
 def _medium_of(block: dict[str, Any]) -> Medium | None:
-    """Return the medium that a block is, by the members of each dialect."""
     inner = as_dict(block.get("source")) or block
     kind = inner.get("media_type") or inner.get("mimeType") or inner.get("mime_type")
     data = as_str(inner.get("data")) or as_str(inner.get("bytes"))

@@ -28,7 +28,6 @@ Step = dict[str, Any]
 
 
 def read_steps(interactions: Iterable[Interaction]) -> list[Step]:
-    """Return the steps of interactions, given in the order of their requests."""
     reader = _StepReader()
     return [step for span in build(reader.record(interactions)) for step in reader.read(span)] + reader.late()
 

@@ -87,7 +87,6 @@ class ToolServer:
         return True
 
     def lines(self) -> Iterator[bytes]:
-        """Yield what it says until it ends."""
         if self._child.stdout is None:
             return iter(())
         out = self._child.stdout.fileno()
@@ -169,7 +168,7 @@ def to_stdout(fd: int = 1, patience: float = READING) -> Callable[[bytes], None]
 def wait_until_read(fd: int, patience: float) -> None:
     """Wait until the other side has read what was written, or has had its time."""
     for _ in range(int(patience / LOOK)):
-        if (left := _unread(fd)) is None:
+        if (left := _count_unread(fd)) is None:
             sleep(BLIND)
             return
         if not left:
@@ -177,7 +176,7 @@ def wait_until_read(fd: int, patience: float) -> None:
         sleep(LOOK)
 
 
-def _unread(fd: int) -> int | None:
+def _count_unread(fd: int) -> int | None:
     """Return how much waits to be read; None where nobody can tell."""
     try:
         from fcntl import ioctl
