@@ -397,3 +397,9 @@ def test_what_is_missing_is_told_with_the_extra_that_brings_it(extra: str) -> No
     assert f"package {module}," in str(said)
     assert extra in said.hint
     assert explain_missing(ModuleNotFoundError("No module", name="llmproxy.nothing")) is None
+
+
+def test_what_a_command_says_to_type_again_takes_a_mode() -> None:
+    """A miss adds `--mode auto` to it: commands that take no mode name `llmproxy run`."""
+    sources = "".join(path.read_text("utf-8") for path in (PACKAGE / "cli").glob("*.py"))
+    assert set(re.findall(r'started_by="llmproxy (\w+)"', sources)) == {"run"}

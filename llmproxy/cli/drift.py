@@ -357,7 +357,7 @@ def _ask_all(plan: _Plan, spending: _Spending, kept: Path, night: str, *, quiet:
     work = [each for _ in range(plan.runs) for each in plan.chosen]
     with (
         ThreadPoolExecutor(_AT_ONCE) as pool,  # is left last: what waits for the proxy ends with it
-        attach(options, env, started_by="llmproxy drift") as proxy,
+        attach(options, env, started_by="llmproxy run") as proxy,
         httpx.Client(base_url=proxy.url, trust_env=False, timeout=_PATIENCE) as client,
     ):
         try:

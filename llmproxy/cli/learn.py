@@ -107,7 +107,7 @@ def _run_trial(
     asked = RunArguments(flags, command)
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-learn-") as folder,
-        attach(start_options(asked.flags), env, log=Path(folder) / "proxy.log", started_by="llmproxy learn") as proxy,
+        attach(start_options(asked.flags), env, log=Path(folder) / "proxy.log", started_by="llmproxy run") as proxy,
     ):
         opened = open_session(proxy, gather(asked.flags), env, asked.run_variables(env))
         proxy.control.try_out(opened.name)

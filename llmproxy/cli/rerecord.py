@@ -145,7 +145,7 @@ def _ask_all(questions: Sequence[_Question], store: Path | None, limit: Decimal 
     with tempfile.TemporaryDirectory(prefix="llmproxy-rerecord-") as folder:
         path = Path(folder) / "new.db"
         options = ["--mode=record", f"--store={path}", "--cassette=new", "--max-cost=", *upstreams]
-        with attach(options, env, log=Path(folder) / "proxy.log", started_by="llmproxy rerecord") as proxy:
+        with attach(options, env, log=Path(folder) / "proxy.log", started_by="llmproxy run") as proxy:
             for each in questions:
                 if limit is not None and (each.most is None or spent + each.most > limit):
                     most = "nobody knows what it costs" if each.most is None else f"it may cost {dollars(each.most)}"

@@ -136,7 +136,7 @@ def find_command(env: Mapping[str, str], look: MachineProbe | None = None) -> Co
     raise MachineError(
         "the proxy needs mitmproxy, which is not installed here; no llmproxy on PATH has it, and neither uvx nor pipx "
         "is there.",
-        hint=_keep_one(package),
+        hint=f"Here:  pip install '{package}'\nor elsewhere:  export {COMMAND_VARIABLE}=/PATH/TO/llmproxy",
     )
 
 
@@ -146,17 +146,14 @@ def _other_version(version: str, where: str) -> str:
     return f"the proxy is llmproxy {version} ({where}), while {llmproxy.__version__} asks it"
 
 
-def _keep_one(package: str) -> str:
-    return (
+def _downloading(words: tuple[str, ...], tool: str, package: str) -> Command:
+    typed = shlex.join((tool, *words[1:]))
+    notice = (
+        f"no proxy in this environment or on PATH: `{typed}` may download one now.\n"
         f"To have one, once and for all:  uv tool install '{package}'  (or the same with pipx install),\n"
         f'or say where it is:  export {COMMAND_VARIABLE}="$(uv tool dir)/{NAME}/bin/llmproxy"'
     )
-
-
-def _downloading(words: tuple[str, ...], tool: str, package: str) -> Command:
-    typed = shlex.join((tool, *words[1:]))
-    what = f"no proxy in this environment or on PATH: `{typed}` may download one now."
-    return Command(words, tool, DOWNLOAD_PATIENCE, f"{what}\n{_keep_one(package)}")
+    return Command(words, tool, DOWNLOAD_PATIENCE, notice)
 
 
 ENDING = 15.0

@@ -209,6 +209,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
     config.addinivalue_line("markers", FAULTS_MARKER)
     config.addinivalue_line("markers", f"{AGENT_TEST}: a test that runs scenarios; it may be async")
+    config.addinivalue_line("markers", "asyncio: pytest-asyncio's; a test marked agent_test runs without it")
     _begin(config)
     debug = bool(config.getoption(DEBUG, default=False))
     if debug and (distributes(config) or hasattr(config, "workerinput")):

@@ -108,7 +108,7 @@ def test_a_download_is_announced_with_what_avoids_it(tool: str, words: tuple[str
 
 def test_where_nothing_helps_it_says_what_to_install() -> None:
     """An error that is a manual."""
-    with pytest.raises(MachineError, match="uv tool install 'llmproxy-replay") as error:
+    with pytest.raises(MachineError, match="pip install 'llmproxy-replay") as error:
         find_command({}, look({"/here/llmproxy": CANNOT}))
     assert "LLMPROXY_COMMAND" in str(error.value)
 

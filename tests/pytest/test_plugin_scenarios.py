@@ -36,6 +36,7 @@ class Judge(scenario.AgentAdapter):
 HI = [scenario.user("hi"), scenario.agent()]
 
 @pytest.mark.agent_test
+@pytest.mark.asyncio
 async def test_good(scenario_reporter):
     result = await scenario.run("good", "d", [Echo()], script=[*HI, scenario.succeed("fine")])
     assert result.success
@@ -217,7 +218,7 @@ WORKERS = pytest.mark.parametrize(
 
 @WORKERS
 def test_every_run_is_in_the_report(tmp_path: Path, workers: tuple[str, ...]) -> None:
-    """Also those that raise, async tests without a plugin for them, runs of one scenario; in workers, too."""
+    """Also those that raise, async tests without the plugin that they are marked for, runs of one scenario; in workers, too."""
     write(tmp_path, test_plain=PLAIN)
     result = run(
         tmp_path, *workers, "--strict-markers", "--scenario-report", "json=o.json", "--scenario-report=html=o.html"

@@ -22,7 +22,7 @@ from .node_suites import PACKAGE, RUNNERS, TESTS, Suite, left_over, packed
 
 pytestmark = pytest.mark.sdk
 FILES = 2
-SUM = re.compile(r"llmproxy: (\d+) tests: (\d+) hits, (\d+) misses, (\d+) recorded")
+SUM = re.compile(r"llmproxy: (\d+) tests?: (\d+) hits?, (\d+) miss(?:es)?, (\d+) recorded")
 
 
 @pytest.fixture(scope="module")
@@ -371,3 +371,23 @@ def test_client_that_the_first_test_made_asks_for_the_second_one(modules: Path, 
         recorded = suite.run(up.url, OPENAI_API_KEY="k", LLMPROXY_MODE="once")
     assert recorded.returncode == 0, recorded.stdout
     assert suite.run(DEAD).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        ({"hits": 1, "cost_not_spent": 0.0000088}, "1 hit, 0 misses, 0 recorded; $0.0000088 not spent"),
+        ({"misses": 1, "recorded": 2, "cost_spent": 0.02}, "0 hits, 1 miss, 2 recorded; $0.0200 spent"),
+    ],
+)
+def test_the_sum_of_a_run_names_one_and_many_and_what_was_spent(
+    told: dict[str, float], line: str, tmp_path: Path
+) -> None:
+    """The reporter's line reads as that of pytest."""
+    sums = tmp_path / "sums"
+    sums.write_text(json.dumps({"test": "a.js::b", **told}))
+    program = f"import {{ summary }} from {json.dumps(str(PACKAGE / 'reporter.js'))}; console.log(summary({json.dumps(str(sums))})[0])"
+    done = subprocess.run(
+        ["node", "--input-type=module", "-e", program], capture_output=True, text=True, timeout=20, check=True
+    )
+    assert done.stdout == f"llmproxy: 1 test: {line}\n"

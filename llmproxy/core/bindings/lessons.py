@@ -347,12 +347,12 @@ class _Learning(Comparing):
         tool, arguments = SYSTEM, ""
         if place.zone is Zone.RESULT and place.call is not None:
             tool, arguments = place.call.tool, self.bound_arguments(place.call.arguments)
-        same = [
-            each
+        bare = value.kind if at == LINE and not before else ""  # then its kind alone tells it from another one
+        if any(
+            (each.tool, each.at, each.before, each.arguments) == (tool, at, before, arguments)
+            and bare in ("", each.kind)
             for each in self._known
-            if (each.tool, each.at, each.before, each.arguments) == (tool, at, before, arguments)
-        ]
-        if same:
+        ):
             return False  # it is known, and did not help
         name = name_volatile_field(before, called, value.kind, tool, self._taken)
         field = VolatileField(name, value.kind, tool, at, before, arguments)

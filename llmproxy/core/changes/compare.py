@@ -33,8 +33,8 @@ _PROJECTS = "mcp__"
 _SHOWN = 160
 
 
-ReadVolatile = Callable[[str, str], tuple[str, Sequence[str]]]
-"""Returns a result's text (of a tool) without the values of its volatile fields, and those that may be named again."""
+ReadVolatile = Callable[[str, object, str], tuple[str, Sequence[str]]]
+"""Returns a result's text (of a tool, its arguments) without its volatile values, and those that may be named again."""
 
 
 class Refused(Exception):
@@ -146,7 +146,7 @@ class _Comparison:
                     raise Refused(Why.QUESTION, f"{name}: {_format_change(change)}")
                 yield change
             case Kind.RESULT:
-                yield from self._compare_result(name, old, new)
+                yield from self._compare_result(slot, name, old, new)
             case Kind.CALL:
                 yield from self._compare_call(name, old, new)
             case Kind.ASSISTANT if old and new and render(old.value).split() == render(new.value).split():
@@ -175,7 +175,7 @@ class _Comparison:
             raise Refused(Why.HISTORY, f"{name}: {_format_change(self._build_change(Kind.CALL, old, new, name))}")
         yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Source.CLIENT)
 
-    def _compare_result(self, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
+    def _compare_result(self, slot: Slot, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
         if old is None or new is None:
             raise Refused(Why.RESULT, f"{name} is {'new' if old is None else 'gone'}")
         if dump(without_ids(old.value)) == dump(without_ids(new.value)):
@@ -188,7 +188,9 @@ class _Comparison:
         if was[1] != now[1] or flags == [True, False]:
             raise Refused(Why.RESULT, f"{name}: it is of another kind now")
         if self.read_volatile is not None and flags[0] == flags[1]:
-            (old_rest, values), (new_rest, _) = (self.read_volatile(tool, text) for text in (before, after))
+            call = self.was.slots.get((Kind.CALL, slot[2], 0))  # where its id names the answer that made it
+            asked = None if call is None else read_call(call.value).arguments
+            (old_rest, values), (new_rest, _) = (self.read_volatile(tool, asked, text) for text in (before, after))
             answer = self.standing.recorded.answer
             said = "" if answer is None else f"{answer.text} {[call.arguments for call in answer.tool_calls]}"
             if old_rest == new_rest and not any(value in said for value in values):

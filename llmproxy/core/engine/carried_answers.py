@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import batched
 from typing import Any, NamedTuple, override
 
@@ -22,6 +23,7 @@ from llmproxy.calls import Call
 from llmproxy.core.bindings import (
     Bindings,
     Mismatch,
+    bind_arguments,
     find_volatile_fields,
     fit_request,
     read_run_variables,
@@ -244,7 +246,7 @@ class CarryInterceptor(Interceptor[Exchange]):
                 continue
             changes = compare(
                 each, request, client, recorded=places.results, present=self._run.results,
-                output=summary(store, each.recorded.id).tokens_out, read_volatile=_build_reader(session),
+                output=summary(store, each.recorded.id).tokens_out, read_volatile=_build_reader(session, bindings),
             )  # fmt: skip
             if isinstance(changes, Refusal):
                 looked = looked or Found(each, refusal=changes)
@@ -331,17 +333,18 @@ def _rewrite_carried(call: Exchange, looked: Found, bindings: Bindings, response
     return fit if isinstance(fit, Mismatch) else rewrite_answer(bindings, fit, response, binding.bound.known)
 
 
-def _build_reader(session: Session) -> ReadVolatile | None:
+def _build_reader(session: Session, bindings: Bindings | None) -> ReadVolatile | None:
     """Return what finds the volatile fields of a session in results; None where it has no bindings."""
     if (binding := session.find(BindingInterceptor)) is None:
         return None
+    declared = [*binding.bound.declared.values()]
+    bound = partial(bind_arguments, bindings or Bindings(declared, declared, scope=binding.bound.scope))
 
-    def read(tool: str, text: str) -> tuple[str, Sequence[str]]:
-        found = find_volatile_fields(binding.bound.slots, PlacedCall(tool, None), text, (), lambda _: "")
+    def read(tool: str, arguments: object, text: str) -> tuple[str, Sequence[str]]:
+        found = find_volatile_fields(binding.bound.slots, PlacedCall(tool, arguments), text, (), bound)
         ends = [0, *(end for each in found for end in (each.start, each.end)), len(text)]
-        return "\0".join(text[at:to] for at, to in batched(ends, 2)), [
-            each.value for each in found if each.slot.identity
-        ]
+        values = [each.value for each in found if each.slot.identity]
+        return "\0".join(text[at:to] for at, to in batched(ends, 2)), values
 
     return read
 

@@ -14,18 +14,18 @@ export function summary(file = files(process.pid).sums) {
   const lines = remarks.slice(0, LISTED);
   if (remarks.length > LISTED) lines.push(`... and ${remarks.length - LISTED} more`);
   const tests = new Set(done.map((each) => each.test).filter((test) => test.includes("::"))).size;
-  const known = done.filter((each) => typeof each.cost_not_spent === "number");
-  const cost = known.reduce((sum, each) => sum + each.cost_not_spent, 0);
-  const digits = cost && cost < 0.0001 ? 1 - Math.floor(Math.log10(cost)) : 4; // a small sum is not 0
-  const spared = known.length ? `; $${cost.toFixed(digits)} not spent` : "";
-  lines.push(`${tests} ${tests === 1 ? "test" : "tests"}: ${add("hits")} hits, ${add("misses")} misses, ${add("recorded")} recorded${spared}`);
+  const money = [price(add("cost_not_spent"), "not spent"), price(add("cost_spent"), "spent")].filter(Boolean).join(", ");
+  const counts = `${count(add("hits"), "hit", "hits")}, ${count(add("misses"), "miss", "misses")}, ${add("recorded")} recorded`;
+  lines.push(`${count(tests, "test", "tests")}: ${counts}${money && `; ${money}`}`);
   if (add("misses")) lines.push("Record what is missing, with your keys: LLMPROXY_MODE=auto and the same command");
   return lines.map((line) => `llmproxy: ${line}`);
 }
 
+const count = (number, one, more) => `${number} ${number === 1 ? one : more}`;
+const price = (cost, words) => cost && `$${cost.toFixed(cost < 0.0001 ? 1 - Math.floor(Math.log10(cost)) : 4)} ${words}`; // a small sum is not 0
+
 function read(file) {
-  const text = existsSync(file) ? readFileSync(file, "utf8") : "";
-  return text.trim().split("\n").filter(Boolean).map((line) => JSON.parse(line));
+  return (existsSync(file) ? readFileSync(file, "utf8") : "").trim().split("\n").filter(Boolean).map((line) => JSON.parse(line));
 }
 
 function* remarksOf({ test, passed, failed, misses, miss_texts: texts, unused, unused_total: left }) {

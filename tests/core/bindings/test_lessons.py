@@ -93,6 +93,18 @@ def test_a_value_that_a_tool_made_is_learned_where_it_stands(
     assert isinstance(fit_request(Bindings(A, B, [found[0].slot]), old, new), Fit)
 
 
+def test_a_bare_id_is_learned_on_a_line_below_a_bare_date() -> None:
+    """What `date; uuidgen` wrote: two volatile fields that differ in their kind alone, and a recording that fits."""
+    old, new = (
+        asked("2026-11-28\nb96f0784-fe5a-40aa-aa88-70835aa5c1de"),
+        asked("2026-11-29\n1fb41f2f-cb3a-42c4-ab1e-607c925c4475", cwd="/srv/of-today"),
+    )
+    found = learn(old, new)
+    assert isinstance(found, tuple), found
+    assert [(each.slot.kind, each.slot.before) for each in found] == [("time", ""), ("uuid", "")]
+    assert isinstance(fit_request(Bindings(A, B, [each.slot for each in found]), old, new), Fit)
+
+
 def test_json_is_learned_by_its_path() -> None:
     """Whatever the order of keys; equal members of a list share a volatile field."""
     old = asked('{"id": 7, "items": [{"id": "a1b2c3d4"}, {"id": "ffffffff"}], "title": "milk"}')

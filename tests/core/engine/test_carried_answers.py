@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from llmproxy.core.bindings.volatile_fields import VolatileField
 from llmproxy.core.changes.accepted import AcceptedChange, Condition, accept, build_gone
 from llmproxy.core.changes.values import Origin, Source, TrialCall, Why
 from llmproxy.core.engine.carried_answers import find_merged
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import accepted_of, put_accepted
+from llmproxy.core.store.queries import accepted_of, put_accepted, put_volatile_fields
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import CARRIED_HEADER
 from tests.oracle.speak import JSON_TYPE
@@ -284,6 +285,30 @@ def test_accepted_changes_stand_beside_volatile_fields(store: Path) -> None:
     made = _accept(store, _ask(EDITED))
     with open_store(store, writable=True, now=lambda: NOW) as opened:
         assert accepted_of(opened, "c") == tuple(made)
+
+
+def test_a_value_learned_behind_one_command_is_no_change(tmp_path: Path) -> None:
+    """An edited prompt is carried where a result differs in a volatile field of that very command, and no other one."""
+    store, call = tmp_path / "s.db", {"name": "sh", "arguments": '{"cmd": "uuidgen"}'}
+    calls = [{"id": "call_1", "type": "function", "function": call}]
+    choice = {"index": 0, "message": {"role": "assistant", "tool_calls": calls}, "finish_reason": "tool_calls"}
+    asking = Response(200, "", (("content-type", JSON_TYPE),), (Chunk(0, json.dumps({"choices": [choice]}).encode()),))
+
+    def ask(system: str, id_: str = "") -> bytes:
+        said = [{"role": "system", "content": system}, {"role": "user", "content": "Make one."}]
+        made = {"role": "tool", "tool_call_id": "call_1", "content": id_}
+        return json.dumps({"model": "m", "messages": [*said, *([choice["message"], made] if id_ else [])]}).encode()
+
+    old, new = "b96f0784-fe5a-40aa-aa88-70835aa5c1de", "1fb41f2f-cb3a-42c4-ab1e-607c925c4475"
+    with InProcess(store, "record") as proxy:
+        proxy.ask("r", "/s/c/v1/chat/completions", ask(SYSTEM), lambda _: asking)
+        proxy.ask("r", "/s/c/v1/chat/completions", ask(SYSTEM, old), _say("made"))
+    for command, refused in (("date", Why.RESULT), ("uuidgen", None)):
+        with open_store(store, writable=True, now=lambda: NOW) as opened:
+            field = VolatileField("uuid", "uuid", "sh", "line", "", f'{{"cmd":"{command}"}}')
+            put_volatile_fields(opened, "c", [field])
+        second = _try(store, ask(EDITED), ask(EDITED, new))[1]
+        assert (second.refusal and second.refusal.why) == refused
 
 
 def test_what_would_be_one_with_two_answers_is_found(tmp_path: Path) -> None:
