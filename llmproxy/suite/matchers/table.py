@@ -149,35 +149,20 @@ def check_input(
 # -- before anything runs
 
 
-def examine(matcher: object, problems: Problems, at: YamlPlace | None, *, strict: bool = True) -> None:
-    """Add what is wrong with a matcher to `problems`.
-
-    Args:
-        matcher: As it stands in YAML.
-        problems: Takes what is found.
-        at: Where the matcher stands.
-        strict: Whether a mapping has to be of matchers; else its values are (for `eq`).
-    """
-    if not isinstance(matcher, Mapping) or not strict:
+def examine(matcher: object, problems: Problems, at: YamlPlace | None) -> None:
+    """Add what is wrong with a matcher, as it stands in YAML at `at`, to `problems`."""
+    if not isinstance(matcher, Mapping):
         return
     named = [key for key in matcher if key in REGISTRY]
     for key in matcher:
-        if key not in REGISTRY and key not in MODIFIERS:
-            problems.add(
-                place_of(matcher, key, key=True) or at,
-                f"there is no matcher `{key}`",
-                _explain_unknown(str(key), matcher[key]),
-            )
-    for key in matcher:
+        place = place_of(matcher, key, key=True) or at
         if key in MODIFIERS:
-            _examine_modifier(key, matcher, named, problems, place_of(matcher, key, key=True) or at)
+            _examine_modifier(key, matcher, named, problems, place)
+        elif key not in REGISTRY:
+            problems.add(place, f"there is no matcher `{key}`", _explain_unknown(str(key), matcher[key]))
     if not matcher:
-        problems.add(
-            place_of(matcher) or at,
-            "nothing is asserted here",
-            "write a value, or a matcher such as {contains: text}",
-            NOTHING_ASSERTED,
-        )
+        hint = "write a value, or a matcher such as {contains: text}"
+        problems.add(place_of(matcher) or at, "nothing is asserted here", hint, NOTHING_ASSERTED)
     for key in named:
         place = place_of(matcher, key) or at
         if objection := REGISTRY[key].objection(matcher[key]):
@@ -213,16 +198,12 @@ def _examine_modifier(
 def examine_number(wanted: object, problems: Problems, at: YamlPlace | None) -> None:
     """Add what is wrong with how many of something are wanted: a whole number, or comparisons with numbers."""
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
+        place = place_of(wanted) or at
         if not wanted:
-            problems.add(
-                place_of(wanted) or at, "nothing is asserted here", "write a number, or {gte: 1}", NOTHING_ASSERTED
-            )
-        if wanted and all(_met_by_all(key, value) for key, value in wanted.items()):
-            problems.add(
-                place_of(wanted) or at,
-                f"{_every_number(wanted)}, so nothing is asserted",
-                "write {gte: 1} for at least one, 0 for none",
-            )
+            problems.add(place, "nothing is asserted here", "write a number, or {gte: 1}", NOTHING_ASSERTED)
+        elif all(_met_by_all(key, value) for key, value in wanted.items()):
+            hint = "write {gte: 1} for at least one, 0 for none"
+            problems.add(place, f"{_every_number(wanted)}, so nothing is asserted", hint)
         for key, value in wanted.items():
             if key not in COMPARISONS:
                 place = place_of(wanted, key, key=True) or at

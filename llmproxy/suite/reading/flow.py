@@ -141,61 +141,64 @@ class KnownNames:
         name = found.name
         if found.env or name in self.captured:
             return
+        if name in self.lacking and not {name} & (self.values.keys() | self.unread.keys() | self.later.keys()):
+            at = self.lacking[name] or at
+        known = [*self.captured, *self.later, *self.values, *BUILT_IN]
+        near = suggest(name, known, listing=False)
+        if not (found.broken or name in known or name in self.unread or name in self.lacking or sure or self.of_data):
+            said = f"{found.text} is sent as it is: nothing is called ${name}"
+            self.doubts.add(at, said, near or "$$ is a dollar sign")
+        elif objection := self._object_to_reference(found, near):
+            self.problems.add(at, *objection)
+
+    def _object_to_reference(self, found: Reference, near: str) -> tuple[str, str] | None:
+        """Return what is wrong with a reference that is meant as one, and a hint."""
+        name = found.name
         if found.broken:
-            self.problems.add(
-                at, f"{found.text} is no reference", "write ${name.field} or ${env:NAME}; $$ is a dollar sign"
-            )
-        elif name in self.values:
-            self.check_field(found, at)
-        elif name in BUILT_IN:
-            self.built_in(found, at)
-        elif name in self.unread:
+            return f"{found.text} is no reference", "write ${name.field} or ${env:NAME}; $$ is a dollar sign"
+        if name in self.values:
+            return self._object_to_field(found)
+        if name in BUILT_IN:
+            return self._object_to_built_in(found)
+        if name in self.unread:
             message = f"{found.text} is used before it has a value, at {self.unread[name]}"
-            self.problems.add(at, message, "a variable may name those above it")
-        elif name in self.later:
-            self.problems.add(
-                at,
-                f"{found.text} is used before it is captured, at {self.later[name]}",
-                "a name has a value from the next step on",
-            )
-        elif name in self.lacking:
+            return message, "a variable may name those above it"
+        if name in self.later:
+            message = f"{found.text} is used before it is captured, at {self.later[name]}"
+            return message, "a name has a value from the next step on"
+        if name in self.lacking:
             message = f"this case has no `{name}`, and others have one, for {found.text}"
-            self.problems.add(self.lacking[name] or at, message, "give it one; null says that there is none")
-        else:
-            known = [*self.captured, *self.later, *self.values, *BUILT_IN]
-            near = suggest(name, known, listing=False)
-            if sure or self.of_data:
-                more = "" if found.sure or near else "; $$ is a dollar sign"
-                self.problems.add(at, f"{found.text}: nothing is called ${name}", suggest(name, known) + more)
-            else:
-                said = f"{found.text} is sent as it is: nothing is called ${name}"
-                self.doubts.add(at, said, near or "$$ is a dollar sign")
+            return message, "give it one; null says that there is none"
+        more = "" if found.sure or near else "; $$ is a dollar sign"
+        known = [*self.captured, *self.later, *self.values, *BUILT_IN]
+        return f"{found.text}: nothing is called ${name}", suggest(name, known) + more
 
-    def check_field(self, found: Reference, at: YamlPlace | None) -> None:
+    def _object_to_field(self, found: Reference) -> tuple[str, str] | None:
         """See that a variable's value has the field, where the value is written in the file."""
-        if found.path and isinstance(self.values[found.name], (Mapping, list)):
+        value = self.values[found.name]
+        if found.path and isinstance(value, (Mapping, list)):
             try:
-                follow(self.values[found.name], found.path, found.text)
+                follow(value, found.path, found.text)
             except StepError as error:
-                self.problems.add(at, error.message, error.hint)
-        elif found.path and isinstance(self.values[found.name], (bool, int, float)):
-            self.problems.add(at, f"{found.text}: ${found.name} is {self.values[found.name]!r} and has no fields")
+                return error.message, error.hint
+        elif found.path and isinstance(value, (bool, int, float)):
+            return f"{found.text}: ${found.name} is {value!r} and has no fields", ""
+        return None
 
-    def built_in(self, found: Reference, at: YamlPlace | None) -> None:
+    def _object_to_built_in(self, found: Reference) -> tuple[str, str] | None:
         """See that a built-in name has a value at this point."""
         if found.name == "last" and self.answers:
             message = f"{found.text} is this very answer, which is like itself whatever it says"
-            self.problems.add(at, message, "compare it with a variable or a captured row")
-        elif found.name == "last" and (not self.talked or found.path != ("response",)):
+            return message, "compare it with a variable or a captured row"
+        if found.name == "last" and (not self.talked or found.path != ("response",)):
             why = "the agent has said nothing yet" if found.path == ("response",) else BUILT_IN["last"]
-            self.problems.add(at, f"{found.text}: {why}")
-        elif found.name == "conversation" and (len(found.path) != 1 or found.path[0] not in self.conversations):
+            return f"{found.text}: {why}", ""
+        if found.name == "conversation" and (len(found.path) != 1 or found.path[0] not in self.conversations):
             known = ", ".join(self.conversations) or "none"
-            self.problems.add(
-                at, f"{found.text}: no step before has such a conversation (known: {known})", BUILT_IN["conversation"]
-            )
-        elif found.name not in {"last", "conversation"} and found.path:
-            self.problems.add(at, f"{found.text}: ${found.name} has no fields", BUILT_IN[found.name])
+            return f"{found.text}: no step before has such a conversation (known: {known})", BUILT_IN["conversation"]
+        if found.name not in {"last", "conversation"} and found.path:
+            return f"{found.text}: ${found.name} has no fields", BUILT_IN[found.name]
+        return None
 
 
 _TALKS = ("chat", "simulate")

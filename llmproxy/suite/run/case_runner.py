@@ -222,22 +222,12 @@ class _CaseRun:
     async def _execute_step(self, context: StepContext, index: int, step: StepBase) -> bool:
         """Execute a step; tells whether the run may go on."""
         since = self.run_context.clock()
-        told_as = Step(
-            run_id=self.emitter.about.run_id,
-            index=index,
-            kind=step.kind,
-            label=step.label or "",
-            place=place_text(step.place),
-        )
+        told_as = self._build_step_event(index, step)
         try:
             done = await perform(context, step)
         except LLMProxyError as error:
-            self.progress.pending.append(
-                (
-                    replace(told_as, ms=self._elapsed_ms(since)),
-                    StepResult(message=describe_error(error), status=fault_of(error, None)),
-                )
-            )
+            failed = StepResult(message=describe_error(error), status=fault_of(error, None))
+            self.progress.pending.append((replace(told_as, ms=self._elapsed_ms(since)), failed))
             if self.run_context.options.keep_going and isinstance(error, StepError):
                 return False
             raise
@@ -247,6 +237,10 @@ class _CaseRun:
         else:
             self._emit(told_as, done)
         return all_hold(done.assertions)
+
+    def _build_step_event(self, index: int, step: StepBase) -> Step:
+        about, place = self.emitter.about, place_text(step.place)
+        return Step(run_id=about.run_id, index=index, kind=step.kind, label=step.label or "", place=place)
 
     async def _late_calls(self, context: StepContext) -> None:
         """Tell the last talking step, and those after it; calls after its answer are its own, and judged with it."""
@@ -314,14 +308,7 @@ class _CaseRun:
         first, self.progress.next = self.progress.next, len(self.steps)
         for index, step in enumerate(self.steps[first:], first):
             self.emitter.emit(
-                Step(
-                    run_id=self.emitter.about.run_id,
-                    index=index,
-                    kind=step.kind,
-                    label=step.label or "",
-                    status=Status.SKIPPED,
-                    message=why,
-                )
+                replace(self._build_step_event(index, step), status=Status.SKIPPED, message=why, place="")
             )
 
     def has_passed(self, result: CaseResult) -> bool:

@@ -27,6 +27,7 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.values.messages import text_of
+from llmproxy.suite.matchers.table import build_unclear
 from llmproxy.trace.observing.wire import reference_of
 from llmproxy.trace.reading.recording import lines_of
 
@@ -43,8 +44,7 @@ class Unjudgeable(MachineError):
 
 def unjudgeable(name: str, why: str = "rows were looked at when the agent ran, and are others now") -> Assertion:
     """Return the assertion that cannot be evaluated without running the agent."""
-    message = f"cannot be judged again: {why}"
-    return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=message)
+    return build_unclear(name, f"cannot be judged again: {why}")
 
 
 # -- the report --------------------------------------------------------------------------------------------------------

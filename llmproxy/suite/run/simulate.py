@@ -9,7 +9,7 @@ has not reached it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.errors import SuiteError
@@ -24,6 +24,7 @@ from llmproxy.scenario.types import AgentRole, CriterionResult
 from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, persona_of
 from llmproxy.scenario.values.messages import Farewell, text_of
 from llmproxy.suite.matchers.plain_values import show
+from llmproxy.suite.matchers.table import build_unclear, conclude
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.rejudge import unjudgeable
 from llmproxy.suite.run.step_context import StepContext, SuiteConversation
@@ -91,7 +92,7 @@ async def simulate(
     answer = conversation.answer
     if not answer:
         message = "the simulated user ended the conversation before the agent had said anything in this step"
-        return answer, [Assertion(name="simulate", status=Status.ENVIRONMENT_ERROR, message=message)]
+        return answer, [build_unclear("simulate", message)]
     if said.criteria:
         return answer, await _judge_criteria(context, conversation, said)
     return answer, [_check_reached(said, conversation.playback.farewell)]
@@ -133,21 +134,20 @@ def _no_model_error(who: str, step: str, default: str) -> SuiteError:
 
 def _check_reached(said: Simulation, farewell: Farewell | None) -> Assertion:
     """Judge a conversation by how its user left it."""
-    made = Assertion(name="simulate.goal", status=Status.FAILED, expected="the user says that the goal was reached")
+    name, expected = "simulate.goal", "the user says that the goal was reached"
     if farewell is None:
         turns = f"{said.max_turns} {'turn' if said.max_turns == 1 else 'turns'}"
         ended = f"the simulated user had not ended the conversation after {turns}: the goal was not reached"
-        return replace(made, message=ended)
-    if farewell.reached:
-        return replace(made, status=Status.PASSED, actual=True)
+        return conclude(name, ended, expected=expected)
     if farewell.reached is None:
         unclear = (
             "the simulated user ended the conversation and did not say whether the goal was reached; `criteria` let a "
             "judge decide"
         )
-        return replace(made, status=Status.ENVIRONMENT_ERROR, message=unclear)
+        return build_unclear(name, unclear, expected=expected)
     words = f": {show(text_of(farewell[-1]), 200)}" if farewell else ""
-    return replace(made, actual=False, message=f"the simulated user gave up, the goal was not reached{words}")
+    message = f"the simulated user gave up, the goal was not reached{words}"
+    return conclude(name, message, holds=farewell.reached, expected=expected, actual=farewell.reached)
 
 
 # -- judges ------------------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ async def judge(
     """Let a judge look at a conversation; each criterion is an assertion."""
     if conversation is None or not conversation.begun:
         message = "there is no conversation to judge: nothing was said in it"
-        return [Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=message)]
+        return [build_unclear(name, message)]
     criteria = tuple(context.scope.interpolate(each) for each in said.criteria)
     return await _ask_judge(context, conversation, criteria, said.model, said.judges, f"{name}.criteria")
 
@@ -194,7 +194,7 @@ async def _ask_judge(
         returned = await conversation.verbs.judge()
     await context.pull()
     if returned is None:
-        return [Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message="the judge gave no verdict")]
+        return [build_unclear(name, "the judge gave no verdict")]
     verdict = Verdict(
         run_id=context.run_id,
         judge=agent.models[0].model,
@@ -208,7 +208,7 @@ async def _ask_judge(
     unsaid = "" if made else "the judge said nothing about any criterion"
     if all(each.status is Status.PASSED for each in made) and not returned.success:
         unsaid = returned.reasoning or "the judge found all criteria passed, and no success"
-    return [*made, Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=unsaid)] if unsaid else made
+    return [*made, build_unclear(name, unsaid)] if unsaid else made
 
 
 _STATUS = {"passed": Status.PASSED, "failed": Status.FAILED}

@@ -38,6 +38,7 @@ from llmproxy.scenario.values.messages import format_value, messages_of, text_of
 from llmproxy.scenario.values.run import thread_id
 from llmproxy.suite.checks.answers import Snapshots
 from llmproxy.suite.checks.entities.verify import Entities
+from llmproxy.suite.matchers.table import build_unclear
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.project import Options
 from llmproxy.suite.reading.load import SuiteCase
@@ -445,9 +446,6 @@ class StepContext:
         return {"LLMPROXY_SCENARIO": self.case.id, "LLMPROXY_RUN": str(self.sample), "LLMPROXY_USER": self.user}
 
 
-NAME = "faults"
-
-
 def asked_faults(value: object, folder: Path) -> Mapping[str, Any] | None:
     """Return what `faults:` asks for as a session takes it; a file lies beside the suite. Raises SuiteError."""
     if value is None:
@@ -473,6 +471,4 @@ async def meet_faults(context: StepContext, value: object, done: StepResult) -> 
         yield
     finally:
         met = await context.session.meet(asked_faults(context.case.scenario.faults, context.case.folder), again=True)
-        done.rest += [
-            Assertion(name=NAME, status=Status.ENVIRONMENT_ERROR, message=text) for text in find_unused_faults(met)
-        ]
+        done.rest += [build_unclear("faults", text) for text in find_unused_faults(met)]

@@ -48,7 +48,11 @@ def row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> dict[st
         "pass_all": None if rate is None else passed == counted,
         "min_pass_rate": least,
     }
-    made |= {"cost_usd": _mean_cost(ran), "latency_ms": _mean_latency(ran)}
+    judged = [each for each in ran if each.status in _COUNTED]
+    parties = [{} if each.wire is None else each.wire.parties for each in judged]
+    cost = _mean([each[AGENT].cost if AGENT in each else None for each in parties])
+    made["cost_usd"] = None if cost is None else format(cost, "f")  # of a run's calls of the agent, as recorded
+    made["latency_ms"] = _mean([each.latency for each in judged])
     if len(ran) > 1:
         made["pass_hat"] = {k: pass_hat_k(passed, counted, k) for k in range(1, counted + 1)}
         made["errors"] = _distinct(ran)
@@ -56,22 +60,10 @@ def row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> dict[st
     return made
 
 
-def _mean_cost(ran: Sequence[CaseResult]) -> str | None:
-    """Return a run's mean cost of the agent's calls, US dollars, as recorded; None if one is not known."""
-    judged = [each for each in ran if each.status in _COUNTED]
-    costs = [
-        None if each.wire is None or AGENT not in each.wire.parties else each.wire.parties[AGENT].cost
-        for each in judged
-    ]
-    known = [cost for cost in costs if cost is not None]
-    return format(sum(known, Decimal(0)) / len(known), "f") if known and len(known) == len(costs) else None
-
-
-def _mean_latency(ran: Sequence[CaseResult]) -> float | None:
-    """Return a run's mean time of the agent's calls, milliseconds, as recorded; None if one is not known."""
-    times = [each.latency for each in ran if each.status in _COUNTED]
-    known = [each for each in times if each is not None]
-    return sum(known) / len(known) if known and len(known) == len(times) else None
+def _mean[Number: (Decimal, float)](values: Sequence[Number | None]) -> Number | None:
+    """Return the mean; None if one is not known, or there is none."""
+    known = [each for each in values if each is not None]
+    return sum(known[1:], known[0]) / len(known) if known and len(known) == len(values) else None
 
 
 def _status(counts: Counter[Status], rate: float | None, least: float) -> Status:

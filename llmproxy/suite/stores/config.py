@@ -117,6 +117,8 @@ RESETS = {
     "python": ("none", "delete", "truncate", "hook"),
     "memory": ("none", "delete", "truncate", "hook"),
 }
+_CHOICES = {"ids": ("database", "deterministic"), "counters": ("restore", "keep", "unused")}
+"""Other keys with the names that they take, the usual one first."""
 _ENV = re.compile(r"\$\{env:(\w+)\}")
 _DURATION = re.compile(r"([0-9.]+)\s*(ms|s|m)?")
 
@@ -176,12 +178,11 @@ def policy_from(mapping: Mapping[str, Any], environment: Mapping[str, str] | Non
     if reset not in RESETS[kind]:
         near = did_you_mean(str(reset), RESETS[kind])
         raise SuiteError(f"store.reset: {reset!r} is not one of {', '.join(RESETS[kind])} ({kind}){near}")
-    ids, counters = given.get("ids", "database"), given.get("counters", "restore")
-    if ids not in {"database", "deterministic"}:
-        raise SuiteError(f"store.ids: {ids!r} is not one of database, deterministic")
-    if counters not in {"restore", "keep", "unused"}:
-        raise SuiteError(f"store.counters: {counters!r} is not one of restore, keep, unused")
-    return Policy(cast("Reset", reset), target, ids, counters)
+    chosen = [given.get(key, names[0]) for key, names in _CHOICES.items()]
+    for key, name in zip(_CHOICES, chosen, strict=True):
+        if name not in _CHOICES[key]:
+            raise SuiteError(f"store.{key}: {name!r} is not one of {', '.join(_CHOICES[key])}")
+    return Policy(cast("Reset", reset), target, *chosen)
 
 
 def _check_members(mapping: Mapping[str, Any], environment: Mapping[str, str] | None) -> tuple[dict[str, Any], str]:
