@@ -18,7 +18,6 @@ from llmproxy.advice import quote_word, suggest_command
 from llmproxy.core.forks.overrides import Overrides, read
 from llmproxy.core.store import rows
 from llmproxy.core.store.file import statements
-from llmproxy.core.store.file.connect import translate
 from llmproxy.core.store.reading import Reading
 from llmproxy.core.store.rows import from_sql, to_sql
 from llmproxy.core.store.store import Store
@@ -159,12 +158,9 @@ def forks(store: Reading) -> list[Fork]:
 
 
 def _forks(store: Reading, rest: str, values: tuple[object, ...]) -> Iterator[Fork]:
-    try:
-        if not store.conn.execute("SELECT 1 FROM sqlite_master WHERE name = 'forks'").fetchone():
-            return  # an older llmproxy wrote it, and nobody has written to it since
-        found = store.conn.execute(f"SELECT {_FIELDS} FROM forks {rest}", values).fetchall()  # noqa: S608 - constants
-    except sqlite3.Error as error:
-        raise translate(error, store.path, writing=False) from error
+    if not store.rows("SELECT 1 FROM sqlite_master WHERE name = 'forks'"):
+        return  # an older llmproxy wrote it, and nobody has written to it since
+    found = store.rows(f"SELECT {_FIELDS} FROM forks {rest}", values)  # noqa: S608 - constants
     for name, sample, parent, parent_sample, step, shared, why, path, overrides, created_at in found:
         yield Fork(
             cassette=from_sql(name), sample=sample, parent=from_sql(parent), parent_sample=parent_sample, step=step,

@@ -399,7 +399,8 @@ class Reading:
         if self._watch:
             self._check_same()
         base_id, sha256, *stored = row[8:]
-        body = self._single(sha256, Stored(*stored)) if base_id is None else self.body(stored[0])
+        with self._located():
+            body = decode_single(self.conn, sha256, Stored(*stored)) if base_id is None else self.body(stored[0])
         try:
             response = rows.to_response(row, body)
         except _ILLEGIBLE as error:
@@ -598,24 +599,18 @@ class Reading:
 
     def body(self, body_id: int) -> bytes:
         """Return the content of a row of `bodies`. Raises CassetteCorrupt."""
-        try:
+        with self._located():
             return read_body(self.conn, body_id, self._contents)
-        except sqlite3.Error as error:
-            raise translate(error, self.path, writing=False) from error
-        except CassetteCorrupt as error:
-            raise self._locate_error(error) from error
 
-    def _single(self, sha256: bytes, stored: Stored) -> bytes:
+    @contextmanager
+    def _located(self) -> Iterator[None]:
+        """Let errors say in which store a body is damaged; who reads a row does not know its file."""
         try:
-            return decode_single(self.conn, sha256, stored)
+            yield
         except sqlite3.Error as error:
             raise translate(error, self.path, writing=False) from error
         except CassetteCorrupt as error:
-            raise self._locate_error(error) from error
-
-    def _locate_error(self, error: CassetteCorrupt) -> CassetteCorrupt:
-        """Say how to look at the store that it is in; who reads a row does not know its file."""
-        return CassetteCorrupt(error.message, hint=suggest_command("verify", self.path))
+            raise CassetteCorrupt(error.message, hint=suggest_command("verify", self.path)) from error
 
     def _missing(self, interaction_id: int) -> CassetteNotFound:
         return CassetteNotFound(

@@ -34,15 +34,17 @@ VERSION = 1
 """Of the format."""
 
 
-class Hook(Node):
-    """Something of your own that runs before or after: a command or a Python function."""
-
+class OwnAction(Node):
     command: Text | Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
     """A command line, or its words; run in the suite's folder. Exit code 0 is success, anything else an error."""
     python: Text | None = None
     """``module:function``."""
     timeout: Milliseconds = 60_000
     """For how long it may run."""
+
+
+class Hook(OwnAction):
+    """Something of your own that runs before or after: a command or a Python function."""
 
     @model_validator(mode="after")
     def _require_one(self, info: ValidationInfo) -> Hook:
@@ -64,7 +66,7 @@ class Hooks(Node):
     """Once, after the last scenario."""
 
 
-class Teardown(Node):
+class Teardown(OwnAction):
     """Cleans up after a scenario, whatever came out: deletes rows, or runs a hook."""
 
     delete: Entity | None = None
@@ -73,12 +75,6 @@ class Teardown(Node):
     """The row with this id."""
     filters: Fields | None = None
     """Column -> matcher; all rows that satisfy them."""
-    command: Text | Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
-    """As of a hook."""
-    python: Text | None = None
-    """As of a hook."""
-    timeout: Milliseconds = 60_000
-    """Of a hook."""
 
     @model_validator(mode="after")
     def _require_one(self, info: ValidationInfo) -> Teardown:

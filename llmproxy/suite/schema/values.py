@@ -238,15 +238,18 @@ class SetupItem(Node):
     """Whether `as` may replace an earlier row of that name."""
 
 
-class Verify(Node):
-    """What the store must hold now."""
-
+class RowSelection(Node):
     entity: Entity
     """Whose rows."""
     id: Value | None = None
-    """The row with this id."""
+    """The row with this id; where it is waited for, it may come into being meanwhile."""
     filters: Fields = Field(default_factory=dict)
     """Column -> matcher; selects rows."""
+
+
+class Verify(RowSelection):
+    """What the store must hold now."""
+
     fields: Fields = Field(default_factory=dict)
     """Column -> matcher; every selected row has to satisfy them, and there has to be one."""
     count: Count | None = None
@@ -276,15 +279,9 @@ class Verify(Node):
         return self
 
 
-class WaitFor(Node):
+class WaitFor(RowSelection):
     """Looks into the store again and again until a row is as it should be."""
 
-    entity: Entity
-    """Whose rows."""
-    id: Value | None = None
-    """The row with this id; it may come into being while we wait."""
-    filters: Fields = Field(default_factory=dict)
-    """Column -> matcher; selects rows."""
     until: Fields
     """Column -> matcher; one selected row has to satisfy all of them."""
     timeout: Milliseconds = 30_000

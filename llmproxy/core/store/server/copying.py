@@ -35,6 +35,8 @@ CREATE TABLE IF NOT EXISTS server_copies (
 ) WITHOUT ROWID
 """
 _STORE = "CREATE TABLE IF NOT EXISTS server_store (id TEXT NOT NULL)"
+_TABLES = ("declared", "made_ids", "interactions", "bodies", "cassettes", "volatile_fields", "forks", "files",
+           "server_copies", "server_store")  # fmt: skip
 _HEADS = """
 SELECT name, sample, version, epoch, created_at, recorded, latest_from, closed_cleanly, holder, pid, host,
     extract(epoch FROM heartbeat)::float8 FROM llmproxy.cassettes
@@ -102,19 +104,8 @@ def prepare(local: sqlite3.Connection, store: str) -> None:
     if local.execute("SELECT id FROM server_store").fetchall() == [(store,)]:
         return
     with immediate(local):
-        for table in (
-            "declared",
-            "made_ids",
-            "interactions",
-            "bodies",
-            "cassettes",
-            "volatile_fields",
-            "forks",
-            "files",
-        ):
+        for table in _TABLES:
             local.execute(f"DELETE FROM {table}")
-        local.execute("DELETE FROM server_copies")
-        local.execute("DELETE FROM server_store")
         local.execute("INSERT INTO server_store VALUES (?)", (store,))
 
 
@@ -135,7 +126,8 @@ def _update_copy(local: sqlite3.Connection, conn: Conn, name: str | None, known:
         SampleHead((from_pg(row[0]), row[1]), row[2], row[3], row[4:])
         for row in conn.execute(f"{_HEADS}{only}".encode(), values)
     ]
-    copied = _read_copied(local)
+    found = local.execute("SELECT cassette, sample, version, epoch FROM server_copies").fetchall()
+    copied = {(cassette, sample): (version, epoch) for cassette, sample, version, epoch in found}
     gone = [
         place
         for place in copied
@@ -157,11 +149,6 @@ def _update_copy(local: sqlite3.Connection, conn: Conn, name: str | None, known:
         if away:
             collect(local)
     return away
-
-
-def _read_copied(local: sqlite3.Connection) -> dict[Place, tuple[int, int]]:
-    found = local.execute("SELECT cassette, sample, version, epoch FROM server_copies").fetchall()
-    return {(name, sample): (version, epoch) for name, sample, version, epoch in found}
 
 
 def _update_sample(
@@ -230,9 +217,10 @@ def record_rows(
     `counts` has, by place, how many were ever recorded, the version that we made, and the epoch.
     """
     with immediate(local):
-        copied = _copied_of(local, counts)
-        if any(copied[place] != (version - 1, epoch) for place, (_, version, epoch) in counts.items()):
-            return False
+        sql = "SELECT version, epoch FROM server_copies WHERE cassette = ? AND sample = ?"
+        for (name, sample), (_, version, epoch) in counts.items():
+            if local.execute(sql, (from_pg(name), sample)).fetchone() != (version - 1, epoch):
+                return False
         for each in stored:
             local.executemany(
                 "UPDATE interactions SET superseded_at = ?, superseded_by = ? WHERE id = ?",
@@ -247,13 +235,6 @@ def record_rows(
             )
             local.execute("INSERT OR REPLACE INTO server_copies VALUES (?, ?, ?, ?)", (*place, version, epoch))
     return True
-
-
-def _copied_of(
-    local: sqlite3.Connection, places: Iterable[tuple[str, int]]
-) -> dict[tuple[str, int], tuple[int, int] | None]:
-    sql = "SELECT version, epoch FROM server_copies WHERE cassette = ? AND sample = ?"
-    return {(name, sample): local.execute(sql, (from_pg(name), sample)).fetchone() for name, sample in places}
 
 
 def _clear(local: sqlite3.Connection, place: Place) -> None:

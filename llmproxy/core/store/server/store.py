@@ -465,51 +465,44 @@ class ServerStore(Store):
         self._held.pop(place, None)
         self._away = False
 
+    @contextmanager
+    def _changing(self, cassette: str | None = None) -> Iterator[Conn]:
+        """Yield the writing connection; every machine's copy follows at its next look, ours at once."""
+        self._require_writable()
+        with self._writes.open_connection(writing=True) as conn:
+            yield conn
+            self._follow(conn, cassette, {})
+
     def put_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
         """Write the volatile fields of a cassette, in place of those that it had."""
         name = in_column(cassette)
-        with self._writes.open_connection(writing=True) as conn:
-            with conn.transaction():
-                statements.ensure_cassette(conn, (name, 1), self._now())
-                conn.execute("UPDATE llmproxy.cassettes SET version = version + 1 WHERE name = %s", (name,))
-                conn.execute("DELETE FROM llmproxy.volatile_fields WHERE cassette = %s", (name,))
-                for at, text in enumerate(texts):
-                    conn.execute("INSERT INTO llmproxy.volatile_fields VALUES (%s, %s, %s)", (name, at, to_pg(text)))
-            self._follow(conn, cassette, {})
-
-    # --- upkeep -----------------------------------------------------------------------------------------------------
+        with self._changing(cassette) as conn, conn.transaction():
+            statements.ensure_cassette(conn, (name, 1), self._now())
+            conn.execute("UPDATE llmproxy.cassettes SET version = version + 1 WHERE name = %s", (name,))
+            conn.execute("DELETE FROM llmproxy.volatile_fields WHERE cassette = %s", (name,))
+            for at, text in enumerate(texts):
+                conn.execute("INSERT INTO llmproxy.volatile_fields VALUES (%s, %s, %s)", (name, at, to_pg(text)))
 
     def delete(self, ids: Collection[int]) -> Deleted:
-        """Delete interactions, and then what only they used; every machine's copy follows at its next look."""
-        self._require_writable()
-        chosen = list(ids)
-        with self._writes.open_connection(writing=True) as conn:
-            deleted = statements.delete(conn, chosen)
-            bodies = statements.collect(conn)
-            self._follow(conn, None, {})
-        return Deleted(deleted, bodies, None)
+        """Delete interactions, and then what only they used."""
+        with self._changing() as conn:
+            return Deleted(statements.delete(conn, list(ids)), statements.collect(conn), None)
 
     def rename(self, old: str, new: str) -> None:
         """Give a cassette and all its samples another name."""
-        self._require_writable()
-        with self._writes.open_connection(writing=True) as conn:
+        with self._changing() as conn:
             statements.rename(conn, self.path, old, new)
-            self._follow(conn, None, {})
 
     def promote(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
-        self._require_writable()
         names = (in_column(staged[0]), staged[1]), (in_column(place[0]), place[1])
-        with self._writes.open_connection(writing=True) as conn:
+        with self._changing() as conn:
             statements.promote(conn, *names, list(gone), holder, self._now(), clean=clean)
-            self._follow(conn, None, {})
         self._held.pop(names[0], None)
 
     def rekey(self, made: Sequence[Rekeying]) -> None:
         """Give live recordings other keys."""
-        self._require_writable()
-        with self._writes.open_connection(writing=True) as conn:
+        with self._changing() as conn:
             statements.rekey(conn, made)
-            self._follow(conn, None, {})
 
     def _refuse(self) -> NoReturn:
         raise StoreReadOnly(
