@@ -38,7 +38,7 @@ from llmproxy.core.sessions.session import split_name
 from llmproxy.core.store.queries import volatile_fields_of
 from llmproxy.core.traffic.differences import Difference, build_difference, differences
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.trace.comparing.render import render, tree
+from llmproxy.trace.comparing.render import build_tree, render
 from llmproxy.trace.comparing.requests import RecordingDiff, find_unexplained
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _to_json(found: ComparedCassettes) -> dict[str, Any]:
     plain: dict[str, Any] = found.diff.requests.to_dict()
     bound = [plain_bindings(*each) for each in found.bound]
     told = {"forks": [each.to_json() for each in found.forks], "bindings": bound, "exchanged": list(found.exchanged)}
-    return {**plain, "trace": tree(found.diff.trace), **told}
+    return {**plain, "trace": build_tree(found.diff.trace), **told}
 
 
 def _format_lines(found: ComparedCassettes) -> Iterator[str]:

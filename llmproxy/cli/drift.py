@@ -46,14 +46,14 @@ from llmproxy.trace.comparing.drift import (
     PLANTED,
     Contract,
     compare_shapes,
-    correct,
+    correct_p,
     describe_behavior,
-    distance,
     find_least_p,
     find_p,
     find_power,
     find_refusals,
     measure_call,
+    measure_distance,
     read_contract,
 )
 
@@ -495,10 +495,10 @@ def _judge_models(found: Sequence[_Compared]) -> list[_Verdict]:
     for calls in models.values():
         told = [each for each in calls if len(each.usable) > 1]
         least = find_least_p([(len(each.before), len(each.usable)) for each in told])
-        statistics = [measure_call(each.before, each.usable, distance) for each in told]
+        statistics = [measure_call(each.before, each.usable, measure_distance) for each in told]
         both = all(each.earlier for each in told)
         ps.append(find_p(statistics, both=both) if told and least * len(models) <= ALPHA else None)
-    corrected = iter(correct([p for p in ps if p is not None]))
+    corrected = iter(correct_p([p for p in ps if p is not None]))
     return [
         _Verdict(model, calls, None if p is None else next(corrected))
         for (model, calls), p in zip(models.items(), ps, strict=True)

@@ -35,7 +35,7 @@ from llmproxy.client.process import Attached, attach, find_program, run_child, r
 from llmproxy.client.reports import Report, one_line
 from llmproxy.client.run_variables import gather_run_variables
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
-from llmproxy.core.forks.table import by_hand
+from llmproxy.core.forks.table import fork_by_hand
 from llmproxy.core.sessions.session import split_name
 from llmproxy.errors import ENDED_BY_USER, CassetteNotFound, Exit, LLMProxyError, SettingsError
 from llmproxy.protocol import VCR_MODES, Mode
@@ -201,7 +201,7 @@ def fork(
         check_new_name(as_)
     with open_given(store, writable=True) as database:
         holder = f"llmproxy fork {os.getpid()} on {platform.node()}"
-        made = by_hand(database, split_name(parent), at, as_, holder, time.time())
+        made = fork_by_hand(database, split_name(parent), at, as_, holder, time.time())
     print_line(f"{line(made.cassette)}: {format_count(made.shared, 'interaction')} of {line(parent)}")
     again = StartCommand("llmproxy run", " -- COMMAND")
     print_line(f"Go on with it: {again.command('auto', made.cassette, store=shown_path(database.path))}")

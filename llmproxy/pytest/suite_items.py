@@ -36,7 +36,7 @@ from llmproxy.suite.run.opening import run_hook
 from llmproxy.suite.run.rejudge import read_runs
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import find_unfiled
-from llmproxy.suite.run.verdicts import axes_of, row
+from llmproxy.suite.run.verdicts import axes_of, build_row
 from llmproxy.suite.schema.suite import Hook
 
 _OUTCOMES: dict[Status, Literal["passed", "skipped"]] = {Status.PASSED: "passed", Status.SKIPPED: "skipped"}
@@ -154,7 +154,7 @@ class SuiteItem(pytest.Item):
         turn: AbstractContextManager[None] = bench.alone() if run_context.entities_for(self.case) else nullcontext()
         with bench.aside(), turn:
             ran = asyncio.run(self._runs(run_context))
-        made = row(self.case.id, ran, self.case.scenario.min_pass_rate) | axes_of(self.case)
+        made = build_row(self.case.id, ran, self.case.scenario.min_pass_rate) | axes_of(self.case)
         unfiled, first = find_unfiled(run_context.files, ran), next((each.wire for each in ran if each.wire), None)
         if first is not None:
             first.unfiled = "" if in_ci(os.environ) else unfiled

@@ -123,7 +123,7 @@ def _write_suite(name: str, slug: str, turns: Sequence[SuiteTurn], agent: Mappin
         "# Made from a recorded conversation: it says what happened.",
         "# Take out what does not matter, and write what should have happened.",
         f"name: {_quote_text(name)}",
-        f"agent: {flow(agent)}"
+        f"agent: {write_flow(agent)}"
         if agent
         else '# agent: {http: "http://127.0.0.1:8000/v1"}   # or {command: [python, agent.py]}',
         "scenarios:",
@@ -147,7 +147,7 @@ def _write_assertions(turn: SuiteTurn) -> list[str]:
     if names:
         made.append("tools:")
         made += [
-            f"  {_quote_text(name)}: {flow(_expect_calls([args for each, args in turn.tools if each == name]))}"
+            f"  {_quote_text(name)}: {write_flow(_expect_calls([args for each, args in turn.tools if each == name]))}"
             for name in names
         ]
     made.append(f"totalToolCalls: {len(turn.tools)}")
@@ -192,12 +192,12 @@ def _quote_text(text: str) -> str:
     )
 
 
-def flow(value: Any) -> str:  # noqa: ANN401 - YAML
+def write_flow(value: Any) -> str:  # noqa: ANN401 - YAML
     """Write a value as YAML on one line."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_write_key(name)}: {flow(each)}" for name, each in value.items()) + "}"
+        return "{" + ", ".join(f"{_write_key(name)}: {write_flow(each)}" for name, each in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(flow, value)) + "]"
+        return "[" + ", ".join(map(write_flow, value)) + "]"
     return _quote_text(value) if isinstance(value, str) else json.dumps(value)
 
 
@@ -250,4 +250,4 @@ def place_agent(agent: Mapping[str, Any], here: Path, folder: Path) -> Mapping[s
 def first_suite(agent: Mapping[str, Any]) -> str:
     from llmproxy.suite.reading.json_schema import header
 
-    return f"{header().rstrip()}\nname: My agent\nagent: {flow(agent)}\n{_STEPS}"
+    return f"{header().rstrip()}\nname: My agent\nagent: {write_flow(agent)}\n{_STEPS}"

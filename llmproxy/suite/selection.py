@@ -58,7 +58,7 @@ def with_runs(command: str, runs: int | None) -> str:
     return command if runs is None else f"{command} --runs {runs}"
 
 
-def advice(cases: Sequence[str], selected: int, command: str, *, partly: bool) -> str:
+def format_advice(cases: Sequence[str], selected: int, command: str, *, partly: bool) -> str:
     """Say once, for all cases without a recording, what records them.
 
     `selected` is how many cases were to run; `partly` whether those are only a part of the suites, which the command

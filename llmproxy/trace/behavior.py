@@ -92,7 +92,7 @@ def behavior_fingerprint(cassette: BehaviorReading) -> str:
     """Return 16 hex digits that two recordings share if the agent and the model behaved the same."""
     digest = sha256()
     for text in (cassette.input_text, cassette.output_text):
-        digest.update(_encode_line(normal(text)))
+        digest.update(_encode_line(normalize_value(text)))
     for span in cassette.spans:
         if (seen := _reduce_span(span)) is not None:
             digest.update(_encode_line(seen))
@@ -110,28 +110,28 @@ def _reduce_span(span: Span) -> list[Any] | None:
     if span.kind in (SpanKind.TOOL_CALL, SpanKind.TOOL_RESULT):
         result = span.tool_result if span.tool_result is not None else span.output
         said = span.tool_args if span.tool_args is not None else span.input
-        return [span.kind.value, span.tool_name, normal(said), normal(result), bool(span.error)]
-    return [span.kind.value, normal(span.input), normal(span.output), bool(span.error)]
+        return [span.kind.value, span.tool_name, normalize_value(said), normalize_value(result), bool(span.error)]
+    return [span.kind.value, normalize_value(span.input), normalize_value(span.output), bool(span.error)]
 
 
-def normal(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - JSON
+def normalize_value(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - JSON
     """Return a value without what changes from run to run; a text that is JSON counts as what it says."""
     if depth > _DEPTH:
         return "<deep>"
     if isinstance(value, str):
         if value[:1] in ("{", "[") and isinstance(tree := parse_json(value), dict | list):
-            return normal(tree, depth + 1)
+            return normalize_value(tree, depth + 1)
         for name, pattern in _VOLATILE:
             value = pattern.sub(f"<{name}>", value)
         return _SPACE.sub(" ", value).strip()
     if isinstance(value, dict):
         return {
-            str(name): normal(each, depth + 1)
+            str(name): normalize_value(each, depth + 1)
             for name, each in value.items()
             if not (name in _IDS and _is_message(value))
         }
     if isinstance(value, list | tuple):
-        return [normal(each, depth + 1) for each in value]
+        return [normalize_value(each, depth + 1) for each in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -29,7 +29,7 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
 from llmproxy.files import read_text, replacing
 from llmproxy.protocol import AGENT
-from llmproxy.trace.model import Provenance, Span, SpanKind, TraceNotJSON, fingerprint_of, number, shape
+from llmproxy.trace.model import Provenance, Span, SpanKind, TraceNotJSON, check_number_of, fingerprint_of, shape
 
 
 def read[T](path: Path, make: Callable[[Any], T]) -> T:
@@ -197,7 +197,7 @@ class Cassette:
         shape(head, dict, "`cassette`")
         members = {name: copy.deepcopy(head[name]) for name in _HEAD if name in head}
         for name in ("total_tokens", "total_cost_usd", "total_duration_ms", "llm_call_count", "tool_call_count"):
-            number(members.get(name, 0), name)
+            check_number_of(members.get(name, 0), name)
         if head.get("provenance"):
             members["provenance"] = Provenance.from_dict(head["provenance"])
         spans = data.get("spans", [])

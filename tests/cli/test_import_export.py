@@ -22,7 +22,7 @@ from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.vcr import dumps, read
 from llmproxy.core.changes.accepted import AcceptedChange
 from llmproxy.core.forks.overrides import parse_overrides
-from llmproxy.core.forks.table import Fork, fork_of, put
+from llmproxy.core.forks.table import Fork, fork_of, put_fork
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import put_accepted
 from llmproxy.core.traffic.interaction import Interaction
@@ -308,7 +308,7 @@ def test_a_fork_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
     fork = Fork("trip@fork-1", "trip", 2, "because", overrides=parse_overrides(["get_weather=5"], []), created_at=1.5)
     run("import", cassette(Path("a.yaml"), "a", "b"), "--cassette", fork.cassette)
     with FileStore.open(Path("llmproxy.db"), writable=True, now=lambda: 0.0) as store:
-        put(store, fork)
+        put_fork(store, fork)
     capsys.readouterr()
     assert run("export", "--cassette", fork.cassette, "f.har") == 0
     assert "har cannot say so; without it the result of get_weather is not swapped" in capsys.readouterr().err

@@ -24,7 +24,7 @@ from llmproxy.suite.schema.values import Verify
 from llmproxy.suite.stores import StoreAdapter, store_from
 from llmproxy.suite.stores.http import HttpStore
 from llmproxy.suite.stores.http_map import http_entity
-from llmproxy.trace.observing.processing import Processing, processing
+from llmproxy.trace.observing.processing import Processing, find_processing
 from llmproxy.trace.observing.wire import Observed, Wire
 from tests.oracle.agents import Exchange
 from tests.oracle.history import Chapter
@@ -93,7 +93,7 @@ def judge(said: dict[str, Any], step: Observed) -> Status:
 def history(wire: Wire, step: Chapter) -> Processing:
     """Return what the product knows of the history in a step."""
     before = [each for each in wire.seen if each.call.seq <= step.after]
-    return processing(wire.step(step.after, step.until), before, continues=step.continues, spoken=step.spoken)
+    return find_processing(wire.step(step.after, step.until), before, continues=step.continues, spoken=step.spoken)
 
 
 def judge_history(said: dict[str, Any], found: Processing) -> Status:

@@ -11,7 +11,7 @@ import pytest
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, SuiteError
-from llmproxy.suite.make import first_suite, flow, place_agent, suite_of, turns_of
+from llmproxy.suite.make import first_suite, place_agent, suite_of, turns_of, write_flow
 from llmproxy.suite.project import read_description
 from llmproxy.trace.reading.spans import build
 from tests.suite import rig
@@ -85,7 +85,7 @@ def test_values_are_written_as_yaml(tmp_path: Path) -> None:
 
     value = {"a b": ["no", 1, True, None, "x: #y", "\u2028"], "null": "", "$c": "é\x7f"}
     problems = Problems()
-    ((back, _),) = read(flow(value), "t", problems)
+    ((back, _),) = read(write_flow(value), "t", problems)
     assert (back, list(problems)) == (value, [])
 
 

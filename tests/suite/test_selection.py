@@ -17,11 +17,11 @@ from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.selection import (
     FILE,
     SelectionOptions,
-    advice,
     cassette_name,
     estimate,
     explain_miss,
     expression,
+    format_advice,
     last_failed,
     nothing_recorded,
     refuse_costs,
@@ -188,7 +188,7 @@ def test_too_much_is_refused(recorded: tuple[Path, Sequence[SuiteCase]]) -> None
 )  # fmt: skip
 def test_one_command_for_all(cases: list[str], selected: int, partly: bool, said: str) -> None:
     """What is recorded already is kept, and what was not asked for is not recorded."""
-    assert advice(cases, selected, "llmproxy test", partly=partly) == said
+    assert format_advice(cases, selected, "llmproxy test", partly=partly) == said
 
 
 def test_how_often_each_runs_is_kept() -> None:
@@ -199,7 +199,7 @@ def test_how_often_each_runs_is_kept() -> None:
 
 def test_a_long_list_is_cut() -> None:
     """And the command stays one that can be typed."""
-    said = advice([f"s-{n}" for n in range(200)], 200, "llmproxy test", partly=True)
+    said = format_advice([f"s-{n}" for n in range(200)], 200, "llmproxy test", partly=True)
     assert "and 190 more; record them: llmproxy test --last-failed --mode auto" in said
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.core.traffic.interaction import Chunk, Key, Usage
 from llmproxy.trace import Cassette, Span, SpanKind, TokenUsage, behavior_fingerprint
-from llmproxy.trace.behavior import count_unknown, normal
+from llmproxy.trace.behavior import count_unknown, normalize_value
 from llmproxy.trace.reading.spans import build
 from tests.trace.runs import SYSTEM, Json, call, calling, chat, loop, result, says, span, store, tools, user, weather
 
@@ -84,7 +84,7 @@ def test_a_very_deep_value_ends() -> None:
     deep: Any = 1
     for _ in range(500):
         deep = {"x": deep}
-    assert "<deep>" in str(normal(deep))
+    assert "<deep>" in str(normalize_value(deep))
 
 
 def test_steps_do_not_count() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.forks.table import Fork, put
+from llmproxy.core.forks.table import Fork, put_fork
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response, Usage
 
@@ -218,7 +218,7 @@ def store(path: Path, *interactions: Interaction) -> Path:
         for name in dict.fromkeys(each.cassette for each in found):
             made.end(name, 1, "test", clean=True)
         if not interactions:
-            put(made, Fork("forked", "agent", 3, "the answer of call 2 was overridden", shared=2))
+            put_fork(made, Fork("forked", "agent", 3, "the answer of call 2 was overridden", shared=2))
     return path
 
 

@@ -15,7 +15,7 @@ from llmproxy.core.cassettes.adopt import AdoptedExchange, adopt
 from llmproxy.core.cassettes.folder import slug, without_row_numbers
 from llmproxy.core.cassettes.formats import FORMATS, SUFFIXES, Format, Source, open_source, recognise, review
 from llmproxy.core.cassettes.stand_ins import notes_in, without_names
-from llmproxy.core.forks.table import Fork, put
+from llmproxy.core.forks.table import Fork, put_fork
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.queries import put_notes
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
@@ -199,7 +199,7 @@ class Importer:
         adopted = adopt(recorded, name, rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
         self._store_interactions(database, name, adopted)
         if fork is not None and any(each.interaction for each in adopted):
-            put(database, replace(fork, cassette=name))
+            put_fork(database, replace(fork, cassette=name))
         if notes:
             put_notes(database, name, notes)
         self.cassettes += 1

@@ -25,7 +25,7 @@ from llmproxy.report.handlers import Hiding
 from llmproxy.report.run_console import SuiteConsole
 from llmproxy.report.sharding import describe_cut, read_shard, read_times, split, weights
 from llmproxy.report.trend import Trend
-from llmproxy.suite.selection import advice, with_runs
+from llmproxy.suite.selection import format_advice, with_runs
 
 if TYPE_CHECKING:
     from llmproxy.settings import Loaded as LoadedSettings
@@ -74,7 +74,7 @@ def emit_empty_part(part: CutPart, handlers: Sequence[Handler], mode: str, at: f
 
 def advise(unrecorded: Sequence[str], shard: Mapping[str, Any]) -> str:
     """Say of a whole test what records the scenarios of which nothing is recorded."""
-    return advice(
+    return format_advice(
         unrecorded, len(shard["items"]), shard.get("command", "llmproxy test"), partly=bool(shard.get("partly"))
     )
 

@@ -17,9 +17,9 @@ from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.stand_ins import notes_in
 from llmproxy.core.engine.carried_answers import find_merged
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.store.checks import damages
+from llmproxy.core.store.checks import find_damages
 from llmproxy.core.store.queries import accepted_of
-from llmproxy.core.store.rederive import Rekeyed, find_merged_keys, rekey, rekey_store, splits
+from llmproxy.core.store.rederive import Rekeyed, find_merged_keys, find_split_keys, rekey, rekey_store
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.store_server import show_store
 
@@ -51,7 +51,7 @@ class Verifier:
         with open_given(path) as database, ProgressLine(f"verifying {show_store(path)}", "interaction") as working:
             if self.cassette is not None and not self._is_held(database, path):
                 return 0
-            damaged = list(damages(database, working.through, self.cassette))
+            damaged = list(find_damages(database, working.through, self.cassette))
             readable = not any(each.interaction is None for each in damaged)
             live = database.count(self.cassette) if readable else 0
             found = (
@@ -121,7 +121,7 @@ class Verifier:
                 f"{len(changed)} interactions were recorded under other rules and have another key under today's:"
             )
             _format_groups("one key now (they would answer each other's requests)", find_merged_keys(found))
-            _format_groups("different keys now (they were one request before)", splits(found))
+            _format_groups("different keys now (they were one request before)", find_split_keys(found))
             if not self.rekey:
                 print_line("Replay derives today's keys whenever it opens their cassette.")
                 print_line(f"To make them last: {suggest_command('verify --rekey', path)}")

@@ -40,7 +40,7 @@ from llmproxy.core.cassettes.stand_ins import (
     without_names,
     without_unused,
 )
-from llmproxy.core.forks.table import Fork, drop, fork_of, put
+from llmproxy.core.forks.table import Fork, drop_fork, fork_of, put_fork
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import open_store
@@ -373,7 +373,7 @@ def _replace_recordings(
         for sample in samples or [1]:
             _begin_waiting(store, name, sample, wait)
             begun.append(sample)
-        put(store, fork) if fork else drop(store, name)
+        put_fork(store, fork) if fork else drop_fork(store, name)
         if read.notes != notes_of(store, name):
             put_notes(store, name, read.notes)
         clean = not read.unfinished

@@ -25,7 +25,7 @@ from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.review import places
 from llmproxy.core.cassettes.stand_ins import notes_in, put_notes_first
 from llmproxy.core.changes.accepted import AcceptedChange, unite
-from llmproxy.core.forks.table import CassetteExists, fork_of, put
+from llmproxy.core.forks.table import CassetteExists, fork_of, put_fork
 from llmproxy.core.keys.normalize import TAG
 from llmproxy.core.store.file.connect import open_reader, translate
 from llmproxy.core.store.file.migrations import list_applied
@@ -223,7 +223,7 @@ def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: 
     made.add_all([Addition(replace(one.interaction, id=None), supersede=False) for one in kept])
     forks = [fork_of(store, name, 1) for store in stores.values()]
     if fork := next(filter(None, forks), None):
-        put(made, fork)
+        put_fork(made, fork)
     fields = next(filter(None, [_list_others(store, name) for store in stores.values()]), ())
     accepted = unite(*(accepted_of(store, name) for store in stores.values()))
     if fields or accepted:

@@ -25,8 +25,8 @@ from llmproxy.core.dialects.writing import can_write, write
 from llmproxy.core.engine.decide import count
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.forks.overrides import Overrides, UnknownArguments
-from llmproxy.core.forks.swap_results import Known, ResultPlace, swap
-from llmproxy.core.forks.table import Copy, Fork, fork_of, make
+from llmproxy.core.forks.swap_results import Known, ResultPlace, swap_results
+from llmproxy.core.forks.table import Copy, Fork, fork_of, make_fork
 from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
@@ -116,7 +116,7 @@ class Forking:
         """Return the body with the overridden results in it, and note what was seen."""
         if not self.overrides.tools:
             return body
-        done = swap(body, self.overrides, lambda id_: self.calls.get(id_) or known(id_))
+        done = swap_results(body, self.overrides, lambda id_: self.calls.get(id_) or known(id_))
         self._seen.update(dict.fromkeys(done.seen))
         self.calls.update(done.calls)
         for each in done.swaps:
@@ -360,7 +360,7 @@ class ForkInterceptor(Interceptor[Exchange]):
         forking.fork = fork = forking.fork_at(call, miss, forking.child or "", now)
         session.superseded.update(session.position.counts)  # what is shared is not replaced when its key comes again
         overrides = forking.overrides.redact(parts.state.redactor.text)
-        session.served.update(make(store, replace(fork, overrides=overrides), forking.shared, now))
+        session.served.update(make_fork(store, replace(fork, overrides=overrides), forking.shared, now))
         for made in forking.made.values():
             session.served.add(store.add(replace(made, cassette=fork.cassette, sample=1), supersede=False))
         session.cassette, session.sample = fork.cassette, 1

@@ -16,7 +16,7 @@ from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.table import envelope, status_of_miss
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.identity import check_upstream
-from llmproxy.core.forks.table import LIVE, Fork, drop, put
+from llmproxy.core.forks.table import LIVE, Fork, drop_fork, put_fork
 from llmproxy.core.live_channels import (
     LISTS,
     TOOLS,
@@ -89,7 +89,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         living, sessions = self.living, self._parts.state.sessions
         store, living.child = sessions.reserve(living.parent[0], None, kind="live")
         fork = Fork(living.child, living.parent[0], 1, why=f"{LIVE}{', '.join(sorted(living.asked.channels))}")
-        put(store, replace(fork, parent_sample=living.parent[1], created_at=sessions.now()))
+        put_fork(store, replace(fork, parent_sample=living.parent[1], created_at=sessions.now()))
         living.again = living.begun = False
 
     # -- the session
@@ -117,7 +117,7 @@ class LiveInterceptor(Interceptor[Exchange]):
             if waiting := self.take():
                 store.add_all([Addition(each) for each in waiting])
             if not store.has(*self.leased):
-                drop(store, *self.leased)
+                drop_fork(store, *self.leased)
 
     def read_call(self, seq: int) -> Interaction | None:
         return self.living.made.get(seq)

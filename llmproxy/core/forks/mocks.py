@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmproxy.core.forks.overrides import MOST_CALLS, OverrideError, ToolOverride
+from llmproxy.core.forks.overrides import MOST_CALLS, OverrideError, ToolOverride, format_given
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError
 
@@ -36,12 +36,12 @@ def read_mocks(value: Json) -> tuple[ToolOverride, ...]:
     """Read mocks, tool -> result or rules. Raises BadMock."""
     if not isinstance(value, Mapping) or not value:
         raise BadMock(
-            f"takes tools and what they return, not {_format_value(value)}", hint='{"get_weather": {"temp": 5}}'
+            f"takes tools and what they return, not {format_given(value)}", hint='{"get_weather": {"temp": 5}}'
         )
     found: list[ToolOverride] = []
     for tool, said in value.items():
         if not isinstance(tool, str) or not tool:
-            raise BadMock(f"names no tool by {_format_value(tool)}")
+            raise BadMock(f"names no tool by {format_given(tool)}")
         if isinstance(said, list | tuple):
             if not said:
                 hint = "a tool that returns an empty list: [{returns: []}]"
@@ -56,18 +56,18 @@ def read_mocks(value: Json) -> tuple[ToolOverride, ...]:
 def _read_rule(tool: str, rule: Json) -> ToolOverride:
     hint = "a list is one of rules: [{when: {city: Oslo}, returns: ...}, {nth: 2, returns: ...}, {returns: ...}]"
     if not isinstance(rule, Mapping):
-        raise BadMock(f"of {tool}: {_format_value(rule)} is no rule", hint=hint)
+        raise BadMock(f"of {tool}: {format_given(rule)} is no rule", hint=hint)
     unknown = next((str(name) for name in rule if name not in RULE), None)
     if unknown is not None:
         more = did_you_mean(unknown, RULE)
         raise BadMock(f"of {tool}: a rule has no {unknown[:80]!r}{more}", hint=hint)
     if "returns" not in rule:
-        raise BadMock(f"of {tool}: {_format_value(rule)} does not say what it `returns`", hint=hint)
+        raise BadMock(f"of {tool}: {format_given(rule)} does not say what it `returns`", hint=hint)
     when, nth = rule.get("when"), rule.get("nth")
     if "when" in rule and (not isinstance(when, Mapping) or not when):
-        raise BadMock(f"of {tool}: when is {_format_value(when)}, not arguments with their values", hint=hint)
+        raise BadMock(f"of {tool}: when is {format_given(when)}, not arguments with their values", hint=hint)
     if "nth" in rule and (isinstance(nth, bool) or not isinstance(nth, int) or not 1 <= nth < MOST_CALLS):
-        raise BadMock(f"of {tool}: nth is {_format_value(nth)}; calls of a tool count from 1")
+        raise BadMock(f"of {tool}: nth is {format_given(nth)}; calls of a tool count from 1")
     return ToolOverride(
         tool, _to_text(tool, rule["returns"]), nth, None if when is None else json.loads(_to_text(tool, when))
     )
@@ -79,7 +79,7 @@ def _to_text(tool: str, result: Json) -> str:
     try:
         return json.dumps(result, ensure_ascii=False, allow_nan=False, default=_to_dict)
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadMock(f"of {tool}: {_format_value(result)} is no JSON: {error}") from error
+        raise BadMock(f"of {tool}: {format_given(result)} is no JSON: {error}") from error
 
 
 def _to_dict(value: object) -> dict[str, Any]:
@@ -113,8 +113,3 @@ def _explain_idle(tool: str, rules: Sequence[Mapping[str, Any]], seen: Sequence[
         return f"mock of {tool!r} changed nothing: it was called, and {why}"
     called = ", ".join(seen) or "none"
     return f"mock of {tool!r} changed nothing: the tool was never called (called: {called}){did_you_mean(tool, seen)}"
-
-
-def _format_value(value: Json) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:79] + "…"

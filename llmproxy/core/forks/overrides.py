@@ -139,7 +139,7 @@ def read(value: Json) -> Overrides:
     if value is None:
         return Overrides()
     if not isinstance(value, dict) or (unknown := sorted(set(value) - {"tools", "answers"}, key=repr)):
-        what = "not an object" if not isinstance(value, dict) else f"there is no {_format_value(unknown[0])} in them"
+        what = "not an object" if not isinstance(value, dict) else f"there is no {format_given(unknown[0])} in them"
         raise OverrideError(f"llmproxy: overrides: {what}.", hint="They have: tools, answers")
     answers: dict[int, Message] = {}
     for each in _read_rows(value, "answers", {"call", "text", "tool_calls"}):
@@ -154,11 +154,11 @@ def _read_rows(value: Mapping[str, Json], name: str, members: set[str]) -> Itera
     rows = value.get(name)
     rows = [] if rows is None else rows
     if not isinstance(rows, list):
-        raise OverrideError(f"llmproxy: overrides.{name} is {_format_value(rows)}, not a list.")
+        raise OverrideError(f"llmproxy: overrides.{name} is {format_given(rows)}, not a list.")
     for row in rows:
         if not isinstance(row, dict) or set(row) - members:
             raise OverrideError(
-                f"llmproxy: overrides.{name} holds {_format_value(row)}.",
+                f"llmproxy: overrides.{name} holds {format_given(row)}.",
                 hint=f"Each has: {', '.join(sorted(members))}",
             )
         yield row
@@ -167,12 +167,12 @@ def _read_rows(value: Mapping[str, Json], name: str, members: set[str]) -> Itera
 def _read_tool(row: Mapping[str, Json]) -> ToolOverride:
     tool, nth = row.get("tool"), row.get("nth")
     if not isinstance(tool, str) or not tool:
-        raise OverrideError(f"llmproxy: the tool of an override is {_format_value(tool)}, not a name.")
+        raise OverrideError(f"llmproxy: the tool of an override is {format_given(tool)}, not a name.")
     if "result" not in row:
         raise OverrideError(f"llmproxy: the override of {tool[:80]} has no result.")
     when = row.get("when")
     if when is not None and (not isinstance(when, dict) or not when):
-        raise OverrideError(f"llmproxy: when of an override is {_format_value(when)}, not an object of arguments.")
+        raise OverrideError(f"llmproxy: when of an override is {format_given(when)}, not an object of arguments.")
     result = row["result"]
     text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
     return ToolOverride(tool, text, None if nth is None else _read_number(nth, "nth", 1), when)
@@ -180,7 +180,7 @@ def _read_tool(row: Mapping[str, Json]) -> ToolOverride:
 
 def _read_number(value: Json, name: str, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < MOST_CALLS:
-        raise OverrideError(f"llmproxy: {name} of an override is {_format_value(value)}; it counts from {least}.")
+        raise OverrideError(f"llmproxy: {name} of an override is {format_given(value)}; it counts from {least}.")
     return value
 
 
@@ -190,10 +190,10 @@ def answer_of(value: Json) -> Message:
         return Message("assistant", value)
     hint = 'An answer is a text, or {"text": "...", "tool_calls": [{"name": "...", "arguments": {...}}]}.'
     if not isinstance(value, dict) or not value or set(value) - {"text", "tool_calls"}:
-        raise OverrideError(f"llmproxy: an overridden answer is {_format_value(value)}.", hint=hint)
+        raise OverrideError(f"llmproxy: an overridden answer is {format_given(value)}.", hint=hint)
     text, calls = value.get("text") or "", value.get("tool_calls") or []
     if not isinstance(text, str) or not isinstance(calls, list) or not (text or calls or "text" in value):
-        raise OverrideError(f"llmproxy: an overridden answer is {_format_value(value)}.", hint=hint)
+        raise OverrideError(f"llmproxy: an overridden answer is {format_given(value)}.", hint=hint)
     return Message("assistant", text, tuple(_read_call(each, hint) for each in calls))
 
 
@@ -203,14 +203,14 @@ def _read_call(value: Json, hint: str) -> ToolCall:
         or set(value) - {"name", "arguments", "id"}
         or not isinstance(value.get("name"), str)
     ):
-        raise OverrideError(f"llmproxy: a tool call of an overridden answer is {_format_value(value)}.", hint=hint)
+        raise OverrideError(f"llmproxy: a tool call of an overridden answer is {format_given(value)}.", hint=hint)
     arguments = value.get("arguments", {})
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     given = value.get("id")
     return ToolCall(given if isinstance(given, str) and given else None, value["name"], text)
 
 
-def _format_value(value: Json) -> str:
+def format_given(value: Json) -> str:
     try:
         text = json.dumps(value, ensure_ascii=True)
     except (TypeError, ValueError, RecursionError):

@@ -53,7 +53,7 @@ class Swapped:
     """By id, the calls in its history."""
 
 
-def swap(body: bytes, overrides: Overrides, known: Known = lambda _id: None) -> Swapped:
+def swap_results(body: bytes, overrides: Overrides, known: Known = lambda _id: None) -> Swapped:
     """Swap the results of a request. A body that is no JSON object comes back as it is."""
     try:
         tree = json.loads(body)

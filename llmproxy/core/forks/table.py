@@ -126,13 +126,13 @@ def of_member(cassette: str, tree: Any) -> Fork:  # noqa: ANN401 - what a YAML l
     return Fork(**{**tree, "cassette": cassette, "overrides": overrides})
 
 
-def put(store: Store, fork: Fork) -> None:
+def put_fork(store: Store, fork: Fork) -> None:
     """Write where a cassette comes from, which is recorded already."""
     with store.in_file() as conn:
         _put(conn, fork)
 
 
-def drop(store: Store, cassette: str, sample: int = 1) -> None:
+def drop_fork(store: Store, cassette: str, sample: int = 1) -> None:
     """Let a cassette be nobody's child."""
     with store.in_file() as conn:
         conn.execute("DELETE FROM forks WHERE cassette = ? AND sample = ?", (to_sql(cassette), sample))
@@ -169,7 +169,7 @@ def _forks(store: Reading, rest: str, values: tuple[object, ...]) -> Iterator[Fo
         )  # fmt: skip
 
 
-def reserve(
+def reserve_name(
     store: Store, parent: str, wanted: str | None, holder: str, taken: Collection[str] = (), *, kind: str = "fork"
 ) -> str:
     """Lease a child: `wanted`, or the first free ``PARENT@KIND-N`` not `taken`. Raises CassetteExists, CassetteBusy."""
@@ -192,7 +192,7 @@ def reserve(
     raise CassetteExists(f"llmproxy: {parent!r} has {_NUMBERS} forks.", hint="Name this one: --as NAME")
 
 
-def make(store: Store, fork: Fork, shared: Sequence[Copy], now: float) -> list[int]:
+def make_fork(store: Store, fork: Fork, shared: Sequence[Copy], now: float) -> list[int]:
     """Write a child's beginning: its row, and copies of what it shares with its parent, whose ids are returned."""
     name, made = to_sql(fork.cassette), []
     with store.in_file() as conn:
@@ -208,7 +208,9 @@ def make(store: Store, fork: Fork, shared: Sequence[Copy], now: float) -> list[i
     return made
 
 
-def by_hand(store: Store, parent: tuple[str, int], at: int | None, wanted: str | None, holder: str, now: float) -> Fork:
+def fork_by_hand(
+    store: Store, parent: tuple[str, int], at: int | None, wanted: str | None, holder: str, now: float
+) -> Fork:
     """Make a child of a cassette's first `at` interactions (None: all). Raises CassetteNotFound, CassetteExists."""
     found = store.summaries(*parent)
     if not found or (at is not None and not 0 < at <= len(found)):
@@ -217,12 +219,12 @@ def by_hand(store: Store, parent: tuple[str, int], at: int | None, wanted: str |
             f"llmproxy: in cassette {parent[0]!r}, sample {parent[1]}, {there}.", hint=suggest_command("ls", store.path)
         )
     taken = found if at is None else found[:at]
-    name = reserve(store, parent[0], wanted, holder)
+    name = reserve_name(store, parent[0], wanted, holder)
     inherited = fork_of(store, *parent)
     fork = Fork(
         cassette=name, parent=parent[0], parent_sample=parent[1], step=len(taken) + 1, shared=len(taken),
         why="made by hand", overrides=inherited.overrides if inherited else Overrides(), created_at=now,
     )  # fmt: skip
-    make(store, fork, [Copy(row.id, row.occurrence) for row in taken], now)
+    make_fork(store, fork, [Copy(row.id, row.occurrence) for row in taken], now)
     store.end(name, 1, holder, clean=True)
     return fork

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from llmproxy.calls import Call, Totals
-from llmproxy.core.forks.table import reserve
+from llmproxy.core.forks.table import reserve_name
 from llmproxy.core.keys.changes import StateChanges
 from llmproxy.core.keys.normalize import Canonical, key_of
 from llmproxy.core.sessions.interceptor import Interceptor
@@ -495,7 +495,7 @@ class Sessions:
         if (store := self.store(Mode.RECORD)) is None:
             raise AssertionError("a child without a store")
         taken = [place[0] for each in self.walks.values() if (place := each.leased) is not None]
-        return store, reserve(store, parent, child, self.holder, taken, kind=kind)
+        return store, reserve_name(store, parent, child, self.holder, taken, kind=kind)
 
     def find_first(self, session: Session, store: Store) -> None:
         """Read with which request the cassette begins."""

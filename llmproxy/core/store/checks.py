@@ -119,7 +119,7 @@ class Damage:
     what: str
 
 
-def damages(
+def find_damages(
     store: Store,
     through: Callable[[Sequence[int], int], Iterable[int]] = lambda ids, _: ids,
     cassette: str | None = None,

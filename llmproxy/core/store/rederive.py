@@ -98,7 +98,7 @@ def find_merged_keys(found: Iterable[Rekeyed]) -> list[list[Rekeyed]]:
     return [group for group in _group_by_key(found, new=True) if len({each.old for each in group}) > 1]
 
 
-def splits(found: Iterable[Rekeyed]) -> list[list[Rekeyed]]:
+def find_split_keys(found: Iterable[Rekeyed]) -> list[list[Rekeyed]]:
     """Return the groups whose key was one and is several now."""
     return [group for group in _group_by_key(found, new=False) if len({each.new for each in group}) > 1]
 

@@ -22,7 +22,7 @@ from llmproxy.suite.matchers.table import all_hold, build_unclear, check, check_
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import MessageProcessing, Processor, Usage
 from llmproxy.suite.schema.steps import Talk
-from llmproxy.trace.observing.processing import EVIDENCE, Processing, ProcessingFinding, processing
+from llmproxy.trace.observing.processing import EVIDENCE, Processing, ProcessingFinding, find_processing
 from llmproxy.trace.observing.tools import RecordedAt, Seen, Tokens
 from llmproxy.trace.observing.wire import Observed, estimate_usage
 
@@ -314,7 +314,7 @@ def evaluate_traffic(
         made += check_usage(step.usage, measured, context.scope)
     if step.message_processing is not None:
         before = [each for each in context.wire.seen if each.call.seq <= window.after]
-        found = processing(measured, before, continues=window.continues, spoken=context.spoken)
+        found = find_processing(measured, before, continues=window.continues, spoken=context.spoken)
         said = read_processing(answer for index, answer in context.declared if index == window.index)
         made += check_processing(step.message_processing, with_agent(found, said), context.scope)
     return made, measured

@@ -24,7 +24,7 @@ def is_reference(value: object) -> bool:
     if isinstance(value, Mapping):
         return value.keys() == {"ref"}
     found = parse_ref(value)
-    return found is not None and not found.broken
+    return found is not None and not found.is_malformed
 
 
 @matcher(

@@ -108,21 +108,21 @@ def matcher(
 def judge(expected: object, seen: SeenValue) -> Match:
     """Return what a matcher as written in YAML finds: a plain value means equality, the keys of a mapping hold all."""
     if not isinstance(expected, Mapping):
-        return one(by_value(expected, seen.scope), expected, seen)
+        return judge_by_name(choose_matcher(expected, seen.scope), expected, seen)
     names = [name for name in expected if name not in MODIFIERS]
     if not names:
         return Match(MatchOutcome.UNCLEAR, "nothing is asserted: the matcher has no key")
     beside = {name: value for name, value in expected.items() if name in MODIFIERS}
-    return both(one(name, expected[name], SeenValue(seen.actual, seen.scope, beside)) for name in names)
+    return both(judge_by_name(name, expected[name], SeenValue(seen.actual, seen.scope, beside)) for name in names)
 
 
-def by_value(expected: object, scope: VariableScope) -> str:
+def choose_matcher(expected: object, scope: VariableScope) -> str:
     """Return the matcher that a plain value means: a text that is a reference compares like `ref`."""
     reference = parse_ref(expected)
     return "ref" if reference is not None and not reference.env and scope.is_reference(reference) else "eq"
 
 
-def one(name: str, operand: object, seen: SeenValue) -> Match:
+def judge_by_name(name: str, operand: object, seen: SeenValue) -> Match:
     known = REGISTRY.get(name)
     if known is None:
         return Match(MatchOutcome.UNCLEAR, f"there is no matcher `{name}`")

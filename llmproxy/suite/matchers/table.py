@@ -23,7 +23,16 @@ import llmproxy.suite.matchers.schemas  # noqa: F401 (its matcher is in the tabl
 from llmproxy.did_you_mean import suggest
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers import compare as matchers_compare, text as matchers_text
-from llmproxy.suite.matchers.core import MODIFIERS, REGISTRY, Match, MatchOutcome, SeenValue, by_value, judge, one
+from llmproxy.suite.matchers.core import (
+    MODIFIERS,
+    REGISTRY,
+    Match,
+    MatchOutcome,
+    SeenValue,
+    choose_matcher,
+    judge,
+    judge_by_name,
+)
 from llmproxy.suite.matchers.plain_values import ABSENT, Unknown, dig, kind, plain, show
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.yaml_reader import Problems, YamlPlace, place_of
@@ -74,7 +83,12 @@ def check(name: str, actual: object, matcher: object, scope: VariableScope, *, w
     if not isinstance(matcher, Mapping):
         return [
             _build_assertion(
-                name, matcher, actual, one(by_value(matcher, scope), matcher, SeenValue(actual, scope)), scope, where
+                name,
+                matcher,
+                actual,
+                judge_by_name(choose_matcher(matcher, scope), matcher, SeenValue(actual, scope)),
+                scope,
+                where,
             )
         ]
     beside = {key: value for key, value in matcher.items() if key in MODIFIERS}
@@ -83,7 +97,7 @@ def check(name: str, actual: object, matcher: object, scope: VariableScope, *, w
     if not keys:
         return [_build_assertion(name, matcher, actual, judge(matcher, seen), scope, where)]
     return [
-        _build_assertion(f"{name}.{key}", matcher[key], actual, one(key, matcher[key], seen), scope, where)
+        _build_assertion(f"{name}.{key}", matcher[key], actual, judge_by_name(key, matcher[key], seen), scope, where)
         for key in keys
     ]
 

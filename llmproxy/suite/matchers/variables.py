@@ -62,12 +62,12 @@ class Reference:
     """Written with braces: meant as a reference beyond doubt."""
 
     @property
-    def sure(self) -> bool:
+    def is_explicit(self) -> bool:
         """Whether it can be nothing but a reference; a bare ``$word`` may be plain text."""
         return self.braced or bool(self.path)
 
     @property
-    def broken(self) -> bool:
+    def is_malformed(self) -> bool:
         """Whether it has braces around what is no name."""
         return not self.name and not self.env
 
@@ -185,18 +185,18 @@ class VariableScope:
         """Keep what the agent said, for `$last.response`."""
         self._values["last"] = {"response": response}
 
-    def converse(self, name: str, conversation: str) -> None:
+    def record_conversation(self, name: str, conversation: str) -> None:
         self._conversations[name] = conversation
         self._values["conversation"] = self._conversations
 
     def is_reference(self, reference: Reference) -> bool:
         """Return whether it is a reference here, and not plain text that looks like one."""
-        return reference.sure or bool(reference.env) or reference.name in self.names
+        return reference.is_explicit or bool(reference.env) or reference.name in self.names
 
     def lookup(self, reference: str | Reference) -> Any:  # noqa: ANN401 (a value of a row or of YAML)
         """Return the typed value of a reference. Raises StepError: it names nothing, or has no value yet."""
         found = parse_ref(reference) if isinstance(reference, str) else reference
-        if found is None or found.broken:
+        if found is None or found.is_malformed:
             raise StepError(f"{reference!s} is no reference", hint="write $name, $name.field or ${name.field}")
         if found.env:
             if found.env not in self._env:

@@ -18,7 +18,7 @@ from typing import Any
 from llmproxy.scenario.values.data_files import ID, Row, RowError, rows_of
 from llmproxy.suite.matchers.plain_values import show
 from llmproxy.suite.matchers.variables import BUILT_IN
-from llmproxy.suite.reading.flow import captures
+from llmproxy.suite.reading.flow import list_captures
 from llmproxy.suite.reading.parts import show_path
 from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of
 
@@ -181,7 +181,7 @@ def with_rows(raw: Map, path: Path, variables: object, problems: Problems, doubt
     return made, file
 
 
-def distinct(sets: list[Map]) -> list[Map]:
+def choose_distinct(sets: list[Map]) -> list[Map]:
     """Return one set of each kind: equal columns with values of equal shapes read alike for the steps."""
     found: dict[object, Map] = {}
     for number, each in enumerate(sets):
@@ -203,7 +203,7 @@ def _build_map(row: Row, file: Path) -> Map:
 def _every_name(scenario: Map, at: YamlPlace) -> Map:
     """Return a set with whatever a scenario names: one whose file is wrong has nothing wrong beside that."""
     made, matrix = Map(at), scenario.get("matrix")
-    known = {*captures(scenario), *BUILT_IN, *(matrix if isinstance(matrix, Map) else ())}
+    known = {*list_captures(scenario), *BUILT_IN, *(matrix if isinstance(matrix, Map) else ())}
     for name in sorted({*_NAMED.findall(repr(dict(scenario)))} - known):
         made.put(name, "", at, at)
     return made

@@ -122,7 +122,7 @@ class KnownNames:
         """Look at all references in a value of YAML; `sure`: a text that is one is meant as one."""
         if isinstance(value, str):
             for reference in references(value):
-                self.reference(reference, at, sure=sure or reference.sure)
+                self.reference(reference, at, sure=sure or reference.is_explicit)
         elif isinstance(value, Mapping):
             for key, each in value.items():
                 only = key == "ref" and len(value) == 1
@@ -145,7 +145,9 @@ class KnownNames:
             at = self.lacking[name] or at
         known = [*self.captured, *self.later, *self.values, *BUILT_IN]
         near = suggest(name, known, listing=False)
-        if not (found.broken or name in known or name in self.unread or name in self.lacking or sure or self.of_data):
+        if not (
+            found.is_malformed or name in known or name in self.unread or name in self.lacking or sure or self.of_data
+        ):
             said = f"{found.text} is sent as it is: nothing is called ${name}"
             self.doubts.add(at, said, near or "$$ is a dollar sign")
         elif objection := self._object_to_reference(found, near):
@@ -154,7 +156,7 @@ class KnownNames:
     def _object_to_reference(self, found: Reference, near: str) -> tuple[str, str] | None:
         """Return what is wrong with a reference that is meant as one, and a hint."""
         name = found.name
-        if found.broken:
+        if found.is_malformed:
             return f"{found.text} is no reference", "write ${name.field} or ${env:NAME}; $$ is a dollar sign"
         if name in self.values:
             return self._object_to_field(found)
@@ -169,7 +171,7 @@ class KnownNames:
         if name in self.lacking:
             message = f"this case has no `{name}`, and others have one, for {found.text}"
             return message, "give it one; null says that there is none"
-        more = "" if found.sure or near else "; $$ is a dollar sign"
+        more = "" if found.is_explicit or near else "; $$ is a dollar sign"
         known = [*self.captured, *self.later, *self.values, *BUILT_IN]
         return f"{found.text}: nothing is called ${name}", suggest(name, known) + more
 
@@ -204,7 +206,7 @@ class KnownNames:
 _TALKS = ("chat", "simulate")
 
 
-def captures(scenario: Mapping[str, Any]) -> dict[str, YamlPlace | None]:
+def list_captures(scenario: Mapping[str, Any]) -> dict[str, YamlPlace | None]:
     """Return the names that a scenario's items capture with `as`, each with the place of the first."""
     found: dict[str, YamlPlace | None] = {}
     for item in _capturing(scenario):
@@ -237,7 +239,7 @@ class Flow:
 
     def scenario(self, scenario: Mapping[str, Any]) -> None:
         """Go through setup, steps and teardown."""
-        self.names.later = captures(scenario)
+        self.names.later = list_captures(scenario)
         self.names.text(
             scenario.get("mock"), place_of(scenario, "mock"), sure=True
         )  # it counts before anything is captured

@@ -19,8 +19,8 @@ from pydantic import ValidationError
 from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.table import COMPARISONS
 from llmproxy.suite.matchers.variables import StepError, VariableScope, bare_name
-from llmproxy.suite.reading.data import distinct, names_of_sets, unused_axes, with_cells, with_rows, without_id
-from llmproxy.suite.reading.flow import Flow, captures, list_maps
+from llmproxy.suite.reading.data import choose_distinct, names_of_sets, unused_axes, with_cells, with_rows, without_id
+from llmproxy.suite.reading.flow import Flow, list_captures, list_maps
 from llmproxy.suite.reading.parts import find_files, found_in, include_parts, show_path, with_defaults
 from llmproxy.suite.schema.response import ToolExpect
 from llmproxy.suite.schema.steps import ABOUT_WIRE
@@ -32,7 +32,7 @@ _ASSERTING = (*ABOUT_WIRE, "response", "created")
 _NOT_TOOLS = frozenset({*ToolExpect.known_keys(), *COMPARISONS})
 
 
-def doubtful(scenario: Map, doubts: Problems) -> None:
+def find_doubts(scenario: Map, doubts: Problems) -> None:
     steps = list_maps(scenario.get("steps"))
     if steps and not any(_has_assertions(step) for step in steps) and "usage" not in scenario:
         doubts.add(
@@ -282,7 +282,7 @@ class Loader:
         sets = raw.get("parametrize")
         usable = [each for each in sets if isinstance(each, Map)] if isinstance(sets, list) else []
         named = {name for each in usable for name in each}
-        for parameters in distinct(usable) or [Map(raw.place)]:
+        for parameters in choose_distinct(usable) or [Map(raw.place)]:
             flow = Flow(self.problems, self.doubts)
             for part in (variables, raw.get("vars")):
                 if isinstance(part, Map):
@@ -291,7 +291,7 @@ class Loader:
             flow.names.of_data = bool(usable)
             flow.names.lacking = dict.fromkeys(named - parameters.keys(), parameters.place)
             flow.scenario(raw)
-        doubtful(raw, self.doubts)
+        find_doubts(raw, self.doubts)
         return self.validate_map(Scenario, raw)
 
     def validate_map[Model: (Suite, Scenario)](self, model: type[Model], raw: Map) -> Model | None:
@@ -305,7 +305,7 @@ class Loader:
 
     def expand(self, scenario: Scenario, raw: Map, suite: Suite, path: Path, folder: Path) -> None:
         """Make a case for each set of parameters."""
-        names = frozenset(captures(raw))
+        names = frozenset(list_captures(raw))
         base = {**suite.vars, **scenario.vars}
         sets = scenario.parametrize
         suffixes = names_of_sets(sets) if sets else []

@@ -37,9 +37,9 @@ from llmproxy.suite.run.case_runner import CaseResult, emitter_of, run_once
 from llmproxy.suite.run.opening import run_hook
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.scheduler import HeldEvents, Schedule, plan_schedule
-from llmproxy.suite.run.verdicts import axes_of, exit_code, row
+from llmproxy.suite.run.verdicts import axes_of, build_row, exit_code
 from llmproxy.suite.schema.suite import Suite
-from llmproxy.suite.selection import NothingRecorded, advice, with_runs
+from llmproxy.suite.selection import NothingRecorded, format_advice, with_runs
 
 _NAMED = 5
 """Scenarios that a note names."""
@@ -100,7 +100,7 @@ async def run_cases(
     finally:
         batch.emit_unrecorded([case.id for case in cases])
         rows = [
-            row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) | axes_of(case)
+            build_row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) | axes_of(case)
             for case in cases
             if batch.ran.get(case.id)
         ]
@@ -166,7 +166,7 @@ class _Batch:
         if found:
             options = self.run_context.options
             command = with_runs(options.command, options.runs)
-            self.part_notes.append(advice(found, len(cases), command, partly=options.partly))
+            self.part_notes.append(format_advice(found, len(cases), command, partly=options.partly))
 
     async def live(self) -> None:
         suites = list({id(job.case.suite): job.case for job in self.jobs}.values())

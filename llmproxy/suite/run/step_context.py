@@ -385,7 +385,7 @@ class StepContext:
             if await self.pull():
                 until = self.clock() + pause
 
-    async def strays(self) -> int:
+    async def count_strays(self) -> int:
         """Return how many calls of this process arrived while nobody had its turn."""
         return 0 if self.session is None else await self.session.count_unattributed()
 
@@ -394,7 +394,7 @@ class StepContext:
     def converse(self, name: str, thread: str) -> SuiteConversation:
         return SuiteConversation(name, thread, self.agent, self.caller, player=Player(self.user), listener=self)
 
-    def allow(self, within: float | None) -> None:
+    def set_limit(self, within: float | None) -> None:
         """Allow the agent so many milliseconds for each answer."""
         self.asking.limit = (STEP_TIMEOUT if within is None else within) / 1000
 

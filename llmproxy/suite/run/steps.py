@@ -91,13 +91,13 @@ async def _run_conversation(
     conversation = context.conversations.choose(step.conversation, goes_on=step.continue_conversation)
     window = Window(context.cursor, continues=conversation.begun, index=context.index)
     done = StepResult()
-    context.allow(step.timeout)
+    context.set_limit(step.timeout)
     async with meet_faults(context, step.faults if context.recorded is None else None, done):
         answer = await send(conversation)
     context.scope.record_answer(answer.text)
     if conversation.name:
-        context.scope.converse(conversation.name, conversation.thread_id)
-    strays = await context.strays() if step.about_wire and not context.wire.step(window.after).exchanges else 0
+        context.scope.record_conversation(conversation.name, conversation.thread_id)
+    strays = await context.count_strays() if step.about_wire and not context.wire.step(window.after).exchanges else 0
     done.again, done.rest = lambda: evaluate_traffic(context, step, window, strays), [*answer.judged, *done.rest]
     done.recheck_traffic()
     if _DONE.search(answer.text) and any(

@@ -31,7 +31,7 @@ def axes_of(case: SuiteCase) -> dict[str, Any]:
     return {"axes": axes} if axes else {}
 
 
-def row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> dict[str, Any]:
+def build_row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> dict[str, Any]:
     """Return what a scenario comes to; `least` is the share of runs that must pass."""
     counts = Counter(each.status for each in ran)
     passed, counted = counts[Status.PASSED], sum(counts[status] for status in _COUNTED)

@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema
 from llmproxy.suite.matchers.core import MODIFIERS
 from llmproxy.suite.matchers.plain_values import show
 from llmproxy.suite.matchers.table import COMPARISONS, NOTHING_ASSERTED, examine, is_reference
-from llmproxy.suite.schema.types import Node, complain, refuse_kind
+from llmproxy.suite.schema.types import Node, add_problem, refuse_kind
 from llmproxy.suite.schema.values import (
     Capture,
     Count,
@@ -47,7 +47,7 @@ class Asserting(Node):
         said = frozenset(self._source if self._source is not None else self.given) - self.quiet
         if not said or (said == {"snapshot"} and getattr(self, "snapshot", None) is False):
             known = [key for key in self.known_keys() if key not in self.quiet]
-            complain(info, self.place, "nothing is asserted here", f"takes {', '.join(known)}")
+            add_problem(info, self.place, "nothing is asserted here", f"takes {', '.join(known)}")
         return self
 
 
@@ -90,9 +90,11 @@ class ToolExpect(Asserting):
     @model_validator(mode="after")
     def _asserts_more_than_how(self, info: ValidationInfo) -> ToolExpect:
         if self.given == {"status"} and self.status == "requested":
-            complain(info, self.place, "nothing is asserted here", "every call is requested; write a count: {gte: 1}")
+            add_problem(
+                info, self.place, "nothing is asserted here", "every call is requested; write a count: {gte: 1}"
+            )
         if isinstance(self.every, bool) and self.given <= {"every", "status"}:
-            complain(
+            add_problem(
                 info, self.at("every"), "`every` says of how many calls something must hold, and nothing else is said"
             )
         return self
@@ -207,7 +209,7 @@ class Response(Asserting):
                 examine(part, found, data.place)
             for problem in found:
                 if problem.code != NOTHING_ASSERTED:
-                    complain(info, problem.place, problem.message, problem.hint)
+                    add_problem(info, problem.place, problem.message, problem.hint)
         return super().prepare_value(data, info)
 
 

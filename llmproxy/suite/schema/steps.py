@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo,
 from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.plain_values import kind, show
 from llmproxy.suite.schema.response import Created, Judging, MessageProcessing, Response, ToolExpect, Usage
-from llmproxy.suite.schema.types import Node, complain, refuse, refuse_kind
+from llmproxy.suite.schema.types import Node, add_problem, refuse, refuse_kind
 from llmproxy.suite.schema.values import (
     Count,
     FaultsGiven,
@@ -97,10 +97,10 @@ class Talk(StepBase):
     @model_validator(mode="after")
     def _check_names(self, info: ValidationInfo) -> Talk:
         if self.only_tools and not self.tools:
-            complain(info, self.at("onlyTools"), "`onlyTools` needs `tools`", "no tool at all: `totalToolCalls: 0`")
+            add_problem(info, self.at("onlyTools"), "`onlyTools` needs `tools`", "no tool at all: `totalToolCalls: 0`")
         if circle := _find_circle(self.tools or {}):
             what = f"`before` and `after` cannot all hold: {' before '.join(circle)}"
-            complain(
+            add_problem(
                 info, self.at("tools"), what, "remove one of them; a second call of the same tool: `count`, `toolOrder`"
             )
         return self

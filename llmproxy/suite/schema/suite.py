@@ -12,7 +12,7 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from llmproxy.suite.schema.response import Evidence, Usage
 from llmproxy.suite.schema.steps import Observe, Step
-from llmproxy.suite.schema.types import Node, complain
+from llmproxy.suite.schema.types import Node, add_problem
 from llmproxy.suite.schema.values import (
     Entity,
     FaultsGiven,
@@ -49,7 +49,7 @@ class Hook(OwnAction):
     @model_validator(mode="after")
     def _require_one(self, info: ValidationInfo) -> Hook:
         if len(self.given & {"command", "python"}) != 1:
-            complain(info, self.place, "a hook has either `command` or `python`")
+            add_problem(info, self.place, "a hook has either `command` or `python`")
         return self
 
 
@@ -79,9 +79,11 @@ class Teardown(OwnAction):
     @model_validator(mode="after")
     def _require_one(self, info: ValidationInfo) -> Teardown:
         if len(self.given & {"delete", "command", "python"}) != 1:
-            complain(info, self.place, "an item of `teardown` has one of `delete`, `command` and `python`")
+            add_problem(info, self.place, "an item of `teardown` has one of `delete`, `command` and `python`")
         elif self.delete and not self.given & {"id", "filters"}:
-            complain(info, self.place, "`delete` needs `id` or `filters`", "all rows: `filters: {id: {exists: true}}`")
+            add_problem(
+                info, self.place, "`delete` needs `id` or `filters`", "all rows: `filters: {id: {exists: true}}`"
+            )
         return self
 
 
@@ -181,7 +183,7 @@ class Scenario(Node):
     @model_validator(mode="after")
     def _check_id(self, info: ValidationInfo) -> Scenario:
         if "$" in self.id:
-            complain(
+            add_problem(
                 info,
                 self.at("id"),
                 "an id is a plain text without $names",
@@ -245,7 +247,7 @@ class Suite(Part):
     @model_validator(mode="after")
     def _check_version(self, info: ValidationInfo) -> Suite:
         if self.version != VERSION:
-            complain(
+            add_problem(
                 info,
                 self.at("version"),
                 f"this is version {self.version} of the format, and version {VERSION} is known",

@@ -39,7 +39,7 @@ def refuse_kind(message: str, hint: str = "") -> PydanticCustomError:
     return PydanticCustomError("suite_kind", "{message}", {"message": message, "hint": hint})
 
 
-def complain(info: ValidationInfo, place: YamlPlace | None, message: str, hint: str = "") -> None:
+def add_problem(info: ValidationInfo, place: YamlPlace | None, message: str, hint: str = "") -> None:
     """Note a problem and go on; without somebody to note it, raise."""
     if not isinstance(info.context, Problems):
         raise refuse(message, hint)
@@ -79,11 +79,11 @@ class Node(BaseModel):
         unknown = [key for key in taken if key not in known]
         for key in unknown:
             hint = cls.hints.get(str(key)) or suggest(str(key), known)
-            complain(info, place_of(taken, key, key=True), f"unknown key `{key}`", hint)
+            add_problem(info, place_of(taken, key, key=True), f"unknown key `{key}`", hint)
         fields = {field.alias or name: field for name, field in cls.model_fields.items()}
         empty = [key for key in known if key in taken and taken[key] is None and key not in cls.nullable]
         for key in [key for key in empty if not fields[key].is_required()]:
-            complain(info, place_of(taken, key, key=True), f"`{key}` has no value", "give it one, or remove the key")
+            add_problem(info, place_of(taken, key, key=True), f"`{key}` has no value", "give it one, or remove the key")
             unknown.append(key)
         made = handler({key: value for key, value in taken.items() if key not in unknown})
         if isinstance(data, Map):

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, mod
 from llmproxy.suite.matchers.plain_values import objection_to_path, show
 from llmproxy.suite.matchers.table import WRONG_KIND, examine, examine_number, may_be_zero
 from llmproxy.suite.matchers.variables import BUILT_IN, bare_name
-from llmproxy.suite.schema.types import Node, complain, describe_value, refuse, refuse_kind
+from llmproxy.suite.schema.types import Node, add_problem, describe_value, refuse, refuse_kind
 from llmproxy.yaml_reader import Problems, place_of
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
@@ -105,7 +105,7 @@ def _examine_value(value: object, info: ValidationInfo, look: Callable[[object, 
     for problem in found:
         if problem.place is None:
             raise (refuse_kind if problem.code == WRONG_KIND else refuse)(problem.message, problem.hint)
-        complain(info, problem.place, problem.message, problem.hint)
+        add_problem(info, problem.place, problem.message, problem.hint)
     return value
 
 
@@ -119,7 +119,7 @@ def _check_paths(value: object, info: ValidationInfo) -> object:
     if isinstance(value, Mapping):
         for path in value:
             if objection := objection_to_path(str(path)):
-                complain(
+                add_problem(
                     info, place_of(value, path, key=True), objection, "it is like task.tags[0].name; $ is the whole"
                 )
     return _require_fields(value)
@@ -264,16 +264,16 @@ class Verify(RowSelection):
     @model_validator(mode="after")
     def _selects(self, info: ValidationInfo) -> Verify:
         if not self.given & {"id", "filters", "count", "exists"}:
-            complain(info, self.place, "`verify` selects nothing", "it needs `id`, `filters`, `count` or `exists`")
+            add_problem(info, self.place, "`verify` selects nothing", "it needs `id`, `filters`, `count` or `exists`")
         if self.fields and self.count is not None and may_be_zero(self.count):
-            complain(
+            add_problem(
                 info,
                 self.at("fields"),
                 "`count` may be 0, and then `fields` would hold for no row at all",
                 "select by `filters`, or let `count` be at least 1: {gte: 1, lte: 3}",
             )
         if self.exists is False and self.fields:
-            complain(
+            add_problem(
                 info, self.at("fields"), "`exists: false` leaves no row whose fields could be checked", "use `filters`"
             )
         return self
@@ -299,7 +299,7 @@ class PauseFor(Node):
     @model_validator(mode="after")
     def _require_one(self, info: ValidationInfo) -> PauseFor:
         if len(self.given & {"seconds", "ms"}) != 1:
-            complain(info, self.place, "a pause has either `seconds` or `ms`")
+            add_problem(info, self.place, "a pause has either `seconds` or `ms`")
         return self
 
     @property

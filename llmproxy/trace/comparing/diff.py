@@ -96,7 +96,7 @@ def _format_value(value: object) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
-def pairs(old: Iterable[Span], new: Iterable[Span]) -> Iterator[tuple[str, int, Span, Span]]:
+def pair_calls(old: Iterable[Span], new: Iterable[Span]) -> Iterator[tuple[str, int, Span, Span]]:
     """Yield tool, number of the call from 1, and the two spans, for every call that both sides have."""
     later: dict[str, list[Span]] = {}
     for span in new:
@@ -109,20 +109,20 @@ def pairs(old: Iterable[Span], new: Iterable[Span]) -> Iterator[tuple[str, int, 
             yield name, n, span, later[name][n - 1]
 
 
-def changes(
+def find_changes(
     old: Iterable[Span], new: Iterable[Span], *, ignore: Iterable[str] = (), results: bool = True
 ) -> list[ToolFieldChange]:
     """Return where paired calls differ; `ignore` are globs on ``<tool>.<field>`` or ``<field>``."""
     globs = tuple(ignore)
     found: list[ToolFieldChange] = []
-    for tool, n, before, after in pairs(old, new):
+    for tool, n, before, after in pair_calls(old, new):
         places = list(_find_differences("arguments", _read_arguments(before), _read_arguments(after), 0))
         if results:
             places += _find_differences("result", _open_result(before.tool_result), _open_result(after.tool_result), 0)
         for path, left, right in places:
             if any(fnmatchcase(path, glob) or fnmatchcase(f"{tool}.{path}", glob) for glob in globs):
                 continue
-            looks = incidental(left, right)
+            looks = name_incidental(left, right)
             harmless = looks is not None or path.startswith("result")
             found.append(ToolFieldChange(tool, n, path, left, right, INFO if harmless else CONTRACT, looks))
     return found
@@ -145,7 +145,7 @@ def _open_result(value: Any) -> Any:  # noqa: ANN401 - JSON
     return value
 
 
-def incidental(old: object, new: object) -> str | None:
+def name_incidental(old: object, new: object) -> str | None:
     """Name the kind of a value that differs by nature on both sides, or return None."""
     if isinstance(old, str) and isinstance(new, str):
         return next((name for name, pattern in _INCIDENTAL if pattern.fullmatch(old) and pattern.fullmatch(new)), None)
@@ -217,7 +217,7 @@ class ReplayDiff:
             new_tool_sequence=sequences[1], old_output=old.output_text, new_output=new.output_text,
             old_tokens=old.total_tokens, new_tokens=new.total_tokens, old_cost=old.total_cost_usd,
             new_cost=new.total_cost_usd, old_span_count=len(old.spans), new_span_count=len(new.spans),
-            tool_changes=changes(
+            tool_changes=find_changes(
                 old.get_tool_calls(), new.get_tool_calls(), ignore=ignore_fields, results=compare_results
             ),
             old_latency_ms=old.total_duration_ms, new_latency_ms=new.total_duration_ms, old_texts=texts[0],

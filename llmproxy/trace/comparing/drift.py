@@ -184,7 +184,7 @@ def _find_parent(path: str) -> str:
     return path.removesuffix("[]").rpartition(".")[0] if not path.endswith(">") else path[: path.rindex("<")]
 
 
-def distance(one: Contract, other: Contract) -> float:
+def measure_distance(one: Contract, other: Contract) -> float:
     """Return how far two answers are apart in behaviour: tools, finish and language count one, length up to one."""
     language = bool(one.language and other.language and one.language != other.language)
     doublings = abs(log2(len(one.text) + 1) - log2(len(other.text) + 1))
@@ -260,7 +260,7 @@ def find_least_p(sizes: Sequence[tuple[int, int]]) -> float:
     return prod(1 / comb(old + new, old) for old, new in sizes)
 
 
-def correct(ps: Sequence[float]) -> list[float]:
+def correct_p(ps: Sequence[float]) -> list[float]:
     """Return p-values corrected for their number (Holm, 1979), in the order in which they came."""
     order = sorted(range(len(ps)), key=lambda at: ps[at])
     found, highest = [1.0] * len(ps), 0.0

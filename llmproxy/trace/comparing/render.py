@@ -23,7 +23,7 @@ _RED, _GREEN, _YELLOW, _DIM, _OFF = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[2m
 def render(diff: ReplayDiff, form: Form = "text", *, color: bool = False, width: int = 100) -> str:
     """Return a diff as ``text`` (side by side in `width` columns), ``json`` or ``markdown``; ends without a newline."""
     if form == "json":
-        return json.dumps(tree(diff), indent=2, ensure_ascii=False, default=str)
+        return json.dumps(build_tree(diff), indent=2, ensure_ascii=False, default=str)
     if form == "markdown":
         return _render_markdown(diff)
     if form != "text":
@@ -31,7 +31,7 @@ def render(diff: ReplayDiff, form: Form = "text", *, color: bool = False, width:
     return _render_text(diff, color=color, width=max(width, 60))
 
 
-def tree(diff: ReplayDiff) -> dict[str, Any]:
+def build_tree(diff: ReplayDiff) -> dict[str, Any]:
     """Return everything in a diff as plain values; more than `ReplayDiff.to_dict`, whose members are the original's."""
     data = diff.to_dict()
     for change, plain in zip(diff.tool_changes, data["tool_changes"], strict=True):

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from os.path import commonpath
 
 from llmproxy.core.dialects.table import CHAT
-from llmproxy.trace.observing.threads import HistoryItem, ThreadChange, changes, count_common, items_of, system_of
+from llmproxy.trace.observing.threads import (
+    HistoryItem,
+    ThreadChange,
+    compare_threads,
+    count_common,
+    items_of,
+    system_of,
+)
 from llmproxy.trace.observing.tools import Seen
 from llmproxy.trace.reading.exchange import OpenedExchange
 
@@ -60,7 +67,7 @@ def link_request(
         return _judge_rootless(sent, earlier, continues=False)
     written = ["".join(each.exchange.answer.text.split()) for each in writers if each.exchange and each.exchange.answer]
     before = system_of(parent.exchange.messages)
-    change = changes(_expect_history(parent), sent, before=before, after=system, written=written)
+    change = compare_threads(_expect_history(parent), sent, before=before, after=system, written=written)
     proof = _is_summary(change, writers)
     anchored = bool({item.mark for item in _expect_history(parent)} & {item.mark for item in sent})
     asked = any(each in alike and _may_be_spoken(each, spoken) for each in writers)

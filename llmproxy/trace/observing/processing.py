@@ -120,7 +120,7 @@ class Processing:
     tokenLimiter: ProcessingFinding  # noqa: N815 - the name that suites use
 
 
-def processing(
+def find_processing(
     step: Observed, before: Sequence[Seen] = (), *, continues: bool = False, spoken: Sequence[str] = ()
 ) -> Processing:
     """Find out what was done to the history in a step.

@@ -131,7 +131,7 @@ def count_common(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> in
     return head + tail
 
 
-def changes(
+def compare_threads(
     expected: Sequence[HistoryItem],
     sent: Sequence[HistoryItem],
     *,

@@ -91,9 +91,9 @@ class RecordedConversations:
             if name in self._ids:
                 found, start = self._ids[name]
                 break
-        marks = list(chain(start, messages))
+        marks = list(chain_digests(start, messages))
         digest = marks[-1][0] if marks else start
-        system = next(iter(chain(_START, [m for m in messages if m.role == "system"])), (_START, 0))[0]
+        system = next(iter(chain_digests(_START, [m for m in messages if m.role == "system"])), (_START, 0))[0]
         failed = self._failed.get(exchange.interaction.key)
         if failed is not None:
             return MessagePlace(failed, len(messages), digest, system, retry=True)
@@ -128,7 +128,7 @@ class RecordedConversations:
         conversation.tools = exchange.tools or conversation.tools
         after = place.digest
         if exchange.answer is not None and not exchange.failed:
-            for after, _ in chain(place.digest, [exchange.answer]):  # noqa: B007 - the last one stays
+            for after, _ in chain_digests(place.digest, [exchange.answer]):  # noqa: B007 - the last one stays
                 pass
             self._answered.setdefault(after, []).append(conversation)
         conversation.last = after
@@ -178,7 +178,7 @@ def _since_answer(messages: Sequence[Message]) -> int:
 # -- digests -----------------------------------------------------------------------------------------------------------
 
 
-def chain(start: Digest, messages: Iterable[Message]) -> Iterable[tuple[Digest, int]]:
+def chain_digests(start: Digest, messages: Iterable[Message]) -> Iterable[tuple[Digest, int]]:
     """Yield (digest, number of messages so far) after each message that says something; answers in pieces are one."""
     digest, n = start, 0
     said: list[str] = []

@@ -20,7 +20,7 @@ from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.vcr import dumps
 from llmproxy.core.cassettes.stand_ins import release
 from llmproxy.core.forks.overrides import parse_overrides
-from llmproxy.core.forks.table import Fork, fork_of, put
+from llmproxy.core.forks.table import Fork, fork_of, put_fork
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import FileStore
@@ -204,7 +204,7 @@ def test_a_fork_is_in_its_file(kept: CassetteDir, store: Store, fresh: Store) ->
     """With the overridden results, which a clone swaps too; the file wins here as well, and an edit is not overwritten."""
     fork = Fork("trip", "base", 2, "because", overrides=parse_overrides(["get_weather=5"], []), created_at=NOW)
     record(store, "a", "b")
-    put(store, fork)
+    put_fork(store, fork)
     path = known(kept.save(store, "trip"))
     assert load(kept, fresh).imported == ("trip",)
     assert (fork_of(fresh, "trip", 1), plain(fresh)) == (fork, plain(store))

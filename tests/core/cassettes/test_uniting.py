@@ -15,7 +15,7 @@ from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.uniting import MergeConflict, unite_folders, unite_stores
 from llmproxy.core.changes.accepted import accept
 from llmproxy.core.changes.values import Change, digest_of
-from llmproxy.core.forks.table import Fork, fork_of, put
+from llmproxy.core.forks.table import Fork, fork_of, put_fork
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import accepted_of, put_accepted, put_volatile_fields, volatile_fields_of
@@ -113,7 +113,7 @@ def test_repeats_parties_samples_and_heads_come_along(tmp_path: Path) -> None:
     ]
     a, b = fill(tmp_path / "a.db", many, clean=False), fill(tmp_path / "b.db", [one])
     with reopened(a, writable=True) as store:
-        put(store, Fork("c", "parent", 1, "why"))
+        put_fork(store, Fork("c", "parent", 1, "why"))
         put_volatile_fields(store, "c", [read_volatile_field(SLOT)])
     unite_stores([a, b], tmp_path / "all.db", lambda: NOW)
     with reopened(tmp_path / "all.db") as store:
@@ -126,7 +126,7 @@ def test_repeats_parties_samples_and_heads_come_along(tmp_path: Path) -> None:
         assert volatile_fields_of(store, "c") == (read_volatile_field(SLOT),)
         assert not store.closed_cleanly("c", 1)
     with reopened(b, writable=True) as store:
-        put(store, Fork("c", "parent", 2, "why not"))
+        put_fork(store, Fork("c", "parent", 2, "why not"))
     with pytest.raises(MergeConflict, match="say different things about whose child it is"):
         unite_stores([a, b], tmp_path / "again.db", lambda: NOW)
 

@@ -15,7 +15,7 @@ from llmproxy.core.control.table import ControlledProxy
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.forking import Forking, ForkInterceptor
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
-from llmproxy.core.forks.table import Fork, fork_of, make
+from llmproxy.core.forks.table import Fork, fork_of, make_fork
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
@@ -248,7 +248,7 @@ def test_a_live_session_that_never_forks_leaves_nothing(engine: Make) -> None:
 def test_overrides_on_a_child_go_above_those_that_it_has(engine: Make, tmp_path: Path) -> None:
     """A what-if of a what-if: the given one counts for its tool, the inherited ones for theirs."""
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as store:
-        make(store, Fork("b", "a", 1, "x", overrides=parse_overrides(["get_weather=1", "add=2"], [])), [], NOW)
+        make_fork(store, Fork("b", "a", 1, "x", overrides=parse_overrides(["get_weather=1", "add=2"], [])), [], NOW)
     forking = opened(engine(), parse_overrides(["get_weather=9"], []), name="b")
     assert [(each["tool"], each["result"], each["inherited"]) for each in forking.to_json()["tools"]] == [
         ("add", "2", True),

@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.core.forks.mocks import find_unmocked, read_mocks
 from llmproxy.core.forks.overrides import OverrideError, Overrides, UnknownArguments
-from llmproxy.core.forks.swap_results import swap
+from llmproxy.core.forks.swap_results import swap_results
 
 RULES = {
     "search": [
@@ -33,7 +33,7 @@ def body(*arguments: object) -> bytes:
 
 def read(sent: bytes, mocks: Any) -> list[str]:  # noqa: ANN401 - JSON
     """Return what the model reads."""
-    made = json.loads(swap(sent, Overrides(read_mocks(mocks))).body)
+    made = json.loads(swap_results(sent, Overrides(read_mocks(mocks))).body)
     return [each["content"] for each in made["messages"] if each["role"] == "tool"]
 
 

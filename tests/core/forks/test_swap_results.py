@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
-from llmproxy.core.forks.swap_results import ResultPlace, Swapped, swap
+from llmproxy.core.forks.swap_results import ResultPlace, Swapped, swap_results
 
 Json = Any
 """A value of JSON."""
@@ -17,7 +17,7 @@ COLD = parse_overrides(['get_weather={"temp":5}'], [])
 
 def swapped(body: Json, overrides: Overrides = COLD, **more: Any) -> tuple[Json, Swapped]:  # noqa: ANN401
     """Swap in a body."""
-    done = swap(json.dumps(body).encode(), overrides, **more)
+    done = swap_results(json.dumps(body).encode(), overrides, **more)
     return json.loads(done.body), done
 
 
@@ -120,7 +120,7 @@ def test_every_dialect_has_its_result_swapped(name: str) -> None:
 def test_what_matches_nothing_is_the_bytes_that_came(name: str) -> None:
     """Not written anew: white space and escapes count where a body is keyed raw."""
     body = json.dumps(DIALECTS[name][0], indent=3).encode()
-    done = swap(body, parse_overrides(["another=1", "get_weather#2=x"], []))
+    done = swap_results(body, parse_overrides(["another=1", "get_weather#2=x"], []))
     assert (done.body, done.swaps, set(done.seen)) == (body, (), {"get_weather"})
 
 
@@ -163,4 +163,4 @@ def test_gemini_counts_results_by_name_without_ids() -> None:
                                   b'{"contents": {"parts": [{"functionResponse": 3}]}}', b"[" * 100_000])  # fmt: skip
 def test_odd_bodies_come_back_as_they_are(body: bytes) -> None:
     """Whatever a client sends."""
-    assert swap(body, COLD).body == body
+    assert swap_results(body, COLD).body == body

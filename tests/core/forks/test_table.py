@@ -14,14 +14,14 @@ from llmproxy.core.forks.table import (
     CassetteExists,
     Copy,
     Fork,
-    by_hand,
-    drop,
+    drop_fork,
+    fork_by_hand,
     fork_of,
     forks,
-    make,
+    make_fork,
     of_member,
-    put,
-    reserve,
+    put_fork,
+    reserve_name,
 )
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
@@ -53,7 +53,7 @@ def test_a_child_holds_what_it_shares_and_says_whose_it_is(path: Path) -> None:
     with opened(path) as store:
         before = list(store.interactions("a"))
         bodies = store.conn.execute("SELECT count(*) FROM bodies").fetchone()
-        make(store, fork, [Copy(1, 1, NOW + 5), Copy(2, 1)], NOW + 9)
+        make_fork(store, fork, [Copy(1, 1, NOW + 5), Copy(2, 1)], NOW + 9)
         first, second = store.interactions("b")
         # In their order of arrival in the run that made them.
         assert (first.response, second.response) == (before[1].response, before[0].response)
@@ -102,24 +102,24 @@ def test_a_cassette_becomes_a_child_and_ceases_to_be_one(path: Path) -> None:
     """By what its file says."""
     fork = Fork("a", "elsewhere", 2, "because", overrides=parse_overrides(["t=1"], []))
     with opened(path) as store:
-        put(store, fork)
+        put_fork(store, fork)
         assert fork_of(store, "a", 1) == fork
-        drop(store, "a")
+        drop_fork(store, "a")
         assert fork_of(store, "a", 1) is None
 
 
 def test_names_are_found_and_never_given_twice(path: Path) -> None:
     """The first free number; what is there, being recorded, or meant by another session of ours is not free."""
     with opened(path) as store, opened(path) as other:
-        assert reserve(store, "a", None, ME) == "a@fork-1"
-        assert reserve(other, "a", None, ME, taken=["a@fork-1"]) == "a@fork-2"
-        assert reserve(store, "a", "mine", ME) == "mine"
+        assert reserve_name(store, "a", None, ME) == "a@fork-1"
+        assert reserve_name(other, "a", None, ME, taken=["a@fork-1"]) == "a@fork-2"
+        assert reserve_name(store, "a", "mine", ME) == "mine"
         with pytest.raises(CassetteExists, match="'a' already"):
-            reserve(store, "a", "a", ME)
+            reserve_name(store, "a", "a", ME)
         with pytest.raises(CassetteExists):
-            reserve(store, "a", "mine", ME, taken=["mine"])
+            reserve_name(store, "a", "mine", ME, taken=["mine"])
         fill(path, chat("x", cassette="a@fork-3"))
-        assert reserve(store, "a", None, ME, taken=["a@fork-1", "a@fork-2"]) == "a@fork-4"
+        assert reserve_name(store, "a", None, ME, taken=["a@fork-1", "a@fork-2"]) == "a@fork-4"
 
 
 def test_somebody_elses_lease_is_stepped_over(path: Path) -> None:
@@ -128,21 +128,21 @@ def test_somebody_elses_lease_is_stepped_over(path: Path) -> None:
         with store.in_file() as conn:
             conn.execute("INSERT INTO cassettes (name, sample, created_at, holder, pid, host, heartbeat)"
                          " VALUES ('a@fork-1', 1, 0, 'other', 1, 'elsewhere', ?)", (NOW + 9,))  # fmt: skip
-        assert reserve(store, "a", None, ME) == "a@fork-2"
+        assert reserve_name(store, "a", None, ME) == "a@fork-2"
         with pytest.raises(CassetteBusy):
-            reserve(store, "a", "a@fork-1", ME)
+            reserve_name(store, "a", "a@fork-1", ME)
 
 
 def test_a_child_is_made_by_hand(path: Path) -> None:
     """Of the first so many interactions, or of all; a child's child keeps the overrides that it needs."""
     with opened(path) as store:
-        made = by_hand(store, ("a", 1), 2, None, ME, NOW)
+        made = fork_by_hand(store, ("a", 1), 2, None, ME, NOW)
         assert (made.cassette, made.shared, made.step) == ("a@fork-1", 2, 3)
         assert [each.response.body for each in store.interactions("a@fork-1")] == [
             each.response.body for each in list(store.interactions("a"))[:2]
         ]
-        make(store, Fork("b", "a", 1, "x", overrides=parse_overrides(["t=1"], [])), [Copy(1, 1)], NOW)
-        again = by_hand(store, ("b", 1), None, "c", ME, NOW)
+        make_fork(store, Fork("b", "a", 1, "x", overrides=parse_overrides(["t=1"], [])), [Copy(1, 1)], NOW)
+        again = fork_by_hand(store, ("b", 1), None, "c", ME, NOW)
         assert (again.shared, again.overrides.tools[0].tool) == (1, "t")
         assert store.closed_cleanly("c", 1)
 
@@ -151,7 +151,7 @@ def test_a_child_is_made_by_hand(path: Path) -> None:
 def test_what_is_not_there_cannot_be_forked(path: Path, parent: tuple[str, int], at: int | None) -> None:
     """With what there is."""
     with opened(path) as store, pytest.raises(CassetteNotFound, match="recorded"):
-        by_hand(store, parent, at, None, ME, NOW)
+        fork_by_hand(store, parent, at, None, ME, NOW)
 
 
 def test_a_store_of_an_older_version_has_no_forks(path: Path) -> None:
@@ -164,4 +164,4 @@ def test_a_store_of_an_older_version_has_no_forks(path: Path) -> None:
         assert forks(store) == []
         assert fork_of(store, "a", 1) is None
     with opened(path) as store:
-        assert by_hand(store, ("a", 1), None, None, ME, NOW).shared == 3
+        assert fork_by_hand(store, ("a", 1), None, None, ME, NOW).shared == 3

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from llmproxy.core.store.checks import Damage, damages, stored_bytes
+from llmproxy.core.store.checks import Damage, find_damages, stored_bytes
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import StoreReadOnly
 from tests.support.chats import NOW, chat, fill
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 def test_a_sound_store_has_no_damage(path: Path) -> None:
     """Nothing is reported where nothing is wrong."""
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
-        assert list(damages(store)) == []
+        assert list(find_damages(store)) == []
 
 
 @pytest.mark.parametrize(("change", "hurt"), [
@@ -51,7 +51,7 @@ def test_each_damaged_row_is_named(path: Path, change: str, hurt: list[int]) -> 
         conn.execute(change)
         conn.commit()
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
-        assert [damage.interaction for damage in damages(store)] == hurt
+        assert [damage.interaction for damage in find_damages(store)] == hurt
 
 
 def test_a_damaged_base_hurts_all_that_build_on_it(path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_damaged_base_hurts_all_that_build_on_it(path: Path) -> None:
         conn.execute("UPDATE bodies SET prefix = 1 WHERE base_id IS NOT NULL AND id < 20")
         conn.commit()
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
-        assert len(list(damages(store))) > 20
+        assert len(list(find_damages(store))) > 20
 
 
 def test_a_damaged_file_is_told_as_one(path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_damaged_file_is_told_as_one(path: Path) -> None:
     content[-4096 * 10 :] = b"\xff" * 4096 * 10
     path.write_bytes(content)
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
-        found = list(damages(store))
+        found = list(find_damages(store))
     assert found
     assert isinstance(found[0], Damage)
     assert found[0].interaction is None
@@ -88,7 +88,7 @@ def test_what_stays_reads_exactly(path: Path, gone: set[int]) -> None:
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         assert {row.id: store.load(row.id) for row in store.summaries()} == kept
         assert store.conn.execute("SELECT count(*) FROM bodies").fetchone() == (2 * len(kept),)
-        assert list(damages(store)) == []
+        assert list(find_damages(store)) == []
         assert bool(store.cassettes()) == bool(kept)
     if len(gone) == 30:
         assert b"Remember this" not in path.read_bytes()

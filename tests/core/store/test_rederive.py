@@ -13,7 +13,7 @@ import pytest
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import canonical_of, route_of
-from llmproxy.core.store.rederive import derive, find_merged_keys, rekey, rekey_store, splits
+from llmproxy.core.store.rederive import derive, find_merged_keys, find_split_keys, rekey, rekey_store
 from llmproxy.core.traffic.interaction import Key, Request
 from llmproxy.errors import CassetteCorrupt
 from tests.support.chats import NOW, chat, fill
@@ -44,7 +44,7 @@ def test_merges_and_splits_are_within_a_place(tmp_path: Path) -> None:
     with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         found = list(rekey_store(store, Rules(), {}))
     assert [[each.id for each in group] for group in find_merged_keys(found)] == [[1, 2]]
-    assert [[each.id for each in group] for group in splits(found)] == [[4, 5]]
+    assert [[each.id for each in group] for group in find_split_keys(found)] == [[4, 5]]
 
 
 @pytest.mark.parametrize(("provider", "target"), [

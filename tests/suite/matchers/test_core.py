@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from llmproxy.suite.matchers.core import REGISTRY, Match, MatchOutcome, SeenValue, both, by_value, either, judge
+from llmproxy.suite.matchers.core import REGISTRY, Match, MatchOutcome, SeenValue, both, choose_matcher, either, judge
 from llmproxy.suite.matchers.variables import VariableScope
 
 HOLDS, FAILS, UNFIT, MISTYPED, UNCLEAR = MatchOutcome
@@ -37,7 +37,7 @@ def test_a_matcher_without_a_key_is_unclear() -> None:
 def test_a_text_that_is_a_reference_compares_like_one() -> None:
     """`$task.id` and `{ref: $task.id}` are the same; prices and the environment are plain texts."""
     scope = VariableScope({"a": 1})
-    assert [by_value(each, scope) for each in ("$a", "${a}", "$b.c", "$b", "$a!", "$5", "${env:A}", 1)] == [
+    assert [choose_matcher(each, scope) for each in ("$a", "${a}", "$b.c", "$b", "$a!", "$5", "${env:A}", 1)] == [
         *["ref"] * 3,
         *["eq"] * 5,
     ]

@@ -127,7 +127,7 @@ def test_last_answer_and_conversations_have_values_once_they_are() -> None:
     """They follow the run."""
     scope = VariableScope()
     scope.record_answer("done")
-    scope.converse("a", "conv-1")
+    scope.record_conversation("a", "conv-1")
     assert scope.interpolate("$last.response $conversation.a") == "done conv-1"
     with pytest.raises(StepError, match="names no value by itself"):
         scope.lookup("$last")
@@ -163,7 +163,7 @@ def test_a_captured_row_is_a_copy() -> None:
 
 def test_references_tell_how_sure_they_are() -> None:
     """A bare word may be text; a field, an item or braces are meant."""
-    found = {each.text: each.sure for each in references("$a $b.c ${d} $e[0] $$f $5")}
+    found = {each.text: each.is_explicit for each in references("$a $b.c ${d} $e[0] $$f $5")}
     assert found == {"$a": False, "$b.c": True, "${d}": True, "$e[0]": True}
     assert parse_ref("$a.b") is not None
     assert [parse_ref(text) for text in ("$a b", "$$", "a", 5)] == [None] * 4

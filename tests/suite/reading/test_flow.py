@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.suite.reading.flow import Flow, captures
+from llmproxy.suite.reading.flow import Flow, list_captures
 from llmproxy.yaml_reader import Map, Problems, read
 
 
@@ -134,7 +134,7 @@ def test_all_names_of_a_scenario_are_found() -> None:
     text = "setup: [{as: $a}]\nsteps: [{setup: [{as: b}]}, {created: [{as: $c}, {}]}, {verify: {as: $d}}, 5]"
     root = read(text, "f", Problems())[0][0]
     assert isinstance(root, Map)
-    assert list(captures(root)) == ["a", "b", "c", "d"]
+    assert list(list_captures(root)) == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(

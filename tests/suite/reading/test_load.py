@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.reading.load import LoadedSuites, doubtful, load
+from llmproxy.suite.reading.load import LoadedSuites, find_doubts, load
 from llmproxy.yaml_reader import Map, Problems, read, read_file
 
 GUIDE = Path(__file__).resolve().parents[3] / "fixtures" / "suites" / "guide.yaml"
@@ -276,7 +276,7 @@ def doubts(text: str) -> list[str]:
     found, problems = Problems(), Problems()
     root = read(text, "f", problems)[0][0]
     assert isinstance(root, Map)
-    doubtful(root, found)
+    find_doubts(root, found)
     return [str(each) for each in found]
 
 

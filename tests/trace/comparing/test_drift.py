@@ -7,7 +7,7 @@ from math import sqrt
 
 import pytest
 
-from llmproxy.trace.comparing.drift import ALPHA, correct, find_least_p, find_p, find_power, measure_call
+from llmproxy.trace.comparing.drift import ALPHA, correct_p, find_least_p, find_p, find_power, measure_call
 
 STRAY = (1 - sqrt(0.8)) / 2
 """How often an answer goes another way so that two of them differ in 10 %."""
@@ -63,4 +63,4 @@ def test_more_variety_than_before_is_seen_where_the_earlier_ones_are_a_sample() 
 
 def test_several_models_are_corrected_for() -> None:
     """As Holm has it."""
-    assert correct([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert correct_p([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])

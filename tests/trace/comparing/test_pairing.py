@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.trace import ToolFieldChange
-from llmproxy.trace.comparing.diff import MISSING, changes, incidental
+from llmproxy.trace.comparing.diff import MISSING, find_changes, name_incidental
 from tests.trace.runs import Json, tools
 
 UUIDS = "3f2b8a7e-1111-4222-8333-444455556666", "3f2b8a7e-1111-4222-8333-444455556667"
@@ -19,7 +19,7 @@ def compare(
 ) -> list[ToolFieldChange]:
     """Compare one call of tool `t`."""
     before, after = tools(("t", old, old_result)), tools(("t", new, new_result))
-    return changes(before.get_tool_calls(), after.get_tool_calls(), **options)
+    return find_changes(before.get_tool_calls(), after.get_tool_calls(), **options)
 
 
 @pytest.mark.parametrize(("old", "new", "expected"), [
@@ -52,7 +52,7 @@ def test_where_arguments_differ(old: Json, new: Json, expected: list[tuple[str, 
 ])  # fmt: skip
 def test_what_is_incidental(old: Json, new: Json, kind: str | None) -> None:
     """A whole value of one such kind on both sides; a bare date is what somebody asked for."""
-    assert incidental(old, new) == kind
+    assert name_incidental(old, new) == kind
     (change,) = compare({"x": old}, {"x": new})
     assert (change.severity, change.looks) == ("info" if kind else "contract", kind)
 
@@ -80,7 +80,7 @@ def test_calls_are_paired_by_name_and_order() -> None:
     """An inserted call of another tool moves nothing; calls too many are left to the sequence."""
     old = tools(("a", {"n": 1}), ("b", {"n": 1}), ("a", {"n": 2}))
     new = tools(("b", {"n": 1}), ("c", {}), ("a", {"n": 1}), ("a", {"n": 3}), ("a", {"n": 4}))
-    (change,) = changes(old.get_tool_calls(), new.get_tool_calls())
+    (change,) = find_changes(old.get_tool_calls(), new.get_tool_calls())
     assert (change.tool, change.call, change.old, change.new) == ("a", 2, 2, 3)
 
 

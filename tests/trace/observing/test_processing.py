@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from llmproxy.core.traffic.interaction import Chunk
-from llmproxy.trace.observing.processing import Processing, ProcessingFinding, declared_by, hidden_history, processing
+from llmproxy.trace.observing.processing import (
+    Processing,
+    ProcessingFinding,
+    declared_by,
+    find_processing,
+    hidden_history,
+)
 from llmproxy.trace.reading.exchange import History, open_exchange
 from tests.trace.observing.chats import Chats, asks, call, result, said, user
 
@@ -32,7 +38,7 @@ def third(chats: Chats, *messages: dict[str, Any], spoken: Sequence[str] = (), *
     chats.chat(list(messages), said("Both are on your list."), **more)
     wire = chats.wire
     step = wire.step(len(chats.calls) - 1)
-    return processing(step, wire.seen[:-1], continues=True, spoken=spoken)
+    return find_processing(step, wire.seen[:-1], continues=True, spoken=spoken)
 
 
 def verdict(finding: ProcessingFinding) -> tuple[bool | None, str]:
@@ -129,7 +135,7 @@ def test_a_sub_agent_has_a_history_of_its_own() -> None:
     chats.chat([*TURN_2, NOW], asks(call("research", {"q": "x"})))
     chats.chat([{"role": "system", "content": "Research."}, user("x")], said("found"), tools=("search",))
     wire = chats.wire
-    found = processing(wire.step(2), wire.seen[:2], continues=True)
+    found = find_processing(wire.step(2), wire.seen[:2], continues=True)
     assert verdict(found.condenser) == (False, "proven")
 
 
@@ -138,7 +144,7 @@ def test_history_that_the_provider_keeps_is_unobservable() -> None:
     chats = Chats()
     output = {"object": "response", "id": "resp_1", "output": []}
     chats.add("openai", "responses", "/v1/responses", {"input": "x", "previous_response_id": "resp_0"}, output)
-    found = processing(chats.wire.step(0))
+    found = find_processing(chats.wire.step(0))
     assert verdict(found.condenser) == (None, "unobservable")
     assert "previous_response_id" in found.condenser.reason
 
@@ -149,7 +155,7 @@ def test_history_that_nobody_saw_is_unobservable() -> None:
         chats = Chats()
         if each is not None:
             chats.chat(each[0], said("ok"), recorded=each[1])
-        found = processing(chats.wire.step(0))
+        found = find_processing(chats.wire.step(0))
         assert verdict(found.condenser) == verdict(found.pruner) == (None, "unobservable")
 
 
@@ -163,7 +169,7 @@ def test_a_provider_that_clears_says_so(kind: str) -> None:
         "type": "message", "role": "assistant", "content": [{"type": "text", "text": "x"}], "context_management": edits,
     }  # fmt: skip
     chats.add("anthropic", "messages", "/v1/messages", {"messages": [user("x")]}, answer)
-    found = processing(chats.wire.step(0))
+    found = find_processing(chats.wire.step(0))
     assert (verdict(found.pruner), found.pruner.values) == ((True, "declared"), {"partsRemoved": 3})
 
 
@@ -175,7 +181,7 @@ def test_compaction_is_declared_and_its_summary_read_where_it_can_be() -> None:
     anthropic.add("anthropic", "messages", "/v1/messages", {"messages": [user("x")]}, answer)
     item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"}
     openai.add("openai", "responses", "/v1/responses", {"input": "x"}, {"object": "response", "output": [item]})
-    first, second = processing(anthropic.wire.step(0)).condenser, processing(openai.wire.step(0)).condenser
+    first, second = find_processing(anthropic.wire.step(0)).condenser, find_processing(openai.wire.step(0)).condenser
     assert (verdict(first), first.summaries) == ((True, "declared"), ["Tasks were created."])
     assert (verdict(second), second.summaries) == ((True, "declared"), None)
     assert json.dumps(first.values) == '{"condensedMessages": null, "recentMessages": null, "totalMessages": null}'
@@ -186,9 +192,9 @@ def test_the_same_words_in_a_new_conversation_are_no_loss() -> None:
     chats = two_turns()
     chats.chat(TURN_1[:-1], TURN_1[-1])
     wire = chats.wire
-    found = processing(wire.step(2), wire.seen[:2])
+    found = find_processing(wire.step(2), wire.seen[:2])
     assert {verdict(each) for each in (found.condenser, found.pruner, found.tokenLimiter)} == {(False, "proven")}
-    going_on = processing(wire.step(2), wire.seen[:2], continues=True)
+    going_on = find_processing(wire.step(2), wire.seen[:2], continues=True)
     assert verdict(going_on.tokenLimiter) == (True, "proven")
 
 

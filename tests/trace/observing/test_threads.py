@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.trace.observing.threads import changes, count_common, items_of, system_of
+from llmproxy.trace.observing.threads import compare_threads, count_common, items_of, system_of
 
 USER, SAID = Message("user", "Buy milk"), Message("assistant", "Created.")
 CALL = Message("assistant", "", (ToolCall("c1", "create", '{"a": 1, "b": 2}'),))
@@ -35,7 +35,7 @@ def test_shared_ends_are_counted() -> None:
 
 def test_nothing_changed() -> None:
     """What was expected is there; the rest is new."""
-    change = changes(items_of([USER, SAID]), items_of([USER, SAID, NEXT]))
+    change = compare_threads(items_of([USER, SAID]), items_of([USER, SAID, NEXT]))
     assert (change.gaps, change.pruned, change.expected, [item.text for item in change.new]) == (
         (), 0, 3, ["What is left?"],
     )  # fmt: skip
@@ -44,7 +44,9 @@ def test_nothing_changed() -> None:
 def test_a_gap_knows_what_stands_in_it() -> None:
     """Missing messages, the text in their place, and what was kept after them."""
     summary = Message("user", "Summary: milk was bought.")
-    change = changes(items_of([USER, SAID, NEXT, SAID]), items_of([summary, NEXT, SAID, Message("user", "And now?")]))
+    change = compare_threads(
+        items_of([USER, SAID, NEXT, SAID]), items_of([summary, NEXT, SAID, Message("user", "And now?")])
+    )
     (gap,) = change.gaps
     assert ([item.text for item in gap.missing], [item.text for item in gap.inserted], gap.kept) == (
         ["Buy milk", "Created."], ["Summary: milk was bought."], 2,
@@ -55,9 +57,11 @@ def test_parts_that_are_gone_are_counted() -> None:
     """A result that became shorter, calls of an answer that has words as well."""
     spoken = Message("assistant", "I will.", CALL.tool_calls)
     short = Message("tool", "[gone]", tool_call_id="c1")
-    assert changes(items_of([USER, CALL, RESULT, SAID]), items_of([USER, CALL, short, SAID, NEXT])).pruned == 1
+    assert compare_threads(items_of([USER, CALL, RESULT, SAID]), items_of([USER, CALL, short, SAID, NEXT])).pruned == 1
     assert (
-        changes(items_of([USER, spoken, SAID]), items_of([USER, Message("assistant", "I will.Created."), NEXT])).pruned
+        compare_threads(
+            items_of([USER, spoken, SAID]), items_of([USER, Message("assistant", "I will.Created."), NEXT])
+        ).pruned
         == 1
     )
 
@@ -65,8 +69,8 @@ def test_parts_that_are_gone_are_counted() -> None:
 def test_thoughts_that_were_sent_before_and_are_gone_are_counted() -> None:
     """Thoughts that were never sent are no loss."""
     thought = Message("assistant", "Created.", reasoning="hm")
-    assert changes(items_of([USER, thought]), items_of([USER, SAID, NEXT])).pruned == 1
-    assert changes(items_of([USER, SAID]), items_of([USER, SAID, NEXT])).pruned == 0
+    assert compare_threads(items_of([USER, thought]), items_of([USER, SAID, NEXT])).pruned == 1
+    assert compare_threads(items_of([USER, SAID]), items_of([USER, SAID, NEXT])).pruned == 0
 
 
 def test_what_was_added_to_a_system_prompt_is_told() -> None:
@@ -80,7 +84,7 @@ def test_what_was_added_to_a_system_prompt_is_told() -> None:
         ("Be brief.\nSummary: milk.", "Be brief.", "", False),
     ]
     for before, after, grown, other in cases:
-        change = changes([], [], before=before, after=after)
+        change = compare_threads([], [], before=before, after=after)
         assert (change.grown, change.other) == (grown, other)
 
 
@@ -88,7 +92,7 @@ def test_equal_messages_are_aligned_from_both_ends() -> None:
     """A summary stands for the oldest, not before them."""
     again = items_of([USER, SAID, USER, SAID])
     summary = Message("user", "Earlier: they spoke of milk.")
-    (gap,) = changes(again, items_of([summary, USER, SAID, USER])).gaps
+    (gap,) = compare_threads(again, items_of([summary, USER, SAID, USER])).gaps
     assert (gap.at, len(gap.missing), [item.text for item in gap.inserted], gap.kept) == (0, 2, [summary.text], 2)
 
 
@@ -96,5 +100,5 @@ def test_answers_that_stand_side_by_side_are_the_ones_between_which_calls_were_l
     """Dialects whose answers come in pieces read them as one; that is no summary."""
     spoken = Message("assistant", "I will.", tool_calls=CALL.tool_calls)
     pruned = [USER, Message("assistant", "I will."), SAID, NEXT]
-    change = changes(items_of([USER, spoken, RESULT, SAID]), items_of(pruned))
+    change = compare_threads(items_of([USER, spoken, RESULT, SAID]), items_of(pruned))
     assert (change.pruned, change.gaps) == (2, ())

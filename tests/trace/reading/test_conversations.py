@@ -11,7 +11,7 @@ import pytest
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace import SpanKind
-from llmproxy.trace.reading.conversations import _strip_spaces, chain
+from llmproxy.trace.reading.conversations import _strip_spaces, chain_digests
 from llmproxy.trace.reading.spans import build
 from tests.trace.runs import SYSTEM, call, calling, chat, result, says, user
 
@@ -119,9 +119,9 @@ def test_answers_in_pieces_are_one() -> None:
         Message("assistant", "see."),
         Message("assistant", "", (ToolCall("b", "f", ""),)),
     ]
-    assert [mark for mark, _ in chain(b"", whole)] == [mark for mark, _ in chain(b"", pieces)]
-    assert [n for _, n in chain(b"", pieces)] == [3]
-    assert list(chain(b"", [Message("assistant", "", reasoning="hm")])) == []
+    assert [mark for mark, _ in chain_digests(b"", whole)] == [mark for mark, _ in chain_digests(b"", pieces)]
+    assert [n for _, n in chain_digests(b"", pieces)] == [3]
+    assert list(chain_digests(b"", [Message("assistant", "", reasoning="hm")])) == []
 
 
 def test_a_long_text_loses_the_same_white_space_as_a_short_one() -> None:

@@ -456,14 +456,14 @@ def keep_both(source: Source) -> str:
     ours, theirs = split_sides(source)
     sides = (ours.source, theirs.source)
     return dumps(
-        unite(ours, theirs, source.name),
+        unite_sides(ours, theirs, source.name),
         name_of(ours.source),
         fork_in(ours.source) or fork_in(theirs.source),
         unfinished=any(is_open(side) for side in sides),
     )
 
 
-def unite(ours: Side, theirs: Side, name: str) -> list[Recorded]:
+def unite_sides(ours: Side, theirs: Side, name: str) -> list[Recorded]:
     """Return what either side recorded, once what both have. A request that comes again is told by which time it is, on
     its side. What the head of either side says, such as accepted changes, stands in the first recording.
 

@@ -277,24 +277,16 @@ class _Style:
     end: str = ""
 
 
-def _build_styles() -> dict[str, _Style]:
-    shapes = {
-        "compact": _Style(",", ":"),
-        "spaced": _Style(", ", ": "),
-        "indent1": _Style(",", ": ", 1),
-        "indent2": _Style(",", ": ", 2),
-        "indent4": _Style(",", ": ", 4),
-    }
-    table: dict[str, _Style] = {}
-    for name, shape in shapes.items():
-        for ascii_ in (False, True):
-            for end, said in (("", ""), ("\n", "-newline")):
-                full = name + ("-ascii" if ascii_ else "") + said
-                table[full] = _Style(shape.item, shape.colon, shape.indent, ascii_, end)
-    return table
-
-
-STYLES = _build_styles()
+_SHAPES = {
+    "compact": (",", ":"), "spaced": (", ", ": "), "indent1": (",", ": ", 1), "indent2": (",", ": ", 2),
+    "indent4": (",", ": ", 4),
+}  # fmt: skip
+STYLES = {
+    f"{name}{'-ascii' if escaped else ''}{'-newline' if end else ''}": _Style(*shape, ascii=escaped, end=end)
+    for name, shape in _SHAPES.items()
+    for escaped in (False, True)
+    for end in ("", "\n")
+}
 """``compact`` is JavaScript's and most SDKs', ``spaced-ascii`` Python's own, ``indent2`` OpenAI's and Google's."""
 
 

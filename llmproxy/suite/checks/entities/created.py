@@ -18,12 +18,12 @@ from llmproxy.suite.checks.entities.rows import (
     POLL,
     JudgedRow,
     RunRows,
-    bind,
+    capture_row,
     describe_owner,
+    find_nearest_row,
     judge_rows,
     key_text,
     known_columns,
-    nearest,
     row_assertions,
     row_text,
     select,
@@ -165,7 +165,7 @@ def check_created(run: RunRows, name: str, before: Baseline, item: Created) -> l
         # Nothing yet is no proof that nothing comes: only rows that are there end the wait early.
         if (passed and matching) or left <= 0:
             if passed and item.as_ and info is not None:
-                assertions += bind(run, name, info, matching, item.as_, overwrite=item.overwrite)
+                assertions += capture_row(run, name, info, matching, item.as_, overwrite=item.overwrite)
             return assertions
         run.sleep(min(left, POLL / 4000))
 
@@ -277,7 +277,7 @@ def _check_new_rows(
         fields = row_assertions(f"{name}.fields", info, matching[0], item.fields, run.scope)
         return [conclude(name, "", holds=True, actual=len(matching), where=there), *fields]
     if judged:
-        near = nearest(judged)
+        near = find_nearest_row(judged)
         which = f"{len(judged)} new rows of {info.name}, and none is" if len(judged) > 1 else "the new row is not"
         message = f"{which} as wanted; the nearest is {row_text(near.row)}"
         fields = row_assertions(f"{name}.fields", info, near, item.fields, run.scope)

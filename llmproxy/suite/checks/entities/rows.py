@@ -90,7 +90,7 @@ def judge_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: Variabl
     ]
 
 
-def nearest(judged: Sequence[JudgedRow]) -> JudgedRow:
+def find_nearest_row(judged: Sequence[JudgedRow]) -> JudgedRow:
     """Return the row with most columns as they should be; of equals the first."""
     return max(judged, key=lambda each: each.right)
 
@@ -239,7 +239,7 @@ def describe_owner(info: EntityInfo, user: str | None) -> str:
     return f" for the user {user!r} ({info.user})" if info.user is not None and user is not None else ""
 
 
-def bind(
+def capture_row(
     run: RunRows, name: str, info: EntityInfo, rows: Sequence[Row], alias: str, *, overwrite: bool
 ) -> list[Assertion]:
     """Capture the one row; which one is meant must not be guessed. Returns what went wrong."""

@@ -18,7 +18,7 @@ from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.entities.created import Baseline, check_created, take_baseline
 from llmproxy.suite.checks.entities.rows import (
     RunRows,
-    bind,
+    capture_row,
     choose_rows,
     describe_owner,
     judge_rows,
@@ -61,7 +61,7 @@ def check_verify(run: RunRows, name: str, wanted: Verify) -> list[Assertion]:
     except LLMProxyError as error:
         return [build_unclear(name, error)]
     if wanted.as_ and all_hold(look.assertions):
-        bound = bind(run, name, look.info, look.rows, wanted.as_, overwrite=wanted.overwrite)
+        bound = capture_row(run, name, look.info, look.rows, wanted.as_, overwrite=wanted.overwrite)
         return look.assertions + bound
     return look.assertions
 

@@ -12,12 +12,12 @@ from llmproxy.suite.checks.entities.rows import (
     MOST_ROWS,
     RunRows,
     agent_environment,
-    bind,
+    capture_row,
     describe_owner,
+    find_nearest_row,
     judge_rows,
     key_text,
     known_columns,
-    nearest,
     row_id,
     row_text,
     select,
@@ -100,7 +100,7 @@ def test_the_nearest_row_has_most_columns_right() -> None:
     judged = judge_rows(
         [{"title": "b", "status": "x"}, {"title": "a", "status": "x"}], {"title": "a", "status": "todo"}, made.scope
     )
-    assert nearest(judged).row["title"] == "a"
+    assert find_nearest_row(judged).row["title"] == "a"
     assert [each.holds for each in judged] == [False, False]
 
 
@@ -154,7 +154,7 @@ def test_one_row_is_bound() -> None:
     """The whole row, its key as the name's own value."""
     made = run()
     info = made.store.describe("tasks")
-    assert bind(made.look, "verify", info, [{"id": 7, "title": "a"}], "$new", overwrite=False) == []
+    assert capture_row(made.look, "verify", info, [{"id": 7, "title": "a"}], "$new", overwrite=False) == []
     assert (made.scope.lookup("$new"), made.scope.lookup("$new.title")) == (7, "a")
 
 
@@ -162,14 +162,16 @@ def test_which_row_is_meant_is_never_guessed() -> None:
     """Several candidates are listed by key, none at all is said, and a name is not taken twice."""
     made = run()
     info = made.store.describe("tasks")
-    several = bind(made.look, "verify", info, [{"id": n} for n in range(12)], "$new", overwrite=False)
+    several = capture_row(made.look, "verify", info, [{"id": n} for n in range(12)], "$new", overwrite=False)
     assert lines(several)[0].startswith(
         "environment_error verify.as: $new: 12 rows of tasks could be meant (id 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 ...)"
     )
-    assert "there is no row" in lines(bind(made.look, "verify", info, [], "$new", overwrite=False))[0]
-    assert bind(made.look, "verify", info, [{"id": 1}], "$new", overwrite=False) == []
-    assert "has a value already" in lines(bind(made.look, "verify", info, [{"id": 2}], "$new", overwrite=False))[0]
-    assert bind(made.look, "verify", info, [{"id": 2}], "$new", overwrite=True) == []
+    assert "there is no row" in lines(capture_row(made.look, "verify", info, [], "$new", overwrite=False))[0]
+    assert capture_row(made.look, "verify", info, [{"id": 1}], "$new", overwrite=False) == []
+    assert (
+        "has a value already" in lines(capture_row(made.look, "verify", info, [{"id": 2}], "$new", overwrite=False))[0]
+    )
+    assert capture_row(made.look, "verify", info, [{"id": 2}], "$new", overwrite=True) == []
     assert made.scope.lookup("$new") == 2
 
 
