@@ -63,7 +63,7 @@ def test_a_result_whose_call_nobody_has_seen_is_refused_where_arguments_decide()
     ([1], "takes tools and what they return"),
     ({"": 1}, "names no tool by"),
     ({"t": []}, "an empty list has no rules"),
-    ({"t": ["a", "b"]}, "'a' is no rule"),
+    ({"t": ["a", "b"]}, '"a" is no rule'),
     ({"t": [{"when": {"a": 1}}]}, "does not say what it `returns`"),
     ({"t": [{"wen": {}, "returns": 1}]}, "no 'wen'; did you mean 'when'?"),
     ({"t": [{"when": {}, "returns": 1}]}, "when is {}"),

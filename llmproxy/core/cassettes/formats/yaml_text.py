@@ -277,12 +277,12 @@ class _Style:
     end: str = ""
 
 
-_SHAPES = {
-    "compact": (",", ":"), "spaced": (", ", ": "), "indent1": (",", ": ", 1), "indent2": (",", ": ", 2),
+_SHAPES: dict[str, tuple[str, str, int | None]] = {
+    "compact": (",", ":", None), "spaced": (", ", ": ", None), "indent1": (",", ": ", 1), "indent2": (",", ": ", 2),
     "indent4": (",", ": ", 4),
 }  # fmt: skip
 STYLES = {
-    f"{name}{'-ascii' if escaped else ''}{'-newline' if end else ''}": _Style(*shape, ascii=escaped, end=end)
+    f"{name}{'-ascii' if escaped else ''}{'-newline' if end else ''}": _Style(*shape, escaped, end)
     for name, shape in _SHAPES.items()
     for escaped in (False, True)
     for end in ("", "\n")
