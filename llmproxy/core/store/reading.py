@@ -399,7 +399,7 @@ class Reading:
         if self._watch:
             self._check_same()
         base_id, sha256, *stored = row[8:]
-        with self._located():
+        with self._locate_damage():
             body = decode_single(self.conn, sha256, Stored(*stored)) if base_id is None else self.body(stored[0])
         try:
             response = rows.to_response(row, body)
@@ -599,11 +599,11 @@ class Reading:
 
     def body(self, body_id: int) -> bytes:
         """Return the content of a row of `bodies`. Raises CassetteCorrupt."""
-        with self._located():
+        with self._locate_damage():
             return read_body(self.conn, body_id, self._contents)
 
     @contextmanager
-    def _located(self) -> Iterator[None]:
+    def _locate_damage(self) -> Iterator[None]:
         """Let errors say in which store a body is damaged; who reads a row does not know its file."""
         try:
             yield
