@@ -271,9 +271,10 @@ class Control:
         said = value.get("error")
         said = said if isinstance(said, dict) else {"message": str(said or content[:200])}
         message = unsign_text(said.get("message", ""))
+        hint = str(said.get("hint") or "")  # words for the user, which need none of ours around them
         raise ControlError(
-            f"the proxy at {self.url} answered {status}: {message}",
-            hint=str(said.get("hint") or ""),
+            message if hint else f"the proxy at {self.url} answered {status}: {message}",
+            hint=hint,
             status=status,
             bound_to=str(said.get("bound_to") or ""),
         )

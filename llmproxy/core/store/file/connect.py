@@ -258,7 +258,7 @@ def check_writable(path: Path) -> None:
         if what.exists() and not os.access(what, os.W_OK):
             raise StoreReadOnly(
                 f"The store {path} cannot be written to: {what} is read-only.",
-                hint="Replay works (--mode replay). To record, give another --store.",
+                hint="Replay works. To record, name another store: --store PATH, or LLMPROXY_STORE=PATH.",
             )
 
 
