@@ -677,7 +677,8 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
 
 def _validate_one(name: str, given: _Given, below: Any, env: Mapping[str, str]) -> Any:  # noqa: ANN401 (as typed)
     """Check one value alone, so that an error can name its source; return what `Settings` takes for it."""
-    hint = f"It was set by {given.source}."
+    what = "A store is a file, or postgresql://USER@HOST/DATABASE. " if name == "store" else ""
+    hint = f"{what}It was set by {given.source}."
     try:
         if name == "store":
             return place(typed, env) if is_server(typed := str(given.value)) else given.folder / values.read_path(typed)

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+from llmproxy.errors import SettingsError
+
 SCHEMES = ("postgresql", "postgres")
 _SAYS = frozenset({"dbname", "host", "hostaddr", "port", "sslmode", "user"})
 """Members of a URL's query that may be shown; `password` is one as well, and others name files."""
@@ -86,6 +88,15 @@ def make_room(path: Path) -> None:
     """Make the folder of a server's copy and its journal; a file's folder is its user's. Raises OSError."""
     if server_of(path) is not None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def refuse_server(option: str, path: Path) -> None:
+    """Raise SettingsError for what only a store in a file can do, where the store is a server's."""
+    if server_of(path) is not None:
+        raise SettingsError(
+            f"{option} needs a store in a file; this one is {show_store(path)}.",
+            hint="llmproxy pull NAME brings a cassette of it into a file.",
+        )
 
 
 def is_there(path: Path) -> bool:

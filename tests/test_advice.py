@@ -61,6 +61,7 @@ BY_HAND = {
     "core/store/file/connect.py": "sqlite_file puts the path in, quoted, as {typed}",
     "mitm/addon.py": "instead of mitmproxy, with options of its own",
     "mitm/build.py": "the name of the command itself",
+    "store_server.py": "where the server is was said with its password, which no text repeats",
     "core/websocket.py": "123 bytes of a close frame; the miss itself names the store",
     "advice.py": "the names of the commands themselves",
     "core/misses/explain.py": "the name of the command that `by` completes",

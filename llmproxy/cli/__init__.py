@@ -118,7 +118,7 @@ def _explain_misuse(error: Any) -> Exit:  # noqa: ANN401 (see _UsageError)
     possible = getattr(error, "possibilities", None)
     if possible:
         error.possibilities = None
-        error.message = f"{error.message}. Did you mean {min(possible)!r}?"
+        error.message = f"{error.message}. Did you mean {possible[0]!r}?"
     error.message = without_passwords(error.message)
     error.show()
     return Exit.USAGE

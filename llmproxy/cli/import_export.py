@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.advice import store_words
+from llmproxy.advice import quote_word, store_words
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completing import complete_cassettes
-from llmproxy.cli.parts.importing import Importer, by_cassette, no_such_cassette, progress
+from llmproxy.cli.parts.importing import Importer, by_cassette, progress
 from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import ProgressLine, size
-from llmproxy.cli.parts.store_arguments import STORE, no_url
+from llmproxy.cli.parts.store_arguments import STORE, no_cassette, no_url, session_name
 from llmproxy.core.bindings import read_run_variables
 from llmproxy.core.cassettes.folder import CassetteDir, slug
 from llmproxy.core.cassettes.formats import FORMATS, Format, get_format, open_source, review, vcr, write_text
@@ -43,6 +43,7 @@ _UPSTREAM = typer.Option(
 TRACES = ("spans", "otlp")
 _WRITTEN = (*(row.name for row in FORMATS.values() if row.writes), *TRACES, "html")
 _PAGES = frozenset({".html", ".htm"})
+_BY_SUFFIX = {"": "review", ".yaml": "review", ".yml": "review", ".har": "har", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
 def register(app: typer.Typer) -> None:
@@ -91,7 +92,7 @@ def import_(
         for name, pieces in progress(work):
             importer.take(database, name, pieces)
     if importer.cassettes:
-        typer.echo(importer.report(path))
+        typer.echo(importer.report(path, " ".join(quote_word(str(file)) for file in files)))
     if new and (importer.nothing_of_it or not importer.cassettes):  # an empty store would only hide that there is none
         path.unlink(missing_ok=True)
     if importer.nothing_of_it and not importer.failed:
@@ -115,14 +116,14 @@ def export(
         None,
         "--format",
         metavar="|".join(_WRITTEN),
-        help="What to write; default: by the file's name (.har, .jsonl, .html, else vcrpy's YAML), review with --all.",
+        help="What to write; default: by the file's name (.yaml, .jsonl, .har, .html), review with --all.",
     ),
     everything: bool = typer.Option(False, "--all", help="Export every cassette, each to its own file."),
     force: bool = typer.Option(
         False, "--force", help="Overwrite a file that is damaged or that llmproxy did not write."
     ),
 ) -> None:
-    """Export a cassette to YAML that vcrpy plays, YAML for review, HAR, JSON lines, spans (a trace file), OTLP, or a
+    """Export a cassette to YAML for review, JSON lines, HAR, YAML that vcrpy plays, spans (a trace file), OTLP, or a
     page for a browser.
     """
     settings = gather({"store": store, "cassette": cassette}).settings
@@ -148,7 +149,7 @@ def export(
     with open_store(settings.store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
         found = list(database.interactions(settings.cassette, sample))
         if not found:
-            raise no_such_cassette(database, settings.cassette, sample)
+            raise no_cassette(database, session_name(settings.cassette, sample or 1))
         fork, fields = _find_fork(database, settings.cassette, written), notes_of(database, settings.cassette)
     if file == "-":
         sys.stdout.write(_text((found, fields), settings.cassette, written, fork))
@@ -196,7 +197,7 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
     with open_store(store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
         wanted = list(choose_cassettes(database, cassette, sample))
         if not wanted:
-            raise no_such_cassette(database, cassette or "any name", sample)
+            raise no_cassette(database, session_name(cassette or "any name", sample or 1))
         made = recording(database, wanted, cassette or store.name) | {"store_words": store_words(shared_path(store))}
         text = document(made, title=cassette or store.name)
     if file == "-":
@@ -224,8 +225,12 @@ def textconv(
 def _choose_format(file: str, form: str | None, *, everything: bool) -> Format:
     """Return the format to write: the one asked for, or what the file's name says. Raises SettingsError."""
     suffix = Path(file).suffix.lower()
-    usual = {".har": "har", ".jsonl": "jsonl", ".ndjson": "jsonl"}.get(suffix, "review")
-    found = get_format(form or ("review" if everything else usual))
+    usual = "" if everything or form else suffix
+    name = _BY_SUFFIX.get(usual)
+    if name is None:
+        hint = f"Name it .yaml, .jsonl, .har or .html, or say what to write: --format {'|'.join(_WRITTEN)}"
+        raise SettingsError(f"{file}: what is written to a file {suffix} is not known.", hint=hint)
+    found = get_format(form or name)
     if not found.writes:
         able = ", ".join(row.name for row in FORMATS.values() if row.writes)
         raise SettingsError(f"{found.name} is read, not written.", hint=f"Written are: {able}.")

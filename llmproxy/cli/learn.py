@@ -19,11 +19,11 @@ import typer
 
 from llmproxy.amounts import align_rows, format_count
 from llmproxy.cli.parts.completing import complete_cassettes
-from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, record_first, refuse_live
+from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, refuse_live
 from llmproxy.cli.parts.printing import write_whole_lines
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import open_session, plan_for, start_options
-from llmproxy.cli.parts.store_arguments import TrialResult, compare, open_given
+from llmproxy.cli.parts.store_arguments import TrialResult, compare, nothing_recorded, open_given
 from llmproxy.client.process import attach, find_program, run_child, running_at
 from llmproxy.client.reports import Miss, first_lines
 from llmproxy.client.run_variables import gather_run_variables, zone_of_another_day
@@ -34,7 +34,7 @@ from llmproxy.core.engine.learning import Merge, find_merges
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import newest_declared, put_volatile_fields, volatile_fields_of
-from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
+from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.store_server import is_there
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def learn(
     loaded = gather(flags)
     refuse_live(loaded, "llmproxy learn")
     if not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
-        hint = f"Record first: {record_first(loaded)}"
-        raise CassetteNotFound(f"There is no store {loaded.settings.store}.", hint=hint)
+        raise nothing_recorded(loaded)
     if drop:
         before = _list_fields_of(loaded)
         if unknown := sorted(set(drop) - {field.name for field in before}):
@@ -110,6 +109,9 @@ def _run_trial(
         attach(start_options(asked.flags), env, log=Path(folder) / "proxy.log", started_by="llmproxy run") as proxy,
     ):
         opened = open_session(proxy, gather(asked.flags), env, asked.run_variables(env))
+        if not opened.unused:
+            proxy.control.close(opened.name)
+            raise nothing_recorded(loaded)
         proxy.control.try_out(opened.name)
         code = run_child(command, plan_for(proxy, opened, env, asked, Path(folder)).applied_to(env))
         lessons = proxy.control.lessons(opened.name)
@@ -210,20 +212,13 @@ def _choose_lessons(lessons: Sequence[Lesson], *, accept: bool, take: Sequence[s
 
 
 def _format_table(lessons: Sequence[Lesson]) -> list[str]:
-    rows = [("name", "kind", "where", "recorded", "now")]
+    rows: list[tuple[str, ...]] = [("name", "kind", "where", "recorded", "now")]
     for lesson in sorted(lessons, key=lambda each: (each.foreign, not each.accepted)):
         field = lesson.slot
         where = f"{field.tool}: {field.before}..." if field.before else f"{field.tool} {field.at}"
         mark = "" if lesson.accepted else " (by name)"
-        rows.append(
-            (
-                f"{field.name}{mark}",
-                field.kind,
-                _shorten_text(where),
-                _shorten_text(lesson.recorded),
-                _shorten_text(lesson.present),
-            )
-        )
+        texts = map(_shorten_text, (where, lesson.recorded, lesson.present))
+        rows.append((f"{field.name}{mark}", field.kind, *texts))
     lines = [f"  {text}" for text in align_rows(rows)]
     if foreign := sum(lesson.foreign for lesson in lessons):
         lines.insert(len(lines) - foreign, _FOREIGN)

@@ -54,8 +54,7 @@ def merge(
     if not (report or store or cassette_dir):
         raise SettingsError(
             "merge was not told what to write.",
-            hint="llmproxy merge shards/* --report html=report.html, --store llmproxy.db, --cassette-dir"
-            " tests/cassettes",
+            hint="llmproxy merge parts --report html=report.html   (or --store merged.db, or --cassette-dir DIR)",
         )
     for each in (*inputs, store, cassette_dir):
         no_url(each or "", _OF_SERVERS)
@@ -90,7 +89,7 @@ def sort_inputs(given: Sequence[Path]) -> Inputs:
 def _sort_all(given: Sequence[Path], found: Inputs) -> None:
     for path in given:
         if not path.exists():
-            raise SettingsError(f"There is no {path}.")
+            raise SettingsError(f"There is no file or folder {path}.")
         if path.is_dir():
             for each in (each for each in sorted(path.rglob("*")) if each.is_file() and ".git" not in each.parts):
                 _sort_file(each, found)

@@ -24,30 +24,20 @@ _REPLACE = typer.Option(False, "--replace", help="Replace a different cassette o
 
 
 def register(app: typer.Typer) -> None:
-    app.command("push")(push)
-    app.command("pull")(pull)
+    _add_command(app, "push", "Copy cassettes from a file to the team's server (--store, LLMPROXY_STORE).")
+    _add_command(app, "pull", "Copy cassettes from the team's server (--store, LLMPROXY_STORE) into a file.")
 
 
-def push(
-    names: list[str] = _NAMES,
-    store: Path | None = STORE,
-    file: Path = _FILE,
-    new: str | None = _AS,
-    instead: bool = _REPLACE,
-) -> None:
-    """Copy cassettes from a file to the team's server, which --store or LLMPROXY_STORE names."""
-    _copy_cassettes(names, store, file, new, instead=instead, there=True)
-
-
-def pull(
-    names: list[str] = _NAMES,
-    store: Path | None = STORE,
-    file: Path = _FILE,
-    new: str | None = _AS,
-    instead: bool = _REPLACE,
-) -> None:
-    """Copy cassettes from the team's server, which --store or LLMPROXY_STORE names, into a file."""
-    _copy_cassettes(names, store, file, new, instead=instead, there=False)
+def _add_command(app: typer.Typer, name: str, text: str) -> None:
+    @app.command(name, help=text)
+    def bring(
+        names: list[str] = _NAMES,
+        store: Path | None = STORE,
+        file: Path = _FILE,
+        new: str | None = _AS,
+        instead: bool = _REPLACE,
+    ) -> None:
+        _copy_cassettes(names, store, file, new, instead=instead, there=name == "push")
 
 
 def _copy_cassettes(

@@ -29,7 +29,7 @@ from llmproxy.cli.parts.printing import line, print_line, write_whole_lines
 from llmproxy.cli.parts.run_ending import never_used
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.session_setup import place_tools, plan_for, read_tools, start_options
-from llmproxy.cli.parts.store_arguments import STORE, check_new_name, open_given
+from llmproxy.cli.parts.store_arguments import STORE, check_new_name, nothing_recorded, open_given
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.process import Attached, attach, find_program, run_child, running_at
 from llmproxy.client.reports import Report, one_line
@@ -37,10 +37,10 @@ from llmproxy.client.run_variables import gather_run_variables
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.forks.table import fork_by_hand
 from llmproxy.core.sessions.session import split_name
-from llmproxy.errors import ENDED_BY_USER, CassetteNotFound, Exit, LLMProxyError, SettingsError
+from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, SettingsError
 from llmproxy.protocol import VCR_MODES, Mode
 from llmproxy.settings import Loaded, shown_path
-from llmproxy.store_server import is_there
+from llmproxy.store_server import is_there, refuse_server
 from llmproxy.trace import Cassette, ReplayDiff, render
 from llmproxy.trace.export import cassette
 
@@ -120,8 +120,10 @@ def execute(asked: ReplayOptions, env: Mapping[str, str]) -> int:
     loaded = gather(flags)
     refuse_live(loaded, "llmproxy replay")
     find_program(asked.command, env)
+    if asked.live and not running_at(env):
+        refuse_server("--live", loaded.settings.store)
     if not running_at(env) and not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
-        raise _nothing_recorded_error(loaded)  # before anything is made
+        raise nothing_recorded(loaded)  # before anything is made
     run = RunArguments(flags, asked.command, asked.options)
     tools = read_tools(run, env)
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
@@ -166,14 +168,8 @@ def _open(proxy: Attached, loaded: Loaded, asked: ReplayOptions, upstreams: Mapp
         raise
     if not session.unused:
         proxy.control.close(session.name)
-        raise _nothing_recorded_error(loaded)
+        raise nothing_recorded(loaded)
     return session
-
-
-def _nothing_recorded_error(loaded: Loaded) -> CassetteNotFound:
-    name, store = loaded.settings.cassette, loaded.settings.store
-    hint = f"Record it first: {record_first(loaded)}"
-    return CassetteNotFound(f"nothing is recorded in cassette {name!r} of {store}.", hint=hint)
 
 
 # --- fork ------------------------------------------------------------------------------------------------------------
@@ -238,7 +234,7 @@ class ReplayEnding:
     def print_end(self, code: int, seconds: float) -> int:
         report = self.report
         if report is None or report.overrides is None:
-            write_whole_lines(f"llmproxy: the proxy ended before the command did: {self.trouble}")
+            write_whole_lines(f"llmproxy: the proxy did not end the session: {self.trouble}")
             return code or Exit.ENVIRONMENT
         said = report.overrides
         write_whole_lines(f"llmproxy: {one_line(report)}  (replay of {said['parent']}, {duration(seconds * 1000)})")

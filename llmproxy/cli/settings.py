@@ -20,16 +20,10 @@ def settings(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) 
     """Show every option: its value, the value's source, its environment variable."""
     loaded = gather({})
     if as_json:
-        values = asdict(loaded.settings)
+        values, sources = asdict(loaded.settings), loaded.sources
         values |= {o.name: HIDDEN for o in options() if o.secret and values[o.name]}
         facts = [
-            {
-                "name": o.key,
-                "value": values[o.name],
-                "source": str(loaded.sources[o.name]),
-                "env": o.env,
-                "flag": o.flag,
-            }
+            {"name": o.key, "value": values[o.name], "source": str(sources[o.name]), "env": o.env, "flag": o.flag}
             for o in options()
         ]
         typer.echo(json.dumps(facts, indent=2, default=str))

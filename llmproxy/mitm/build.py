@@ -31,7 +31,7 @@ from llmproxy.mitm.intercept import is_loopback
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, PACER_VARIABLE, STARTED_BY_VARIABLE, Channel, Update
 from llmproxy.settings import Loaded, Settings, shown_path
-from llmproxy.store_server import server_of, show_store
+from llmproxy.store_server import refuse_server, server_of
 from llmproxy.values import seconds_of
 
 log = logging.getLogger(__name__)
@@ -214,18 +214,13 @@ def check_store(config: Config) -> None:
 
 def refuse_files(config: Config) -> None:
     """Raise SettingsError for what only a store in a file can do, where the store is a server's."""
-    if server_of(config.store) is None:
-        return
     for name, given in (
         ("--cassette-dir", config.cassette_dir is not None),
         ("--match-credential", config.match_credential),
         ("--live", config.live is not None),
     ):
         if given:
-            raise SettingsError(
-                f"{name} needs a store in a file; this one is {show_store(config.store)}.",
-                hint="llmproxy pull NAME brings a cassette of it into a file.",
-            )
+            refuse_server(name, config.store)
 
 
 def _make_folder(folder: Path) -> None:

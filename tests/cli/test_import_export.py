@@ -80,7 +80,7 @@ def test_importing_again_replaces(capsys: pytest.CaptureFixture[str]) -> None:
         (each.key, each.occurrence, each.response) for each in first
     ]
     assert [each.id for each in again] == [each.id for each in first]
-    assert "3 interactions were there already, as they are." in capsys.readouterr().out
+    assert "3 interactions were there already." in capsys.readouterr().out
     assert run("import", cassette(path, "a", "b", "c")) == 0
     assert "older recordings of the same requests were replaced; nothing is doubled." in capsys.readouterr().out
     with FileStore.open("llmproxy.db", writable=False, now=lambda: 0.0) as store:
@@ -203,7 +203,7 @@ def test_export_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("export", "--cassette", "x", "x.yaml") == 3
     run("import", cassette(Path("trip.yaml"), "a"))
     assert run("export", "--cassette", "x", "x.yaml") == 3
-    assert "It holds: trip" in capsys.readouterr().err
+    assert "There is trip." in capsys.readouterr().err
     assert not Path("x.yaml").exists()
 
 
@@ -370,10 +370,29 @@ def test_a_host_that_was_not_known_is_named_later(capsys: pytest.CaptureFixture[
     """It says how, and what was imported as nobody's is replaced."""
     assert run("import", FORMATS / "mitmproxy.har") == 0
     typed = capsys.readouterr().out.rstrip().rpartition(": llmproxy ")[2].split()
-    assert typed == ["import", "FILE", "--upstream", "openai=http://127.0.0.1:9911/v1"]
-    assert run(*(FORMATS / "mitmproxy.har" if word == "FILE" else word for word in typed)) == 0
+    assert typed == ["import", str(FORMATS / "mitmproxy.har"), "--upstream", "openai=http://127.0.0.1:9911/v1"]
+    assert run(*typed) == 0
+    assert {each.provider for each in stored("mitmproxy")} == {"openai"}
+    assert run("import", FORMATS / "mitmproxy.har") == 0  # without the name: what is known by now stays
     assert {each.provider for each in stored("mitmproxy")} == {"openai"}
     assert len(stored("mitmproxy")) == 7
+
+
+def test_what_is_no_model_s_beside_it_hides_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """A browser's archive has pages and pictures of the same host, and of others: nobody's API, and no question."""
+    har = json.loads((FORMATS / "mitmproxy.har").read_text())
+    (extra := json.loads(json.dumps(har["log"]["entries"][-1])))["request"] |= {"method": "GET", "postData": None}
+    extra["request"]["url"] = "http://127.0.0.1:9911/favicon.ico"
+    page = {**extra, "request": {**extra["request"], "url": "https://www.example.com/"}}
+    har["log"]["entries"] += [extra, page]
+    Path("web.har").write_text(json.dumps(har))
+    assert run("import", "web.har") == 0
+    assert "Whose API is at 127.0.0.1:9911" in (said := capsys.readouterr().out)
+    assert "Whose API is at www.example.com" not in said
+    assert run("import", "web.har", *OPENAI) == 0
+    assert "Whose API" not in (said := capsys.readouterr().out)
+    assert re.search(r"127\.0\.0\.1:9911 +openai ", said)
+    assert len(stored("web")) == 9
 
 
 def test_bodies_that_a_serializer_parsed_are_read() -> None:

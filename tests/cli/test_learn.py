@@ -132,10 +132,14 @@ def test_what_says_the_day_is_learned_on_the_day_of_the_recording(tmp_path: Path
 
 @pytest.mark.slow
 def test_a_trial_serves_nothing_else_than_what_was_recorded(recorded: Path) -> None:
-    """Another word in the result is no value that a tool made: a miss, said, and exit code 4."""
+    """Another word in the result is no value that a tool made: a miss, said, and exit code 4; so is a mistyped name."""
     done = llmproxy("learn", "tasks", "--accept", *agent("urgent"), cwd=recorded)
     assert done.returncode == 4
     assert "could not be served, even on trial" in done.stderr
+    assert "llmproxy run --mode auto --cassette tasks -- ..." in llmproxy("why", cwd=recorded).stdout
+    mistyped = llmproxy("learn", "taks", *agent(), cwd=recorded)
+    assert mistyped.returncode == 3
+    assert "There is tasks.\nRecord it first: llmproxy run --mode record --cassette taks" in mistyped.stderr
     assert slots(recorded) == []
 
 
@@ -257,7 +261,7 @@ def test_a_missing_store_and_a_missing_slot_are_said(
     for name in ("CI", "GITHUB_ACTIONS"):
         monkeypatch.delenv(name, raising=False)
     assert main(["learn", "tasks"]) == 3
-    assert "Record first" in capsys.readouterr().err
+    assert "Record it first" in capsys.readouterr().err
     with FileStore.open(tmp_path / "llmproxy.db", writable=True, now=time.time) as store:
         put_volatile_fields(store, "tasks", [VolatileField("chunk", "hex", "sh", before="Chunk: ")])
     assert main(["learn", "tasks", "--drop", "chunks"]) == 2

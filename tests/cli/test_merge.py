@@ -154,7 +154,7 @@ def test_folders_of_cassettes(
     ("words", "said"),
     [
         (["x.db"], "merge was not told what to write"),
-        (["none", "--report", "json=a"], "There is no none."),
+        (["none", "--report", "json=a"], "There is no file or folder none."),
         (["notes.txt", "--report", "json=a"], "notes.txt is nothing that can be merged"),
         (["x.db", "--report", "json=a"], "no report of a part of a test was given"),
         (["x.db", "--cassette-dir", "d"], "no folder that was given holds cassette files"),

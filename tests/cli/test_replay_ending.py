@@ -79,4 +79,4 @@ def test_a_proxy_that_is_gone_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
     end.report = None
     end.close()
     assert end.print_end(0, 1.0) == 3
-    assert "the proxy ended before the command did" in capsys.readouterr().err
+    assert "the proxy did not end the session" in capsys.readouterr().err

@@ -404,4 +404,4 @@ def test_a_proxy_that_dies_on_the_way_is_said(tmp_path: Path) -> None:
     mark = str(tmp_path / "x.db")
     done = run("--store", mark, sys.executable, "-c", code, env={"MARK": mark})
     assert done.returncode == 3, done.stderr
-    assert "the proxy ended before the command did" in done.stderr
+    assert "the proxy did not end the session" in done.stderr

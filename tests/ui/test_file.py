@@ -100,4 +100,4 @@ def test_another_s_file_is_not_overwritten(tmp_path: Path, capsys: pytest.Captur
     assert run(capsys, path, "export", str(file), "--all", "--force")[0] == 0
     assert run(capsys, path, "export", str(file), "--cassette", "agent")[0] == 0
     code, said = run(capsys, path, "export", str(file), "--cassette", "nothing")
-    assert (code, "holds nothing of cassette nothing" in said) == (3, True)
+    assert (code, "there is no cassette nothing" in said) == (3, True)

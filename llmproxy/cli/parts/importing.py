@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import align_rows, format_count, number, seconds
 from llmproxy.cli.parts.printing import ProgressLine
+from llmproxy.cli.parts.store_arguments import find
 from llmproxy.core.cassettes.adopt import AdoptedExchange, adopt
 from llmproxy.core.cassettes.folder import slug, without_row_numbers
 from llmproxy.core.cassettes.formats import FORMATS, SUFFIXES, Format, Source, open_source, recognise, review
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.interaction import Interaction, Key
 
-"""Files from which on a progress bar is shown."""
 _SKIPPED = 20
 """Skipped exchanges that are listed one by one."""
 _YAML = (".yaml", ".yml")
@@ -134,20 +133,7 @@ def cassette_of(what: str, database: Store | None, rules: Rules, upstreams: Mapp
         return [each.interaction for each in adopted if each.interaction is not None]
     if database is None:
         raise CassetteNotFound(f"there is no file {what}.")
-    name, tilde, sample = what.rpartition("~")
-    found = list(database.interactions(what))
-    if not found and tilde and sample.isdecimal():
-        found = list(database.interactions(name, int(sample)))
-    if not found:
-        raise no_such_cassette(database, what, None)
-    return found
-
-
-def no_such_cassette(database: Store, name: str, sample: int | None) -> CassetteNotFound:
-    names = list(dict.fromkeys(info.name for info in database.cassettes() if info.live))
-    which = f"sample {sample} of cassette {name}" if sample else f"cassette {name}"
-    there = f"It holds: {', '.join(names[:10])}{' ...' if len(names) > 10 else ''}" if names else "It is empty."
-    return CassetteNotFound(f"The store {show_store(database.path)} holds nothing of {which}.", hint=there)
+    return list(database.interactions(*find(database, what)))
 
 
 def progress(work: Mapping[str, list[ImportedPiece]]) -> Iterator[tuple[str, list[ImportedPiece]]]:
@@ -161,7 +147,8 @@ def progress(work: Mapping[str, list[ImportedPiece]]) -> Iterator[tuple[str, lis
 @dataclass(slots=True)
 class _Host:
     provider: str = ""
-    known: bool = False
+    asks_unknown: bool = False
+    """Whether it was asked in JSON there, and nobody said whose API that is."""
     exchanges: int = 0
     imported: int = 0
     replaced: int = 0
@@ -212,20 +199,22 @@ class Importer:
             database.begin(name, sample, exclusive=True, holder=holder)
         clean = False
         try:
-            live, providers = (
-                list(database.interactions(name)),
-                {a.host: a.interaction.provider for a in adopted if a.interaction},
-            )
+            live = list(database.interactions(name))
             # what came in while it was not known whose API that host is
-            database.delete({x.id for x in live if x.id and providers.get(x.provider, x.provider) != x.provider})
+            named = {_exchange_key(a.interaction): a.host for a in adopted if a.interaction and a.known}
+            database.delete({x.id for x in live if x.id and named.get(_exchange_key(x)) == x.provider})
             known = _by_place(map(without_names, live))
+            named_before = {
+                (_exchange_key(x), x.response.body) for x in live if not x.upstream.endswith(f"//{x.provider}")
+            }
             brought = _by_place(each.interaction for each in adopted if each.interaction)
             same = {place for place, found in brought.items() if found == known.get(place)}
             for each in adopted:
-                if each.interaction is not None and _place_key(each.interaction) in same:
-                    host = self.hosts.setdefault(each.host or "(no host)", _Host())
-                    host.exchanges, host.unchanged = host.exchanges + 1, host.unchanged + 1
-                    host.provider = each.interaction.provider
+                one = each.interaction
+                if one and not each.known and (_exchange_key(one), one.response.body) in named_before:
+                    same.add(_place_key(one))
+                if one and _place_key(one) in same:
+                    self._count_exchange(each, one).unchanged += 1
                 else:
                     self._import_one(database, name, each)
             clean = True
@@ -234,44 +223,46 @@ class Importer:
                 database.end(name, sample, holder, clean=clean)
 
     def _import_one(self, database: Store, name: str, each: AdoptedExchange) -> None:
-        host = self.hosts.setdefault(each.host or "(no host)", _Host())
-        host.exchanges += 1
+        host = self._count_exchange(each, each.interaction)
         if each.interaction is None:
             self.skipped.append(f"{name}, interaction {each.recorded.number}: {each.why}")
             return
         if each.first:
-            host.replaced += _count_recordings(database, each.interaction)
+            host.replaced += len(database.slots(name, *_place_key(each.interaction)))
         database.add(each.interaction, supersede=each.first)
-        host.provider, host.known = each.interaction.provider, each.known
+        host.asks_unknown |= not each.known and each.interaction.request.body.startswith(b"{")
         host.imported += 1
 
-    def report(self, store: Path) -> str:
-        """Return the table by host, and what to know about it."""
+    def _count_exchange(self, each: AdoptedExchange, interaction: Interaction | None) -> _Host:
+        host = self.hosts.setdefault(each.host or "(no host)", _Host())
+        host.exchanges += 1
+        if interaction is not None and (each.known or not host.provider):
+            host.provider = interaction.provider
+        return host
+
+    def report(self, store: Path, typed: str) -> str:
+        """Return the table by host, and what to know about it; `typed` are the files as they were named."""
         hosts = sorted(self.hosts.items(), key=lambda item: -item[1].exchanges)
-        rows: list[tuple[str, ...]] = [("host", "provider", "exchanges", "imported", "replaced")]
-        rows += [(n, h.provider, number(h.exchanges), number(h.imported), number(h.replaced)) for n, h in hosts]
-        total = Counter[str]()
-        for _, host in hosts:
-            total.update(exchanges=host.exchanges, imported=host.imported, replaced=host.replaced)
-        rows.append(("total", "", *(number(total[name]) for name in rows[0][2:])))
+        counted = ("exchanges", "imported", "replaced")
+        total = {each: sum(getattr(host, each) for _, host in hosts) for each in counted}
+        rows: list[tuple[str, ...]] = [("host", "provider", *counted)]
+        rows += [(name, host.provider, *(number(getattr(host, each)) for each in counted)) for name, host in hosts]
+        rows.append(("total", "", *map(number, total.values())))
         lines = align_rows(rows, right=range(2, len(rows[0]))) if hosts else []
         came = (
             f"{format_count(self.cassettes, 'cassette')} with {format_count(total['imported'], 'interaction')} in "
             f"{show_store(store)}"
         )
-        lines.append(f"{came if total['imported'] else 'Nothing was imported'} ({seconds(self.seconds)})")
-        if total["replaced"]:
-            lines.append(
-                f"{number(total['replaced'])} older recordings of the same requests were replaced; nothing is doubled."
-            )
+        nothing = "Nothing was imported" if hosts else "Nothing was imported: no exchange is in it"
+        lines.append(f"{came if total['imported'] else nothing} ({seconds(self.seconds)})")
+        if count := total["replaced"]:
+            lines.append(f"{number(count)} older recordings of the same requests were replaced; nothing is doubled.")
         if unchanged := sum(host.unchanged for _, host in hosts):
-            lines.append(
-                f"{format_count(unchanged, 'interaction was', 'interactions were')} there already, as they are."
-            )
+            lines.append(f"{format_count(unchanged, 'interaction was', 'interactions were')} there already.")
         for name, host in hosts:
-            if host.imported and not host.known:
-                typed = suggest_command(f"import FILE --upstream openai=http://{name}/v1", store)
-                lines.append(f"Whose API is at {name} is not known. If it is OpenAI's, import again: {typed}")
+            if host.asks_unknown:
+                again = suggest_command(f"import {typed} --upstream openai=http://{name}/v1", store)
+                lines.append(f"Whose API is at {name} is not known. If it is OpenAI's, import again: {again}")
         lines += [f"skipped: {line}" for line in self.skipped[:_SKIPPED]]
         if len(self.skipped) > _SKIPPED:
             lines.append(f"and {len(self.skipped) - _SKIPPED} more skipped")
@@ -282,12 +273,12 @@ def _place_key(each: Interaction) -> tuple[int, str, Key]:
     return each.sample, each.party, each.key
 
 
+def _exchange_key(each: Interaction) -> tuple[str, str, str, bytes]:
+    return each.upstream, each.request.method, each.request.target, each.request.body
+
+
 def _by_place(found: Iterable[Interaction]) -> dict[tuple[int, str, Key], list[Interaction]]:
     places: dict[tuple[int, str, Key], list[Interaction]] = {}
     for each in without_row_numbers(found):
         places.setdefault(_place_key(each), []).append(each)
     return places
-
-
-def _count_recordings(database: Store, interaction: Interaction) -> int:
-    return len(database.slots(interaction.cassette, interaction.sample, interaction.party, interaction.key))

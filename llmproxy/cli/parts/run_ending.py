@@ -140,7 +140,7 @@ class RunEnding:
     def print_end(self, code: int, plan: EnvironmentPlan) -> int:
         if self.trouble or self.report is None:
             log = self.proxy.process.said if self.proxy.process is not None else ""
-            write_whole_lines(f"llmproxy: the proxy ended before the command did: {self.trouble}", log[-2000:].rstrip())
+            write_whole_lines(f"llmproxy: the proxy did not end the session: {self.trouble}", log[-2000:].rstrip())
             return code or Exit.ENVIRONMENT
         store = self.loaded.settings.store
         where = f", store {shown_path(store)}" if self.report.recorded else ""
@@ -166,7 +166,7 @@ class RunEnding:
             )
             recorded = 0 if refused else len(self.report.unused or ())
             write_whole_lines(
-                *(asked_nothing(recorded, self.report.cassette, code, os.environ) if recorded else ()),
+                *(asked_nothing(recorded, self.report.cassette, code, plan) if recorded else ()),
                 *(() if recorded else never_used(plan, self.proxy.url, self.command, refused=refused, code=code)),
             )
         if self.report.recorded:
@@ -303,15 +303,21 @@ _CACHES = {
 """
 
 
-def asked_nothing(recorded: int, cassette: str, code: int, env: Mapping[str, str]) -> list[str]:
+INTERCEPT = "    llmproxy run --intercept -- ... catches clients whose base URL cannot be changed"
+
+
+def asked_nothing(recorded: int, cassette: str, code: int, plan: EnvironmentPlan) -> list[str]:
     """Return what to say of a command that asked for none of its recordings: it failed, or it keeps answers itself."""
     calls = f"{recorded} recorded call{'s' if recorded > 1 else ''} of cassette {cassette}"
     if code:
-        return [f"llmproxy: THE COMMAND ENDED WITH {code} and asked for none of the {calls}; see what it said above."]
+        return [
+            f"llmproxy: THE COMMAND ENDED WITH {code} and asked for none of the {calls}; see what it said above.",
+            *([] if any(name in plan.others for name in PROXIES) else [INTERCEPT]),
+        ]
     return [
         f"llmproxy: THE COMMAND ASKED FOR NONE of the {calls}, and ended with 0: nothing was replayed.",
         "  The recorded run used this base URL: this command may keep answers in its own cache.",
-        *_list_caches(env),
+        *_list_caches(os.environ),
         "  If it is another command, name its cassette: llmproxy run --cassette NAME -- ...",
     ]
 
@@ -343,5 +349,5 @@ def never_used(
         *advise(clients),
         "  A client whose base URL stands in code or in a file does not read them. Next:",
         f"    llmproxy doctor {option}-- COMMAND      says which program went past the proxy, and what to do about it",
-        *([] if option else ["    llmproxy run --intercept -- ... catches clients whose base URL cannot be changed"]),
+        *([] if option else [INTERCEPT]),
     ]

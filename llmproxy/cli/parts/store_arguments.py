@@ -15,11 +15,11 @@ import typer
 
 from llmproxy import sqlite_file
 from llmproxy.advice import suggest_command
-from llmproxy.cli.parts.options import gather
+from llmproxy.cli.parts.options import gather, record_first
 from llmproxy.cli.parts.printing import ProgressLine, line
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, unsign_text
-from llmproxy.store_server import is_server, place, server_of, show_store
+from llmproxy.store_server import is_server, is_there, place, server_of, show_store
 from llmproxy.values import read_name, read_path
 
 if TYPE_CHECKING:
@@ -108,8 +108,17 @@ def open_given(given: Path | None, *, writable: bool = False) -> Store:
     from llmproxy.core.store.file.store import open_store
 
     path = store_path(given)
-    there = server_of(path) is not None or path.exists()
-    return open_store(path, writable=writable and there, now=time.time)
+    return open_store(path, writable=writable and is_there(path), now=time.time)
+
+
+def nothing_recorded(loaded: Loaded) -> CassetteNotFound:
+    """Return the error for a cassette that is to be replayed and holds nothing."""
+    store, there = loaded.settings.store, ""
+    if is_there(store):
+        with open_given(store) as database:
+            there = f" {list_names(database)}".rstrip()
+    said = f"nothing is recorded in cassette {loaded.settings.cassette!r} of {show_store(store)}.{there}"
+    return CassetteNotFound(said, hint=f"Record it first: {record_first(loaded)}")
 
 
 LONGEST_NUMBER = 19
@@ -142,14 +151,19 @@ def find(store: Reading, typed: str) -> NamedInteraction:
     if store.cassettes(typed):
         return NamedInteraction(typed, None)
     known = {(info.name, info.sample) for info in store.cassettes()}
-    names = sorted({name for name, _ in known})
     name, sample = split_name(typed)
     if (name, sample) in known:
         return NamedInteraction(name, sample)
-    near = did_you_mean(typed, [*names, *(f"{name}~{sample}" for name, sample in known if sample > 1)])
-    raise CassetteNotFound(
-        f"there is no cassette {line(typed)} in {show_store(store.path)}{near}", hint=_there_is(names, store)
-    )
+    raise no_cassette(store, typed)
+
+
+def no_cassette(store: Reading, typed: str) -> CassetteNotFound:
+    """Return the error for a cassette, or a sample of one, that is not there."""
+    known = {(info.name, info.sample) for info in store.cassettes()}
+    names = sorted({name for name, _ in known})
+    near = did_you_mean(typed, [*names, *(session_name(name, sample) for name, sample in known if sample > 1)])
+    hint = _there_is(names, store) + (" A number is an interaction's." if names else "")
+    return CassetteNotFound(f"there is no cassette {line(typed)} in {show_store(store.path)}{near}", hint=hint)
 
 
 def also_called(store: Reading, typed: str, command: str) -> str:
@@ -196,7 +210,7 @@ def list_names(store: Reading) -> str:
 def _there_is(names: Sequence[str], store: Reading) -> str:
     shown = ", ".join(line(name) for name in names[:8])
     more = f", and {len(names) - 8} more: {suggest_command('ls', store.path)}" if len(names) > 8 else ""
-    return f"There is {shown}{more}. A number is an interaction's." if names else "Nothing is recorded in it."
+    return f"There is {shown}{more}." if names else "Nothing is recorded in it."
 
 
 class TrialResult(NamedTuple):

@@ -54,6 +54,8 @@ from llmproxy.errors import CassetteCorrupt, unsign_text
 from llmproxy.protocol import AGENT
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_TIMES = {"head_offset", "body_offset"}
+"""What HAR and flow files say besides, too: by these alone a file is not ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +176,12 @@ class _Adopter:
         return request
 
     def interaction(self, each: Recorded, place: _AdoptedPlace, route: Route, extra: _Extra) -> Interaction:
-        headers, body = _undo_coding(each.headers, each.body, ours=bool(extra.values))
+        headers, body = _undo_coding(each.headers, each.body, ours=extra.ours)
         sample, party = extra.number("sample", 1), extra.text("party") or AGENT
-        if not extra.values and not route.known and (said := describe_unstored(headers, Fingerprints().of)):
+        if not extra.ours and not route.known and (said := describe_unstored(headers, Fingerprints().of)):
             headers = (*headers, (SAID_HEADER, said))
         request = self.redactor.request(Request(each.method, route.target, headers, body), route.provider.credentials)
-        if not extra.values:
+        if not extra.ours:
             request = self.add_state(request, route, each, body, sample)
         canonical = self.canonical(request, route, sample)
         key = key_of(canonical)
@@ -224,7 +226,7 @@ def _undo_coding(headers: Headers, body: bytes, *, ours: bool) -> tuple[Headers,
 
 
 def _build_response(each: Recorded, route: Route, extra: _Extra, *, stream: bool) -> Response:
-    headers, body = _undo_coding(each.response_headers, each.response_body, ours=bool(extra.values))
+    headers, body = _undo_coding(each.response_headers, each.response_body, ours=extra.ours)
     chunked = header(headers, "content-length") is None  # the field itself is framing and not kept
     kind = header(headers, "content-type") or ""
     how = extra.ending() or ending(route.family, route.operation, stream, each.status, kind, body, http_ended=True)
@@ -244,6 +246,7 @@ class _Extra:
 
     def __init__(self, values: Mapping[str, object]) -> None:
         self.values = values
+        self.ours = bool(values.keys() - _TIMES)
 
     def text(self, name: str) -> str:
         value = self.values.get(name)

@@ -66,5 +66,5 @@ def test_cassettes_by_name_and_by_file(tmp_path: Path) -> None:
 
         assert (found("default"), found("default~2"), found("default~1")) == (3, 1, 2)
         assert found(str(FORMATS / "mitmproxy.flows")) == 7
-        with pytest.raises(CassetteNotFound, match="holds nothing of cassette other"):
+        with pytest.raises(CassetteNotFound, match="there is no cassette other"):
             found("other")

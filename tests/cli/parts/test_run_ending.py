@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmproxy.calls import Call
-from llmproxy.cli.parts.run_ending import LOOKED_AT, RunEnding
+from llmproxy.cli.parts.run_ending import LOOKED_AT, RunEnding, asked_nothing
 from llmproxy.client.control import Control, ControlError
+from llmproxy.client.environment import EnvironmentPlan
 from llmproxy.client.process import Attached
 from llmproxy.client.reports import Report
 from llmproxy.settings import load
@@ -35,3 +36,10 @@ def test_refusals_that_cannot_be_told_any_more_are_no_trouble(tmp_path: Path) ->
     assert asked == [30_000 - LOOKED_AT]
     assert (ending.trouble, ending.refused) == ("", ())
     assert ending.report == Report("s", "s", hits=29_999, refused=1)
+
+
+def test_a_command_that_failed_without_asking_is_told_of_interception() -> None:
+    """A client with a fixed base URL fails offline; under `--intercept` that is not why."""
+    plan = EnvironmentPlan()
+    assert "llmproxy run --intercept" in asked_nothing(2, "c", 1, plan)[-1]
+    assert len(asked_nothing(2, "c", 1, EnvironmentPlan(others={"HTTPS_PROXY": "x"}))) == 1

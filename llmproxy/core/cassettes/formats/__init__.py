@@ -75,7 +75,11 @@ def parse_json(text: str, name: str) -> Any:  # noqa: ANN401 (what a JSON parser
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise CassetteCorrupt(f"{name}, line {error.lineno}, column {error.colno}: {error.msg}.") from error
+        cut = error.msg.startswith("Unterminated") or error.pos >= len(text.rstrip())
+        raise CassetteCorrupt(
+            f"{name}, line {error.lineno}, column {error.colno}: {error.msg}.",
+            hint="It ends in the middle: it was cut. Write or copy it again." if cut else "",
+        ) from error
     except RecursionError as error:
         raise CassetteCorrupt(f"{name}: nested too deeply.") from error
     except ValueError as error:  # a number of thousands of digits

@@ -170,8 +170,8 @@ def _build_request(each: Recorded) -> dict[str, object]:
     }
     if each.body:
         data: dict[str, object] = {"mimeType": header(each.headers, "content-type") or "application/octet-stream"}
-        data["text"] = each.body.decode("utf-8", "replace")
-        if not _is_text(each.body):
+        data["text"] = said = each.body.decode("utf-8", "replace")
+        if said.encode() != each.body:
             data["_base64"] = base64.b64encode(each.body).decode()
         found["postData"] = data
     return found
@@ -183,9 +183,8 @@ def _build_response(each: Recorded) -> dict[str, object]:
         "size": len(body),
         "mimeType": header(each.response_headers, "content-type") or "application/octet-stream",
     }
-    if _is_text(body):
-        content["text"] = body.decode()
-    else:
+    content["text"] = said = body.decode("utf-8", "replace")
+    if said.encode() != body:
         content |= {"text": base64.b64encode(body).decode(), "encoding": "base64"}
     return {
         "status": each.status, "statusText": each.reason, "httpVersion": "HTTP/1.1", "cookies": [],
@@ -196,14 +195,6 @@ def _build_response(each: Recorded) -> dict[str, object]:
 
 def _list_fields(headers: Headers) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in headers]
-
-
-def _is_text(body: bytes) -> bool:
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _to_number(value: Any) -> float:  # noqa: ANN401 (whatever a file said)

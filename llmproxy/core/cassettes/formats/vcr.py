@@ -98,7 +98,8 @@ def _load_yaml(text: str, name: str) -> Any:  # noqa: ANN401 (what a YAML loader
     from vcr.serializers import yamlserializer
 
     if not text.strip():
-        raise CassetteCorrupt(f"{name}: the file is empty.", hint="An empty cassette is written as `interactions: []`.")
+        hint = "An empty cassette is written as `interactions: []`." if name.endswith((".yaml", ".yml")) else ""
+        raise CassetteCorrupt(f"{name}: the file is empty.", hint=hint)
     try:
         refuse_exploding_yaml(text, name)
         return yamlserializer.deserialize(text)

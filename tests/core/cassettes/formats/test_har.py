@@ -165,3 +165,12 @@ def test_odd_values_do_not_stop_an_export() -> None:
     assert made["startedDateTime"].startswith("1970-01-01T00:00:00")
     assert made["response"]["redirectURL"] == "/z"
     assert made["request"]["queryString"] == [{"name": "a", "value": "b"}]
+
+
+def test_a_browser_s_archive_replays_without_the_coding_that_its_text_lacks() -> None:
+    """DevTools save answers decoded and leave the field; its times alone do not make a file ours."""
+    coded = [{"name": "content-encoding", "value": "br"}, {"name": "content-type", "value": "application/json"}]
+    (each,) = adopt(read(entry(response__headers=coded)), "c", rules=Rules(), redactor=Redactor())
+    assert each.interaction is not None
+    assert each.interaction.response.headers == (("content-type", "application/json"),)
+    assert each.interaction.response.body == b"{}"
