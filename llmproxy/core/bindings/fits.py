@@ -47,7 +47,6 @@ from llmproxy.core.bindings.places import (
     Zone,
     begin,
     find_volatile_fields,
-    has_json_volatile_fields,
     is_agents,
     iterate,
     json_volatile_field,
@@ -302,7 +301,7 @@ class Comparing(Walking):
 
     def _compare_json(self, recorded: str, present: str, place: LeafPlace) -> object:
         """Compare JSON inside a result as values; `_NOT_JSON` where the texts are to be compared as they are."""
-        must = place.call is not None and (has_json_volatile_fields(self.bindings, place.call) or self._shorts)
+        must = place.call is not None and (place.call.tool in self.bindings.json_tools or self._shorts)
         if recorded == present and not must:
             return _NOT_JSON
         if "{" not in recorded and "[" not in recorded:

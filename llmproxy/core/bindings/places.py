@@ -323,7 +323,3 @@ def json_volatile_field(bindings: Bindings, bound: Callable[[object], str], plac
         return None
     named = (field for field in bindings.slots if field.at.startswith("$") and is_of(field, place.call, bound))
     return next((field for field in named if is_at(field.at, place.inner)), None)
-
-
-def has_json_volatile_fields(bindings: Bindings, call: PlacedCall) -> bool:
-    return call.tool in bindings.json_tools

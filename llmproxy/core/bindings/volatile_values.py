@@ -16,7 +16,6 @@ from llmproxy.core.bindings.places import (
     PlacedCall,
     Zone,
     find_volatile_fields,
-    has_json_volatile_fields,
     json_volatile_field,
     volatile_fields_at,
 )
@@ -112,7 +111,7 @@ class VolatileReading(Walking):
 
 def _may_be_json(text: str, bindings: Bindings, call: PlacedCall) -> bool:
     """Return whether volatile fields may stand in a result's JSON: at a path, or in the lines of a member."""
-    return text[:1] == "{" or has_json_volatile_fields(bindings, call)
+    return text[:1] == "{" or call.tool in bindings.json_tools
 
 
 class VolatileValue(NamedTuple):

@@ -42,7 +42,7 @@ from llmproxy.core.dialects.streams import events_once
 from llmproxy.core.dialects.table import Layout, codec_of, dialect_of, find_codec
 from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.differences import ABSENT, common_prefix, member, raw
-from llmproxy.core.traffic.interaction import Interaction, header
+from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.core.traffic.json_bytes import parse_json
 
 LOOKED_AT = 1000
@@ -137,9 +137,14 @@ def read_answer(family: Family, operation: str, content_type: str, body: bytes) 
     return draft.message() if draft.heard else None
 
 
+def read_response(operation: str, response: Response) -> Message | None:
+    """Return what a response says, as `read_answer` has it."""
+    return read_answer("generic", operation, header(response.headers, "content-type") or "", response.body)
+
+
 def answer_of(one: Interaction) -> Message | None:
-    """Return what an interaction was answered, as `read_answer` has it."""
-    return read_answer("generic", one.operation, header(one.response.headers, "content-type") or "", one.response.body)
+    """Return what an interaction was answered."""
+    return read_response(one.operation, one.response)
 
 
 # -- ids ---------------------------------------------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
+from contextlib import suppress
 from decimal import Decimal
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from llmproxy.calls import Call
@@ -44,26 +45,21 @@ class Prices:
     """What recorded calls used; rows never change, so each is read once."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, Priced] = OrderedDict()
-
-    def forget(self) -> None:
-        """Forget everything; ids are another store's from now on."""
-        self._known.clear()
+        self._read = lru_cache(REMEMBERED_PRICES)(_read_price)
+        self.forget = self._read.cache_clear
+        """Forgets everything; ids are another store's from now on."""
 
     def of(self, store: Store | None, interaction: int) -> Priced:
         """Return what a recording used and would cost."""
-        if (known := self._known.get(interaction)) is not None or store is None:
-            return known or _UNKNOWN
-        try:
-            row = summary(store, interaction)
-        except CassetteError:  # damaged or gone since it was served: what it used is unknown
-            return _UNKNOWN
-        cost = Decimal(str(row.cost_usd)) if row.cost_usd is not None else None
-        known = Priced(row.tokens_in, row.tokens_out, cost, row.model, *beginnings(row))
-        self._known[interaction] = known
-        if len(self._known) > REMEMBERED_PRICES:
-            self._known.popitem(last=False)
-        return known
+        with suppress(CassetteError):  # damaged or gone since it was served: what it used is unknown
+            return _UNKNOWN if store is None else self._read(store, interaction)
+        return _UNKNOWN
+
+
+def _read_price(store: Store, interaction: int) -> Priced:
+    row = summary(store, interaction)
+    cost = Decimal(str(row.cost_usd)) if row.cost_usd is not None else None
+    return Priced(row.tokens_in, row.tokens_out, cost, row.model, *beginnings(row))
 
 
 def beginnings(row: RowSummary) -> tuple[str, str]:

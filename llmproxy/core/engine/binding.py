@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from typing import Any, override
 
@@ -109,25 +110,20 @@ class RecordedRequests:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._keys: dict[int, str] = {}
-        self._requests: OrderedDict[int, Canonical] = OrderedDict()
-        self._bytes = 0
-        self._shared: dict[tuple[str, bytes], object] = {}
-        """Messages by their list and their canonical writing."""
-        self._shared_bytes = 0
-        self._declared: dict[int, str] = {}
-        """Run variables by recording, as the store writes them: the same text for the same ones."""
-        self._indexes: dict[_Kind, tuple[tuple[int, int], _Index]] = {}
+        self.declared_of = lru_cache(REMEMBERED_KEYS)(self._read_declared)
+        """Returns what was declared of the run that made a recording: the same text for the same run variables."""
+        self._bound_key = lru_cache(REMEMBERED_KEYS)(self._read_bound_key)
+        self.forget()
 
     def forget(self) -> None:
         """Forget everything; ids are another store's from now on."""
-        self._keys.clear()
-        self._requests.clear()
-        self._bytes = 0
-        self._shared.clear()
-        self._shared_bytes = 0
-        self._declared.clear()
-        self._indexes.clear()
+        self.declared_of.cache_clear()
+        self._bound_key.cache_clear()
+        self._requests: OrderedDict[int, Canonical] = OrderedDict()
+        self._shared: dict[tuple[str, bytes], object] = {}
+        """Messages by their list and their canonical writing."""
+        self._bytes = self._shared_bytes = 0
+        self._indexes: dict[_Kind, tuple[tuple[int, int], _Index]] = {}
 
     def index(self, store: Store, kind: _Kind) -> _Index:
         """Return the recordings of one kind of request by their bound keys; remembered until anybody commits."""
@@ -143,21 +139,13 @@ class RecordedRequests:
         self._indexes[kind] = (generation, made)
         return made
 
-    def declared_of(self, store: Store, id_: int) -> str:
-        """Return what was declared of the run that made a recording."""
-        if (known := self._declared.get(id_)) is None:
-            if len(self._declared) >= REMEMBERED_KEYS:
-                self._declared.clear()
-            known = self._declared[id_] = store.read_declared([id_]).get(id_, "")
-        return known
+    @staticmethod
+    def _read_declared(store: Store, id_: int) -> str:
+        return store.read_declared([id_]).get(id_, "")
 
-    def _bound_key(self, store: Store, id_: int) -> str:
-        if (known := self._keys.get(id_)) is None:
-            canonical = self.load(store, id_)
-            if len(self._keys) >= REMEMBERED_KEYS:
-                self._keys.clear()
-            known = self._keys[id_] = "" if canonical is None else bound_key(canonical)
-        return known
+    def _read_bound_key(self, store: Store, id_: int) -> str:
+        canonical = self.load(store, id_)
+        return "" if canonical is None else bound_key(canonical)
 
     def load(self, store: Store, id_: int) -> Canonical | None:
         """Return the canonical request of a recording; None for one that is damaged, or that no route knows today."""

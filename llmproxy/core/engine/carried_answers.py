@@ -38,7 +38,7 @@ from llmproxy.core.changes.compare import ReadVolatile, compare
 from llmproxy.core.changes.places import Places, Recorded, Standing
 from llmproxy.core.changes.reading import ReadRequest, list_call_ids
 from llmproxy.core.changes.values import Change, Refusal, TrialCall, Why
-from llmproxy.core.dialects.conversation import read_answer
+from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.engine.binding import BindingInterceptor
@@ -319,8 +319,7 @@ def _read_answer(each: Interaction, canonical: Canonical) -> Message | None:
     response = each.response
     if not is_success(response.status) or response.ending is not Ending.COMPLETE:
         return None
-    kind = header(response.headers, "content-type") or ""
-    return read_answer("generic", canonical.operation, kind, response.body)
+    return read_response(canonical.operation, response)
 
 
 def _rewrite_carried(call: Exchange, looked: Found, bindings: Bindings, response: Response) -> Response | Mismatch:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from llmproxy.calls import Call
-from llmproxy.core.dialects.conversation import read_answer
+from llmproxy.core.dialects.conversation import answer_of
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.writing import can_write, write
 from llmproxy.core.engine.decide import count
@@ -296,8 +296,7 @@ class ForkInterceptor(Interceptor[Exchange]):
             for each in calls:
                 found = self._parts.builder.read_call(call.session, each) if each.party == AGENT else None
                 if found is not None:
-                    kind = header(found.response.headers, "content-type") or ""
-                    forking.learn(read_answer(call.family, found.operation, kind, found.response.body))
+                    forking.learn(answer_of(found))
             return forking.calls.get(call_id)
 
         changed = forking.swap(call, plain, find_place)

@@ -33,13 +33,12 @@ from llmproxy.core.bindings import (
 from llmproxy.core.bindings.lessons import Lesson, find_lessons
 from llmproxy.core.bindings.volatile_fields import list_shipped
 from llmproxy.core.cassettes.stand_ins import rename
-from llmproxy.core.dialects.conversation import read_answer
+from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.providers.routing import family_of
 from llmproxy.core.store.queries import canonical_of, route_of, volatile_fields_of
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.interaction import Interaction, Response, header
+from llmproxy.core.traffic.interaction import Interaction, Response
 from llmproxy.errors import CassetteError, RefusedError
 
 MOST_LOOKED_AT = 400
@@ -150,10 +149,7 @@ def _build_bindings(recorded: Interaction, present: Interaction, slots: Sequence
 def _read_answer(row: Interaction, response: Response | None = None) -> object:
     """Return what an answer says and calls, without the ids and times that differ between any two answers."""
     response = response or row.response
-    family = family_of(row.provider, row.operation)
-    kind = header(response.headers, "content-type") or ""
-    found = read_answer(family, row.operation, kind, response.body)
-    if found is None:
+    if (found := read_response(row.operation, response)) is None:
         return response.body
     return found.text, [(call.name, call.arguments) for call in found.tool_calls]
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, override
 
 from llmproxy.calls import Call
 from llmproxy.core.dialects.answer_bodies import list_parts
-from llmproxy.core.dialects.conversation import read_answer
+from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.dialects.table import envelope, status_of_miss
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.identity import check_upstream
@@ -238,9 +238,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         """Hear which tools the agent's model asks for."""
         if call.channel is not Channel.LLM or call.party != AGENT:
             return
-        kind = header(response.headers, "content-type") or ""
-        said = read_answer(call.family, call.operation, kind, response.body)
-        if said is not None:
+        if (said := read_response(call.operation, response)) is not None:
             self.living.announced = tuple(RequestedTool(each.name, each.arguments) for each in said.tool_calls)
 
 

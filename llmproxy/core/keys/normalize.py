@@ -299,20 +299,12 @@ class KnownRequest:
     """Whether it can be told which new credentials change nothing of this; see `CredentialEpoch`."""
 
 
-class _Entry:
-    """What is known of a request, and how many credentials were learned when that was last true."""
-
-    __slots__ = ("known", "learned")
-
-    def __init__(self, known: KnownRequest, learned: int) -> None:
-        self.known, self.learned = known, learned
-
-
 class Memory:
     """The last requests and their keys."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
+        self._entries: OrderedDict[bytes, tuple[KnownRequest, int]] = OrderedDict()
+        """What is known of a request, and how many credentials were learned when that was last true."""
 
     @staticmethod
     def read_head(provider: str, method: str, target: str, headers: Headers, *, known: bool) -> bytes:
@@ -332,21 +324,22 @@ class Memory:
 
     def get(self, digest: bytes, learned: CredentialEpoch) -> KnownRequest | None:
         """Return what is known and still true after all that was learned."""
-        if (entry := self._entries.get(digest)) is None:
+        known, since = self._entries.get(digest, (None, 0))
+        if known is None:
             return None
-        if entry.learned != learned.count:
-            if entry.learned != learned.count and not learned.changes_nothing(entry.learned, noted=entry.known.noted):
+        if since != learned.count:
+            if not learned.changes_nothing(since, noted=known.noted):
                 del self._entries[digest]
                 return None
-            entry.learned = learned.count
+            self._entries[digest] = known, learned.count
         self._entries.move_to_end(digest)
-        return entry.known
+        return known
 
     def put(self, digest: bytes, known: KnownRequest, learned: CredentialEpoch) -> None:
         """Remember, unless the request names server state."""
         if known.refs:
             return
-        self._entries[digest] = _Entry(known, learned.count)
+        self._entries[digest] = known, learned.count
         if len(self._entries) > REMEMBERED_KEYS:
             self._entries.popitem(last=False)
 

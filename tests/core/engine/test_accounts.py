@@ -51,12 +51,12 @@ def test_only_a_miss_is_a_miss() -> None:
 
 
 def test_prices_are_read_once(tmp_path: Path) -> None:
-    """A row never changes, so the second time needs no store."""
+    """A row never changes, so the second time needs no open store."""
     fill(tmp_path / "a.db", chat())
     prices = Prices()
     with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         first = prices.of(store, 1)
     assert (first.input, first.output, first.model) == (11, 2, "gpt-4o")
     assert first.cost is not None
-    assert prices.of(None, 1) is first
+    assert prices.of(store, 1) is first
     assert prices.of(None, 2) == Priced(None, None, None, None)
