@@ -254,9 +254,7 @@ _upstream_name = matching(
 )
 _rate_name = matching(rf"\*|{_PROVIDER}", "a provider's name", lambda found: found[0].lower())
 _stub_place = matching(
-    r"([a-z0-9*.-]+)(/\S*)",
-    "HOST/PATH, as in auth.example.com/oauth/token",
-    lambda found: found[1].lower() + found[2],
+    r"([a-z0-9*.-]+)(/\S*)", "HOST/PATH, as in auth.example.com/oauth/token", lambda found: found[1].lower() + found[2]
 )
 _stub_kind = one_of({each: each for each in ("token", "empty", "issuer")})
 

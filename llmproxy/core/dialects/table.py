@@ -182,7 +182,7 @@ ROWS = (
     ),
     # 404 would say to a tool that what it asks for does not exist, and 5xx of gateways are asked again
     Row("chat", ("http",), miss_status=501),
-    # Codex: 404 and 422 are asked six times in 8 s, 501 thirty times in 29 s
+    # Codex asks six times at 404 and 422, thirty times at 501; opencode seven times at 404, twice at 400 (a title, too)
     Row("responses", operations=("responses",), miss_status=400),
     Row("responses", others=("realtime", "threads", "threads.runs")),
     # other clients than Claude Code (`_CLIENTS`): 404 says that the model may not exist, 501 is asked again
@@ -199,9 +199,8 @@ class ClientRow(NamedTuple):
     """A client that takes another status of a miss better than the rest of its dialect."""
 
     header: str
-    """A header field that it sends."""
     begins: str
-    """How its value begins."""
+    """How the value of that header field begins."""
     family: Family
     status: int
     degrades: bool = False
@@ -218,8 +217,9 @@ _CLIENTS = (
     # exist; at 501 once, whole, as 2.1.197 does
     ClientRow("user-agent", "claude-cli/", "anthropic", 501, degrades=True),
     # GitHub Copilot CLI says at 404 that the model was not found, and nothing of ours; 1.0.60 asks three times at 400,
-    # it and 1.0.102 once at 422, whole
+    # it and 1.0.102 once at 422, whole; 1.0.62 says only which SDK of OpenAI's it has, which takes 422 as well as 404
     ClientRow("x-interaction-type", "", "openai", 422),
+    ClientRow("user-agent", "OpenAI/JS 5.20.1", "openai", 422),
     ClientRow("x-interaction-type", "", "anthropic", 422),
 )
 """Measured with `scripts/lab/miss-status`; the first that fits counts."""

@@ -73,6 +73,8 @@ def test_each_dialect_has_the_status_that_its_clients_take_best(family: Family, 
     ("anthropic", ("user-agent", "claude-cli/2.1.332 (external)"), 501),
     ("openai", ("user-agent", "claude-cli/2.1.332 (external)"), 404),
     ("openai", ("x-interaction-type", "conversation-user"), 422),
+    ("openai", ("user-agent", "OpenAI/JS 5.20.1"), 422),
+    ("openai", ("user-agent", "OpenAI/JS 6.0.0"), 404),
     ("anthropic", ("x-interaction-type", "conversation-user"), 422),
     ("anthropic", ("user-agent", "Anthropic/JS 0.94.0"), 400),
 ])  # fmt: skip
