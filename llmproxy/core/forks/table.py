@@ -214,7 +214,7 @@ def fork_by_hand(
     """Make a child of a cassette's first `at` interactions (None: all). Raises CassetteNotFound, CassetteExists."""
     found = store.summaries(*parent)
     if not found or (at is not None and not 0 < at <= len(found)):
-        there = f"{len(found)} interactions are recorded" if found else "nothing is recorded"
+        there = f"{len(found)} interactions are recorded: none is number {at}" if found else "nothing is recorded"
         raise CassetteNotFound(
             f"llmproxy: in cassette {parent[0]!r}, sample {parent[1]}, {there}.", hint=suggest_command("ls", store.path)
         )
