@@ -46,10 +46,20 @@ def replacing(path: Path, errors: str = "strict") -> Iterator[IO[str]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
+        Path(temporary).chmod(_choose_permissions(path))
         Path(temporary).replace(path)
     finally:
         Path(temporary).unlink(missing_ok=True)
+
+
+def _choose_permissions(path: Path) -> int:
+    """Return the permissions of a file, or those that a new one has: a temporary file is for its owner only."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask
 
 
 def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

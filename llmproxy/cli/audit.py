@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -84,22 +85,9 @@ def _print_reasons(pairs: list[AuditedPair]) -> None:
     """Say each reason once, with how often it was given and an example."""
     count: Counter[tuple[str, str]] = Counter()
     for pair in pairs:
-        count.update({(_mask_numbers(each.place), each.why): 1 for each in pair.differences if each.why})
+        count.update({(re.sub(r"\[\d+\]", "[*]", each.place), each.why): 1 for each in pair.differences if each.why})
     for (place, why), times in count.most_common():
         print_line(f"  {times:>5} x  {line(place)}: {line(why)}")
-
-
-def _mask_numbers(place: str) -> str:
-    """Return a place without its numbers, so that the same one in two turns is one."""
-    return "".join("[*]" if part.endswith("]") and part[:-1].isdigit() else part for part in _split(place))
-
-
-def _split(place: str) -> list[str]:
-    found = place.split("[")
-    return [
-        found[0],
-        *(piece for part in found[1:] for piece in (part.partition("]")[0] + "]", part.partition("]")[2])),
-    ]
 
 
 def _to_json(pair: AuditedPair) -> dict[str, object]:

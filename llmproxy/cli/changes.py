@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -23,6 +23,7 @@ from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.store_arguments import open_given
 from llmproxy.client.process import running_at
 from llmproxy.core.cassettes.folder import CassetteDir
+from llmproxy.core.changes.accepted import AcceptedChange
 from llmproxy.core.sessions.trials import forget_served
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import accepted_of, put_accepted
@@ -30,11 +31,8 @@ from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError,
 from llmproxy.protocol import UPDATE_VARIABLE, Update
 from llmproxy.report.changes import Changes, read_changes
 from llmproxy.report.json_report import read_entries
+from llmproxy.settings import Loaded
 from llmproxy.store_server import is_there, server_of
-
-if TYPE_CHECKING:
-    from llmproxy.core.changes.accepted import AcceptedChange
-    from llmproxy.settings import Loaded
 
 
 class _Changes(OnRecordings):

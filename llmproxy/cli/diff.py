@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import typer
 
@@ -36,15 +36,13 @@ from llmproxy.core.engine.learning import align, compare_requests
 from llmproxy.core.forks.table import Fork, fork_of
 from llmproxy.core.sessions.session import split_name
 from llmproxy.core.store.queries import volatile_fields_of
+from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.differences import Difference, build_difference, differences
+from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import Exit, SettingsError
+from llmproxy.trace.comparing.diff import FailOn
 from llmproxy.trace.comparing.render import build_tree, render
 from llmproxy.trace.comparing.requests import RecordingDiff, find_unexplained
-
-if TYPE_CHECKING:
-    from llmproxy.core.store.store import Store
-    from llmproxy.core.traffic.interaction import Interaction
-    from llmproxy.trace.comparing.diff import FailOn
 
 _PLACES = 100
 """Differences that are listed."""

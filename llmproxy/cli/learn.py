@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -35,10 +34,8 @@ from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import newest_declared, put_volatile_fields, volatile_fields_of
 from llmproxy.errors import Exit, MachineError, SettingsError
+from llmproxy.settings import Loaded
 from llmproxy.store_server import is_there
-
-if TYPE_CHECKING:
-    from llmproxy.settings import Loaded
 
 _CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "JENKINS_URL", "BUILDKITE", "TEAMCITY_VERSION")
 _FOREIGN = "  from outside of this machine (a page, a service, another host): is it not a part of what is asked?"

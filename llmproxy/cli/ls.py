@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,13 +18,11 @@ from llmproxy.core.forks.table import Fork, forks
 from llmproxy.core.sessions.journal import read_injected, read_misses
 from llmproxy.core.store.file.connect import advise_missing
 from llmproxy.core.store.queries import list_declared, volatile_fields_of
+from llmproxy.core.store.reading import CassetteInfo
+from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import Channel
-
-if TYPE_CHECKING:
-    from llmproxy.core.store.reading import CassetteInfo
-    from llmproxy.core.store.rows import RowSummary
 
 _FAILED = 400
 """The lowest status of an answer that is an error."""

@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import typer
 
@@ -31,12 +31,10 @@ from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.sessions.journal import read_served
 from llmproxy.core.store.checks import stored_bytes
+from llmproxy.core.store.rows import RowSummary
+from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.store_server import show_store
-
-if TYPE_CHECKING:
-    from llmproxy.core.store.rows import RowSummary
-    from llmproxy.core.store.store import Store
 
 _DAY = 86_400
 

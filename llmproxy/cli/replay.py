@@ -17,12 +17,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from llmproxy.advice import StartCommand, suggest_command
 from llmproxy.amounts import duration, format_count
+from llmproxy.calls import Call
 from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, record_first, refuse_live
 from llmproxy.cli.parts.printing import line, print_line, write_whole_lines
@@ -43,9 +44,6 @@ from llmproxy.settings import Loaded, shown_path
 from llmproxy.store_server import is_there, refuse_server
 from llmproxy.trace import Cassette, ReplayDiff, render
 from llmproxy.trace.export import cassette
-
-if TYPE_CHECKING:
-    from llmproxy.calls import Call
 
 
 def register(app: typer.Typer) -> None:

@@ -18,7 +18,7 @@ from decimal import Decimal
 from email.utils import formatdate
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import ProxyHandler, Request, build_opener
@@ -43,9 +43,7 @@ from llmproxy.core.traffic.interaction import Headers, Interaction, header
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import CassetteBusy, Exit, MachineError, SettingsError
 from llmproxy.protocol import CHOSEN_RECORDING, UPDATE_VARIABLE, Update
-
-if TYPE_CHECKING:
-    from llmproxy.settings import Loaded
+from llmproxy.settings import Loaded
 
 _UNSENT = frozenset({"host", "content-length", "accept-encoding", "connection", "transfer-encoding", "cookie"})
 _PATIENCE = 600.0

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -25,9 +24,7 @@ from llmproxy.core.changes.accepted import AcceptedChange, Condition, accept as 
 from llmproxy.core.changes.values import Source
 from llmproxy.errors import SettingsError, printable
 from llmproxy.report.changes import ChangeGroup, read_changes
-
-if TYPE_CHECKING:
-    from llmproxy.settings import Loaded
+from llmproxy.settings import Loaded
 
 _CASSETTES = typer.Option(None, "--cassette-dir", metavar="DIR", help="Folder of the cassette files.")
 _UNTIL = typer.Option("", "--until", metavar="DAY", help="Last day of the acceptance, such as 2027-01-31.")

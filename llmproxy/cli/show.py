@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import typer
@@ -20,6 +20,7 @@ from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import body_text, dump, line, paragraphs, print_line, room, wrap_text
 from llmproxy.cli.parts.store_arguments import STORE, also_called, find, is_number, open_given, session_name
 from llmproxy.core.dialects.conversation import read_answer, read_conversation
+from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage import answered_by, cost_of
 from llmproxy.core.forks.table import fork_of
 from llmproxy.core.keys.scrub import Rules
@@ -27,6 +28,7 @@ from llmproxy.core.mcp import read_call
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.providers.table import MCP_PREFIX, channel_of, client_of
 from llmproxy.core.store.queries import list_declared
+from llmproxy.core.store.reading import Reading
 from llmproxy.core.store.rows import content_type, recorded_at
 from llmproxy.core.traffic.frames import is_frames, transcript
 from llmproxy.core.traffic.grpc import Descriptors, format_messages
@@ -35,11 +37,6 @@ from llmproxy.errors import CassetteNotFound, SettingsError, printable
 from llmproxy.trace.observing.wire import find_kept_differences
 from llmproxy.ui.recordings.rows import WantedCalls, sums
 from llmproxy.ui.recordings.steps import read_steps
-
-if TYPE_CHECKING:
-    from llmproxy.core.dialects.messages import Message
-    from llmproxy.core.store.reading import Reading
-
 
 _HEAD = 12
 """Cells before what a line of the head says."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from urllib.parse import quote
 
 import typer
@@ -31,11 +31,9 @@ from llmproxy.report.merging import kind_of
 from llmproxy.scenario.lab.labels import put_label
 from llmproxy.settings import shown_path
 from llmproxy.store_server import is_server, server_of, show_store
+from llmproxy.ui.answers import Ask
 from llmproxy.ui.data import answer
 from llmproxy.ui.serve import server
-
-if TYPE_CHECKING:
-    from llmproxy.ui.answers import Ask
 
 _DATABASES = frozenset({".db", ".sqlite", ".sqlite3"})
 

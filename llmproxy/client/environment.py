@@ -29,6 +29,7 @@ from llmproxy.core.providers.hosts import COPILOT_URL, find_copilot_provider, is
 from llmproxy.core.providers.stubs import SIGN_IN_HOSTS, SIGN_IN_URLS
 from llmproxy.core.providers.table import BEARER_TOKEN, PROVIDERS
 from llmproxy.errors import MachineError
+from llmproxy.files import replacing
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PLACEHOLDER_KEY, PROXIES, RUN_VARIABLE
 
 
@@ -300,10 +301,9 @@ def combine(ca: Path, others: Iterable[Path], target: Path) -> Path:
 
     sources = [Path(certifi.where()), *others, ca]
     text = "\n".join(source.read_text("utf-8", "replace").strip() for source in dict.fromkeys(sources))
-    part = target.with_name(f"{target.name}.{os.getpid()}")
     try:
-        part.write_text(text + "\n", encoding="utf-8")
-        part.replace(target)
+        with replacing(target) as file:
+            file.write(text + "\n")
     except OSError as error:
         raise MachineError(f"cannot write {target}: {error.strerror or error}") from error
     return target

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import NamedTuple
 
 from llmproxy.errors import SettingsError
+from llmproxy.files import replacing
 from llmproxy.report.events import Event, Handler
 from llmproxy.report.run_tree import RunTree
 
@@ -41,31 +40,12 @@ class Buffered:
 
     def _write(self) -> None:
         made = self._render(self._run_tree)
-        data = made if isinstance(made, bytes) else made.encode("utf-8", "backslashreplace")
+        text = made.decode() if isinstance(made, bytes) else made
         if self._path.exists() and not self._path.is_file():  # /dev/stdout, a pipe
-            self._path.write_bytes(data)
+            self._path.write_text(text, "utf-8", "backslashreplace")
             return
-        target = self._path.resolve()
-        with NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as out:
-            part = Path(out.name)
-            try:
-                out.write(data)
-                out.close()
-                part.chmod(_choose_permissions(target))
-                part.replace(target)
-            except BaseException:
-                part.unlink(missing_ok=True)
-                raise
-
-
-def _choose_permissions(path: Path) -> int:
-    """Return the permissions of a file, or those that a new one has: a temporary file is for its owner only."""
-    try:
-        return stat.S_IMODE(path.stat().st_mode)
-    except FileNotFoundError:
-        mask = os.umask(0)
-        os.umask(mask)
-        return 0o666 & ~mask
+        with replacing(self._path.resolve(), "backslashreplace") as file:
+            file.write(text)
 
 
 def _junit(path: Path) -> Handler:

@@ -6,19 +6,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.cli.parts.printing import line, print_line
 from llmproxy.core.bindings import VolatileField, list_volatile_values
 from llmproxy.core.bindings.volatile_fields import list_shipped
 from llmproxy.core.engine.learning import Merge, find_merges
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.queries import canonical_of, volatile_fields_of
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import RefusedError
-
-if TYPE_CHECKING:
-    from llmproxy.core.keys.scrub import Rules
-    from llmproxy.core.store.store import Store
-    from llmproxy.core.traffic.interaction import Interaction
 
 _SHOWN = 20
 """Merges that are listed one by one."""

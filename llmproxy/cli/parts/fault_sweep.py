@@ -10,22 +10,20 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from llmproxy.cli.parts.options import record_first, refuse_live
 from llmproxy.cli.parts.run_ending import write_result
+from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import place_tools, plan_for, read_tools, start_options
 from llmproxy.client.process import Attached, find_program
 from llmproxy.client.sweep import SweepFinding, as_json, asked_kinds, lines_of, summary_of
 from llmproxy.client.sweep_command import OpenedRun, Sweep, SweepTarget
 from llmproxy.errors import Exit, MachineError, SettingsError
+from llmproxy.settings import Loaded
 from llmproxy.store_server import show_store
-
-if TYPE_CHECKING:
-    from llmproxy.cli.parts.run_options import RunArguments
-    from llmproxy.settings import Loaded
 
 
 def sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:

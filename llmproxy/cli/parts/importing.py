@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import align_rows, format_count, number, seconds
@@ -14,20 +14,16 @@ from llmproxy.cli.parts.store_arguments import find
 from llmproxy.core.cassettes.adopt import AdoptedExchange, adopt
 from llmproxy.core.cassettes.folder import slug, without_row_numbers
 from llmproxy.core.cassettes.formats import FORMATS, SUFFIXES, Format, Source, open_source, recognise, review
+from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.stand_ins import notes_in, without_names
 from llmproxy.core.forks.table import Fork, put_fork
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.queries import put_notes
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
 from llmproxy.store_server import show_store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from llmproxy.core.cassettes.formats.recorded import Recorded
-    from llmproxy.core.keys.scrub import Rules
-    from llmproxy.core.store.store import Store
-    from llmproxy.core.traffic.interaction import Interaction, Key
 
 _SKIPPED = 20
 """Skipped exchanges that are listed one by one."""

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from llmproxy.advice import StartCommand, suggest_command
 from llmproxy.calls import Totals, describe_hits, find_doubts, find_forbidden
@@ -23,13 +22,11 @@ from llmproxy.cli.parts.store_arguments import compare, open_given
 from llmproxy.client.control import ControlError, ProxyGone
 from llmproxy.client.environment import EnvironmentPlan, in_ci
 from llmproxy.client.known_clients import PROJECTS, advise, find_clients, is_configured
+from llmproxy.client.process import Attached
 from llmproxy.client.reports import Report, first_lines, one_line
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownTool
 from llmproxy.settings import Loaded, shown_path
-
-if TYPE_CHECKING:
-    from llmproxy.client.process import Attached
 
 
 def write_result(path: Path, told: Mapping[str, object]) -> None:

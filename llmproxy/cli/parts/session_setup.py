@@ -8,9 +8,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.cli.parts.printing import line
+from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.environment import (
     EnvironmentPlan,
@@ -21,15 +22,12 @@ from llmproxy.client.environment import (
     presets,
     upstreams_of,
 )
+from llmproxy.client.process import Attached
+from llmproxy.client.reports import Report
+from llmproxy.client.tools.agents import FoundTools
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import RUN_VARIABLE
 from llmproxy.settings import Loaded, Settings, options
-
-if TYPE_CHECKING:
-    from llmproxy.cli.parts.run_options import RunArguments
-    from llmproxy.client.process import Attached
-    from llmproxy.client.reports import Report
-    from llmproxy.client.tools.agents import FoundTools
 
 
 def start_options(flags: Mapping[str, object], *, forward: bool = False, tools: FoundTools | None = None) -> list[str]:

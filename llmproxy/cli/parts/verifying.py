@@ -4,8 +4,9 @@ given.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import format_count, name_some
@@ -16,19 +17,14 @@ from llmproxy.cli.parts.store_arguments import find, open_given
 from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.stand_ins import notes_in
 from llmproxy.core.engine.carried_answers import find_merged
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.checks import find_damages
 from llmproxy.core.store.queries import accepted_of
 from llmproxy.core.store.rederive import Rekeyed, find_merged_keys, find_split_keys, rekey, rekey_store
+from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.store_server import show_store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from llmproxy.core.keys.scrub import Rules
-    from llmproxy.core.store.store import Store
 
 _SHOWN = 20
 """Groups of changed keys that are listed one by one."""
