@@ -21,7 +21,7 @@ class CutNetwork:
         self._down = self._silent = False
         self._held: list[socket.socket] = []
         self.ways = 0
-        """How often a client spoke after it had been answered: ways there and back, if clients wait for what they asked."""
+        """How often a client waited for answers (Flush, Sync): ways there and back, however the network cuts them."""
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
 
@@ -72,18 +72,24 @@ class CutNetwork:
 
     def _join(self, client: socket.socket, server: socket.socket) -> None:
         """Pass bytes both ways until one side ends."""
-        answered = threading.Event()
-        answered.set()
-        back = threading.Thread(target=_pass, args=(server, client, answered.set), daemon=True)
+        back = threading.Thread(target=_pass, args=(server, client, lambda _: None), daemon=True)
         back.start()
+        said = bytearray()
+        before = 0
+        begun = False
 
-        def asked() -> None:
-            if answered.is_set():
-                answered.clear()
+        def count_asked(data: bytes) -> None:
+            """Read PostgreSQL's messages: a type of one byte (not before the client has begun), a length of four, the rest."""
+            nonlocal begun, before
+            said.extend(data)
+            while len(said) > 4 and len(said) >= (size := begun + int.from_bytes(said[begun : begun + 4])):
                 with self._lock:
-                    self.ways += 1
+                    self.ways += begun and said[0] in b"HS" and before not in b"HS"  # a Sync is followed by a Flush
+                before = said[0]
+                begun = begun or said[4:6] == b"\x00\x03"  # the protocol's version; else a wish to encrypt
+                del said[:size]
 
-        _pass(client, server, asked)
+        _pass(client, server, count_asked)
         back.join()
         with self._lock:
             self._open -= {client, server}
@@ -91,10 +97,10 @@ class CutNetwork:
         server.close()
 
 
-def _pass(one: socket.socket, other: socket.socket, seen: Callable[[], None]) -> None:
+def _pass(one: socket.socket, other: socket.socket, seen: Callable[[bytes], None]) -> None:
     with suppress(OSError):
         while data := one.recv(1 << 16):
-            seen()
+            seen(data)
             other.sendall(data)
     for each in (one, other):
         with suppress(OSError):
