@@ -97,7 +97,7 @@ def test_a_server_of_tools_that_was_not_there_is_told_from_a_call_that_differs(s
 
     servers = {"tools": "http://127.0.0.1:9"}
     with engine(store, Mode.REPLAY, upstreams=servers) as made:
-        assert "recorded without servers of tools" in str(listed(made, "a").error)
+        assert "recorded without MCP servers" in str(listed(made, "a").error)
     with engine(store, Mode.AUTO, upstreams=servers) as made:
         answered(made, listed(made, "a"), b'{"jsonrpc":"2.0","id":1,"result":{"tools":[]}}')
     with engine(store, Mode.REPLAY, upstreams=servers) as made:
