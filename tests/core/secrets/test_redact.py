@@ -11,6 +11,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -472,13 +473,15 @@ def test_real_traffic_has_no_false_alarm(
         print("\nreal traffic, requests without false alarm:", len(real_requests))
 
 
-def _seconds(text: str) -> float:
-    body, best = json.dumps({"messages": [{"role": "user", "content": text}]}).encode(), 9e9
-    for _ in range(3):
+def _seconds(texts: dict[str, str]) -> dict[str, float]:
+    """Return the least processor time of each in seven rounds: a machine that is slow for a while is slow for all."""
+    least = dict.fromkeys(texts, 9e9)
+    for _, (name, text) in product(range(7), texts.items()):
+        body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
         began = time.process_time()
         Redactor().request(Request("POST", "/v1/x", (), body))
-        best = min(best, time.process_time() - began)
-    return best
+        least[name] = min(least[name], time.process_time() - began)
+    return least
 
 
 def test_wrapped_base64_and_cut_json_take_a_few_times_as_long_as_plain_text() -> None:
@@ -490,10 +493,7 @@ def test_wrapped_base64_and_cut_json_take_a_few_times_as_long_as_plain_text() ->
     certificates = f"-----BEGIN CERTIFICATE-----\n{lines}\n-----END CERTIFICATE-----"
     cut = json.dumps({"a": json.dumps({"b": json.dumps({"secret": plain})})})[:50_000]
     signs = "token=key=password:secret=auth_" * 1_600
-    usual = _seconds(plain)
-    took = {
-        name: _seconds(text) / usual
-        for name, text in {"base64": lines, "certificates": certificates, "cut": cut}.items()
-    }
-    assert max(took.values()) < 25, took
-    assert _seconds(signs) / usual < 60 * took["base64"]
+    texts = {"plain": plain, "base64": lines, "certificates": certificates, "cut": cut, "signs": signs}
+    took = _seconds(texts)
+    assert max(took[name] for name in ("base64", "certificates", "cut")) < 25 * took["plain"], took
+    assert took["signs"] < 60 * took["base64"], took
