@@ -1,4 +1,4 @@
-// An agent of the Claude Agent SDK, whose shell is a tool of this process.
+// An agent of the Claude Agent SDK, whose shell is a tool of this process; a server's command may stand behind the question.
 import { spawnSync } from "node:child_process";
 import { createRequire } from "node:module";
 
@@ -11,8 +11,10 @@ const shell = tool("shell", "Run a shell command.", { command: z.string() }, asy
   return { content: [{ type: "text", text: done.stdout }] };
 });
 const mcpServers = { lab: createSdkMcpServer({ name: "lab", tools: [shell] }) };
-const options = { mcpServers, allowedTools: ["mcp__lab__shell"], maxTurns: 30 };
-for await (const message of query({ prompt: process.argv[2], options })) {
+const [question, command, ...args] = process.argv.slice(2);
+if (command) mcpServers.tools = { command, args };
+const options = { mcpServers, allowedTools: ["mcp__lab__shell", "mcp__tools__echo"], maxTurns: 30 };
+for await (const message of query({ prompt: question, options })) {
   if (message.type === "result") {
     console.log(message.result ?? message.errors);
     process.exitCode = message.is_error ? 1 : 0;

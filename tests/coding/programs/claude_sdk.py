@@ -1,4 +1,7 @@
-"""An agent of the Claude Agent SDK, whose shell is a tool of this process."""
+"""An agent of the Claude Agent SDK, whose shell is a tool of this process.
+
+A server's command may stand behind the question.
+"""
 
 import asyncio
 import subprocess
@@ -15,7 +18,11 @@ async def shell(arguments):
 
 async def main():
     server = create_sdk_mcp_server("lab", tools=[shell])
-    options = ClaudeAgentOptions(mcp_servers={"lab": server}, allowed_tools=["mcp__lab__shell"], max_turns=30)
+    servers = {"lab": server}
+    if sys.argv[2:]:
+        servers["tools"] = {"command": sys.argv[2], "args": sys.argv[3:]}
+    allowed = ["mcp__lab__shell", "mcp__tools__echo"]
+    options = ClaudeAgentOptions(mcp_servers=servers, allowed_tools=allowed, max_turns=30)
     async for message in query(prompt=sys.argv[1], options=options):
         if isinstance(message, ResultMessage):
             print(message.result)

@@ -1,9 +1,15 @@
-"""An agent of the OpenAI Agents SDK with a shell."""
+"""An agent of the OpenAI Agents SDK with a shell.
 
+A command behind the question is that of its server of tools.
+"""
+
+import asyncio
+import os
 import subprocess
 import sys
 
 from agents import Agent, Runner, function_tool
+from agents.mcp import MCPServerManager, MCPServerStdio
 
 
 @function_tool
@@ -12,4 +18,11 @@ def shell(command: str) -> str:
     return subprocess.run(command, shell=True, capture_output=True, text=True).stdout
 
 
-print(Runner.run_sync(Agent(name="notes", model="gpt-4o", tools=[shell]), sys.argv[1], max_turns=30).final_output)
+async def main() -> str:
+    server = [{"command": word, "args": sys.argv[3:], "env": dict(os.environ)} for word in sys.argv[2:3]]
+    async with MCPServerManager([MCPServerStdio(each, client_session_timeout_seconds=200) for each in server]) as mcp:
+        agent = Agent(name="notes", model="gpt-4o", tools=[shell], mcp_servers=mcp.active_servers)
+        return (await Runner.run(agent, sys.argv[1], max_turns=30)).final_output
+
+
+print(asyncio.run(main()))
