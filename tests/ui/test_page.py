@@ -26,7 +26,7 @@ def test_the_page_is_small() -> None:
     size = len(document({}).encode())
     assert size < LARGEST
     said = (Path(__file__).parents[2] / "docs" / "ui.md").read_text("utf-8")
-    assert f"The viewer is {size / 1000:.0f} KB with nothing in it" in said
+    assert f"The viewer is {size / 1000:.0f} KB without data" in said
 
 
 def test_the_policy_names_every_script_and_the_style() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from llmproxy.calls import Call
 from llmproxy.errors import AgentError, MachineError, MissError, UpstreamError
+from llmproxy.protocol import Decision
 from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole, CriterionResult, ScenarioResult
 from llmproxy.scenario.running.calling import AdapterAnswer, Caller, Traffic
 from tests.scenario.people import Agent, Judge, Person, User
@@ -19,16 +20,9 @@ from tests.scenario.people import Agent, Judge, Person, User
 # ruff: noqa: A002, ANN401
 
 
-@dataclass
-class Exchange:
-    """An exchange as the walk tells it; nothing of it was recorded."""
-
-    seq: int
-    miss: bool = False
-    party: str = "agent"
-    note: str = ""
-    operation: str = ""
-    recording: None = None
+def heard(seq: int, *, miss: bool = False, party: str = "agent", note: str = "") -> Call:
+    """Return a call as the walk tells it; nothing of it was recorded."""
+    return Call(Decision.REFUSE if miss else Decision.REPLAY, seq=seq, miss=miss, party=party, note=note)
 
 
 class Session:
@@ -36,7 +30,7 @@ class Session:
 
     llm = None
 
-    def __init__(self, *seen: Exchange, texts: tuple[str, ...] = (), waits: float = 0.0) -> None:
+    def __init__(self, *seen: Call, texts: tuple[str, ...] = (), waits: float = 0.0) -> None:
         self.seen, self.texts, self.waits = seen, texts, waits
         self.turns: list[str] = []
         self.asked: list[int] = []
@@ -46,7 +40,7 @@ class Session:
         self.turns.append(type(adapter).__name__)
         yield self.waits
 
-    async def calls(self, after: int = 0) -> tuple[Exchange, ...]:
+    async def calls(self, after: int = 0) -> tuple[Call, ...]:
         self.asked.append(after)
         return tuple(each for each in self.seen if each.seq > after)
 
@@ -164,7 +158,7 @@ def test_everybody_takes_turns_and_waiting_is_nobodys_time() -> None:
 )
 def test_a_miss_makes_the_run_an_error_whatever_the_agent_does(line: Any) -> None:
     """The error is the proxy's text, not the agent's."""
-    session = Session(Exchange(1), Exchange(2, miss=True), texts=("llmproxy: never recorded: gpt-4o",))
+    session = Session(heard(1), heard(2, miss=True), texts=("llmproxy: never recorded: gpt-4o",))
     caller = Caller(None, Traffic(cast("Any", session)))
     with pytest.raises(MissError, match="never recorded: gpt-4o"):
         asyncio.run(caller.call(Agent(line), given()))
@@ -174,12 +168,12 @@ def test_a_miss_makes_the_run_an_error_whatever_the_agent_does(line: Any) -> Non
 def test_a_miss_without_a_text_tells_its_note() -> None:
     """Something is always said."""
     with pytest.raises(MissError, match="the note"):
-        call(Agent(), session=Session(Exchange(1, miss=True, note="the note")))
+        call(Agent(), session=Session(heard(1, miss=True, note="the note")))
 
 
 def test_exchanges_are_looked_at_once() -> None:
     """Each look goes on where the last one ended."""
-    session = Session(Exchange(1), Exchange(2))
+    session = Session(heard(1), heard(2))
     caller = Caller(None, Traffic(cast("Any", session)))
 
     async def twice() -> None:
@@ -220,10 +214,10 @@ def test_who_calls_sys_exit_ends_no_program(who: Callable[..., AgentAdapter], er
 
 def test_whoever_is_about_to_look_sees_what_came_since() -> None:
     """However short a time after the agent's answer: on a quick machine a whole call fits into a few milliseconds."""
-    session = Session(Exchange(1))
+    session = Session(heard(1))
     caller = Caller(5, Traffic(cast("Any", session)), clock=lambda: 1.0)
     asyncio.run(caller.call(Agent("ok"), given()))
-    session.seen = (Exchange(1), Exchange(2))
+    session.seen = (heard(1), heard(2))
     asyncio.run(caller.traffic.catch_up())
     assert (session.asked, caller.traffic.answered) == ([0, 1], 2)
 
@@ -233,9 +227,9 @@ def test_what_came_last_is_told_with_the_end_of_the_session() -> None:
     traffic, session = Traffic(), cast("Any", Session(texts=("never recorded",)))
     assert asyncio.run(traffic.late(session, ())) == []
     with pytest.raises(MissError, match="never recorded"):
-        asyncio.run(traffic.late(session, cast("Any", (Exchange(3, miss=True),))))
+        asyncio.run(traffic.late(session, cast("Any", (heard(3, miss=True),))))
     assert [
-        call.seq for call in asyncio.run(traffic.late(session, cast("Any", (Exchange(4), Exchange(5, party="user")))))
+        call.seq for call in asyncio.run(traffic.late(session, cast("Any", (heard(4), heard(5, party="user")))))
     ] == [3, 4]
     with pytest.raises(MachineError, match="earlier version"):
         asyncio.run(traffic.late(session, None))
