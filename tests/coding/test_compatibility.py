@@ -71,7 +71,7 @@ def test_a_column_that_is_gone_is_worse_and_a_new_one_is_filled(lab: dict[str, A
     assert lab["list_worse"](before, {"Codex": {"recorded": "3,10", "in place": "3,10"}}) == [
         "Codex: requests per miss: 2, text hidden -> -"
     ]
-    after = lab["read_page"](lab["write_page"](PAGE, before))
+    after = lab["read_page"](lab["write_page"](PAGE, before, "2026-11-28"))
     assert list(after) == ["Claude Code", "Codex"]
     assert after["Codex"]["elsewhere"] == "-"
     assert after["Codex"] | before["Codex"] == after["Codex"]
