@@ -51,8 +51,8 @@ class Agent:
     """What each command ends with where the agent loses the output of a short one."""
     submits: str = ""
     """The command by which it ends, if it does not end with words; ``{said}`` is what it says."""
-    most: int = 20
-    """Tool calls that its dialogue can have: 0 for one that only talks."""
+    says: tuple[str, ...] = ()
+    """What it is asked line by line on its stdin if it has no tools: a call of its dialogue is then one of these."""
 
 
 AGENTS = (
@@ -181,14 +181,14 @@ MORE = (
         "aider",
         "aider-chat",
         (
-            *("aider", "--message", ASK, "--yes-always", "--no-check-update", "--analytics-disable"),
+            *("aider", "--no-fancy-input", "--yes-always", "--no-check-update", "--analytics-disable"),
             *("--no-show-model-warnings", "--no-gitignore", "--model", "openai/gpt-4o"),
         ),
         "",
         "",
         {"LITELLM_LOCAL_MODEL_COST_MAP": "true"},
         python=">=3.10,<3.13",
-        most=0,
+        says=(ASK, *(f"And line {number}?" for number in range(2, 11))),
     ),
     _CLAUDE_SDK,
     replace(

@@ -53,6 +53,10 @@ TURNS = (
 def script(agent: Agent, cwd: str, turns: int) -> Script:
     """Return the dialogue of so many tool calls, recorded in `cwd`; requests that are none of it are refused."""
     steps: list[dict[str, Any]] = [{"times": None, **aside} for aside in agent.aside]
+    if agent.says:
+        asked = enumerate(agent.says[:turns], 1)
+        steps += [{"user": text, "stream": agent.stream, "say": f"Line {number}: {NOTE}."} for number, text in asked]
+        return load({"steps": steps})
     for number, command in enumerate(TURNS[:turns]):
         text = command.replace("{cwd}", cwd) + agent.pause
         call = {"name": agent.tool, "arguments": {agent.argument: text, **agent.arguments}}

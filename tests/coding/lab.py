@@ -225,7 +225,7 @@ class Lab:
             command,
             cwd=where.cwd,
             env={**env, "PWD": str(where.cwd)},
-            stdin=subprocess.DEVNULL,
+            input="".join(f"{text}\n" for text in self.agent.says[: self.turns]),
             capture_output=True,
             text=True,
             timeout=SECONDS,
@@ -256,9 +256,9 @@ class Lab:
         assert self.recorded is not None
         wrong = []
         made = re.findall(UUID, (where.cwd / ".ids").read_text()) if (where.cwd / ".ids").exists() else []
-        if not made:
+        if not made and not self.agent.says:
             wrong.append("no id was made")
-        elif self.turns > 3:
+        if made and self.turns > 3:
             file = where.cwd / f"{made[0]}.txt"
             if not file.exists() or file.read_text() != f"for {made[0]}\n":
                 wrong.append(f"{file.name} is not there")
