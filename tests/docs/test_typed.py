@@ -205,7 +205,7 @@ def prepare(shell: Shell) -> Path:
         f"llmproxy replay {override} -- python agent.py",
         f"llmproxy export {whole} && cp weather.yaml old.yaml && cp weather.yaml clean && cp weather.yaml tests/cassettes/trip.yaml",
         (
-            "for name in default fix trip trip~2 old new checkout 'weather@live-1'; do sed \"s/^cassette: weather/cassette: $name/\" old.yaml"
+            "for name in default fix trip test_trip trip~2 old new checkout 'weather@live-1'; do sed \"s/^cassette: weather/cassette: $name/\" old.yaml"
             ' > "clean/$name.yaml"; done; llmproxy import clean && cp -r clean out && mv weather.yaml cassettes'
         ),
         "llmproxy faults rate-limited > faults.yaml; echo '{\"mcpServers\": {}}' > tools.json",

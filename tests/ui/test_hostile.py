@@ -124,7 +124,7 @@ def test_a_command_that_is_pasted_is_one_command(browser: Browser, store: Path, 
             (shell,) = [row.id for row in opened.summaries("agent") if row.answer_text == "paste me"]
         page.js("navigator.clipboard.writeText = async (text) => { window.pasted = text; }")
         page.js(f"location.hash = '#/c/agent/{shell}/use'")
-        page.see("Ask the provider again", ".panel")
+        page.see("curl ", ".command pre")
         text = ""
         for n in range(page.js("document.querySelectorAll('.copy').length")):
             page.js(f"document.querySelectorAll('.copy')[{n}].click()")

@@ -96,8 +96,10 @@ def test_the_user_s_words_stand_without_what_its_client_wrote(browser: Browser, 
         assert "Friday" not in page.text(".step.user")
         page.click(".step .to", "#1")
         page.see("with what the client wrote around it", ".message summary")
-        page.wait("(() => { document.querySelector('.message details').open = true; return true; })()")
-        page.see("Friday", ".message")
+        page.wait(  # it may be drawn anew meanwhile, and is folded then
+            "(() => { const one = document.querySelector('.message details'); one.open = true;"
+            " return one.innerText.includes('Friday'); })()"
+        )
         page.close()
 
 

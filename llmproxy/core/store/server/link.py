@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 CONNECT_SECONDS = 5
 ANSWER_SECONDS = 30.0
 """How long one statement's answer is waited for; a network that was cut says nothing."""
+_SOON = 0.5
+"""Seconds for which the event loop may stand until another thread has used the connection."""
 PAUSES = (0.05, 0.1, 0.25, 0.5, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0)
 """Seconds between attempts to write while the server is away."""
 _SETTINGS = (
@@ -72,8 +74,8 @@ class Link:
 
     @property
     def is_at_hand(self) -> bool:
-        """Whether it can be used at once: it is open, and nobody uses it."""
-        free = self._lock.acquire(blocking=False)
+        """Whether it can be used: it is open, and whoever uses it ends soon."""
+        free = self._conn is not None and self._lock.acquire(timeout=_SOON)
         try:
             return free and self._conn is not None
         finally:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.server.link import ServerLost, _build_lost
+from llmproxy.core.store.server.link import Link, ServerLost, _build_lost
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteError, CassetteNewer, CassetteNotFound, LLMProxyError, StoreReadOnly
@@ -95,6 +95,23 @@ def test_what_is_acknowledged_is_there_once_whatever_breaks(server: Postgres, te
         assert set(Counter(there.values()).values()) == {1}
         assert set(slots.values()) == {1}
         assert sorted(row.position for row in store.summaries()) == list(range(1, len(there) + 1))
+
+
+def test_a_connection_that_another_thread_uses_is_at_hand(team_url: str, tmp_path: Path) -> None:
+    """Two who waited for the server are both answered: one looks whether it is there while the other asks it."""
+    link, used = Link(StoreServer(team_url, team_url, tmp_path)), threading.Event()
+
+    def use() -> None:
+        with link.open_connection(writing=False) as conn:
+            used.set()
+            conn.execute("SELECT pg_sleep(0.05)")
+
+    with ThreadPoolExecutor() as threads:
+        using = threads.submit(use)
+        assert used.wait(30)
+        assert link.is_at_hand
+        using.result()
+    link.close()
 
 
 def test_what_was_read_is_replayed_while_the_server_is_away(server: Postgres, team_url: str, tmp_path: Path) -> None:
