@@ -216,9 +216,10 @@ class Lab:
         asked = " && ".join(filter(None, [self.agent.before, _shell(self.agent.command)]))
         asked = asked.replace("{programs}", str(PROGRAMS))
         command = [*words, *options, "--", "sh", "-c", asked]
-        if cut_off and can_cut_off():
-            command = [*AWAY, *python_itself("llmproxy"), *command]
-            env["LLMPROXY_COMMAND"] = ""  # what is forked has the network of its parent
+        away = AWAY if cut_off and can_cut_off() else ()
+        if away or where.variables:
+            command = [*away, *python_itself("llmproxy"), *command]
+            env["LLMPROXY_COMMAND"] = ""  # what is forked has the network and clock of its parent
         else:
             command = [*program("llmproxy"), *command]
         done = subprocess.run(

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +39,7 @@ def lab() -> dict[str, Any]:
     [
         ("Claude Code", {}, []),
         ("Claude Code", {"version": "3", "recorded": "3", "in place": "10,3"}, []),
+        ("Claude Code", {"in place": "3,10 clock"}, []),
         ("Claude Code", {"in place": "3"}, ["Claude Code: in place: 3,10 -> 3"]),
         (
             "Claude Code",
@@ -63,6 +68,22 @@ def test_a_row_is_compared_with_the_same_agent_and_column(
     """Whatever the order of rows and columns is, and for what both have."""
     before = lab["read_page"](PAGE)
     assert sorted(lab["list_worse"](before, {name: {**before.get(name, {}), **changed}})) == sorted(worse)
+
+
+def test_the_clock_of_another_day_moves_the_day_and_names_who_asked(lab: dict[str, Any], tmp_path: Path) -> None:
+    """Two days later for a program that loads it; waits stay as long as they are."""
+    clock = lab["build_clock"](tmp_path)
+    if clock is None or sys.platform != "linux":
+        pytest.skip("no compiler, or no clock to load")
+    told = {"LD_PRELOAD": str(clock), "LAB_CLOCK_SECONDS": "172800", "LAB_CLOCK_LOG": str(tmp_path / "log")}
+    code = "import time, threading; a = time.time(); threading.Event().wait(0.01); print(a, time.time())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=told, capture_output=True, text=True, check=True, timeout=60
+    )
+    first, last = map(float, done.stdout.split())
+    assert 172_700 < first - time.time() < 172_900
+    assert 0.009 < last - first < 30
+    assert code in (tmp_path / "log").read_text()
 
 
 def test_a_column_that_is_gone_is_worse_and_a_new_one_is_filled(lab: dict[str, Any]) -> None:
