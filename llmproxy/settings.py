@@ -43,7 +43,7 @@ from llmproxy.protocol import (
     UnknownTool,
     Update,
 )
-from llmproxy.store_server import is_server, place, server_of
+from llmproxy.store_server import find_store_server, is_server, place
 
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"
@@ -551,7 +551,7 @@ class Source:
 
 def shown_path(path: Path) -> str:
     """Return a path as a user of this folder would type it."""
-    if (server := server_of(path)) is not None:
+    if (server := find_store_server(path)) is not None:
         return server.shown
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

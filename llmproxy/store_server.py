@@ -2,7 +2,7 @@
 lies.
 
     path = place("postgresql://me:secret@db.example/team", env)    the copy's path; from now on known here
-    server_of(path)                                                -> Server, None for a file
+    find_store_server(path)                                                -> Server, None for a file
     shown(path)                                                    what is printed: the URL without a password, or the
                                                                    path
 
@@ -74,25 +74,25 @@ def place(url: str, env: Mapping[str, str]) -> Path:
     return copy
 
 
-def server_of(path: Path | str) -> StoreServer | None:
+def find_store_server(path: Path | str) -> StoreServer | None:
     """Return the server whose copy lies at a path; None for nobody's copy, or a server unknown to this process."""
     return _known.get(Path(path))
 
 
 def show_store(path: Path | str) -> str:
-    server = server_of(path)
+    server = find_store_server(path)
     return str(path) if server is None else server.shown
 
 
 def make_room(path: Path) -> None:
     """Make the folder of a server's copy and its journal; a file's folder is its user's. Raises OSError."""
-    if server_of(path) is not None:
+    if find_store_server(path) is not None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def refuse_server(option: str, path: Path) -> None:
     """Raise SettingsError for what only a store in a file can do, where the store is a server's."""
-    if server_of(path) is not None:
+    if find_store_server(path) is not None:
         raise SettingsError(
             f"{option} needs a store in a file; this one is {show_store(path)}.",
             hint="llmproxy pull NAME brings a cassette of it into a file.",
@@ -101,4 +101,4 @@ def refuse_server(option: str, path: Path) -> None:
 
 def is_there(path: Path) -> bool:
     """Return whether there is a store that can be opened; of a server's that is known when it is asked."""
-    return server_of(path) is not None or path.exists()
+    return find_store_server(path) is not None or path.exists()

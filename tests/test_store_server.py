@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.client.process import Command, spawn
 from llmproxy.settings import load, shown_path
-from llmproxy.store_server import is_server, place, server_of, show_store, without_secrets
+from llmproxy.store_server import find_store_server, is_server, place, show_store, without_secrets
 
 URL = "postgresql://me:s3cret%21@db.example:5433/team?sslmode=require&sslpassword=s3cret!&passfile=/x"
 
@@ -31,9 +31,9 @@ def test_settings_take_a_server_for_a_path(tmp_path: Path) -> None:
     assert store.is_relative_to(tmp_path)
     assert store == place(URL.replace("s3cret%21", "other"), env)
     assert show_store(store) == shown_path(store) == without_secrets(URL)
-    assert server_of(tmp_path / "llmproxy.db") is None
+    assert find_store_server(tmp_path / "llmproxy.db") is None
     place(URL, env)
-    server = server_of(store)
+    server = find_store_server(store)
     assert server is not None
     assert set(server.secrets) == {"s3cret%21", "s3cret!"}
     assert "s3cret" not in repr(server)

@@ -32,7 +32,7 @@ from llmproxy.protocol import UPDATE_VARIABLE, Update
 from llmproxy.report.changes import Changes, read_changes
 from llmproxy.report.json_report import read_entries
 from llmproxy.settings import Loaded
-from llmproxy.store_server import is_there, server_of
+from llmproxy.store_server import find_store_server, is_there
 
 
 class _Changes(OnRecordings):
@@ -137,7 +137,7 @@ def accepted_by_cassette(loaded: Loaded) -> dict[str, tuple[AcceptedChange, ...]
 def check_folder(loaded: Loaded, cassettes: Iterable[str]) -> None:
     """Raise SettingsError if a cassette has a file in an unknown folder: a fresh clone would not know it."""
     settings = loaded.settings
-    if settings.cassette_dir is None and server_of(settings.store) is None:
+    if settings.cassette_dir is None and find_store_server(settings.store) is None:
         with open_given(settings.store) as store:
             filed = next(filter(store.file_of, cassettes), "")
         if filed:

@@ -35,7 +35,7 @@ def faults(
             "Kinds:  llmproxy run --faults KIND -- COMMAND  affects each call once,  KIND@3  only the third call"
         )
     for kind in kinds:
-        print_line("\n".join(_format_kinds(kind)))
+        print_line("\n".join(_format_kind(kind)))
     if name:
         return
     print_line(
@@ -47,7 +47,7 @@ def faults(
     print_line("\nOne fault at a time, at each call:  llmproxy run --faults sweep -- COMMAND")
 
 
-def _format_kinds(kind: FaultKind) -> list[str]:
+def _format_kind(kind: FaultKind) -> list[str]:
     takes = "".join(f", {name}: {value:g}" for name, value in kind.defaults.items())
     return [
         f"\n  {kind.name:<21}{kind.about}",

@@ -15,7 +15,7 @@ from llmproxy.core.cassettes.uniting import copy_cassette
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import DEFAULT_STORE
-from llmproxy.store_server import server_of, show_store
+from llmproxy.store_server import find_store_server, show_store
 
 _NAMES = typer.Argument(..., metavar="CASSETTE", help="Names of cassettes.")
 _FILE = typer.Option(Path(DEFAULT_STORE), "--file", metavar="PATH", help="The SQLite store.")
@@ -45,7 +45,7 @@ def _copy_cassettes(
 ) -> None:
     no_url(file)
     path = store_path(store)
-    if server_of(path) is None:
+    if find_store_server(path) is None:
         raise SettingsError(
             f"{show_store(path)} is a file; this command brings cassettes to a server, or from one.",
             hint="--store postgresql://USER@HOST/DATABASE, or LLMPROXY_STORE",

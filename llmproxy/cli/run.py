@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from llmproxy.cli.parts.live_runs import LiveRuns, check_recorded
+from llmproxy.cli.parts.live_comparison import LiveRuns, check_recorded
 from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather, options_of
 from llmproxy.cli.parts.printing import write_whole_lines
 from llmproxy.cli.parts.run_ending import RunEnding, write_result

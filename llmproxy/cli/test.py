@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.cli.changes import count_tests, print_changes
-from llmproxy.cli.parts.live_runs import LiveTests
+from llmproxy.cli.parts.live_comparison import LiveTests
 from llmproxy.cli.parts.options import CASSETTES, LAST_REPORT, STORE, OwnFirst, flags_of, gather, store_of
 from llmproxy.cli.parts.run_ending import write_result
 from llmproxy.cli.parts.session_setup import start_options
@@ -36,8 +36,8 @@ from llmproxy.cli.parts.suite_runs import (
     emit_empty_part,
     interruptible,
     last_report,
+    make_trend_recorder,
     state_path,
-    trend_of,
     until_signal,
 )
 from llmproxy.client.process import Attached, attach, running_at
@@ -47,7 +47,7 @@ from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.baseline import BaselineReport, read_baseline
 from llmproxy.report.choices import CHOICES, handler_of
 from llmproxy.report.events import Completed, Handler
-from llmproxy.store_server import is_server, server_of, without_secrets
+from llmproxy.store_server import find_store_server, is_server, without_secrets
 
 if TYPE_CHECKING:
     from llmproxy.client.sweep import SweepFinding
@@ -269,7 +269,7 @@ class TestOptions:
             return self.sweep(cases, settings, env)
         against = self.against([case.id for case in cases])
         shown = console(verbose=settings.settings.verbose)
-        kept = [] if self.rejudge is not None or self.step else [trend_of(settings)]
+        kept = [] if self.rejudge is not None or self.step else [make_trend_recorder(settings)]
         last = None if self.rejudge is not None else last_report()
         lived = (
             [LiveTests(settings, store_of(settings), self.baseline, self._print_live)] if settings.settings.live else []
@@ -485,7 +485,7 @@ class TestOptions:
         run_context.options = replace(run_context.options, live="llm" in settings.settings.live)
         if part is not None:
             run_context.options = replace(run_context.options, title=part.title, shard=part.told)
-        if proxy.process is not None and server_of(store_of(settings)) is None:
+        if proxy.process is not None and find_store_server(store_of(settings)) is None:
             run_context.files = (store_of(settings), folder_of(settings))
         if self.rejudge is not None:
             from llmproxy.suite.run.rejudge import read_runs
@@ -551,7 +551,7 @@ def proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list
         store = Path.cwd() / STORE
         make_ignored(store.parent)
         words.append(f"--store={store}")
-    if settings.is_default("cassette_dir") and server_of(settings.settings.store) is None:
+    if settings.is_default("cassette_dir") and find_store_server(settings.settings.store) is None:
         folder = Path.cwd() / CASSETTES
         folder.mkdir(
             parents=True, exist_ok=True

@@ -30,7 +30,7 @@ from llmproxy.report.live_report import document_of, reporting
 from llmproxy.report.merging import kind_of
 from llmproxy.scenario.lab.labels import put_label
 from llmproxy.settings import shown_path
-from llmproxy.store_server import is_server, server_of, show_store
+from llmproxy.store_server import find_store_server, is_server, show_store
 from llmproxy.ui.answers import Ask
 from llmproxy.ui.data import answer
 from llmproxy.ui.serve import server
@@ -171,7 +171,7 @@ def _choose_store(given: Path | None, *, of_tests: bool = False) -> Path:
 
 
 def _is_store_there(path: Path) -> bool:
-    return path.is_file() or server_of(path) is not None
+    return path.is_file() or find_store_server(path) is not None
 
 
 def make_label_writer(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 from llmproxy.amounts import dollars, format_count
 from llmproxy.calls import Call, Totals, describe_hits, describe_stubs
 from llmproxy.errors import unsign_text
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 from llmproxy.protocol import AGENT, OFFLINE
 
 if TYPE_CHECKING:
-    from llmproxy.core.forks.mocks import Unmocked
+    from llmproxy.core.forks.mocks import UnusedMocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,11 @@ class Report(Totals):
         return f"its recording stays as it was: {told['why_not']}{kept}"
 
     @property
-    def unmocked(self) -> Unmocked | None:
+    def unmocked(self) -> UnusedMocks | None:
         """The error of mocks of tools that changed nothing; None where each did."""
-        from llmproxy.core.forks.mocks import find_unmocked
+        from llmproxy.core.forks.mocks import find_unused_mocks
 
-        return find_unmocked(self.overrides)
+        return find_unused_mocks(self.overrides)
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Self:

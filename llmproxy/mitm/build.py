@@ -31,7 +31,7 @@ from llmproxy.mitm.intercept import is_loopback
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, PACER_VARIABLE, STARTED_BY_VARIABLE, Channel, Update
 from llmproxy.settings import Loaded, Settings, shown_path
-from llmproxy.store_server import refuse_server, server_of
+from llmproxy.store_server import find_store_server, refuse_server
 from llmproxy.values import seconds_of
 
 log = logging.getLogger(__name__)
@@ -204,7 +204,7 @@ def check_store(config: Config) -> None:
         raise SettingsError(
             "--live and --faults exclude each other: faults are injected into a recording or a live run, not both."
         )
-    if server_of(config.store) is not None:
+    if find_store_server(config.store) is not None:
         return  # the engine asks it first
     if config.store.exists():
         open_store(config.store, writable=False, now=time.time).close()

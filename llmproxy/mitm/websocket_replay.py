@@ -149,11 +149,11 @@ class Socket:
         try:
             self._ws.receive_data(data)
             for said in self._ws.events():
-                yield from self._take_event(said)
+                yield from self._handle_client_event(said)
         except RemoteProtocolError as error:
             yield from self._close(1002, str(error))
 
-    def _take_event(self, said: Event) -> Commands:
+    def _handle_client_event(self, said: Event) -> Commands:
         if self.is_closed:
             return
         if isinstance(said, (TextMessage, BytesMessage)):

@@ -30,7 +30,7 @@ from llmproxy.files import make_ignored
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, VCR_MODES, Mode, Update
 from llmproxy.pytest.run_proxies import AskedProxy, OwnProxy
 from llmproxy.settings import load
-from llmproxy.store_server import server_of
+from llmproxy.store_server import find_store_server
 from llmproxy.values import read_channels, read_patterns, read_unknown_tool
 
 if TYPE_CHECKING:
@@ -379,7 +379,7 @@ class SuiteBench:
     def _options(self, env: Mapping[str, str]) -> list[str]:
         """Return what a proxy is started with: as by `llmproxy test`, unless the project says something else."""
         known = load({}, env, self.root)
-        on_server = server_of(known.settings.store) is not None
+        on_server = find_store_server(known.settings.store) is not None
         words = ["--mode", Mode.REPLAY.value, "--host", DEFAULT_HOST, "--port", "0"]
         live = self.mode not in OFFLINE or self.update == Update.CHANGED
         words += ["--allow-live"] if live else []
@@ -398,7 +398,7 @@ class SuiteBench:
     def files(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
         """Return the store, and the folder of the cassettes' files; None of a running proxy, and of a server."""
         known = load({}, env, self.root)
-        if running_at(env) or server_of(known.settings.store) is not None:
+        if running_at(env) or find_store_server(known.settings.store) is not None:
             return None
         said = None if known.is_default("cassette_dir") else known.settings.cassette_dir
         return self.store(env), self.root / (self.cassette_dir or said or CASSETTES)

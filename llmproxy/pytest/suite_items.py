@@ -26,8 +26,8 @@ from llmproxy.pytest.options import MODE, REJUDGE, type_again
 from llmproxy.pytest.scenario_report import list_properties, sum_costs
 from llmproxy.pytest.scenario_runs import LISTENER
 from llmproxy.pytest.shared import SuiteBench
+from llmproxy.report.event_handlers import Hiding
 from llmproxy.report.events import Event, Finished, Started, Status
-from llmproxy.report.handlers import Hiding
 from llmproxy.suite.project import Options, project
 from llmproxy.suite.reading.load import SuiteCase, load
 from llmproxy.suite.reading.parts import show_path

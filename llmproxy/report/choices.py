@@ -113,7 +113,7 @@ def handler_of(text: str, store: Callable[[], Path | None] = lambda: None) -> Ha
 
     Raises SettingsError: there is no such kind, or it lacks its file.
     """
-    from llmproxy.report.handlers import Hiding
+    from llmproxy.report.event_handlers import Hiding
 
     kind, _, name = text.partition("=")
     row = KINDS.get(kind)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 from llmproxy.report.events import Assertion, Status
 from llmproxy.report.formatting import conversation, describe_assertion, describe_replay, describe_without_runs
 from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns

@@ -17,7 +17,7 @@ from textwrap import indent
 from typing import TextIO
 
 from llmproxy.amounts import format_count, seconds
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status, Step
 from llmproxy.report.formatting import content_of, describe_replay, show_value
 from llmproxy.report.rows import table

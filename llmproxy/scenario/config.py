@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, model_
 
 from llmproxy.did_you_mean import nearest
 from llmproxy.errors import SettingsError
+from llmproxy.report.event_handlers import HandlerLike, handlers_from
 from llmproxy.report.events import Handler
-from llmproxy.report.handlers import HandlerLike, handlers_from
 
 _VOICE = "is part of voice, which is not here: conversations are text."
 _SERVERS = "needs LangWatch's servers, to which nothing is sent from here."

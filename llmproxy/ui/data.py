@@ -20,7 +20,7 @@ from llmproxy.core.store.rows import SELECT_SUMMARY, RowSummary, to_sql, to_summ
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, RefusedError
 from llmproxy.protocol import AGENT
-from llmproxy.store_server import server_of, show_store
+from llmproxy.store_server import find_store_server, show_store
 from llmproxy.ui.recordings import rows
 from llmproxy.ui.recordings.calls import body, call as told_call, settle
 from llmproxy.ui.recordings.reading import Reader
@@ -85,7 +85,7 @@ def cassettes(store: Reading, _query: Query) -> Json:
     """Return every cassette and sample, whose child it is, and what was asked first."""
     children, sums = children_of(store), rows.in_all(store)
     return {
-        "store": store.path.name if server_of(store.path) is None else show_store(store.path),
+        "store": store.path.name if find_store_server(store.path) is None else show_store(store.path),
         "cassettes": [
             {
                 **asdict(info),

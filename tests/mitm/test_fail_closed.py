@@ -76,7 +76,7 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
 BEFORE = [
     ("dispatcher", "place"),
     *(("stages", name) for name in ("begin", "identify")),
-    *(("keying", name) for name in ("recognise", "request")),
+    *(("keying", name) for name in ("derive_key", "request")),
     *(("layer", name) for name in ("_dispatch", "_receive_data", "read", "_open")),
     *(("incoming", name) for name in ("open", "_admit", "arrive", "identify")),
     ("forwarding", "_release_request"),

@@ -19,7 +19,7 @@ from llmproxy.cli.parts.options import gather, record_first
 from llmproxy.cli.parts.printing import ProgressLine, line
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, unsign_text
-from llmproxy.store_server import is_server, is_there, place, server_of, show_store
+from llmproxy.store_server import find_store_server, is_server, is_there, place, show_store
 from llmproxy.values import read_name, read_path
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _is_recordings(path: Path) -> bool:
 @contextmanager
 def read_anew(path: Path) -> Iterator[Path]:
     """Yield the path of a store; of a server's a copy made now, so that what is checked is what the server holds."""
-    server = server_of(path)
+    server = find_store_server(path)
     if server is None:
         yield path
         return

@@ -20,8 +20,8 @@ from llmproxy.errors import Exit, LLMProxyError, SettingsError
 from llmproxy.files import make_ignored
 from llmproxy.report.choices import handler_of
 from llmproxy.report.console import wants_colour
+from llmproxy.report.event_handlers import Hiding
 from llmproxy.report.events import Completed, Event, Handler, Selected
-from llmproxy.report.handlers import Hiding
 from llmproxy.report.run_console import SuiteConsole
 from llmproxy.report.sharding import describe_cut, read_shard, read_times, split, weights
 from llmproxy.report.trend import Trend
@@ -170,7 +170,7 @@ def state_path(settings: LoadedSettings) -> Path:
     return store.with_name(f"{store.name}.state.db")
 
 
-def trend_of(settings: LoadedSettings) -> Handler:
+def make_trend_recorder(settings: LoadedSettings) -> Handler:
     return Trend(state_path(settings), lambda text: typer.echo(f"llmproxy: {text}", err=True))
 
 

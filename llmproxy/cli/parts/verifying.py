@@ -64,7 +64,7 @@ class Verifier:
             print_line(
                 f"damaged: interaction {key.id}: its key is {key.old[:15]}..., its request gives {key.new[:15]}..."
             )
-        self._other_keys(path, found)
+        self._print_rekeyed(path, found)
         if self.rekey and not damaged:
             self._make_last(path)
         print_merges(merged)
@@ -109,7 +109,7 @@ class Verifier:
         self.held.append(path)
         return True
 
-    def _other_keys(self, path: Path, found: list[Rekeyed]) -> None:
+    def _print_rekeyed(self, path: Path, found: list[Rekeyed]) -> None:
         """Say which recordings have another key under the rules of today than in the store."""
         changed = [each for each in found if each.old != each.new and each.other_rules]
         if changed:

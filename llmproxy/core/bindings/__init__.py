@@ -19,7 +19,7 @@ for people; `why`, `path`, `recorded`, `present`, `name` are for programs.
 """
 
 from llmproxy.core.bindings.candidates import bound_key
-from llmproxy.core.bindings.expecting import ExpectedMessages
+from llmproxy.core.bindings.expected_messages import ExpectedMessages
 from llmproxy.core.bindings.fits import expect, fit_request, rename_request
 from llmproxy.core.bindings.identities import Conflict, Identities, Identity
 from llmproxy.core.bindings.lessons import find_captured

@@ -24,7 +24,7 @@ from llmproxy.core.bindings.table import Bindings
 from llmproxy.core.bindings.volatile_fields import OUTSIDE
 from llmproxy.core.dialects.messages import find_blocks
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 TAG = "b1:"
 _SIGNS = late(r"[/\\~%\x1b]")
@@ -155,7 +155,7 @@ class TypedText:
         return self._text.startswith(ends.head) and self._text.endswith(ends.tail)
 
 
-def read_typed(present: Canonical, known: dict[tuple[int, int], TypedEnds | None]) -> TypedText | None:
+def read_last_user_text(present: Canonical, known: dict[tuple[int, int], TypedEnds | None]) -> TypedText | None:
     """Return what was typed last; None where a tool answered, or where it is not clear who wrote it."""
     text = _last_message(present)
     return None if text is None else TypedText(text, known)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from llmproxy.core.bindings.comparison import ChosenOption, FittingGap
-from llmproxy.core.bindings.expecting import FindGaps
+from llmproxy.core.bindings.expected_messages import FindGaps
 from llmproxy.core.bindings.forms import Forms
 from llmproxy.core.bindings.identities import Identities, IdentityTokens, ShortValue, find_shorts
 from llmproxy.core.bindings.places import LeafPlace, Zone, is_agents

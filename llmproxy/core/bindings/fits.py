@@ -20,7 +20,7 @@ from functools import lru_cache, partial
 
 from llmproxy.core.bindings.comparison import ChosenOption, FittingGap, FittingOption, TextDivergence, align, splice
 from llmproxy.core.bindings.equalities import Equalities, merge_identities
-from llmproxy.core.bindings.expecting import Expected, ExpectedMessages, reads_alike
+from llmproxy.core.bindings.expected_messages import Expected, ExpectedMessages, reads_alike
 from llmproxy.core.bindings.forms import Form, Reach, Spot, stands_alone
 from llmproxy.core.bindings.identities import (
     Identities,

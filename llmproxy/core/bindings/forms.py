@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 from llmproxy.core.bindings.run_variables import Nature, RunVariable, RunVariablePair
 from llmproxy.core.dialects.messages import STATE_FOLDERS
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 _INSIDE_PATH = frozenset("._-~/\\$%+@)}")
 _BEFORE_ANSI = late(r"(?:\x1b|\\u001[bB]|\\x1[bB]|\\e|\\033)\[[0-9;]*[A-Za-z]\Z")

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from llmproxy.core.bindings.forms import is_word, stands_alone
 from llmproxy.core.bindings.run_variables import WORDS, RunVariablePair
 from llmproxy.core.bindings.volatile_fields import is_at
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 SHORTEST_PREFIX = 7
 _SHORTEST = 6

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from llmproxy.core.bindings.volatile_fields import KINDS, is_of_kind
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 LONGEST_BEFORE = 400
 """Characters of a volatile field's anchor."""

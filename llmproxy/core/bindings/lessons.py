@@ -36,7 +36,7 @@ from llmproxy.core.bindings.volatile_fields import BLOCK, KINDS, LINE, OUTSIDE, 
 from llmproxy.core.bindings.volatile_values import VolatileReading
 from llmproxy.core.bindings.walking import pair_bodies
 from llmproxy.core.traffic.json_bytes import split_json
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 _TOOLS = late(r"^mcp_|web|brows|http|url|fetch|crawl|scrape|download|online", re.IGNORECASE)
 _PROGRAMS = late(

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
 
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 LISTING = "listing"
 """What differed, in a log line."""

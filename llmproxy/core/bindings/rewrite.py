@@ -45,7 +45,7 @@ from llmproxy.core.bindings.results import Fit, Mismatch, Why
 from llmproxy.core.bindings.table import Bindings
 from llmproxy.core.dialects.answer_bodies import Edit, edit_chunks, list_parts
 from llmproxy.core.traffic.interaction import Response, header
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 
 class RewrittenPart(NamedTuple):

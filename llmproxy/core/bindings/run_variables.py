@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from llmproxy.core.bindings.listings import leave_out_our_status
 from llmproxy.errors import LLMProxyError
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 from llmproxy.protocol import API_KEYS
 
 LONGEST_VALUE = 20_000

@@ -67,7 +67,7 @@ class Bound:
     untouched: set[int] = field(default_factory=set)
     """Recordings whose answer an exact hit gets as it is."""
     typed: dict[tuple[int, int], TypedEnds | None] = field(default_factory=dict)
-    """What was typed last in recorded requests, as `read_typed` keeps it."""
+    """What was typed last in recorded requests, as `read_last_user_text` keeps it."""
     _tables: dict[str, Bindings] = field(default_factory=dict)
     _expected: dict[Bindings, ExpectedMessages] = field(default_factory=dict)
     _said: str | None = None

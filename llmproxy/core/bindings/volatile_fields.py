@@ -31,7 +31,7 @@ from llmproxy.core.bindings.forms import is_word
 from llmproxy.core.bindings.listings import LISTED, ROW, pad_freely
 from llmproxy.errors import LLMProxyError
 from llmproxy.files import DATA
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 LINE, TEXT = "line", "text"
 SYSTEM = "<system>"

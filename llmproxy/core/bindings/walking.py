@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from llmproxy.core.bindings.expecting import Expected, ExpectedMessages
+from llmproxy.core.bindings.expected_messages import Expected, ExpectedMessages
 from llmproxy.core.bindings.places import LeafPlace, PlaceReader, Zone, are_plain, iterate
 from llmproxy.core.bindings.results import Mismatch, describe_difference
 from llmproxy.core.bindings.table import Bindings, bind_arguments

@@ -29,10 +29,10 @@ from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.streams import ending
 from llmproxy.core.dialects.usage import model_of, usage_of
-from llmproxy.core.keys.changes import STATE_HEADER, StateChanges, find_change, is_success
 from llmproxy.core.keys.fields import SAID_HEADER, describe_unstored
 from llmproxy.core.keys.normalize import Canonical, MadeBy, Origin, canonicalize, key_of, new_ids
 from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.server_state import STATE_HEADER, StateChanges, find_change, is_success
 from llmproxy.core.providers.routing import Route, route_host, streams
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.secrets.encodings import Fingerprints

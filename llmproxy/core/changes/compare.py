@@ -16,15 +16,15 @@ from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Any, NamedTuple, Self
 
+from llmproxy.core.changes.call_positions import Standing, asks_same
 from llmproxy.core.changes.frames import FRAME, Frames, frames_of
-from llmproxy.core.changes.places import Standing, asks_same
 from llmproxy.core.changes.possible import Given, find_impossible, may_ask
 from llmproxy.core.changes.reading import ReadRequest, Slot, holds, read_call, read_text, render, tool_of, without_ids
 from llmproxy.core.changes.values import Change, Hunk, Origin, Refusal, Source, Why, digest_of, list_hunks
 from llmproxy.core.changes.wordings import find_wording
 from llmproxy.core.dialects.conversation import Kind, Segment, describe_tool
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.keys.changes import STATE_HEADER
+from llmproxy.core.keys.server_state import STATE_HEADER
 from llmproxy.core.providers.table import Client
 from llmproxy.core.traffic.json_bytes import dump
 

@@ -179,7 +179,7 @@ def read_request(
         if segment.kind is Kind.SYSTEM:
             made.systems.append(segment)
         elif segment.kind not in _CONVERSATION:
-            _put(made, (segment.kind, segment.name), segment)
+            _add_segment(made, (segment.kind, segment.name), segment)
     entries: dict[str, list[Segment]] = {}
     for segment in found:
         if segment.kind in _CONVERSATION:
@@ -189,7 +189,7 @@ def read_request(
     return made
 
 
-def _put(made: ReadRequest, slot: Slot, segment: Segment) -> None:
+def _add_segment(made: ReadRequest, slot: Slot, segment: Segment) -> None:
     n = 0
     while (*slot, n) in made.slots:
         n += 1
@@ -259,19 +259,19 @@ class _Conversation:
                     call = next(calls, HistoryCall("", "", None))
                     slot: Slot = (Kind.CALL, call.id) if self._known.find_by_id(call) else (Kind.CALL, self._turn, "")
                     self._calls[_read_id(segment.value)] = slot
-                    _put(self._made, slot, segment)
+                    _add_segment(self._made, slot, segment)
                 case Kind.RESULT:
                     of = self._calls.get(self._result_of(entry, segment), ("", self._turn))
-                    _put(self._made, (Kind.RESULT, *of), segment)
+                    _add_segment(self._made, (Kind.RESULT, *of), segment)
                 case Kind.USER if self._frames is not None and self._frames.writes(render(segment.value)):
                     self._made.frames.append(segment)
-                    _put(self._made, (FRAME, self._turn), segment)
+                    _add_segment(self._made, (FRAME, self._turn), segment)
                 case Kind.USER:
                     self._made.words.append(segment)
                     self._made.turns.append(self._turn)
-                    _put(self._made, (Kind.USER, self._turn), segment)
+                    _add_segment(self._made, (Kind.USER, self._turn), segment)
                 case _:
-                    _put(self._made, (segment.kind, self._turn), segment)
+                    _add_segment(self._made, (segment.kind, self._turn), segment)
 
     @staticmethod
     def _result_of(entry: Sequence[Segment], segment: Segment) -> str:

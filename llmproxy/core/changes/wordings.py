@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher
 
 from llmproxy.core.changes.values import Hunk
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 FAILS_NOW = "fails now"
 
@@ -66,7 +66,7 @@ def find_wording(
     if before in today:
         return "what the tool answers today is as it was, too"
     acknowledges = "\n" not in before and len(before) < 100 and not _VALUE.search(before)
-    if acknowledges and not others and _fails_now(before, after):
+    if acknowledges and not others and _is_new_failure(before, after):
         return (Hunk(1, tuple(old), tuple(leave_out(line, tool)[0] for line in new)),), FAILS_NOW
     hunks = []
     for tag, i, j, at, to in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
@@ -89,7 +89,7 @@ def find_wording(
     return tuple(hunks), ""
 
 
-def _fails_now(before: str, after: str) -> bool:
+def _is_new_failure(before: str, after: str) -> bool:
     """Return whether one text says that there was a failure, and the other one is not about the same."""
     words = [
         {word.lower() for word in _WORD.findall(_VALUE.sub(" ", text)) if len(word) > 3} for text in (before, after)

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
-from llmproxy.core.control.table import COUNTED, OPEN, TABLE, TOLD, ControlCall, ControlledProxy
+from llmproxy.core.control.table import COUNTED, OPEN, TABLE, TOLD, ControlledProxy, RoutedRequest
 from llmproxy.core.control.values import BadControl, Json, read_object
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.session import Session, SessionBusy, canonical
@@ -125,7 +125,7 @@ def _serve_request(engine: Engine, asked: ControlRequest, proxy: ControlledProxy
         raise WrongMethod(f"llmproxy: {path[:80]} takes {' or '.join(endpoints)}, not {asked.method[:20]}.")
     name = words[1] if len(words) > 1 else ""
     body, query = read_object(asked.body), _parse_query(asked.target)
-    call = ControlCall(name, body, query, proxy, trusted=refusing is None, connection=asked.connection)
+    call = RoutedRequest(name, body, query, proxy, trusted=refusing is None, connection=asked.connection)
     return endpoint.handler(engine, call)
 
 

@@ -130,7 +130,7 @@ class ControlledProxy:
 
 
 @dataclass(frozen=True, slots=True)
-class ControlCall:
+class RoutedRequest:
     """One call of a row: what stands in path, body and query, and whom it asks."""
 
     name: str
@@ -159,7 +159,7 @@ class ControlCall:
         return engine.sessions.get_session(name)
 
 
-def _report_health(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _report_health(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """Is it there?
 
     Open to everybody.
@@ -169,7 +169,7 @@ def _report_health(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, {**about, "ca": ca or None, "ca_bundle": bundle or None}
 
 
-def _list_sessions(engine: Engine, _call: ControlCall) -> tuple[int, Json]:
+def _list_sessions(engine: Engine, _call: RoutedRequest) -> tuple[int, Json]:
     """All open sessions."""
     return 200, {"sessions": [report(engine, each) for each in engine.sessions.walks.values()]}
 
@@ -180,7 +180,7 @@ OPEN_MEMBERS = (
 )  # fmt: skip
 
 
-def _open_session(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _open_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """Open a session.
 
     Its requests then come under `/s/{name}/...`, or with the header x-llmproxy-session. It walks its cassette from
@@ -218,7 +218,7 @@ def _open_session(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 201, report(engine, session) | ({} if keys is None else {"key_names": [*keys]})
 
 
-def _declare_variables(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _declare_variables(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """Declare what is true of this run only.
 
     At any time while the session is open; it counts from the next request on. One of a name that was declared takes
@@ -231,7 +231,7 @@ def _declare_variables(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, report(engine, session)
 
 
-def _set_faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _set_faults(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """Let a session meet injected faults.
 
     From its next call on, counted anew; they take the place of those that it had. An empty list takes them away. A
@@ -246,7 +246,7 @@ def _set_faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return _list_faults(engine, call)
 
 
-def _list_faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _list_faults(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """Say which injected faults a session meets, and how often each was injected.
 
     `idle` says of each rule that met no call why.
@@ -264,7 +264,7 @@ def _with_idle(told: dict[str, Json], idle: Mapping[int, str]) -> dict[str, Json
     return told | {"faults": rows, "idle": list(idle.values())}
 
 
-def _try_out(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _try_out(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """Make a session a trial.
 
     `replay` only. From now on a request that misses is held against the recordings that were not used yet; if
@@ -274,7 +274,7 @@ def _try_out(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return _list_lessons(engine, call)
 
 
-def _list_lessons(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _list_lessons(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """What a trial taught.
 
     Of a session that is a trial: the values in results of tools that vary from run to run, each as a volatile field.
@@ -297,12 +297,12 @@ def _list_lessons(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, {"served": trial.served, "lessons": rows}
 
 
-def _report_session(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _report_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """What a session comes to so far."""
     return 200, report(engine, engine.sessions.get_session(call.name))
 
 
-def _reset_session(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _reset_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """Walk from the start again.
 
     What it counted stays. In `record`, what it recorded so far is replaced by what comes now.
@@ -310,7 +310,7 @@ def _reset_session(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, report(engine, engine.sessions.reset(call.name))
 
 
-def _close_session(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _close_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """End a session.
 
     Calls that are still open are waited for, a few seconds at most. Its recording is then complete (`once` replays
@@ -329,7 +329,7 @@ def _close_session(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, last
 
 
-def _bind_name(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _bind_name(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """Send what arrives under a name to a session.
 
     For a process whose base URL is fixed when it starts: it always calls `/s/worker-1/v1`, and each test binds that
@@ -341,13 +341,13 @@ def _bind_name(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, {"name": call.name, "session": session}
 
 
-def _unbind_name(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _unbind_name(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """Let what arrives under a name be its own again."""
     engine.sessions.unbind(call.name)
     return 200, {"name": call.name, "session": None}
 
 
-def _list_interactions(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _list_interactions(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """What is recorded."""
     rows = engine.questions.list_rows(call.session(), call.limit())
     names = (
@@ -357,7 +357,7 @@ def _list_interactions(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, {"interactions": [{name: getattr(row, name) for name in names} for row in rows]}
 
 
-def _list_misses(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _list_misses(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """What was asked and never recorded."""
     wanted = call.session()
     found = [each for each in engine.journal.misses() if wanted is None or each.data.get("session") == wanted]
@@ -374,12 +374,12 @@ def _list_misses(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, {"misses": rows[-call.limit() :]}
 
 
-def _list_refused(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _list_refused(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """What was refused before it belonged to a session: hosts, web pages, requests that are none."""
     return 200, {"refused": [each._asdict() for each in engine.strays][-call.limit() :]}
 
 
-def _list_calls(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _list_calls(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """Every call of a session, with its recording.
 
     In order of arrival. Calls that are still open are waited for, a few seconds at most; `open` says how many there
@@ -388,7 +388,7 @@ def _list_calls(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, session_calls(engine, call.open_session(engine), number(call.query.get("after", "0")))
 
 
-def _list_spans(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _list_spans(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """What a session's calls said, as spans.
 
     As `llmproxy export --format spans` writes them: requests, answers, tool calls and their results. Calls that are
@@ -397,12 +397,12 @@ def _list_spans(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, spans(engine, call.open_session(engine), call.query.get("party", ""), call.proxy.spans_of)
 
 
-def _serve_document(_engine: Engine, _call: ControlCall) -> tuple[int, Json]:
+def _serve_document(_engine: Engine, _call: RoutedRequest) -> tuple[int, Json]:
     """This document."""
     return 200, (DATA / "openapi.json").read_bytes()
 
 
-def _stop_proxy(_engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _stop_proxy(_engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """End the proxy.
 
     As SIGTERM would: open answers may finish, recordings are kept, the summary is printed. 400 where the proxy is
@@ -413,7 +413,7 @@ def _stop_proxy(_engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, {"stopping": True, "exit_code": call.proxy.stop()}
 
 
-def _carry_tool_lines(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _carry_tool_lines(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """Carry a server of tools that speaks over stdio.
 
     What `llmproxy mcp -- server` asks, for a client of an MCP server over stdio. `line`: what the client said; the
@@ -427,7 +427,7 @@ def _carry_tool_lines(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, call.proxy.lines.serve(engine, canonical(call.name), call.body, call.connection)
 
 
-Handler = Callable[[Engine, ControlCall], tuple[int, Json]]
+Handler = Callable[[Engine, RoutedRequest], tuple[int, Json]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 NAMESPACE = "__"
 """Between a tool's namespace (OpenAI's Responses; Codex: one an MCP server) and its name, as ``mcp__SERVER__TOOL``."""

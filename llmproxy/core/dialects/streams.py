@@ -32,7 +32,7 @@ from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.frames import CONTENT_TYPE, server_events
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.core.traffic.json_bytes import parse_json
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 # -- what is too long to be parsed at once ---------------------------------------------------------------------------
 

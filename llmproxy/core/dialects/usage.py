@@ -24,7 +24,7 @@ from llmproxy.core.providers.table import PROVIDERS, Family
 from llmproxy.core.traffic.frames import CONTENT_TYPE, server_events
 from llmproxy.core.traffic.interaction import Headers, Response, Usage, header
 from llmproxy.files import DATA
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 _Raw = dict[str, Any]
 _NO_OUTPUT = frozenset({"embeddings", "rerank", "v1.embed", "v2.embed", "api.embed", "api.embeddings", "embedContent",

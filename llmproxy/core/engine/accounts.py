@@ -13,7 +13,7 @@ from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.engine.decide import is_perfect
 from llmproxy.core.engine.stages import RepeatedMiss
 from llmproxy.core.engine.state import TEXT, State
-from llmproxy.core.keys.changes import is_success
+from llmproxy.core.keys.server_state import is_success
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import summary

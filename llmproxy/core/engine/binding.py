@@ -31,7 +31,7 @@ from llmproxy.core.bindings import (
     rebind_answer,
     rewrite_answer,
 )
-from llmproxy.core.bindings.candidates import read_typed
+from llmproxy.core.bindings.candidates import read_last_user_text
 from llmproxy.core.bindings.fits import Renamer
 from llmproxy.core.bindings.lessons import find_lessons, restate
 from llmproxy.core.bindings.results import ON_TRIAL
@@ -365,7 +365,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         call.state.put(compared)
         wanted = canonical()
         fitting: list[FoundRecording] = []
-        typed = None if len(bound.known) else read_typed(wanted, bound.typed)
+        typed = None if len(bound.known) else read_last_user_text(wanted, bound.typed)
         for key, ids in self._list_candidates(call, store, wanted):
             table = bound.table(self._requests.declared_of(store, ids[0]))
             if not table or (recorded := self._requests.load(store, ids[0])) is None:
@@ -417,7 +417,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         if bound.trial is None:
             return None
         teaching = []
-        typed = None if len(bound.known) else read_typed(wanted, bound.typed)
+        typed = None if len(bound.known) else read_last_user_text(wanted, bound.typed)
         outside: list[tuple[int, Mismatch]] = []
         for key, ids in self._list_candidates(call, store, wanted):
             if ids[0] in session.served or (recorded := self._requests.load(store, ids[0])) is None:

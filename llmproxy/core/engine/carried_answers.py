@@ -34,8 +34,8 @@ from llmproxy.core.bindings.places import PlacedCall
 from llmproxy.core.bindings.run_variables import PATHS
 from llmproxy.core.bindings.session import BoundAnswer
 from llmproxy.core.changes.accepted import AcceptedChange
+from llmproxy.core.changes.call_positions import Places, Recorded, Standing
 from llmproxy.core.changes.compare import ReadVolatile, compare
-from llmproxy.core.changes.places import Places, Recorded, Standing
 from llmproxy.core.changes.reading import ReadRequest, list_call_ids
 from llmproxy.core.changes.values import Change, Refusal, TrialCall, Why
 from llmproxy.core.dialects.conversation import read_response
@@ -45,9 +45,9 @@ from llmproxy.core.engine.binding import BindingInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.forking import Forking
 from llmproxy.core.engine.live_exchanges import LiveInterceptor
-from llmproxy.core.keys.changes import is_success
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.server_state import is_success
 from llmproxy.core.misses.context import MissContext
 from llmproxy.core.providers.table import Client, client_of
 from llmproxy.core.sessions.exchange import Exchange

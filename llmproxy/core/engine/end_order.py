@@ -257,13 +257,13 @@ class OrderInterceptor(Interceptor[Exchange]):
             return decided
         dealt = chosen.id in self.order.dealt
         if dealt:
-            chosen, dealt = self._deal_recording(call, chosen, found.recordings)
+            chosen, dealt = self._choose_among_equal(call, chosen, found.recordings)
         if self.order.on_begin(chosen.id, call.progress.arrived):
             call.answer.held = True
             call.state.put(_Ordered(chosen.id, dealt))
         return decided._replace(recording=chosen)
 
-    def _deal_recording(
+    def _choose_among_equal(
         self, call: Exchange, chosen: KeyedRecording, recordings: Sequence[KeyedRecording]
     ) -> tuple[KeyedRecording, bool]:
         """Return which of the answers to equal requests a call gets: the one that came after the same in its thread,

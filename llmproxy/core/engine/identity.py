@@ -18,7 +18,6 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from llmproxy.core.engine.state import State
-from llmproxy.core.keys.changes import STATE_HEADER, find_change, find_texts
 from llmproxy.core.keys.fields import (
     CREDENTIAL,
     DECLARED,
@@ -28,6 +27,7 @@ from llmproxy.core.keys.fields import (
     uncounted_cookie,
 )
 from llmproxy.core.keys.normalize import Canonical, KnownRequest, Memory, Origin, canonicalize, key_of, named_model
+from llmproxy.core.keys.server_state import STATE_HEADER, find_change, find_texts
 from llmproxy.core.providers.hosts import check_signature, port_of, provider_of_host
 from llmproxy.core.providers.routing import DEFAULT, REST, Route, changes_something, route, route_host, split_session
 from llmproxy.core.providers.stubs import OPERATIONS, WELL_KNOWN, Stub, find_stub_host, find_stubs, has_stubs, make_rows
@@ -297,7 +297,7 @@ class Keying:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def recognise(self, exchange: Exchange, body: bytes) -> tuple[KnownRequest, Canonical | None]:
+    def derive_key(self, exchange: Exchange, body: bytes) -> tuple[KnownRequest, Canonical | None]:
         """Return what is known of a request, and its canonical form where that had to be made."""
         config = self._state.config
         if config.match_credential and (said := fingerprint_connectors(body, config.store)):

@@ -6,6 +6,7 @@ session may ask for is looked at in that order, too.
 
 from __future__ import annotations
 
+from llmproxy.core.engine.abandoned_answers import LeftFeature
 from llmproxy.core.engine.binding import BindingFeature
 from llmproxy.core.engine.budget import BudgetFeature
 from llmproxy.core.engine.carried_answers import CarryFeature
@@ -14,7 +15,6 @@ from llmproxy.core.engine.end_order import OrderFeature
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.engine.feature import Feature
 from llmproxy.core.engine.forking import ForkFeature
-from llmproxy.core.engine.left_answers import LeftFeature
 from llmproxy.core.engine.live_exchanges import LiveFeature
 from llmproxy.core.engine.mcp_playback import PlaybackFeature
 from llmproxy.core.engine.replacement import ChangedFeature, ReplacementFeature

@@ -111,7 +111,7 @@ class LiveInterceptor(Interceptor[Exchange]):
             msg = "llmproxy: live channels and injected faults exclude each other."
             raise RefusedError(msg, hint="Give either.")
 
-    def on_close(self) -> None:
+    def on_session_end(self) -> None:
         """Store what waits; a child in which nothing is goes."""
         if (store := self._parts.state.stores.opened) is not None:
             if waiting := self.take():

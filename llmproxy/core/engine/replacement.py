@@ -71,7 +71,7 @@ class ReplacementInterceptor(Interceptor[Exchange]):
     def leased(self) -> Place:
         return self.staged
 
-    def on_close(self) -> None:
+    def on_session_end(self) -> None:
         """Replace what is to be replaced, if the session was closed by who opened it and nothing in it failed."""
         store = self._state.stores.opened
         if store is None or not self._session.is_over or self._find_objection(store):
@@ -211,12 +211,12 @@ class ChangedInterceptor(ReplacementInterceptor):
         self._spending.on_end(call, record)
         return record
 
-    def on_close(self) -> None:
+    def on_session_end(self) -> None:
         store = self._state.stores.opened
         if store is None or not self._session.is_over or self._find_objection(store):
             return
         self._gone.update(self._find_dependents(store))
-        super().on_close()
+        super().on_session_end()
         self._state.stores.keep_file(self._session)
 
     def _find_dependents(self, store: Store) -> Iterator[int]:

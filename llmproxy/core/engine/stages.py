@@ -19,8 +19,8 @@ from llmproxy.core.engine.decide import at_the_head, count, describe_failure, ju
 from llmproxy.core.engine.identity import Keying, check_upstream
 from llmproxy.core.engine.state import TEXT, State
 from llmproxy.core.forks.table import fork_of
-from llmproxy.core.keys.changes import is_success
 from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.keys.server_state import is_success
 from llmproxy.core.mcp import MICROSECONDS
 from llmproxy.core.misses.context import MissContext, MissPlace
 from llmproxy.core.misses.explain import ExplainedMiss, explain
@@ -214,7 +214,7 @@ class Stages:
         self._decide_call(exchange, found)
 
     def _derive_key(self, exchange: Exchange, body: bytes) -> Canonical | None:
-        known, seen = self._keying.recognise(exchange, body)
+        known, seen = self._keying.derive_key(exchange, body)
         if exchange.session.position.changes.made and self._starts_again(exchange, known.key):
             exchange.session.restart()
         exchange.session.position.stateless = (exchange.party, known.key)

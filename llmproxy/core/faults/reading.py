@@ -27,7 +27,7 @@ from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
 from llmproxy.files import DATA, read_bytes
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 from llmproxy.protocol import Channel
 
 PRESETS: Mapping[str, str] = {

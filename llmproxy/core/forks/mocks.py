@@ -88,13 +88,13 @@ def _to_dict(value: object) -> dict[str, Any]:
     raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
-class Unmocked(MachineError):
+class UnusedMocks(MachineError):
     """A run passed without the results of tools that it was to be given: nothing is proved about them."""
 
     code = "llmproxy_unmocked"
 
 
-def find_unmocked(told: Mapping[str, Any] | None) -> Unmocked | None:
+def find_unused_mocks(told: Mapping[str, Any] | None) -> UnusedMocks | None:
     """Return the error naming each mock that did nothing, by what a proxy says of a session; None if all did."""
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for row in (told or {}).get("tools") or ():
@@ -103,7 +103,7 @@ def find_unmocked(told: Mapping[str, Any] | None) -> Unmocked | None:
     seen = list((told or {}).get("seen") or ())
     idle = [_explain_idle(tool, mine, seen) for tool, mine in rows.items() if not any(row.get("used") for row in mine)]
     hint = "`mock` names tools as the model does; take out what is not called."
-    return Unmocked("\n".join(idle), hint=hint) if idle else None
+    return UnusedMocks("\n".join(idle), hint=hint) if idle else None
 
 
 def _explain_idle(tool: str, rules: Sequence[Mapping[str, Any]], seen: Sequence[str]) -> str:

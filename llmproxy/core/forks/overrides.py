@@ -18,7 +18,7 @@ from typing import Any
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.traffic.json_bytes import same_json
 from llmproxy.errors import RefusedError, SettingsError, unsign_text
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 Json = Any
 """Plain JSON values."""

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, unquote
 from llmproxy.core.providers.table import SIGNED_QUERY, Provider
 from llmproxy.core.secrets.kinds import FINGERPRINTED, SECRET_HEADER
 from llmproxy.core.traffic.interaction import Headers
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 # -- header fields that count ------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ from llmproxy.core.secrets.find import CredentialEpoch
 from llmproxy.core.traffic.encoding import EncodedPart, multipart
 from llmproxy.core.traffic.interaction import Headers, Key, Request, header
 from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from llmproxy.core.dialects.conversation import Place, compare
-from llmproxy.core.keys.changes import STATE_HEADER
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.scrub import PACKS, Rules, TextScrub, apply, compile_rules, substitute
+from llmproxy.core.keys.server_state import STATE_HEADER
 from llmproxy.core.traffic.differences import (
     ABSENT,
     Difference,

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 from llmproxy.core.providers.table import BEARER_TOKEN, HTTP_PREFIX, PROVIDERS, Provider
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import RefusedError
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 from llmproxy.settings import Loaded, Origin, Source
 from llmproxy.values import ANY_PROVIDER, parse_rate
 

@@ -38,7 +38,7 @@ from llmproxy.core.providers.table import (
 )
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import RefusedError
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 from llmproxy.protocol import SESSION_PREFIX, STDIO_PREFIX, STDIO_URL
 
 DEFAULT = "default"

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from llmproxy.core.traffic.interaction import Headers, header
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 from llmproxy.protocol import STDIO_PREFIX, Channel
 from llmproxy.values import host_matches
 

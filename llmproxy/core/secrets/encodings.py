@@ -25,7 +25,7 @@ from urllib.parse import unquote_plus
 
 from llmproxy.core.secrets.entropy import is_random, is_words
 from llmproxy.core.secrets.find import CREDENTIAL, Span, begin_keys, find_key_runs
-from llmproxy.late import Anywhere, late
+from llmproxy.lazy_regex import Anywhere, late
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -274,7 +274,7 @@ _MOST_LINES = 400
 
 def find_wrapped(text: str, find: Find) -> list[Span]:
     """Return the spans of secrets broken over lines, breaks and indents included, of all breaks searched at once."""
-    blocks: list[_Block] = []
+    blocks: list[_JoinedLines] = []
     done = 0
     quoted, broken = "\\" in text, "\n" in text
     for expression, mark in zip(_WRAPS, _MARKS, strict=True):
@@ -283,7 +283,7 @@ def find_wrapped(text: str, find: Find) -> list[Span]:
                 if at >= done:
                     pieces = _list_pieces(text, at)
                     done = max(done, pieces[-1][1] if pieces else 0)
-                    block = _Block(text, pieces)
+                    block = _JoinedLines(text, pieces)
                     if len(pieces) > 1 and _DIGIT.search(block.joined, _CONTEXT):
                         blocks.append(block)
     if not blocks:
@@ -294,7 +294,7 @@ def find_wrapped(text: str, find: Find) -> list[Span]:
     begins = _block_starts(blocks)
     for index in {bisect_right(begins, at) - 1 for at in begin_keys(whole)}:
         for count in range(2, min(len(blocks[index].pieces) - 1, _ENDS) + 1):
-            begin = _Block(text, blocks[index].pieces[:count])
+            begin = _JoinedLines(text, blocks[index].pieces[:count])
             found += _in_blocks([begin], find(begin.joined))
     return found
 
@@ -303,7 +303,7 @@ _SEPARATOR = "\n\0\n"
 """Nothing that is a secret goes over it."""
 
 
-class _Block:
+class _JoinedLines:
     """What stands around line breaks, put together."""
 
     __slots__ = ("joined", "pieces", "starts")
@@ -324,11 +324,11 @@ class _Block:
         return Span(self.pieces[first][0] + start - starts[first], self.pieces[last][0] + end - starts[last], kind)
 
 
-def _block_starts(blocks: list[_Block]) -> list[int]:
+def _block_starts(blocks: list[_JoinedLines]) -> list[int]:
     return [0, *accumulate(len(block.joined) + len(_SEPARATOR) for block in blocks)]
 
 
-def _in_blocks(blocks: list[_Block], spans: list[Span]) -> Iterator[Span]:
+def _in_blocks(blocks: list[_JoinedLines], spans: list[Span]) -> Iterator[Span]:
     """Yield where spans of joined blocks stand in the text."""
     begins = _block_starts(blocks)
     for start, end, kind in spans:

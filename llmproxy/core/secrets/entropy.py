@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from math import log2
 
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 
 def split_words(text: str) -> list[str]:

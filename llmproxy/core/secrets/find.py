@@ -47,7 +47,7 @@ from llmproxy.core.secrets.kinds import (
     is_sure_name,
     least_of_name,
 )
-from llmproxy.late import Anywhere, late
+from llmproxy.lazy_regex import Anywhere, late
 
 
 class Span(NamedTuple):

@@ -34,7 +34,7 @@ from llmproxy.core.secrets.entropy import (
     is_words,
     split_words,
 )
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 ALPHABETS = {
     "hex": "0-9a-f", "hexes": "0-9a-fA-F", "digit": "0-9", "low": "a-z0-9", "up": "A-Z0-9", "alnum": "A-Za-z0-9",

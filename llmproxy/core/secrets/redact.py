@@ -78,7 +78,7 @@ from llmproxy.core.secrets.kinds import (
 )
 from llmproxy.core.traffic.encoding import boundary_of
 from llmproxy.core.traffic.interaction import TRAILER, Cut, Headers, Interaction, Request, Response, header
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 from llmproxy.protocol import DUMMY
 
 _PLAIN_HEADERS = 1024

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from llmproxy.advice import StartCommand, quote_word
 from llmproxy.core.dialects.streams import ending
 from llmproxy.core.faults.values import Faults
-from llmproxy.core.keys.changes import StateChange
 from llmproxy.core.keys.normalize import KnownRequest
 from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.keys.server_state import StateChange
 from llmproxy.core.live_channels import LiveChannels
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.providers.stubs import Stub

@@ -255,7 +255,7 @@ class Interceptor[C]:
 
     def restart(self) -> None: ...
 
-    def on_close(self) -> None:
+    def on_session_end(self) -> None:
         """Hear that the session ends; its lease is given back after this."""
 
     def read_call(self, seq: int) -> Interaction | None:

@@ -22,8 +22,8 @@ from urllib.parse import quote
 
 from llmproxy.calls import Call, Totals
 from llmproxy.core.forks.table import reserve_name
-from llmproxy.core.keys.changes import StateChanges
 from llmproxy.core.keys.normalize import Canonical, key_of
+from llmproxy.core.keys.server_state import StateChanges
 from llmproxy.core.sessions.interceptor import Interceptor
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key
@@ -580,7 +580,7 @@ class Sessions:
         place = session.leased or (session.kept_in if writes else None)
         if place is not None and (store := self.store(Mode.RECORD)) is not None:
             for each in session.interceptors:
-                each.on_close()
+                each.on_session_end()
             store.end(*place, self.holder, clean=session.sealed)
             if writes:
                 self.on_run_end(session)

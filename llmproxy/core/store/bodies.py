@@ -174,7 +174,7 @@ def decode_single(conn: sqlite3.Connection, sha256: bytes, stored: Stored) -> by
     return content
 
 
-class Contents:
+class ContentCache:
     """A bounded memory of contents by row, which never change, for the turns of one conversation."""
 
     def __init__(self, limit: int = 4 << 20) -> None:
@@ -196,7 +196,7 @@ class Contents:
             self._bytes -= len(self._kept.popitem(last=False)[1])
 
 
-def read(conn: sqlite3.Connection, body_id: int, known: Contents | None = None) -> bytes:
+def read(conn: sqlite3.Connection, body_id: int, known: ContentCache | None = None) -> bytes:
     """Return the content of a body. Raises CassetteCorrupt naming the row that is damaged or missing."""
     chain: list[tuple[int, int, int, Stored]] = []
     at, digest = body_id, b""

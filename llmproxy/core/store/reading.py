@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from llmproxy.advice import suggest_command
 from llmproxy.core.store import rows
-from llmproxy.core.store.bodies import Contents, Stored, decode_single, read as read_body
+from llmproxy.core.store.bodies import ContentCache, Stored, decode_single, read as read_body
 from llmproxy.core.store.file.connect import Signature, StoreReader, is_settled, open_reader, signature, translate
 from llmproxy.core.store.rows import Row, RowSummary, from_sql, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
@@ -260,7 +260,7 @@ class Reading:
         self._watch = watch
         self._answers: OrderedDict[int, tuple[Response, int]] = OrderedDict()
         self._answer_bytes = 0
-        self._contents = Contents()
+        self._contents = ContentCache()
         self._slots: dict[tuple[str, int, str, Key], tuple[KeyedRecording, ...]] = {}
         self._list_fields_of: tuple[int, int] = (-1, -1)
         self._opened = 0
@@ -331,7 +331,7 @@ class Reading:
         self._slots.clear()
         self._answers.clear()
         self._answer_bytes = 0
-        self._contents = Contents()
+        self._contents = ContentCache()
         self._binds = False
         self.reopened()
 

@@ -21,7 +21,7 @@ from difflib import SequenceMatcher
 from itertools import islice
 
 from llmproxy.errors import printable
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 _SCAN = 100_000
 """Characters of a text that are looked at as a whole."""

@@ -24,7 +24,7 @@ from functools import lru_cache
 
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import RefusedError
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 CONTAINERS = frozenset({"host.docker.internal", "host.containers.internal"})
 """How a container names the machine that it runs on; nobody can own a name under `internal`."""

@@ -22,8 +22,8 @@ from typing import Any, ClassVar, cast
 import llmproxy
 from llmproxy.client.host import HOST
 from llmproxy.errors import LLMProxyError, SettingsError
+from llmproxy.report.event_handlers import notify
 from llmproxy.report.events import Handler, Status
-from llmproxy.report.handlers import notify
 from llmproxy.scenario.cluster.node import CASSETTES, EventList, Node, Parcel, Returned, portable
 from llmproxy.scenario.cluster.pacing import Take
 from llmproxy.scenario.cluster.parcel import (
@@ -42,7 +42,7 @@ from llmproxy.scenario.running import run as running
 from llmproxy.scenario.running.run import Plan, RunEnded
 from llmproxy.scenario.running.run_lifecycle import PROGRAM
 from llmproxy.settings import Loaded, load
-from llmproxy.store_server import server_of
+from llmproxy.store_server import find_store_server
 
 
 @contextmanager
@@ -143,7 +143,7 @@ class _Nodes:
         pickled = _pickle_plan(replace(plan, options=options, verbose=False, debug=False))
         project = [root / "pyproject.toml"] if (root / "pyproject.toml").is_file() else []
         files = pack_files([*project, *_modules_of(pickled, root), *sent_files(self._send, root)], root)
-        server = server_of(settings.store)
+        server = find_store_server(settings.store)
         name = plan.options.cassette or plan.name
         typed = [(n.replace("_", "-"), v) for n, v in self._settings.list_typed(environment=True) if n not in _STAYS]
         words = [f"--mode={settings.mode}", "--allow-live"]

@@ -21,7 +21,7 @@ from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, SuiteError
 from llmproxy.report.events import Event, Started, Step
 from llmproxy.scenario.cluster.node import Parcel, write_files
-from llmproxy.store_server import server_of, without_secrets
+from llmproxy.store_server import find_store_server, without_secrets
 from llmproxy.trace.observing.tools import RecordedAt
 from llmproxy.trace.observing.wire import reference_of
 from llmproxy.trace.reading.recording import lines_of
@@ -111,7 +111,7 @@ def bring_home(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
 
 def known_in(store: Path) -> Known:
     def find_numbers(cassette: str, sample: int) -> Mapping[str, int]:
-        if server_of(store) is None and not store.is_file():
+        if find_store_server(store) is None and not store.is_file():
             return {}
         try:
             found = lines_of(store, cassette=cassette, sample=sample)

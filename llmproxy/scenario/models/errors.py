@@ -115,7 +115,7 @@ def failure(error: BaseException, model: str, party: str, *, temperature: float 
 
 def find_code(error: BaseException) -> str:
     """Return the code of what the proxy said; empty if the error is somebody else's."""
-    return next((code for each in _walk_causes(error) for code in _read_codes(each)), "")
+    return next((code for each in _walk_causes(error) for code in _find_proxy_codes(each)), "")
 
 
 def our_text(error: BaseException) -> str:
@@ -144,7 +144,7 @@ def _walk_causes(error: BaseException) -> Iterator[BaseException]:
         at = at.__cause__ or at.__context__
 
 
-def _read_codes(error: BaseException) -> Iterator[str]:
+def _find_proxy_codes(error: BaseException) -> Iterator[str]:
     """Yield the proxy's codes in the headers that an exception carries; each provider's has another member for them."""
     places = (error, getattr(error, "response", None))
     carried = [getattr(each, "headers", None) for each in places] + [getattr(error, "litellm_response_headers", None)]

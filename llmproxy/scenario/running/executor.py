@@ -24,8 +24,8 @@ from typing import Any, ClassVar, cast
 
 from llmproxy.client.host import HOST, Host
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
+from llmproxy.report.event_handlers import Hiding
 from llmproxy.report.events import Handler, Started
-from llmproxy.report.handlers import Hiding
 from llmproxy.report.langwatch import LangWatchEvents, ScenarioEventBus, Stream
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.config import UNSET, ScenarioConfig, Unset

@@ -17,8 +17,8 @@ from typing import Any, Protocol, cast, overload
 from weakref import WeakKeyDictionary
 
 from llmproxy.errors import MissError
+from llmproxy.report.event_handlers import HandlerLike
 from llmproxy.report.events import Status
-from llmproxy.report.handlers import HandlerLike
 from llmproxy.scenario.config import UNSET, refuse_unsupported
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.repeats.repeats import RepeatResult, run_many

@@ -32,6 +32,7 @@ from llmproxy.client.reports import Report
 from llmproxy.errors import Exit, LLMProxyError, MachineError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import AGENT, TESTS_STORE
+from llmproxy.report.event_handlers import notify
 from llmproxy.report.events import (
     Completed,
     Event,
@@ -45,7 +46,6 @@ from llmproxy.report.events import (
     Step,
     Verdict,
 )
-from llmproxy.report.handlers import notify
 from llmproxy.report.rows import row_of_runs
 from llmproxy.report.trend import Trend
 from llmproxy.scenario.agent_adapter import AgentAdapter

@@ -28,8 +28,8 @@ from typing import Any, Protocol
 
 from llmproxy.core.forks.mocks import read_mocks
 from llmproxy.errors import AgentError, LLMProxyError
+from llmproxy.report.event_handlers import HandlerLike, handlers_from
 from llmproxy.report.events import Status
-from llmproxy.report.handlers import HandlerLike, handlers_from
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
 from llmproxy.trace.observing.tools import ServedTools, ToolUse

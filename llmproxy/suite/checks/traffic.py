@@ -139,7 +139,7 @@ def _read_finding(name: str, said: object) -> ProcessingFinding:
     )
 
 
-def with_agent(seen: Processing, said: Mapping[str, ProcessingFinding]) -> Processing:
+def merge_agent_findings(seen: Processing, said: Mapping[str, ProcessingFinding]) -> Processing:
     """Put what the agent says beside what the wire shows."""
     return Processing(**{name: _join_findings(getattr(seen, name), said.get(name)) for name in _NAMES})
 
@@ -237,9 +237,9 @@ class _Check:
             return [replace(each, evidence=finding.evidence) for each in found]
         words = matcher if isinstance(matcher, Sequence) and not isinstance(matcher, str) else [matcher]
         wanted = key == "summaryContains"
-        return [self._check_summary(name, str(self.scope.resolve(word)), wanted=wanted) for word in words]
+        return [self._check_history_summary(name, str(self.scope.resolve(word)), wanted=wanted) for word in words]
 
-    def _check_summary(self, name: str, word: str, *, wanted: bool) -> Assertion:
+    def _check_history_summary(self, name: str, word: str, *, wanted: bool) -> Assertion:
         finding = self.finding
         about: dict[str, Any] = {"expected": word, "where": finding.where, "evidence": finding.evidence}
         if not finding.summaries:
@@ -316,7 +316,7 @@ def evaluate_traffic(
         before = [each for each in context.wire.seen if each.call.seq <= window.after]
         found = find_processing(measured, before, continues=window.continues, spoken=context.spoken)
         said = read_processing(answer for index, answer in context.declared if index == window.index)
-        made += check_processing(step.message_processing, with_agent(found, said), context.scope)
+        made += check_processing(step.message_processing, merge_agent_findings(found, said), context.scope)
     return made, measured
 
 

@@ -245,7 +245,7 @@ class _CaseRun:
     async def _late_calls(self, context: StepContext) -> None:
         """Tell the last talking step, and those after it; calls after its answer are its own, and judged with it."""
         try:
-            if self.progress.pending and await context.pull():
+            if self.progress.pending and await context.read_new_calls():
                 self.progress.pending[0][1].recheck_traffic()
         finally:
             self._emit_pending()

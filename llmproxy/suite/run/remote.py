@@ -23,15 +23,15 @@ from typing import Any
 
 import llmproxy
 from llmproxy.errors import LLMProxyError, MachineError
+from llmproxy.report.event_handlers import notify
 from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status
-from llmproxy.report.handlers import notify
 from llmproxy.scenario.cluster.node import CASSETTES, EventList, Node, Parcel, Returned, portable
 from llmproxy.scenario.cluster.pacing import Take
 from llmproxy.scenario.cluster.parcel import cassette_files, pack_files, sent_files, variables as named
 from llmproxy.scenario.cluster.runner import RemoteRunner, open_cluster
 from llmproxy.scenario.values.run import describe_error
 from llmproxy.settings import Loaded
-from llmproxy.store_server import server_of
+from llmproxy.store_server import find_store_server
 from llmproxy.suite.project import Options
 from llmproxy.suite.reading.load import SuiteCase, load
 from llmproxy.suite.run.case_runner import CaseResult, emitter_of, run_once
@@ -97,7 +97,7 @@ def pack_suites(
     packed = pack_files([*suites, *agents, *project, *_find_snapshots(cases), *sent_files(files, root)], root)
     live = settings.settings.mode.policy.reaches_network
     said = named(variables, env, live=live, flag="--send-env")
-    server = server_of(settings.settings.store)
+    server = find_store_server(settings.settings.store)
     wanted = {cassette_name(case.suite.name, case.id) for case in cases}
     return SuiteParcel(
         batch=uuid.uuid4().hex[:12], version=llmproxy.__version__, files=packed,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import SuiteError
+from llmproxy.report.event_handlers import notify
 from llmproxy.report.events import Event, Handler
-from llmproxy.report.handlers import notify
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.suite.checks.answers import Snapshots
 from llmproxy.suite.project import Options

@@ -174,7 +174,7 @@ class _Batch:
             await self._finish_tasks([asyncio.ensure_future(self._run_job(job, Schedule())) for job in self.jobs])
             return
         try:
-            ready = [each for each in suites if await self._all_hooks(each, "beforeAll")]
+            ready = [each for each in suites if await self._run_suite_hooks(each, "beforeAll")]
             good = {id(each.suite) for each in ready}
             jobs = [job for job in self.jobs if id(job.case.suite) in good]
             lanes = await plan_schedule(self.run_context, (job.case for job in jobs))
@@ -184,7 +184,7 @@ class _Batch:
             await self._repeat_missed(lanes)
         finally:
             for each in suites:
-                await to_the_end(self._all_hooks(each, "afterAll"))
+                await to_the_end(self._run_suite_hooks(each, "afterAll"))
 
     async def _finish_tasks(self, tasks: Sequence[asyncio.Future[None]]) -> None:
         try:
@@ -196,7 +196,7 @@ class _Batch:
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
 
-    async def _all_hooks(self, case: SuiteCase, name: str) -> bool:
+    async def _run_suite_hooks(self, case: SuiteCase, name: str) -> bool:
         """Run what a suite wants once before or after; tells whether its scenarios may run."""
         suite: Suite = case.suite
         hooks = () if suite.hooks is None else suite.hooks.before_all if name == "beforeAll" else suite.hooks.after_all

@@ -88,7 +88,7 @@ async def simulate(
             await conversation.verbs.proceed(turns=said.max_turns)
     finally:
         await user.close()
-    await context.pull()
+    await context.read_new_calls()
     answer = conversation.answer
     if not answer:
         message = "the simulated user ended the conversation before the agent had said anything in this step"
@@ -192,7 +192,7 @@ async def _ask_judge(
     conversation.states[AgentRole.JUDGE] = _State(about, running)
     with conversation.playback.let_join(agent):
         returned = await conversation.verbs.judge()
-    await context.pull()
+    await context.read_new_calls()
     if returned is None:
         return [build_unclear(name, "the judge gave no verdict")]
     verdict = Verdict(

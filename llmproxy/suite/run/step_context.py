@@ -342,7 +342,7 @@ class StepContext:
         """Number of the last call of the session that was looked at."""
         return self.traffic.seen
 
-    async def pull(self) -> int:
+    async def read_new_calls(self) -> int:
         """Ask what passed since; returns how many calls the agent made. Raises MissError: one was never recorded."""
         known = len(self.traffic.calls)
         try:
@@ -382,7 +382,7 @@ class StepContext:
         until = self.clock() + pause
         while (left := until - self.clock()) > 0:
             await asyncio.sleep(min(left, max(_QUIET, pause / 4)))
-            if await self.pull():
+            if await self.read_new_calls():
                 until = self.clock() + pause
 
     async def count_strays(self) -> int:

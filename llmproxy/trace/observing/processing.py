@@ -140,7 +140,7 @@ def find_processing(
             doubts.append(f"{seen.where} was not recorded, so what it carried is not known")
             continue
         for each in declared_by(seen.exchange):
-            finding = _activated_finding("declared", each.reason, seen, dict(each.values), each.summaries)
+            finding = _build_active_processor("declared", each.reason, seen, dict(each.values), each.summaries)
             found[each.processor].append((finding, EVIDENCE.index("declared")))
         if reason := hidden_history(seen.exchange):
             doubts.append(f"{seen.where}: {reason}")
@@ -179,10 +179,10 @@ def _find_processors(link: HistoryLink) -> list[tuple[str, ProcessingFinding]]:
         else:
             values: dict[str, int | None] = {"droppedMessages": len(gap.missing)}
             reason = f"{len(gap.missing)} messages of the history are missing, and nothing stands in their place"
-            told.append(("tokenLimiter", _activated_finding("proven", reason, link.seen, values, [])))
+            told.append(("tokenLimiter", _build_active_processor("proven", reason, link.seen, values, [])))
     if pruned:
         reason = f"{pruned} parts of earlier messages are gone"
-        told.append(("pruner", _activated_finding("proven", reason, link.seen, {"partsRemoved": pruned}, [])))
+        told.append(("pruner", _build_active_processor("proven", reason, link.seen, {"partsRemoved": pruned}, [])))
     return told
 
 
@@ -197,7 +197,7 @@ def _build_condensed(link: HistoryLink, gap: HistoryGap, texts: list[str]) -> Pr
     reason = f"{len(gap.missing)} messages are missing and a text stands in their place ({source})"
     if not gap.sure:
         reason += "; the conversation repeats itself, so that which of them stayed is not known"
-    return _activated_finding(evidence, reason, link.seen, values, texts)
+    return _build_active_processor(evidence, reason, link.seen, values, texts)
 
 
 def _unknown_loss(link: HistoryLink, gap: HistoryGap) -> ProcessingFinding:
@@ -208,7 +208,7 @@ def _unknown_loss(link: HistoryLink, gap: HistoryGap) -> ProcessingFinding:
     return _build_unobservable(reason, link.seen.where)
 
 
-def _activated_finding(
+def _build_active_processor(
     evidence: str, reason: str, seen: Seen, values: dict[str, int | None], texts: list[str] | None
 ) -> ProcessingFinding:
     return ProcessingFinding(True, evidence, reason, seen.where, values, texts)  # noqa: FBT003 - it was at work

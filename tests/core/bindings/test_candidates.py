@@ -7,7 +7,7 @@ import json
 import pytest
 
 from llmproxy.core.bindings import Bindings, Fit, RunVariable, bound_key, fit_request
-from llmproxy.core.bindings.candidates import read_typed
+from llmproxy.core.bindings.candidates import read_last_user_text
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import route
@@ -57,7 +57,7 @@ def test_whatever_fits_is_a_candidate(recorded: str) -> None:
                     if isinstance(fit_request(bindings, _asked(one), _asked(other)), Fit):
                         fitted += 1
                         assert _key(one) == _key(other), (one, other)
-                        typed = known(read_typed(_canonical(other), {}))
+                        typed = known(read_last_user_text(_canonical(other), {}))
                         assert typed.may_be(1, _canonical(one), bindings), (one, other)
     assert fitted > 50
 
@@ -67,7 +67,7 @@ def test_what_was_typed_is_looked_at_first() -> None:
     bindings = Bindings([RunVariable("cwd", "/tmp/a")], [RunVariable("cwd", "/srv/b")])
     recorded = [_canonical(f"In {folder} say {n}") for folder in ("/tmp/a", "/data") for n in range(9)]
     for question, wanted in (("In /srv/b say 7", [7]), ("In /data say 3", [3, 12]), ("In /srv/b say 77", [])):
-        typed = known(read_typed(_canonical(question), {}))
+        typed = known(read_last_user_text(_canonical(question), {}))
         assert [n for n, one in enumerate(recorded) if typed.may_be(n, one, bindings)] == wanted
 
 
@@ -80,4 +80,4 @@ def test_what_was_typed_is_looked_at_first() -> None:
 ])  # fmt: skip
 def test_where_it_is_not_clear_who_wrote_nothing_is_told(last: dict[str, object]) -> None:
     """A tool's answer may hold what stands in a question later, and an agent's block a day."""
-    assert read_typed(_canonical("hi", last), {}) is None
+    assert read_last_user_text(_canonical("hi", last), {}) is None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.forks.mocks import find_unmocked, read_mocks
+from llmproxy.core.forks.mocks import find_unused_mocks, read_mocks
 from llmproxy.core.forks.overrides import OverrideError, Overrides, UnknownArguments
 from llmproxy.core.forks.swap_results import swap_results
 
@@ -85,9 +85,9 @@ def told(tool: str, *, used: int = 0, **more: object) -> dict[str, Any]:
 
 def test_a_mock_that_changed_nothing_is_named_with_what_was_called() -> None:
     """One rule of a tool that did something is enough for it; what its cassette brought is nobody's mock."""
-    assert find_unmocked({"tools": [told("a", used=1), told("a"), told("b", inherited=True)], "seen": []}) is None
-    assert find_unmocked(None) is None
-    found = find_unmocked(
+    assert find_unused_mocks({"tools": [told("a", used=1), told("a"), told("b", inherited=True)], "seen": []}) is None
+    assert find_unused_mocks(None) is None
+    found = find_unused_mocks(
         {"tools": [told("get_wether"), told("b", when={"x": 1}), told("c")], "seen": ["get_weather", "b", "c"]}
     )
     assert found is not None

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.store import bodies
-from llmproxy.core.store.bodies import LARGE, Base, Bodies, Contents, contents, deflate_content, encode, read
+from llmproxy.core.store.bodies import LARGE, Base, Bodies, ContentCache, contents, deflate_content, encode, read
 from llmproxy.core.store.file.migrations import upgrade
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.differences import common_prefix, common_suffix
@@ -86,7 +86,7 @@ def test_any_edit_of_a_body_reads_back(edits: list[tuple[int, bytes]]) -> None:
         for at, piece in edits:
             content = content[:at] + piece + content[at + len(piece) // 2 :]
             stored[put(conn, writer, content)] = content
-        known = Contents()
+        known = ContentCache()
         for row, wanted in stored.items():
             assert bodies.read(conn, row) == bodies.read(conn, row, known) == wanted
 

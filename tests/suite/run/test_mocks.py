@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy import scenario
-from llmproxy.core.forks.mocks import Unmocked
+from llmproxy.core.forks.mocks import UnusedMocks
 from llmproxy.errors import SettingsError
 from llmproxy.yaml_reader import SuiteProblems
 from tests.provider import Provider, Reply, Script, Step, step
@@ -201,7 +201,7 @@ def test_in_python_a_run_takes_mocks_too(tape: tuple[Path, str, Provider]) -> No
         )
 
     assert play({"get_weather": {"temp": 5}}, 'I read {"temp": 5}').success
-    with pytest.raises(Unmocked, match="mock of 'gone' changed nothing"):
+    with pytest.raises(UnusedMocks, match="mock of 'gone' changed nothing"):
         play({"get_weather": "storm", "gone": 1}, "I read storm")
     with pytest.raises(SettingsError, match="there is none"):
         play({"get_weather": "storm"}, "I read storm", where=False)

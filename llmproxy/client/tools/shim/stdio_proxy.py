@@ -134,11 +134,11 @@ class StdioProxy:
         if heard.out and not heard.late:
             self._write_whole(heard.out)
         if heard.again and self._next is None:
-            self._next = threading.Timer(heard.again, self._ask_again)
+            self._next = threading.Timer(heard.again, self._poll_host)
             self._next.daemon = True
             self._next.start()
 
-    def _ask_again(self) -> None:
+    def _poll_host(self) -> None:
         def take() -> None:
             self._next = None
             self._write_in_turn(self._host.on_line(b""))

@@ -122,14 +122,14 @@ def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
                 {
                     "method": each.method,
                     "uri": each.uri,
-                    "headers": _list_headers(each.headers),
+                    "headers": _group_headers(each.headers),
                     "body": each.body or None,
                 }
             ),
             "response": compat.convert_to_unicode(
                 {
                     "status": {"code": each.status, "message": each.reason},
-                    "headers": _list_headers(each.response_headers),
+                    "headers": _group_headers(each.response_headers),
                     "body": {"string": each.response_body},
                 }
             ),
@@ -142,7 +142,7 @@ def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
     return text
 
 
-def _list_headers(headers: Headers) -> dict[str, list[str]]:
+def _group_headers(headers: Headers) -> dict[str, list[str]]:
     lists: dict[str, list[str]] = {}
     for name, value in headers:
         lists.setdefault(name, []).append(value)

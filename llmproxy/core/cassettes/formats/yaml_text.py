@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from llmproxy.errors import CassetteCorrupt
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 _STEP = "  "
 PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@+=;~*()-]*(?:[ :][A-Za-z0-9_./@+=;~*()-]+)*")

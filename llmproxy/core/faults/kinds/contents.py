@@ -65,7 +65,7 @@ def _empty(_said: Message, _call: FaultTarget) -> tuple[Message, str]:
 def _length(said: Message, call: FaultTarget) -> tuple[Message, str] | None:
     if said.text:
         return Message("assistant", _cut(said.text)), "length"
-    cut = _truncate_answer(said, call)
+    cut = _truncate_arguments(said, call)
     return None if cut is None else (cut[0], "length")
 
 
@@ -82,7 +82,7 @@ def _own_calls(said: Message) -> tuple[ToolCall, ...]:
     return tuple(call for call in said.tool_calls if not call.hosted)
 
 
-def _truncate_answer(said: Message, call: FaultTarget) -> tuple[Message, str] | None:
+def _truncate_arguments(said: Message, call: FaultTarget) -> tuple[Message, str] | None:
     if not (calls := _own_calls(said)):
         return None
     last = calls[-1]
@@ -133,7 +133,7 @@ ROWS = (
         "refusal", "the model refuses, in the provider's format", "reports a refusal, not a result",
         _refusal,
     ),
-    _row("truncated-arguments", "a tool call with truncated arguments", _ERROR_RESULT, _truncate_answer),
+    _row("truncated-arguments", "a tool call with truncated arguments", _ERROR_RESULT, _truncate_arguments),
     _row(
         "duplicate-call", "the same tool call twice in one answer", "runs the call once, unless a second run is "
         "harmless",

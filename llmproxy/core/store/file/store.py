@@ -39,7 +39,7 @@ from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choo
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
 from llmproxy.sqlite_file import Connection, FileState, immediate
-from llmproxy.store_server import server_of
+from llmproxy.store_server import find_store_server
 
 log = logging.getLogger(__name__)
 
@@ -346,7 +346,7 @@ def open_store(path: Path | str, *, writable: bool, now: Callable[[], float], wh
 
     Raises MachineError: the server cannot be reached, or the extra `postgres` is missing.
     """
-    server = server_of(path)
+    server = find_store_server(path)
     if server is None:
         return FileStore.open(path, writable=writable, now=now)
     from llmproxy.core.store.server.store import ServerStore

@@ -23,7 +23,7 @@ from llmproxy.suite.checks.entities.rows import (
     find_nearest_row,
     judge_rows,
     key_text,
-    known_columns,
+    require_known_columns,
     row_assertions,
     row_text,
     select,
@@ -185,7 +185,7 @@ def _check_now(
     if run.cleaner:
         for row in rows:
             run.cleaner.add(item.entity, row[info.key])
-    known_columns(run.store, info, item.fields, f"{name}.fields", rows)
+    require_known_columns(run.store, info, item.fields, f"{name}.fields", rows)
     judged = judge_rows(rows, item.fields, run.scope)
     matching = [each.row for each in judged if each.holds]
     unclear = [each for each in judged if each.unclear]

@@ -95,7 +95,9 @@ def find_nearest_row(judged: Sequence[JudgedRow]) -> JudgedRow:
     return max(judged, key=lambda each: each.right)
 
 
-def known_columns(store: StoreAdapter, info: EntityInfo, names: Iterable[str], where: str, rows: Sequence[Row]) -> None:
+def require_known_columns(
+    store: StoreAdapter, info: EntityInfo, names: Iterable[str], where: str, rows: Sequence[Row]
+) -> None:
     """Refuse columns that the entity, or without a schema each of its rows, lacks. Raises UnknownColumn."""
     info.check(names, where)
     if info.closed or not rows:
@@ -129,7 +131,7 @@ def select(
     if len(found) > MOST_ROWS:
         raise StoreError(f"more than {MOST_ROWS} rows of {info.name} are selected", hint="Narrow `filters`.")
     rows = [*found.values()]
-    known_columns(store, info, filters, "filters", rows)
+    require_known_columns(store, info, filters, "filters", rows)
     return choose_rows(info, rows, filters, scope)
 
 

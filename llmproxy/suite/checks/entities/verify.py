@@ -23,7 +23,7 @@ from llmproxy.suite.checks.entities.rows import (
     describe_owner,
     judge_rows,
     key_text,
-    known_columns,
+    require_known_columns,
     row_assertions,
     row_id,
     row_text,
@@ -100,7 +100,7 @@ def _check_rows(run: RunRows, name: str, wanted: Verify) -> _RowCheck:
     info = run.store.describe(wanted.entity)
     info.check(wanted.fields, f"{name}.fields")
     rows, said = _select_rows(run, info, wanted.id, wanted.filters)
-    known_columns(run.store, info, wanted.fields, f"{name}.fields", rows)
+    require_known_columns(run.store, info, wanted.fields, f"{name}.fields", rows)
     made: list[Assertion] = []
     if wanted.count is not None:
         there = "; there is " + "; ".join(row_text(row) for row in rows[:3]) if rows else ""
@@ -165,7 +165,7 @@ def _select_rows(run: RunRows, info: EntityInfo, id_: object, filters: Mapping[s
     rows = [row] if row is not None else []
     said = f"row {info.key}={key!r} of {info.name}"
     if filters:
-        known_columns(run.store, info, filters, "filters", rows)
+        require_known_columns(run.store, info, filters, "filters", rows)
         rows = choose_rows(info, rows, filters, run.scope)
         said += f" with {shown}"
     return rows, said

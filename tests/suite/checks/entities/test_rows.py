@@ -17,7 +17,7 @@ from llmproxy.suite.checks.entities.rows import (
     find_nearest_row,
     judge_rows,
     key_text,
-    known_columns,
+    require_known_columns,
     row_id,
     row_text,
     select,
@@ -87,11 +87,11 @@ def test_a_column_that_no_row_ever_had_is_unknown() -> None:
     made = run(columns=())
     row = made.add("a", deletedAt=None)
     info = made.store.describe("tasks")
-    known_columns(made.store, info, ["deletedAt"], "fields", [row])
+    require_known_columns(made.store, info, ["deletedAt"], "fields", [row])
     with pytest.raises(UnknownColumn, match="did you mean 'deletedAt'") as caught:
-        known_columns(made.store, info, ["deletdAt"], "fields", [row])
+        require_known_columns(made.store, info, ["deletdAt"], "fields", [row])
     assert "store.entities.tasks.columns" in str(caught.value)
-    known_columns(made.store, info, ["deletdAt"], "fields", [])
+    require_known_columns(made.store, info, ["deletdAt"], "fields", [])
 
 
 def test_the_nearest_row_has_most_columns_right() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from llmproxy.cli.parts.live_runs import LiveTests
+from llmproxy.cli.parts.live_comparison import LiveTests
 from llmproxy.report.events import Completed, Finished, Status
 from llmproxy.settings import load
 from tests.support.live import Bench, Turn, Wish, World, scripted

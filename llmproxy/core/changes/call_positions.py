@@ -108,7 +108,7 @@ class Places:
             self.results.setdefault(tool, set()).add(text)
         standing = Standing(recorded, request, _describe_meaning(recorded.answer))
         if (history := _digest_history(request)) is not None:
-            self._at.setdefault(_digest_place(history, request), []).append(standing)
+            self._at.setdefault(_digest_position(history, request), []).append(standing)
             self._at_history.setdefault(history, []).append(standing)
 
     def _find_templates(self, alike: list[Standing]) -> None:
@@ -138,7 +138,7 @@ class Places:
         """Return the recordings at a request's place, all with one answer; else why there is none."""
         if (history := _digest_history(request)) is None:
             return Refusal(Why.NO_PLACE, "its history holds a part of a recorded answer, or it has no conversation")
-        found = self._at.get(_digest_place(history, request), [])
+        found = self._at.get(_digest_position(history, request), [])
         if not found:
             found = self._find_by_question(history, request)
         if not found:
@@ -239,7 +239,7 @@ def _digest_history(request: ReadRequest) -> str | None:
     return digest_of(said)
 
 
-def _digest_place(history: str, request: ReadRequest) -> str:
+def _digest_position(history: str, request: ReadRequest) -> str:
     return digest_of([history, _digest_words(request)])
 
 

@@ -128,7 +128,7 @@ class ModelComparison:
         for change, times in changes:
             yield f"  {_count_of(times, many)}  {change.describe()}"
         for name, recorded, found in self._list_uses() if many else ():
-            shown = dollars if name == "cost_usd" else _count
+            shown = dollars if name == "cost_usd" else _format_count
             told = "unknown" if not found else shown(mean(found) or 0) + _format_interval(_interval(found), shown)
             before = "unknown" if recorded is None else shown(recorded)
             yield f"  {name.replace('_usd', '').replace('_', ' ')}: {before} -> {told}"
@@ -180,5 +180,5 @@ def _format_interval(interval: Interval | None, shown: Callable[[float], str]) -
     return f" ({ends[0]} to {ends[1]})" if len(set(ends)) > 1 else ""
 
 
-def _count(value: float | Decimal) -> str:
+def _format_count(value: float | Decimal) -> str:
     return number(int(value)) if value == int(value) else f"{float(value):,.1f}"

@@ -14,7 +14,7 @@ from llmproxy.errors import CassetteNotFound, LLMProxyError
 if TYPE_CHECKING:
     from llmproxy.client.reports import Report
     from llmproxy.report.events import Event
-    from llmproxy.scenario.repeats.models import ModelComparison
+    from llmproxy.scenario.repeats.model_comparison import ModelComparison
     from llmproxy.settings import Loaded
 
 
@@ -149,7 +149,7 @@ def compare_runs(
     from llmproxy.core.engine.learning import align
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import volatile_fields_of
-    from llmproxy.scenario.repeats.models import ModelComparison, ModelRun
+    from llmproxy.scenario.repeats.model_comparison import ModelComparison, ModelRun
     from llmproxy.trace.comparing.policies import read_policy
 
     with_model = [each for each in runs if "llm" in each.live["channels"]]

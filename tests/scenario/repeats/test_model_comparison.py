@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from llmproxy.scenario.repeats.models import ModelComparison, ModelRun
+from llmproxy.scenario.repeats.model_comparison import ModelComparison, ModelRun
 from llmproxy.trace.comparing.policies import PolicyCall, PolicyChange, PolicyRun, compare_policies, read_policy
 from tests.support.live import Bench, Turn, Wish, World, scripted
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import llmproxy
-from llmproxy.late import late
+from llmproxy.lazy_regex import late
 
 PACKAGE = Path(llmproxy.__file__).parent
-USERS = [path for path in sorted(PACKAGE.rglob("*.py")) if "from llmproxy.late import" in path.read_text("utf-8")]
+USERS = [path for path in sorted(PACKAGE.rglob("*.py")) if "from llmproxy.lazy_regex import" in path.read_text("utf-8")]
 
 
 def test_it_answers_as_a_compiled_one_does() -> None:

@@ -12,8 +12,8 @@ import pytest
 from llmproxy import scenario
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.report.choices import KINDS, handler_of
+from llmproxy.report.event_handlers import Hiding, handlers_from, hide_secrets
 from llmproxy.report.events import Event, Finished, Message
-from llmproxy.report.handlers import Hiding, handlers_from, hide_secrets
 from llmproxy.report.run_console import ScenarioConsole
 from llmproxy.scenario.config import ScenarioConfig
 from tests.report import samples
