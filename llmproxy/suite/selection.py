@@ -225,12 +225,12 @@ def expression(text: str) -> Holds:
     wrong = SuiteError(f"--tags {text!r} is no expression", hint='It is like "smoke and not (slow or flaky)".')
     try:
         tree = ast.parse(" ".join(source), mode="eval").body
-    except SyntaxError as error:
+        nodes = [*ast.walk(tree)]
+    except (SyntaxError, RecursionError, MemoryError) as error:  # also one that is nested thousands of times
         raise wrong from error
-    if not all(isinstance(node, _NODES) for node in ast.walk(tree)):
+    if not all(isinstance(node, _NODES) for node in nodes):
         raise wrong
-    tags_of = {made: name for name, made in names.items()}
-    return lambda tags: _holds(tree, {made for made, name in tags_of.items() if name in tags})
+    return lambda tags: _holds(tree, {made for name, made in names.items() if name in tags})
 
 
 _NODES = (ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.Name, ast.Load)
@@ -240,7 +240,9 @@ def _holds(node: ast.expr, there: Collection[str]) -> bool:
     if isinstance(node, ast.BoolOp):
         found = (_holds(each, there) for each in node.values)
         return all(found) if isinstance(node.op, ast.And) else any(found)
-    return not _holds(node.operand, there) if isinstance(node, ast.UnaryOp) else ast.unparse(node) in there
+    if isinstance(node, ast.UnaryOp):
+        return not _holds(node.operand, there)
+    return isinstance(node, ast.Name) and node.id in there
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,7 @@ def test_what_is_selected(cases: Sequence[SuiteCase], wanted: SelectionOptions, 
         (SelectionOptions(tags="or smoke"), "is no expression"),
         (SelectionOptions(tags="smoke (slow)"), "is no expression"),
         (SelectionOptions(tags="()"), "is no expression"),
+        (SelectionOptions(tags="not " * 20_000 + "smoke"), "is no expression"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(cases: Sequence[SuiteCase], wanted: SelectionOptions, message: str) -> None:

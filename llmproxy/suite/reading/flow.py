@@ -141,7 +141,8 @@ class KnownNames:
         name = found.name
         if found.env or name in self.captured:
             return
-        if name in self.lacking and not {name} & (self.values.keys() | self.unread.keys() | self.later.keys()):
+        valued = name in self.values or name in BUILT_IN or name in self.unread or name in self.later
+        if name in self.lacking and not (found.is_malformed or valued):
             at = self.lacking[name] or at
         known = [*self.captured, *self.later, *self.values, *BUILT_IN]
         near = suggest(name, known, listing=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.faults import Faulting, read_faults
+from llmproxy.core.faults import KINDS, Faulting, read_faults
 from llmproxy.core.faults.injection import choose, draw
 from tests.core.faults.cases import call
 
@@ -21,6 +21,16 @@ def first(rules: object, **given: Any) -> str:  # noqa: ANN401 - as Call takes t
 
 
 MCP = {"channel": "mcp", "operation": "mcp:tools/call send", "tools": lambda: ("send",)}
+
+
+def test_texts_of_every_kind_are_whole() -> None:
+    """They stand in sentences of ours: none ends in a blank, a comma or a word that asks for another."""
+    texts = [text for kind in KINDS.values() for text in (kind.about, kind.sound, *(each.about for each in kind.takes))]
+    assert [
+        each
+        for each in texts
+        if not each or not (each[-1].isalnum() or each[-1] in ")_`") or each.split()[-1] in {"a", "the"}
+    ] == []
 
 
 @pytest.mark.parametrize(("words", "met", "spared"), [

@@ -45,11 +45,12 @@ STATUSES = (
         status(429), (_WAIT,), channels=_ALL, transports=_BOTH,
     ),
     FaultKind(
-        "http-500", "status 500, the provider's internal "
-        "error", _AFTER_PAUSE, status(500), channels=_ALL, transports=_BOTH,
+        "http-500", "status 500, the provider's internal error", _AFTER_PAUSE, status(500), channels=_ALL,
+        transports=_BOTH,
     ),
-    FaultKind("http-502", "status 502, a gateway's HTML "
-    "page", _AFTER_PAUSE, status(502), channels=_ALL, transports=_BOTH),
+    FaultKind(
+        "http-502", "status 502, a gateway's HTML page", _AFTER_PAUSE, status(502), channels=_ALL, transports=_BOTH,
+    ),
     FaultKind(
         "http-503", "status 503, service unavailable", _AFTER_PAUSE, status(503), channels=_ALL, transports=_BOTH,
         sweep=None,

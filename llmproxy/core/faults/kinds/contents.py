@@ -108,8 +108,7 @@ def _misname_tool(said: Message, _call: FaultTarget) -> tuple[Message, str] | No
     )
 
 
-_ERROR_RESULT = "returns an error to the model as the tool's result, retries, or reports the error; does not run the "
-"tool"
+_ERROR_RESULT = "returns an error to the model as the tool's result, retries, or reports it; does not run the tool"
 
 
 def _row(name: str, about: str, sound: str, change: Change) -> FaultKind:
@@ -135,9 +134,8 @@ ROWS = (
     ),
     _row("truncated-arguments", "a tool call with truncated arguments", _ERROR_RESULT, _truncate_arguments),
     _row(
-        "duplicate-call", "the same tool call twice in one answer", "runs the call once, unless a second run is "
-        "harmless",
-        _duplicate,
+        "duplicate-call", "the same tool call twice in one answer",
+        "runs the call once, unless a second run is harmless", _duplicate,
     ),
     _row("unknown-tool", "a call of a tool that does not exist: the name with _v2", _ERROR_RESULT, _misname_tool),
 )  # fmt: skip
