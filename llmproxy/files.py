@@ -37,29 +37,21 @@ def read_text(path: Path, most: int = LARGEST) -> str:
 @contextmanager
 def replacing(path: Path, errors: str = "strict") -> Iterator[IO[str]]:
     """Yield a file of UTF-8, which is at `path`, on disk, once the block ends well, else nowhere. Raises OSError."""
-    import tempfile  # 8 ms of each start
-
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
+    known = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+    # A new one has what the umask leaves; asking for the umask would change it for all threads.
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if known is None else known)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", errors=errors, newline="\n") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(_choose_permissions(path))
-        Path(temporary).replace(path)
+        if known is not None:
+            temporary.chmod(known)
+        temporary.replace(path)
     finally:
-        Path(temporary).unlink(missing_ok=True)
-
-
-def _choose_permissions(path: Path) -> int:
-    """Return the permissions of a file, or those that a new one has: a temporary file is for its owner only."""
-    try:
-        return stat.S_IMODE(path.stat().st_mode)
-    except FileNotFoundError:
-        mask = os.umask(0)
-        os.umask(mask)
-        return 0o666 & ~mask
+        temporary.unlink(missing_ok=True)
 
 
 def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.files import read_bytes, read_text, unique_members
+from llmproxy.files import read_bytes, read_text, replacing, unique_members
 
 
 def test_a_file_is_read_whole_up_to_its_bound(tmp_path: Path) -> None:
@@ -38,3 +38,21 @@ def test_a_member_that_stands_twice_is_refused(text: str) -> None:
     """The last one would win, and nobody would see it."""
     with pytest.raises(ValueError, match="'a' stands twice in one object"):
         json.loads(text, object_pairs_hook=unique_members)
+
+
+def test_a_replaced_file_is_never_open_to_more_than_before_it_was(tmp_path: Path) -> None:
+    """Nor while it is written; a new one has what the umask leaves, which stays as it is."""
+    path, mask = tmp_path / "file", os.umask(0o027)
+    try:
+        for known, wanted in ((None, 0o640), (0o600, 0o600), (0o644, 0o644)):
+            path.unlink(missing_ok=True)
+            if known is not None:
+                path.touch()
+                path.chmod(known)
+            with replacing(path) as file:
+                (begun,) = [each for each in tmp_path.iterdir() if each != path]
+                assert begun.stat().st_mode & 0o777 & ~wanted == 0
+                file.write("all")
+            assert (path.stat().st_mode & 0o777, path.read_text()) == (wanted, "all")
+    finally:
+        assert os.umask(mask) == 0o027

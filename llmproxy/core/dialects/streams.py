@@ -378,7 +378,7 @@ def framing(content_type: str, body: bytes) -> Framing:
 
 def events_of(content_type: str, body: bytes) -> list[object]:
     """Return the JSON values of a stream, or a plain body's one; no JSON (``[DONE]``) is left out. Never raises."""
-    return list(events_in(content_type, body, parse_json))
+    return list(events_in(content_type, body, shortened=False))
 
 
 _remembered = threading.local()
@@ -406,21 +406,22 @@ def _read_shortened(document: bytes) -> Any:  # noqa: ANN401 - JSON
     return parse_json(shorten_json(document) if is_long(document) else document)
 
 
-def events_in(content_type: str, body: bytes, read: Callable[[bytes], Any] = _read_shortened) -> Iterator[object]:
-    """Yield the JSON values of a stream; of one document, what `shorten_json` leaves. Never raises."""
+def events_in(content_type: str, body: bytes, *, shortened: bool = True) -> Iterator[object]:
+    """Yield the JSON values of a stream; `shortened`: of a long document what `shorten_json` leaves. Never raises."""
+    read = _read_shortened if shortened else parse_json
     if content_type.startswith(CONTENT_TYPE):  # a recorded WebSocket
         yield from server_events(body)
         return
     kind = framing(content_type, body)
     if kind == "sse":
-        events = _sse_in(body) if read is _read_shortened else _parse_sse(body)
+        events = _sse_in(body) if shortened else _parse_sse(body)
         values: Iterable[object] = (read(event.data.encode()) for event in events)
     elif kind == "ndjson":
         values = map(read, _iterate_lines(body))
     elif kind == "aws":
         values = _aws_events(body, read)
     elif kind == "array":
-        whole = None if read is _read_shortened and is_long(body) else parse_json(body)
+        whole = None if shortened and is_long(body) else parse_json(body)
         values = whole if isinstance(whole, list) else map(read, elements(body))
     else:
         values = [read(body)]
