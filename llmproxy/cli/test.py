@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.cli.changes import count_tests, print_changes
 from llmproxy.cli.parts.live_comparison import LiveTests
 from llmproxy.cli.parts.options import CASSETTES, LAST_REPORT, STORE, OwnFirst, flags_of, gather, store_of
 from llmproxy.cli.parts.run_ending import write_result
@@ -163,6 +162,7 @@ def run_tests(
 
 def _try_changes(asked: TestOptions) -> int:
     """Run the suites on trial, and say what has changed."""
+    from llmproxy.cli.changes import count_tests, print_changes  # a sixth of a second, which no other test needs
     from llmproxy.report.changes import read_changes
 
     since, flags = time.time(), {**asked.flags, "mode": "replay"}

@@ -25,7 +25,6 @@ from llmproxy.report.events import Completed, Event, Handler, Selected
 from llmproxy.report.run_console import SuiteConsole
 from llmproxy.report.sharding import describe_cut, read_shard, read_times, split, weights
 from llmproxy.report.trend import Trend
-from llmproxy.suite.selection import format_advice, with_runs
 
 if TYPE_CHECKING:
     from llmproxy.settings import Loaded as LoadedSettings
@@ -48,6 +47,7 @@ def cut(
         if times is not None:
             raise SettingsError("--shard-times balances parts of a test: it goes with --shard 1/10.")
         return None
+    from llmproxy.suite.selection import with_runs  # the schema of suites: `--help` and a wrong option need none of it
 
     shard = read_shard(text)
     weighed = weights(
@@ -74,6 +74,8 @@ def emit_empty_part(part: CutPart, handlers: Sequence[Handler], mode: str, at: f
 
 def advise(unrecorded: Sequence[str], shard: Mapping[str, Any]) -> str:
     """Say of a whole test what records the scenarios of which nothing is recorded."""
+    from llmproxy.suite.selection import format_advice
+
     return format_advice(
         unrecorded, len(shard["items"]), shard.get("command", "llmproxy test"), partly=bool(shard.get("partly"))
     )
