@@ -481,7 +481,7 @@ class Settings:
         values.read_size,
         "SIZE",
         default=64 << 20,
-        description="Largest request body, in bytes, that is compared with recordings.",
+        description="Largest request body in bytes: replay refuses larger, auto and record forward them unrecorded.",
     )
     quiet: bool = _option(
         values.read_truth, default=False, description="Print misses and the summary only.", again=False, of_session=True
