@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Iterator
 
 import pytest
 
 from llmproxy.scenario.config import ConfigDefaults, ScenarioConfig
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine, in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 @pytest.fixture
@@ -16,3 +27,9 @@ def untouched() -> Iterator[None]:
     ScenarioConfig.default_config, ScenarioConfig.defaults = None, ConfigDefaults()
     yield
     ScenarioConfig.default_config, ScenarioConfig.defaults = before
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a call that failed be tried again at once."""
+    monkeypatch.setattr("llmproxy.scenario.models.models.PAUSES", (0.0, 0.0))

@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from llmproxy import scenario
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.scenario_state import ScenarioState
+from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, JudgmentRequest, Message
 from tests.provider import Provider, Step, step
 
@@ -31,6 +32,16 @@ def model(*steps: Step, **more: Any) -> Iterator[tuple[ModelConfig, Provider]]:
 def served(provider: Provider, name: str = MODEL, **more: Any) -> ModelConfig:
     """Return a model that a provider of ours serves."""
     return ModelConfig(model=name, api_key="k", api_base=f"{provider.url}/v1", **more)
+
+
+@asynccontextmanager
+async def run_session(url: str, **how: Any) -> AsyncIterator[RunSession]:
+    """Open the session of a run, and close it whatever happens."""
+    session = await RunSession.open(url, **how)
+    try:
+        yield session
+    finally:
+        await session.close()
 
 
 def finish(*statuses: str, evidence: Sequence[str] = (), reasoning: str = "so it is", **more: Any) -> Step:

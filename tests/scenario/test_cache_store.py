@@ -262,34 +262,28 @@ def test_tasks_and_loops_share_one_making(store: CacheStore) -> None:
     assert maker.calls == 2
 
 
-def test_what_cannot_be_kept_is_made_by_each(store: CacheStore) -> None:
+async def test_what_cannot_be_kept_is_made_by_each(store: CacheStore) -> None:
     """None is not kept, and nobody waits for it twice."""
     maker = Maker(None)
 
-    async def go() -> list[str | None]:
-        return list(await asyncio.gather(*(remember(place(store), maker.amake) for _ in range(5))))
-
     began = time.monotonic()
-    assert asyncio.run(go()) == [None] * 5
+    assert list(await asyncio.gather(*(remember(place(store), maker.amake) for _ in range(5)))) == [None] * 5
     assert maker.calls == 5
     assert time.monotonic() - began < 5 * 0.2
     assert store.get("k") is None
 
 
-def test_who_is_cancelled_disturbs_nobody(store: CacheStore) -> None:
+async def test_who_is_cancelled_disturbs_nobody(store: CacheStore) -> None:
     """Of three the one who makes it and one who waits are cancelled: the third gets it."""
     maker = Maker()
 
-    async def go() -> str | None:
-        making, waiting, impatient = (asyncio.ensure_future(remember(place(store), maker.amake)) for _ in range(3))
-        while not maker.calls:
-            await asyncio.sleep(0.001)
-        impatient.cancel()
-        await asyncio.sleep(0)
-        making.cancel()
-        return await waiting
-
-    assert asyncio.run(go()) == "made"
+    making, waiting, impatient = (asyncio.ensure_future(remember(place(store), maker.amake)) for _ in range(3))
+    while not maker.calls:
+        await asyncio.sleep(0.001)
+    impatient.cancel()
+    await asyncio.sleep(0)
+    making.cancel()
+    assert (await waiting) == "made"
     assert maker.calls == 2
 
 
@@ -317,22 +311,19 @@ def test_asking_again_from_inside_does_not_hang(how: str, store: CacheStore) -> 
     assert found == ["inner"]
 
 
-def test_a_slow_lock_does_not_stop_the_loop(store: CacheStore) -> None:
+async def test_a_slow_lock_does_not_stop_the_loop(store: CacheStore) -> None:
     """While another process holds the file, other tasks go on."""
     put(store, "other")
 
-    async def go() -> int:
-        with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
-            other.execute("BEGIN EXCLUSIVE")
-            pending = asyncio.ensure_future(remember(place(store), Maker().amake))
-            for ticks in range(10):
-                await asyncio.sleep(0.02)
-                assert not pending.done(), ticks
-            other.execute("ROLLBACK")
-        assert await pending == "made"
-        return ticks
-
-    assert asyncio.run(go()) == 9
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        pending = asyncio.ensure_future(remember(place(store), Maker().amake))
+        for ticks in range(10):
+            await asyncio.sleep(0.02)
+            assert not pending.done(), ticks
+        other.execute("ROLLBACK")
+    assert await pending == "made"
+    assert ticks == 9
 
 
 def test_a_miss_in_replay_says_what_is_nearest(store: CacheStore) -> None:

@@ -31,10 +31,9 @@ from llmproxy.scenario.judging import (
     vote_of,
 )
 from llmproxy.scenario.models.models import RefusedChoice
-from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding
 from tests.provider import Provider, Step, step
-from tests.scenario.parties import bodies, called, finish, go_on, model, raw, refusal, shown
+from tests.scenario.parties import bodies, called, finish, go_on, model, raw, refusal, run_session, shown
 from tests.support import near
 from tests.support.process import clean_env
 
@@ -61,8 +60,7 @@ def put(*steps: Step, forced: bool = True, texts: tuple[str, ...] = ()) -> tuple
 
 async def ask_all(url: str, cassette: str, key: str | None, forced: bool) -> list[Any]:
     """Ask a judge of each provider in one session; errors are returned."""
-    session = await RunSession.open(url, cassette=cassette)
-    try:
+    async with run_session(url, cassette=cassette) as session:
         said: list[Any] = []
         for name in MODELS:
             try:
@@ -70,8 +68,6 @@ async def ask_all(url: str, cassette: str, key: str | None, forced: bool) -> lis
             except LLMProxyError as error:
                 said.append(error)
         return said
-    finally:
-        await session.close()
 
 
 REPLAY = """

@@ -25,6 +25,7 @@ from llmproxy.scenario.turn_taking import process_session
 from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes, AgentRole, ScenarioResult
 from tests.provider import Provider, step
 from tests.scenario.agents_fixtures import given
+from tests.scenario.parties import run_session
 from tests.support import Proxy, proxy
 from tests.support.proxy import DIRECT
 
@@ -151,16 +152,13 @@ def built_before() -> Callable[[str], Awaitable[object]]:
 
 async def one_run(px: Proxy, name: str, agent: AgentAdapter, turns: int = 2) -> list[str]:
     """Let an agent speak in a session of its own and return what was asked there."""
-    session = await RunSession.open(px.url, cassette=name, mode="record")
-    try:
+    async with run_session(px.url, cassette=name, mode="record") as session:
         for n in range(turns):
             async with session.turn(agent):
                 await agent.call(given(f"{name}, turn {n}", llm=session.llm))
         calls = await session.calls()
         assert await session.count_unattributed() == 0
         return [json.loads((call.recording or {})["body"])["messages"][-1]["content"] for call in calls]
-    finally:
-        await session.close()
 
 
 @pytest.fixture
@@ -176,14 +174,12 @@ def eight(px: Proxy, monkeypatch: pytest.MonkeyPatch) -> dict[str, Calls]:
     return {way.__name__: Calls(way) for way in ways} | {"built_before": Calls(built_before())}
 
 
-def test_agents_in_one_process_land_in_their_own_runs_in_one_loop(px: Proxy, eight: dict[str, Calls]) -> None:
+async def test_agents_in_one_process_land_in_their_own_runs_in_one_loop(px: Proxy, eight: dict[str, Calls]) -> None:
     """Eight ways to ask a model, in parallel: eight of eight."""
-
-    async def run() -> dict[str, list[str]]:
-        found = await asyncio.gather(*(one_run(px, f"loop-{name}", agent) for name, agent in eight.items()))
-        return dict(zip(eight, found, strict=True))
-
-    assert asyncio.run(run()) == {name: [f"loop-{name}, turn {n}" for n in range(2)] for name in eight}
+    found = await asyncio.gather(*(one_run(px, f"loop-{name}", agent) for name, agent in eight.items()))
+    assert dict(zip(eight, found, strict=True)) == {
+        name: [f"loop-{name}, turn {n}" for n in range(2)] for name in eight
+    }
 
 
 def test_agents_in_one_process_land_in_their_own_runs_in_threads(px: Proxy, eight: dict[str, Calls]) -> None:
@@ -201,14 +197,13 @@ def test_agents_in_one_process_land_in_their_own_runs_in_threads(px: Proxy, eigh
     assert found == {name: [f"thread-{name}, turn {n}" for n in range(2)] for name in eight}
 
 
-def test_without_variables_an_agent_lands_in_its_run_all_the_same(px: Proxy) -> None:
+async def test_without_variables_an_agent_lands_in_its_run_all_the_same(px: Proxy) -> None:
     """The proxy was given as an argument: five in parallel, five right, and the environment is as it was."""
     before = dict(os.environ)
 
-    async def run() -> list[list[str]]:
-        return await asyncio.gather(*(one_run(px, f"bare-{n}", Calls(httpx_called)) for n in range(5)))
-
-    assert asyncio.run(run()) == [[f"bare-{n}, turn 0", f"bare-{n}, turn 1"] for n in range(5)]
+    assert (await asyncio.gather(*(one_run(px, f"bare-{n}", Calls(httpx_called)) for n in range(5)))) == [
+        [f"bare-{n}, turn 0", f"bare-{n}, turn 1"] for n in range(5)
+    ]
     assert dict(os.environ) == before
 
 
@@ -228,15 +223,12 @@ def test_a_judge_of_ones_own_lands_in_its_run_as_the_judge(px: Proxy) -> None:
     """What it asks is recorded there, and is no call of the agent's; asked again, it has its answer from there."""
 
     async def run(mode: str) -> list[tuple[str, str]]:
-        session = await RunSession.open(px.url, cassette="own-judge", mode=mode)
-        try:
+        async with run_session(px.url, cassette="own-judge", mode=mode) as session:
             for agent in (Calls(httpx_called), Judge(httpx_called), Judge(httpx_called), Calls(httpx_called)):
                 async with session.turn(agent):
                     await agent.call(given("the same", llm=session.llm))
             assert await session.count_unattributed() == 0
             return [(call.party, call.decision) for call in await session.calls()]
-        finally:
-            await session.close()
 
     parties = ["agent", "judge", "judge", "agent"]
     assert asyncio.run(run("record")) == [(party, "RECORD") for party in parties]
@@ -290,50 +282,37 @@ class Elsewhere(Calls):
 
 
 @pytest.mark.parametrize("kind", [Uses, Elsewhere])
-def test_whoever_needs_no_turn_gets_none(px: Proxy, kind: type[Calls]) -> None:
+async def test_whoever_needs_no_turn_gets_none(px: Proxy, kind: type[Calls]) -> None:
     """Two are in their turns at the same time."""
-
-    async def run() -> None:
-        session = await RunSession.open(px.url, cassette="no-turn")
-        agent = kind(httpx_called)
-        try:
-            async with session.turn(agent), asyncio.timeout(10), session.turn(agent) as waited:
-                assert waited == 0.0
-        finally:
-            await session.close()
-
-    asyncio.run(run())
+    agent = kind(httpx_called)
+    async with (
+        run_session(px.url, cassette="no-turn") as session,
+        session.turn(agent),
+        asyncio.timeout(10),
+        session.turn(agent) as waited,
+    ):
+        assert waited == 0.0
 
 
-def test_the_wait_for_a_turn_is_measured(px: Proxy) -> None:
+async def test_the_wait_for_a_turn_is_measured(px: Proxy) -> None:
     """So that a report can say what taking turns costs."""
     asked: list[int] = []
 
-    async def slow(_text: str) -> None:
-        while len(asked) < 2:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.05)
+    async def one(session: RunSession) -> float:
+        asked.append(1)
+        async with session.turn(Calls(httpx_called)) as waited:
+            while len(asked) < 2:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
+        return waited
 
-    async def run() -> list[float]:
-        session = await RunSession.open(px.url, cassette="waits")
-
-        async def one() -> float:
-            asked.append(1)
-            async with session.turn(Calls(slow)) as waited:
-                await slow("")
-            return waited
-
-        try:
-            return sorted(await asyncio.gather(one(), one()))
-        finally:
-            await session.close()
-
-    first, second = asyncio.run(run())
+    async with run_session(px.url, cassette="waits") as session:
+        first, second = sorted(await asyncio.gather(one(session), one(session)))
     assert first == 0.0
     assert second > 0.0
 
 
-def test_traffic_while_nobody_has_the_turn_is_unattributed_and_counted(px: Proxy) -> None:
+async def test_traffic_while_nobody_has_the_turn_is_unattributed_and_counted(px: Proxy) -> None:
     """It is nobody's: not in the session, and not hidden. A turn has led the agent there, which asks once more when it
     is over.
     """
@@ -341,99 +320,61 @@ def test_traffic_while_nobody_has_the_turn_is_unattributed_and_counted(px: Proxy
     async def nothing(text: str) -> None:
         assert text
 
-    async def run() -> tuple[int, int]:
-        session = await RunSession.open(px.url, cassette="attributed")
-        try:
-            async with session.turn(Calls(nothing)):
-                pass
-            await asyncio.to_thread(chat, f"{px.url}/s/{process_session()}/v1", "who am I?")
-            return await session.count_unattributed(), len(await session.calls())
-        finally:
-            await session.close()
-
-    assert asyncio.run(run()) == (1, 0)
+    async with run_session(px.url, cassette="attributed") as session:
+        async with session.turn(Calls(nothing)):
+            pass
+        await asyncio.to_thread(chat, f"{px.url}/s/{process_session()}/v1", "who am I?")
+        assert (await session.count_unattributed(), len(await session.calls())) == (1, 0)
 
 
-def test_a_run_says_who_used_what(px: Proxy) -> None:
+async def test_a_run_says_who_used_what(px: Proxy) -> None:
     """By party, from the proxy; a sum that nobody reported is unknown, not 0."""
-
-    async def run() -> dict[str, Any]:
-        session = await RunSession.open(px.url, cassette="parties")
-        try:
-            for headers in (session.llm.headers, session.party_headers("user"), session.party_headers("judge.2")):
-                await asyncio.to_thread(chat, f"{px.url}/v1", "hi", headers)
-            return dict(await session.usage())
-        finally:
-            await session.close()
-
-    usage = asyncio.run(run())
+    async with run_session(px.url, cassette="parties") as session:
+        for headers in (session.llm.headers, session.party_headers("user"), session.party_headers("judge.2")):
+            await asyncio.to_thread(chat, f"{px.url}/v1", "hi", headers)
+        usage = dict(await session.usage())
     assert [(party, use.calls) for party, use in usage.items()] == [("agent", 1), ("judge.2", 1), ("user", 1)]
 
 
-def test_a_mark_divides_what_was_before_from_what_comes_after(px: Proxy) -> None:
+async def test_a_mark_divides_what_was_before_from_what_comes_after(px: Proxy) -> None:
     """Calls after a mark are those that arrived later."""
-
-    async def run() -> tuple[int, list[int]]:
-        session = await RunSession.open(px.url, cassette="marks")
-        try:
-            url = session.llm.base_url("openai")
-            await asyncio.to_thread(chat, url, "one")
-            mark = await session.mark()
-            await asyncio.to_thread(chat, url, "two")
-            return mark, [call.seq for call in await session.calls(mark)]
-        finally:
-            await session.close()
-
-    assert asyncio.run(run()) == (1, [2])
+    async with run_session(px.url, cassette="marks") as session:
+        url = session.llm.base_url("openai")
+        await asyncio.to_thread(chat, url, "one")
+        mark = await session.mark()
+        await asyncio.to_thread(chat, url, "two")
+        assert (mark, [call.seq for call in await session.calls(mark)]) == (1, [2])
 
 
-def test_misses_are_seen_with_their_texts(px: Proxy) -> None:
+async def test_misses_are_seen_with_their_texts(px: Proxy) -> None:
     """Of all, or of those after a mark."""
-
-    async def run() -> tuple[tuple[str, ...], ...]:
-        session = await RunSession.open(px.url, cassette="misses", mode="replay")
-        try:
-            url = session.llm.base_url("openai")
-            none = await session.misses()
-            await asyncio.to_thread(chat, url, "never recorded")
-            mark = await session.mark()
-            nothing_new = await session.misses(mark)
-            await asyncio.to_thread(chat, url, "nor this")
-            return none, nothing_new, await session.misses(mark), await session.misses()
-        finally:
-            await session.close()
-
-    none, nothing_new, one, both = asyncio.run(run())
-    assert (none, nothing_new, len(one), len(both)) == ((), (), 1, 2)
-    assert "nor this" in one[0]
+    async with run_session(px.url, cassette="misses", mode="replay") as session:
+        url = session.llm.base_url("openai")
+        assert await session.misses() == ()
+        await asyncio.to_thread(chat, url, "never recorded")
+        mark = await session.mark()
+        assert await session.misses(mark) == ()
+        await asyncio.to_thread(chat, url, "nor this")
+        (one,) = await session.misses(mark)
+        assert "nor this" in one
+        assert len(await session.misses()) == 2
 
 
-def test_a_session_is_closed_once_and_says_the_same_again(px: Proxy) -> None:
+async def test_a_session_is_closed_once_and_says_the_same_again(px: Proxy) -> None:
     """Its name is free for the next run, and samples are told apart."""
-
-    async def run() -> None:
-        for _ in range(2):
-            session = await RunSession.open(px.url, cassette="samples", sample=3, mode="record")
-            assert (session.name, session.cassette, session.sample, session.mode) == (
-                "samples~3", "samples", 3, "record",
-            )  # fmt: skip
-            assert await session.close() == await session.close()
-
-    asyncio.run(run())
+    for _ in range(2):
+        session = await RunSession.open(px.url, cassette="samples", sample=3, mode="record")
+        assert (session.name, session.cassette, session.sample, session.mode) == (
+            "samples~3", "samples", 3, "record",
+        )  # fmt: skip
+        assert await session.close() == await session.close()
 
 
-def test_a_session_that_is_open_is_waited_for_and_then_an_error(px: Proxy) -> None:
+async def test_a_session_that_is_open_is_waited_for_and_then_an_error(px: Proxy) -> None:
     """Two runs cannot walk one cassette."""
-
-    async def run() -> None:
-        session = await RunSession.open(px.url, cassette="busy")
-        try:
-            with pytest.raises(ControlError, match="busy"):
-                await RunSession.open(px.url, cassette="busy", patience=0.2)
-        finally:
-            await session.close()
-
-    asyncio.run(run())
+    async with run_session(px.url, cassette="busy"):
+        with pytest.raises(ControlError, match="busy"):
+            await RunSession.open(px.url, cassette="busy", patience=0.2)
 
 
 def test_a_name_that_cannot_travel_in_a_header_is_refused(px: Proxy) -> None:
@@ -492,7 +433,7 @@ def test_true_starts_one_proxy_for_all_and_it_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_call_in_a_thread_is_over_when_its_waiter_is_cancelled(times: int) -> None:
+async def test_a_call_in_a_thread_is_over_when_its_waiter_is_cancelled(times: int) -> None:
     """However often it is cancelled, nothing of it happens afterwards; then the cancellation is raised."""
     begun, go, done = threading.Event(), threading.Event(), []
 
@@ -501,30 +442,24 @@ def test_a_call_in_a_thread_is_over_when_its_waiter_is_cancelled(times: int) -> 
         go.wait(10)
         done.append(1)
 
-    async def live() -> None:
-        task = asyncio.ensure_future(in_thread(act))
-        await asyncio.to_thread(begun.wait, 10)
-        for _ in range(times):
-            task.cancel()
-            await asyncio.sleep(0)
-            assert not task.done()
-        go.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert done == [1]
-
-    asyncio.run(live())
+    task = asyncio.ensure_future(in_thread(act))
+    await asyncio.to_thread(begun.wait, 10)
+    for _ in range(times):
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert done == [1]
 
 
-def test_what_was_not_cancelled_gives_its_result_or_its_error() -> None:
+async def test_what_was_not_cancelled_gives_its_result_or_its_error() -> None:
     """As if it had been awaited."""
 
     async def broken() -> None:
         raise LookupError("gone")
 
-    async def live() -> None:
-        assert await to_the_end(asyncio.sleep(0, 7)) == 7
-        with pytest.raises(LookupError, match="gone"):
-            await to_the_end(broken())
-
-    asyncio.run(live())
+    assert await to_the_end(asyncio.sleep(0, 7)) == 7
+    with pytest.raises(LookupError, match="gone"):
+        await to_the_end(broken())

@@ -86,38 +86,30 @@ def test_a_queue_is_first_come_first_served_across_threads_and_loops() -> None:
     assert order == [0, 1, 2, 3, 4]
 
 
-def test_a_waiter_that_is_cancelled_is_passed_over() -> None:
+async def test_a_waiter_that_is_cancelled_is_passed_over() -> None:
     """Whoever comes after it gets the turn, and the seconds are measured."""
-
-    async def run() -> float:
-        queue = Queue()
-        await queue.take()
-        gone = asyncio.create_task(queue.take())
-        patient = asyncio.create_task(queue.take())
-        await asyncio.sleep(0.05)
-        gone.cancel()
-        await asyncio.sleep(0.05)
-        queue.give()
-        return await asyncio.wait_for(patient, 120)
-
-    assert asyncio.run(run()) >= 0.05
+    queue = Queue()
+    await queue.take()
+    gone = asyncio.create_task(queue.take())
+    patient = asyncio.create_task(queue.take())
+    await asyncio.sleep(0.05)
+    gone.cancel()
+    await asyncio.sleep(0.05)
+    queue.give()
+    assert (await asyncio.wait_for(patient, 120)) >= 0.05
 
 
-def test_a_waiter_that_is_cancelled_just_when_it_gets_the_turn_passes_it_on() -> None:
+async def test_a_waiter_that_is_cancelled_just_when_it_gets_the_turn_passes_it_on() -> None:
     """Otherwise nobody would ever get it again."""
-
-    async def run() -> float:
-        queue = Queue()
-        await queue.take()
-        gone = asyncio.create_task(queue.take())
-        await asyncio.sleep(0.05)
-        queue.give()
-        gone.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await gone
-        return await asyncio.wait_for(queue.take(), 120)
-
-    assert asyncio.run(run()) == 0.0
+    queue = Queue()
+    await queue.take()
+    gone = asyncio.create_task(queue.take())
+    await asyncio.sleep(0.05)
+    queue.give()
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert (await asyncio.wait_for(queue.take(), 120)) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -142,73 +134,62 @@ def test_the_process_is_known_by_what_its_base_urls_name(env: dict[str, str], fo
     assert own_sessions(env, "http://127.0.0.1:8080") == found
 
 
-def test_during_a_turn_the_environment_names_the_proxy_and_afterwards_it_does_not(px: Proxy, control: Control) -> None:
+async def test_during_a_turn_the_environment_names_the_proxy_and_afterwards_it_does_not(
+    px: Proxy, control: Control
+) -> None:
     """What was there is there again, and what somebody changed meanwhile is theirs."""
     env = {"OPENAI_BASE_URL": "https://api.openai.com/v1"}
 
-    async def run() -> None:
-        async with turn(control, "run", replay=True, env=env):
-            assert env["OPENAI_BASE_URL"] == f"{px.url}/s/{process_session()}/v1"
-            assert env["OPENAI_API_KEY"]
-            assert "LLMPROXY_URL" not in env  # by it a run without a proxy would find one
-            knock(env["OPENAI_BASE_URL"])
-            env["ANTHROPIC_BASE_URL"] = "mine"
-
     control.open("run")
-    asyncio.run(run())
+    async with turn(control, "run", replay=True, env=env):
+        assert env["OPENAI_BASE_URL"] == f"{px.url}/s/{process_session()}/v1"
+        assert env["OPENAI_API_KEY"]
+        assert "LLMPROXY_URL" not in env  # by it a run without a proxy would find one
+        knock(env["OPENAI_BASE_URL"])
+        env["ANTHROPIC_BASE_URL"] = "mine"
     assert env == {"OPENAI_BASE_URL": "https://api.openai.com/v1", "ANTHROPIC_BASE_URL": "mine"}
     assert control.report("run").misses == 1
 
 
-def test_others_see_the_environment_as_it_is_without_the_turn(control: Control) -> None:
+async def test_others_see_the_environment_as_it_is_without_the_turn(control: Control) -> None:
     """A run that opens meanwhile finds the user's own gateway, not the proxy."""
     env = {"OPENAI_BASE_URL": "https://gateway.example/v1"}
 
-    async def run() -> None:
-        async with turn(control, "run", replay=True, env=env):
-            assert env["OPENAI_BASE_URL"] != "https://gateway.example/v1"
-            assert outside(env) == {"OPENAI_BASE_URL": "https://gateway.example/v1"}
-
     control.open("run")
-    asyncio.run(run())
+    async with turn(control, "run", replay=True, env=env):
+        assert env["OPENAI_BASE_URL"] != "https://gateway.example/v1"
+        assert outside(env) == {"OPENAI_BASE_URL": "https://gateway.example/v1"}
     assert outside(env) == env
 
 
-def test_a_turn_ends_with_an_exception_too(control: Control) -> None:
+async def test_a_turn_ends_with_an_exception_too(control: Control) -> None:
     """The name is free again, for the next one."""
-
-    async def run() -> None:
-        for _ in range(2):
-            with pytest.raises(ZeroDivisionError):
-                async with turn(control, "run", replay=True, env={}):
-                    raise ZeroDivisionError
-
     control.open("run")
-    asyncio.run(run())
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            async with turn(control, "run", replay=True, env={}):
+                raise ZeroDivisionError
     control.bind(process_session(), "run")
 
 
-def test_a_turn_that_is_cancelled_is_undone(control: Control) -> None:
+async def test_a_turn_that_is_cancelled_is_undone(control: Control) -> None:
     """A run that is called off leaves neither binding nor lock."""
-
-    async def run() -> None:
-        async def long() -> None:
-            async with turn(control, "run", replay=True, env={}):
-                await asyncio.sleep(60)
-
-        task = asyncio.create_task(long())
-        await asyncio.sleep(0.3)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        async with turn(control, "run", replay=True, env={}) as waited:
-            assert waited < 60
-
     control.open("run")
-    asyncio.run(run())
+
+    async def long() -> None:
+        async with turn(control, "run", replay=True, env={}):
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(long())
+    await asyncio.sleep(0.3)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    async with turn(control, "run", replay=True, env={}) as waited:
+        assert waited < 60
 
 
-def test_what_a_fixture_bound_is_borrowed_and_given_back(px: Proxy, control: Control) -> None:
+async def test_what_a_fixture_bound_is_borrowed_and_given_back(px: Proxy, control: Control) -> None:
     """A test with the fixture `llmproxy` may run scenarios: during a turn the run hears the agent, afterwards the test
     again.
     """
@@ -218,45 +199,37 @@ def test_what_a_fixture_bound_is_borrowed_and_given_back(px: Proxy, control: Con
     control.open("run")
     control.bind(name, "test")
 
-    async def run() -> None:
-        async with turn(control, "run", replay=True, env=env):
-            knock(env["OPENAI_BASE_URL"])
-
-    asyncio.run(run())
+    async with turn(control, "run", replay=True, env=env):
+        knock(env["OPENAI_BASE_URL"])
     knock(env["OPENAI_BASE_URL"])
     assert (control.report("run").misses, control.report("test").misses) == (1, 1)
 
 
-def test_a_session_that_another_process_has_is_waited_for(control: Control) -> None:
+async def test_a_session_that_another_process_has_is_waited_for(control: Control) -> None:
     """And the waiting is measured."""
     control.open("run")
     control.open("theirs")
     control.bind("shared", "theirs")
 
-    async def run() -> float:
-        asyncio.get_running_loop().call_later(1.5, control.unbind, "shared")
-        async with bind_source(control, "shared", "run") as waited:
-            return waited
-
-    assert asyncio.run(run()) > 0.0
+    asyncio.get_running_loop().call_later(1.5, control.unbind, "shared")
+    async with bind_source(control, "shared", "run") as waited:
+        found = waited
+    assert found > 0.0
 
 
-def test_a_session_that_stays_bound_is_an_error_of_the_environment(control: Control) -> None:
+async def test_a_session_that_stays_bound_is_an_error_of_the_environment(control: Control) -> None:
     """It names who has it, and what frees it."""
     control.open("run")
     control.open("theirs")
     control.bind("shared", "theirs")
 
-    async def run() -> None:
+    with pytest.raises(MachineError, match=r"'shared'.*'theirs'[\s\S]*unbind") as caught:
         async with bind_source(control, "shared", "run", patience=0.1):
             pass
-
-    with pytest.raises(MachineError, match=r"'shared'.*'theirs'[\s\S]*unbind") as caught:
-        asyncio.run(run())
     assert caught.value.exit_code == 3
 
 
-def test_turns_at_a_service_are_taken_one_after_the_other(px: Proxy, control: Control) -> None:
+async def test_turns_at_a_service_are_taken_one_after_the_other(px: Proxy, control: Control) -> None:
     """Each message lands in its own run, whoever asks first."""
     names = [f"run-{n}" for n in range(4)]
 
@@ -264,12 +237,9 @@ def test_turns_at_a_service_are_taken_one_after_the_other(px: Proxy, control: Co
         async with bind_source(control, "service", name):
             await asyncio.to_thread(knock, f"{px.url}/s/service/v1")
 
-    async def run() -> None:
-        await asyncio.gather(*map(one, names))
-
     for name in names:
         control.open(name)
-    asyncio.run(run())
+    await asyncio.gather(*map(one, names))
     assert [control.report(name).misses for name in names] == [1, 1, 1, 1]
 
 

@@ -148,11 +148,7 @@ def test_an_agent_that_hangs_is_killed_with_everything_that_it_started() -> None
             with pytest.raises(AgentError, match=f"did not answer within {seconds} s, and was killed") as caught:
                 ask(faulty("hang", timeout=float(seconds)), given())
             said = str(caught.value)
-    group = int(said.rpartition("sleeping ")[2].split()[0])
-    deadline = time.monotonic() + 60
-    while running(group) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not running(group)
+    assert gone(int(said.rpartition("sleeping ")[2].split()[0]))
 
 
 def running(group: int) -> bool:
@@ -167,6 +163,14 @@ def running(group: int) -> bool:
     return False
 
 
+def gone(group: int) -> bool:
+    """Wait until no process of the group is alive."""
+    deadline = time.monotonic() + 60
+    while running(group) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not running(group)
+
+
 def test_close_ends_what_a_process_started() -> None:
     """Children that outlive their parent are killed, too."""
     script = (
@@ -175,10 +179,7 @@ def test_close_ends_what_a_process_started() -> None:
         "for line in sys.stdin: print(json.dumps({'text': str(os.getpid())}), flush=True)"
     )
     (said,) = ask(CommandAgent([sys.executable, "-c", script]), given())
-    deadline = time.monotonic() + 60
-    while running(int(said)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not running(int(said))
+    assert gone(int(said))
 
 
 def test_an_agent_killed_in_the_middle_of_a_conversation_is_at_fault() -> None:
@@ -187,20 +188,14 @@ def test_an_agent_killed_in_the_middle_of_a_conversation_is_at_fault() -> None:
         ask(faulty("second-crash"), given(), given())
 
 
-def test_a_second_line_is_not_taken_for_the_next_answer() -> None:
+async def test_a_second_line_is_not_taken_for_the_next_answer() -> None:
     """What nobody asked for is an error, not the answer to something else."""
-
-    async def run() -> None:
-        agent = faulty("twice")
-        try:
-            assert await agent.call(given()) == "one"
-            await asyncio.sleep(0.3)
-            await agent.call(given())
-        finally:
-            await agent.close()
-
+    agent = faulty("twice")
+    assert await agent.call(given()) == "one"
+    await asyncio.sleep(0.3)
     with pytest.raises(AgentError, match="said something that nobody asked for"):
-        asyncio.run(run())
+        await agent.call(given())
+    await agent.close()
 
 
 @pytest.mark.parametrize(
@@ -252,41 +247,20 @@ def test_a_large_message_reaches_an_agent_that_answers_at_length() -> None:
     assert json.loads(said)["message"] == big
 
 
-def test_a_clone_has_processes_of_its_own() -> None:
+async def test_a_clone_has_processes_of_its_own() -> None:
     """Ending the one does not end the other."""
-
-    async def run() -> str:
-        agent = faulty("echo")
-        other = agent.clone()
-        await agent.call(given())
-        await other.call(given())
-        await agent.close()
-        said = str(await other.call(given("still there?")))
-        await other.close()
-        return said
-
-    assert json.loads(asyncio.run(run()))["message"] == "still there?"
-
-
-def test_a_run_that_is_cancelled_leaves_no_process() -> None:
-    """Closing ends even an agent that is in the middle of an answer."""
-
-    async def run() -> float:
-        agent = faulty("hang")
-        task = asyncio.create_task(agent.call(given()))
-        await asyncio.sleep(0.5)
-        task.cancel()
-        since = time.monotonic()
-        await agent.close()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return time.monotonic() - since
-
-    assert asyncio.run(run()) < 50  # it would sleep for 60
+    agent = faulty("echo")
+    other = agent.clone()
+    await agent.call(given())
+    await other.call(given())
+    await agent.close()
+    said = str(await other.call(given("still there?")))
+    await other.close()
+    assert json.loads(said)["message"] == "still there?"
 
 
 class SlowChild(Child):
-    """A process that runs for a while before whoever starts it has it in hand."""
+    """A process that runs for a while before whoever starts it has it in hand, and is not given long to end."""
 
     begun: ClassVar[Queue[int]]
     go: ClassVar[Event]
@@ -296,6 +270,9 @@ class SlowChild(Child):
         self.begun.put(self.popen.pid)
         self.go.wait(60)
 
+    def end(self, grace: float = 0.1) -> None:
+        super().end(grace)
+
 
 class SlowAgent(CommandAgent):
     """Starts such a process."""
@@ -303,48 +280,27 @@ class SlowAgent(CommandAgent):
     child = SlowChild
 
 
-def slow_start() -> tuple[Queue[int], Event]:
-    """Return where the next process is told, and what lets whoever started it go on."""
-    SlowChild.begun, SlowChild.go = Queue(), Event()
-    return SlowChild.begun, SlowChild.go
-
-
-def test_a_process_that_was_being_started_when_its_agent_was_closed_ends() -> None:
-    """Ctrl-C in that moment: nobody would have ended it, and its answer would have been waited for."""
-    begun, go = slow_start()
-    agent = SlowAgent([sys.executable, "-c", "import time; time.sleep(600)"])
-
-    async def run() -> int:
-        task = asyncio.create_task(agent.call(given()))
-        process = await asyncio.to_thread(begun.get)
-        task.cancel()
-        await agent.close()
+@pytest.mark.parametrize(
+    ("started", "lines"),
+    [(False, True), (True, True), (True, False)],
+    ids=["being started", "in the middle of an answer", "a plain program"],
+)
+async def test_a_run_that_is_cancelled_leaves_no_process(started: bool, lines: bool) -> None:
+    """Nobody else would have ended it, and its answer would have been waited for."""
+    begun, go = Queue[int](), Event()
+    SlowChild.begun, SlowChild.go = begun, go
+    agent = SlowAgent([sys.executable, "-c", "import time; time.sleep(600)"], lines=lines)
+    task = asyncio.create_task(agent.call(given()))
+    process = await asyncio.to_thread(begun.get)
+    if started:
         go.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return process
-
-    process = asyncio.run(run())  # waits for its threads
-    assert not running(process)
-
-
-def test_a_plain_program_that_is_cancelled_is_ended() -> None:
-    """It was waited for until it ended by itself."""
-    begun, go = slow_start()
+        await asyncio.sleep(0.2)
+    task.cancel()
+    await agent.close()
     go.set()
-    agent = SlowAgent([sys.executable, "-c", "import time; time.sleep(600)"], lines=False)
-
-    async def run() -> int:
-        task = asyncio.create_task(agent.call(given()))
-        process = await asyncio.to_thread(begun.get)
-        task.cancel()
-        await agent.close()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return process
-
-    process = asyncio.run(run())
-    assert not running(process)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await asyncio.to_thread(gone, process)
 
 
 def test_ctrl_c_while_processes_end_leaves_no_complaint() -> None:

@@ -106,14 +106,11 @@ def test_a_command_runs_in_its_folder(tmp_path: Path) -> None:
     assert asyncio.run(where({"cwd": "sub"})) == str(tmp_path / "sub")
 
 
-def test_a_callable_is_found_beside_the_file(tmp_path: Path) -> None:
+async def test_a_callable_is_found_beside_the_file(tmp_path: Path) -> None:
     """By the path of its module."""
     (tmp_path / "bot.py").write_text("def answer(message): return message[::-1]", "utf-8")
 
-    async def run() -> object:
-        return await agent_from({"python": "bot.py:answer"}, tmp_path).call(given("abc"))
-
-    assert asyncio.run(run()) == "cba"
+    assert (await agent_from({"python": "bot.py:answer"}, tmp_path).call(given("abc"))) == "cba"
 
 
 def test_the_mapping_is_left_as_it_was(tmp_path: Path) -> None:

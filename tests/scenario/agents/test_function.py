@@ -133,15 +133,12 @@ def test_a_timeout_of_its_own_is_not_ours() -> None:
         ask(FunctionAgent(late, timeout=30))
 
 
-def test_context_variables_are_seen_in_the_thread() -> None:
+async def test_context_variables_are_seen_in_the_thread() -> None:
     """The decorated cache knows its scenario there."""
     name: ContextVar[str] = ContextVar("name", default="")
 
-    async def run() -> Any:  # noqa: ANN401
-        name.set("mine")
-        return await FunctionAgent(lambda message: name.get()).call(given())
-
-    assert asyncio.run(run()) == "mine"
+    name.set("mine")
+    assert (await FunctionAgent(lambda message: name.get()).call(given())) == "mine"
 
 
 class Adapter(AgentAdapter):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from llmproxy.scenario.models.route import address_model, lead_client, provider_
 from llmproxy.scenario.models.transport import import_litellm
 from llmproxy.scenario.session import RunSession
 from tests.provider import Provider, step
+from tests.scenario.parties import run_session
 from tests.support import near
 
 P = "http://127.0.0.1:8080"
@@ -112,24 +111,7 @@ def test_a_dialect_of_its_own_keeps_its_name() -> None:
 def test_one_name_cannot_be_two_places() -> None:
     """Rather an error than a call to the wrong server."""
     with pytest.raises(SettingsError, match="http://a:1 and at http://b:1"):
-        upstreams_of_models(
-            [
-                ModelConfig(model="openai/x", api_base="http://a:1/v1"),
-                ModelConfig(model="openai/x", api_base="http://b:1/v1"),
-            ]
-        )
-
-
-def test_the_table_needs_no_litellm() -> None:
-    """The route of a provider in the table, and of OpenAI's plain models, is known without the seconds that litellm's
-    import takes.
-    """
-    code = (
-        "import sys; from llmproxy.scenario.models.route import route; route('openai/x', 'http://h'); "
-        "route('gpt-4.1-mini', 'http://h'); "
-        "sys.exit('litellm' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+        upstreams_of_models([ModelConfig(model="openai/x", api_base=f"http://{host}:1/v1") for host in "ab"])
 
 
 # -- clients of the user's own
@@ -139,24 +121,14 @@ KEPT: dict[str, Any] = {
     "default_headers": {"api_key": "a-secret-of-ours", "connection": "close"},
 }
 MADE: dict[str, tuple[str, str, Callable[[str], Any]]] = {
-    "blocking": (
-        "gpt-4o-mini",
-        "/gate/v1/chat/completions",
-        lambda url: openai.OpenAI(base_url=f"{url}/gate/v1", **KEPT),
-    ),
-    "asynchronous": (
-        "gpt-4o-mini",
-        "/gate/v1/chat/completions",
-        lambda url: openai.AsyncOpenAI(base_url=f"{url}/gate/v1", **KEPT),
-    ),
+    "blocking": ("gpt-4o-mini", "/gate/v1", lambda url: openai.OpenAI(base_url=f"{url}/gate/v1", **KEPT)),
+    "asynchronous": ("gpt-4o-mini", "/gate/v1", lambda url: openai.AsyncOpenAI(base_url=f"{url}/gate/v1", **KEPT)),
     "azure": (
-        "azure/gpt-4o-mini",
-        "/openai/deployments/gpt-4o-mini/chat/completions",
+        "azure/gpt-4o-mini", "/openai/deployments/gpt-4o-mini",
         lambda url: openai.AzureOpenAI(azure_endpoint=url, api_version="2024-10-21", **KEPT),
     ),
     "azure with a deployment": (
-        "azure/gpt-4o-mini",
-        "/openai/deployments/mine/chat/completions",
+        "azure/gpt-4o-mini", "/openai/deployments/mine",
         lambda url: openai.AzureOpenAI(azure_endpoint=url, azure_deployment="mine", api_version="2024-10-21", **KEPT),
     ),
 }  # fmt: skip
@@ -166,12 +138,9 @@ def asked(proxy: str, config: ModelConfig) -> Answer:
     """Ask a model in a session of its own."""
 
     async def go() -> Answer:
-        session = await RunSession.open(proxy, cassette="a", upstreams=upstreams_of_models([config], proxy))
-        try:
+        async with run_session(proxy, cassette="a", upstreams=upstreams_of_models([config], proxy)) as session:
             said = [{"role": "user", "content": "hi"}]
             return await complete(model=config, messages=said, party="judge", session=session)
-        finally:
-            await session.close()
 
     return asyncio.run(go())
 
@@ -188,7 +157,8 @@ def test_a_client_is_led_through_the_proxy(kind: str, tmp_path: Path) -> None:
             config = ModelConfig(model=name, extra={"client": client})
             assert asked(px.url, config).text == "hello"
         sent = provider.requests[0]
-        assert (sent.path.partition("?")[0], sent.header("api_key")) == (path, "a-secret-of-ours")
+        assert sent.path.partition("?")[0] == f"{path}/chat/completions"
+        assert sent.header("api_key") == "a-secret-of-ours"
         assert str(client.base_url).startswith(provider.url)  # the user's own object is as it was
     kept = (tmp_path / "x.db").read_bytes()
     assert b"a-secret-of-ours" not in kept

@@ -142,18 +142,15 @@ def test_nonsense_is_refused(runs: int, threshold: float) -> None:
         asyncio.run(run_many(Plan(P, P), runs, threshold=threshold))
 
 
-def test_cancelling_cancels_all_runs() -> None:
+async def test_cancelling_cancels_all_runs() -> None:
     """Nobody goes on in the background."""
     plan = Plan(*[P] * 4, seconds=30)
 
-    async def go() -> None:
-        task = asyncio.ensure_future(run_many(plan, 4))
-        await asyncio.sleep(0.05)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(go())
+    task = asyncio.ensure_future(run_many(plan, 4))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert (plan.most, plan.now) == (4, 0)
 
 

@@ -129,17 +129,13 @@ def test_a_cancellation_that_nobody_asked_for_is_the_adapters_error() -> None:
         call(Agent(asyncio.CancelledError()))
 
 
-def test_whoever_cancels_the_call_is_obeyed() -> None:
+async def test_whoever_cancels_the_call_is_obeyed() -> None:
     """A real cancellation stays one."""
-
-    async def cancelled() -> None:
-        task = asyncio.create_task(Caller(None).call(Agent(lambda _given: asyncio.sleep(30)), given()))
-        await asyncio.sleep(0.02)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(cancelled())
+    task = asyncio.create_task(Caller(None).call(Agent(lambda _given: asyncio.sleep(30)), given()))
+    await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 def test_everybody_takes_turns_and_waiting_is_nobodys_time() -> None:
@@ -171,16 +167,13 @@ def test_a_miss_without_a_text_tells_its_note() -> None:
         call(Agent(), session=Session(heard(1, miss=True, note="the note")))
 
 
-def test_exchanges_are_looked_at_once() -> None:
+async def test_exchanges_are_looked_at_once() -> None:
     """Each look goes on where the last one ended."""
     session = Session(heard(1), heard(2))
     caller = Caller(None, Traffic(cast("Any", session)))
 
-    async def twice() -> None:
-        await caller.call(Agent(), given())
-        await caller.call(Agent(), given())
-
-    asyncio.run(twice())
+    await caller.call(Agent(), given())
+    await caller.call(Agent(), given())
     assert session.asked == [0, 2]
     assert [each.seq for each in caller.traffic.calls] == [1, 2]
     assert list(caller.traffic.wire.tools()) == []

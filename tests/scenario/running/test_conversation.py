@@ -1,8 +1,4 @@
-"""Bookkeeping of a turn, without anybody being called.
-
-The conversation and who has heard what.
-
-The turn engine: order, turns, who hears what, limits; compared with the original over random cases.
+"""The turn engine: order, turns, who hears what, limits; compared with the original over random cases.
 
 The verbs of a script: what they add, whom they call, what begins a new turn, what ends the run.
 """
@@ -24,102 +20,11 @@ import llmproxy.scenario.running.executor as ours
 from llmproxy import scenario
 from llmproxy.errors import MachineError
 from llmproxy.scenario import AgentInput, AgentRole, ScenarioResult, ScenarioState
-from llmproxy.scenario.running.conversation import Turns, TypedLine, ask_person, parse_typed_line
+from llmproxy.scenario.running.conversation import TypedLine, ask_person, parse_typed_line
 from tests.scenario.conformance import played
 from tests.scenario.people import Agent, Judge, User, executor, play, roles, said
 
 # ruff: noqa: ANN401
-
-
-# ruff: noqa: ANN401
-
-
-U, A, J = AgentRole.USER, AgentRole.AGENT, AgentRole.JUDGE
-
-
-def turns(*agents: Any) -> tuple[Turns, list[int]]:
-    """Return turns and the list that grows with every new one."""
-    begun: list[int] = []
-    return Turns(agents, lambda: begun.append(len(begun) + 1)), begun
-
-
-def spoken(made: Turns) -> list[int]:
-    """Let everybody of this turn speak; return their places in order."""
-    places = []
-    while found := made.next():
-        made.spoke(found.agent)
-        places.append(found.place)
-    return places
-
-
-def test_roles_speak_in_their_order() -> None:
-    """User, agent, judge; several of one role in list order."""
-    made, begun = turns(Judge(), Agent(), User(), Agent())
-    assert spoken(made) == [2, 1, 3, 0]
-    assert (made.roles, begun) == ([], [])
-
-
-def test_an_object_listed_twice_speaks_once() -> None:
-    """Identity decides, not equality."""
-    agent = Agent()
-    assert spoken(turns(agent, agent, Agent())[0]) == [0, 2]
-
-
-def test_a_new_turn_lets_all_speak_again() -> None:
-    """And is counted."""
-    made, begun = turns(User(), Agent())
-    spoken(made)
-    made.new()
-    assert (spoken(made), begun) == ([0, 1], [1])
-
-
-@pytest.mark.parametrize(
-    ("order", "new"), [([U, A, J], 0), ([A, U], 1), ([A, A], 1), ([J, A, U], 2), ([U, U, U], 2), ([U, J, J], 1)]
-)
-def test_claiming_a_role_that_is_over_begins_a_turn(order: list[AgentRole], new: int) -> None:
-    """Roles before it are dropped."""
-    made, begun = turns(User(), Agent(), Judge())
-    for role in order:
-        found = made.claim(role)
-        assert found
-        assert found.agent.role is role
-    assert len(begun) == new
-
-
-def test_claiming_what_nobody_plays_is_none() -> None:
-    """After a new turn, as in the original."""
-    made, begun = turns(Agent())
-    assert made.claim(J) is None
-    assert (begun, made.has(A), made.has(J)) == ([1], True, False)
-
-
-def test_pretending_is_speaking_once_in_a_turn() -> None:
-    """For a role that nobody plays."""
-    made, begun = turns(Agent())
-    made.pretend(U)
-    assert (made.begun, begun) == (True, [])
-    made.pretend(U)
-    assert begun == [1]
-
-
-def test_whether_a_turn_has_begun() -> None:
-    """Somebody spoke in it."""
-    made, _ = turns(Agent())
-    found = [made.begun]
-    spoken(made)
-    found.append(made.begun)
-    made.new()
-    assert [*found, made.begun] == [False, True, False]
-
-
-def test_everybody_but_the_author_hears_once() -> None:
-    """Without an author, all; what was heard is not new any more, and it is a copy."""
-    user, agent = User("1", "3"), Agent("2", "4")
-    result = play(user, agent, script=[scenario.user("0"), scenario.agent(), scenario.user(), scenario.agent()])
-    new = [[said["content"] for said in given.new_messages] for who in (agent, user) for given in who.inputs]
-    assert new == [["0"], ["1"], ["0", "2"]]
-    agent.inputs[0].new_messages[0]["content"] = "changed"
-    assert result.messages[0]["content"] == "0"
 
 
 RECORDED = [json.loads(line) for line in (Path(__file__).parent / "conformance.jsonl").read_text("utf-8").splitlines()]
@@ -135,13 +40,6 @@ def test_random_cases_go_as_in_the_original(number: int) -> None:
             assert call[1] >= (case["max_turns"] or 10) - 1
             theirs[4] = True
     assert found == want
-
-
-def test_order_inside_a_turn_is_by_role() -> None:
-    """The list of agents may be in any order: user, agent, judge."""
-    result = play(Judge(), Agent("a"), User("u"), max_turns=1)
-    assert said(result) == ["u", "a"]
-    assert result.success
 
 
 def test_agents_of_one_role_speak_in_list_order_and_hear_each_other() -> None:
@@ -182,43 +80,17 @@ def test_max_turns_is_so_many_whole_turns(turns: int) -> None:
     assert (result.passed_criteria, result.failed_criteria) == ([], [])
 
 
-@pytest.mark.parametrize("given", [0, None])
-def test_no_turns_means_ten(given: int | None) -> None:
-    """max_turns=0 behaves as the default."""
-    result = play(User(), Agent(), max_turns=given)
-    assert len(result.messages) == 20
-    assert result.reasoning == "Reached maximum turns (10) without conclusion"
-
-
-def test_without_agents_it_ends_with_nothing_said() -> None:
-    """An empty scenario reaches its limit."""
-    result = play(max_turns=3)
-    assert (result.messages, result.reasoning) == ([], "Reached maximum turns (3) without conclusion")
-
-
-def test_the_judge_of_the_last_turn_must_decide() -> None:
-    """Only the call in turn N-1 is a forced one, and there is no extra call."""
-    judge = Judge([])
-    play(User(), Agent(), judge, max_turns=3)
-    assert [bool(given.judgment_request) for given in judge.inputs] == [False, False, True]
-
-
-def test_a_judge_without_criteria_is_not_forced() -> None:
-    """Nothing to decide by: the run ends without conclusion."""
-    judge = Judge(criteria=[])
-    result = play(User(), Agent(), judge, max_turns=2)
-    assert [bool(given.judgment_request) for given in judge.inputs] == [False, False]
-    assert "without conclusion" in str(result.reasoning)
-
-
-def test_at_the_limit_all_criteria_are_inconclusive() -> None:
-    """What nobody decided is listed, and in neither of the other lists."""
-    result = play(User(), Agent(), Judge([], criteria=["polite", "quick"]), max_turns=1)
-    assert (result.inconclusive_criteria, result.passed_criteria, result.failed_criteria) == (
-        ["polite", "quick"],
-        [],
-        [],
-    )
+@pytest.mark.parametrize(
+    ("criteria", "forced"),
+    [(None, [False, False, True]), (["polite", "quick"], [False, False, True]), ([], [False] * 3)],
+)
+def test_the_judge_of_the_last_turn_must_decide(criteria: list[str] | None, forced: list[bool]) -> None:
+    """Only the call in turn N-1 is a forced one, unless there is nothing to decide by; what nobody decided is open."""
+    judge = Judge([], criteria=criteria)
+    result = play(User(), Agent(), judge, max_turns=3)
+    assert [bool(given.judgment_request) for given in judge.inputs] == forced
+    assert result.reasoning == "Reached maximum turns (3) without conclusion"
+    assert (result.inconclusive_criteria, result.passed_criteria, result.failed_criteria) == (criteria or [], [], [])
 
 
 def test_proceed_that_stops_by_itself_forces_no_verdict() -> None:
@@ -258,18 +130,15 @@ def test_scripted_text_is_heard_by_all_also_by_whose_role_it_plays() -> None:
     assert _texts(user.inputs[0].new_messages) == ["hello", "a"]
 
 
-def test_an_agent_that_fails_has_not_heard_its_messages() -> None:
+async def test_an_agent_that_fails_has_not_heard_its_messages() -> None:
     """Its new messages are still new when it is called again."""
     agent = Agent(ValueError("no"), "yes")
     made = executor(agent)
 
-    async def twice() -> None:
-        await made.user("hi")
-        with pytest.raises(ValueError, match="no"):
-            await made.agent()
+    await made.user("hi")
+    with pytest.raises(ValueError, match="no"):
         await made.agent()
-
-    asyncio.run(twice())
+    await made.agent()
     assert _texts(agent.inputs[1].new_messages) == ["hi"]
 
 
@@ -296,12 +165,6 @@ def test_what_a_caller_does_to_the_result_stays_with_him() -> None:
     assert made._state.messages[0]["content"] == "s"
 
 
-def test_messages_hold_nothing_but_what_was_said() -> None:
-    """No ids, no times."""
-    result = play(User("u"), Agent("a"), max_turns=1)
-    assert result.messages == [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]
-
-
 def test_the_agents_time_is_the_agents_alone() -> None:
     """Time of users and judges is not in agent_time."""
     ticks = iter(range(1000))
@@ -316,16 +179,14 @@ def test_the_agents_time_is_the_agents_alone() -> None:
     assert result.total_time > 3.0
 
 
-def test_steps_can_be_taken_without_run() -> None:
+async def test_steps_can_be_taken_without_run() -> None:
     """The executor's surface: step by step, with what is pending to look at."""
     made = executor(User("u"), Agent("a"), max_turns=3)
 
-    async def by_hand() -> list[Any]:
-        assert made._pending_roles_on_turn == [AgentRole.USER, AgentRole.AGENT, AgentRole.JUDGE]
-        assert len(made._pending_agents_on_turn) == 2
-        return [await made.step() for _ in range(2)]
-
-    assert asyncio.run(by_hand()) == [[{"role": "user", "content": "u"}], [{"role": "assistant", "content": "a"}]]
+    assert made._pending_roles_on_turn == [AgentRole.USER, AgentRole.AGENT, AgentRole.JUDGE]
+    assert len(made._pending_agents_on_turn) == 2
+    found = [await made.step() for _ in range(2)]
+    assert found == [[{"role": "user", "content": "u"}], [{"role": "assistant", "content": "a"}]]
     made.reset()
     assert (made._state.messages, made._state.current_turn) == ([], 0)
 
@@ -337,25 +198,23 @@ def _texts(messages: list[dict[str, Any]]) -> list[Any]:
 OPEN = ScenarioResult(success=False, messages=[], reasoning="unsure", inconclusive_criteria=["polite"])
 
 
-def test_text_is_said_and_nobody_is_called() -> None:
-    """Scripted content takes the place of the agent."""
-    user, agent = User(), Agent()
-    result = play(user, agent, script=[scenario.user("hi"), scenario.agent("hello"), scenario.succeed()])
-    assert result.messages == [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+ODD = {"role": "system", "content": None, "name": "x"}
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [
+        ("hi", [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hi"}]),
+        ("", [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}]),
+        (ODD, [ODD, ODD]),
+    ],
+    ids=["text", "empty text", "a message of another role"],
+)
+def test_what_a_script_says_is_said_and_nobody_is_called(given: Any, want: list[Any]) -> None:
+    """Scripted content takes the place of the agent: a text in the verb's role, a dict as it is."""
+    user, agent = User("simulated"), Agent()
+    assert play(user, agent, script=[scenario.user(given), scenario.agent(given), scenario.succeed()]).messages == want
     assert user.inputs == agent.inputs == []
-
-
-def test_empty_text_is_said_too() -> None:
-    """Only None calls the simulator."""
-    user = User("simulated")
-    assert said(play(user, Agent(), script=[scenario.user(""), scenario.agent(""), scenario.succeed()])) == ["", ""]
-    assert user.inputs == []
-
-
-def test_a_dict_is_used_as_it_is() -> None:
-    """Also with a role that is not the verb's."""
-    odd = {"role": "assistant", "content": None, "name": "x"}
-    assert play(User(), script=[scenario.user(odd), scenario.succeed()]).messages == [odd]
 
 
 def test_a_scripted_user_needs_no_simulator() -> None:
@@ -365,22 +224,6 @@ def test_a_scripted_user_needs_no_simulator() -> None:
     result = play(Agent("a"), script=[*script, lambda s: turns.append(s.current_turn), scenario.agent()])
     assert said(result) == ["1", "a", "2", "a"]
     assert turns == [0, 1]
-
-
-def test_two_answers_in_a_row_are_two_turns() -> None:
-    """The turn counter goes up when a role has spoken already."""
-    turns: list[int] = []
-
-    def note(state: ScenarioState) -> None:
-        turns.append(state.current_turn)
-
-    play(Agent(), script=[scenario.agent(), note, scenario.agent(), note])
-    assert turns == [0, 1]
-
-
-def test_scripted_steps_are_not_limited_by_max_turns() -> None:
-    """Only proceed looks at the limit."""
-    assert len(play(Agent(), script=[scenario.agent()] * 5, max_turns=2).messages) == 5
 
 
 @pytest.mark.parametrize(
@@ -411,29 +254,22 @@ def test_message_adds_any_role(role: str, first: str) -> None:
     assert seen == [1 if first in "ua" else 0]
 
 
-def test_proceed_counts_the_turn_of_its_first_step() -> None:
-    """After user and agent, with a judge pending: the judge and one whole turn; without one, two whole turns."""
-    start = [scenario.user("x"), scenario.agent(), scenario.proceed(turns=2)]
-    assert roles(play(User(), Agent(), Judge([]), script=start)) == "uaua"
-    assert roles(play(User(), Agent(), script=start)) == "uauaua"
+START = [scenario.user("x"), scenario.agent()]
 
 
-@pytest.mark.parametrize("turns", [0, 1])
-def test_no_turns_are_one(turns: int) -> None:
-    """proceed(turns=0) is proceed(turns=1)."""
-    assert roles(play(User(), Agent(), script=[scenario.proceed(turns=turns)])) == "ua"
-
-
-def test_proceed_without_a_number_goes_on_to_the_limit() -> None:
-    """None: until there is a result."""
-    assert roles(play(User(), Agent(), script=[scenario.proceed()], max_turns=4)) == "ua" * 4
-
-
-def test_on_turn_is_called_when_a_turn_begins() -> None:
-    """Never for the first, and once more for the turn that is one too many."""
-    turns: list[int] = []
-    play(User(), Agent(), script=[scenario.proceed(on_turn=lambda s: turns.append(s.current_turn))], max_turns=3)
-    assert turns == [1, 2, 3]
+@pytest.mark.parametrize(
+    ("judges", "script", "want"),
+    [
+        (1, [*START, scenario.proceed(turns=2)], "uaua"),
+        (0, [*START, scenario.proceed(turns=2)], "uauaua"),
+        (0, [scenario.proceed(turns=0)], "ua"),
+        (0, [scenario.proceed(turns=1)], "ua"),
+        (0, [scenario.proceed()], "uauauaua"),
+    ],
+)
+def test_proceed_counts_the_turn_of_its_first_step(judges: int, script: list[Any], want: str) -> None:
+    """A judge that is pending is a turn of its own; no turns are one, and without a number it goes on to the limit."""
+    assert roles(play(User(), Agent(), *[Judge([])] * judges, script=script, max_turns=4)) == want
 
 
 @pytest.mark.parametrize("turns", [None, 2])
@@ -461,14 +297,6 @@ def test_on_turn_end_sees_the_turn_of_the_result() -> None:
     assert ended == [1]
 
 
-def test_on_step_is_called_after_every_call() -> None:
-    """Also after the one that ended the run."""
-    counts: list[int] = []
-    end = ScenarioResult(success=True, messages=[])
-    play(User(), Agent(), Judge([], end), script=[scenario.proceed(on_step=lambda s: counts.append(len(s.messages)))])
-    assert counts == [1, 2, 2, 3, 4, 4]
-
-
 @pytest.mark.parametrize("name", ["on_turn", "on_step", "on_turn_end"])
 def test_what_a_callback_raises_comes_out(name: str) -> None:
     """Callbacks are a place for assertions."""
@@ -481,48 +309,25 @@ def test_what_a_callback_raises_comes_out(name: str) -> None:
         play(User(), Agent(), script=[scenario.proceed(None, **callback)], max_turns=2)
 
 
-def test_judge_demands_a_verdict() -> None:
-    """The script step sets judgment_request."""
-    judge = Judge()
-    assert play(Agent(), judge, script=[scenario.agent(), scenario.judge()]).success
-    assert judge.inputs[0].judgment_request
-
-
-def test_text_for_the_judge_is_context_and_no_message() -> None:
-    """Nothing joins the conversation."""
-    judge = Judge()
-    result = play(Agent("a"), judge, script=[scenario.agent(), scenario.judge("The refund was paid out.")])
-    assert judge.inputs[0].judgment_context == "The refund was paid out."
-    assert said(result) == ["a"]
-
-
-def test_an_open_verdict_in_mid_script_lets_the_script_go_on() -> None:
-    """Something is inconclusive, nothing failed, and there is more to come."""
-    result = play(
-        Agent(), Judge(OPEN), script=[scenario.agent(), scenario.judge(), scenario.agent(), scenario.succeed("end")]
-    )
-    assert (result.success, result.reasoning, len(result.messages)) == (True, "end", 2)
-
-
-def test_an_open_verdict_at_the_end_is_the_end() -> None:
-    """No steps remain: it is the result, and no pass."""
-    result = play(Agent(), Judge(OPEN), script=[scenario.agent(), scenario.judge()])
-    assert (result.success, result.reasoning, result.inconclusive_criteria) == (False, "unsure", ["polite"])
-
-
 @pytest.mark.parametrize(
-    "verdict",
+    ("more", "rest", "want"),
     [
-        ScenarioResult(success=False, messages=[], failed_criteria=["a"], inconclusive_criteria=["b"], reasoning="end"),
-        ScenarioResult(success=True, messages=[], passed_criteria=["a"], reasoning="end"),
-        ScenarioResult(success=False, messages=[], reasoning="end"),
+        ({"inconclusive_criteria": ["b"]}, True, (True, "script", 2)),
+        ({"inconclusive_criteria": ["b"]}, False, (False, "judge", 1)),
+        ({"inconclusive_criteria": ["b"], "failed_criteria": ["a"]}, True, (False, "judge", 1)),
+        ({"success": True, "passed_criteria": ["a"]}, True, (True, "judge", 1)),
+        ({}, True, (False, "judge", 1)),
     ],
-    ids=["failed and open", "passed", "failed"],
+    ids=["open", "open at the end", "failed and open", "passed", "failed"],
 )
-def test_a_decided_verdict_in_mid_script_ends_it(verdict: ScenarioResult) -> None:
-    """A criterion failed, or all passed."""
-    result = play(Agent(), Judge(verdict), script=[scenario.judge(), scenario.agent(), scenario.succeed()])
-    assert (result.reasoning, result.messages) == ("end", [])
+def test_only_an_open_verdict_in_mid_script_lets_it_go_on(more: Any, rest: bool, want: Any) -> None:
+    """Something is inconclusive, nothing failed, and there is more to come; any other verdict is the result."""
+    verdict = ScenarioResult(**{"success": False, "messages": [], "reasoning": "judge", **more})
+    after = [scenario.agent(), scenario.succeed("script")] if rest else []
+    result = play(Agent(), Judge(verdict), script=[scenario.agent(), scenario.judge(), *after])
+    assert (result.success, result.reasoning, len(result.messages)) == want
+    if want[1] == "judge":
+        assert result.inconclusive_criteria == verdict.inconclusive_criteria
 
 
 def test_succeed_and_fail_have_their_words() -> None:
@@ -534,14 +339,16 @@ def test_succeed_and_fail_have_their_words() -> None:
     assert None not in (passed.total_time, passed.agent_time, failed.total_time)
 
 
-def test_verbs_return_results_by_hand() -> None:
+async def test_verbs_return_results_by_hand() -> None:
     """Without run, judge and agent hand back the result."""
     made = executor(Agent(ScenarioResult(success=False, messages=[])), Judge(OPEN))
 
-    async def by_hand() -> list[Any]:
-        return [await made.agent(), await made.judge(), await made.user("x"), await made.succeed("s")]
-
-    ended, verdict, nothing, passed = asyncio.run(by_hand())
+    ended, verdict, nothing, passed = [
+        await made.agent(),
+        await made.judge(),
+        await made.user("x"),
+        await made.succeed("s"),
+    ]
     assert (ended.success, verdict.reasoning, nothing, passed.success) == (False, "unsure", None, True)
 
 
@@ -578,7 +385,7 @@ def test_what_a_line_means(line: str, want: TypedLine) -> None:
     assert parse_typed_line(line) == want
 
 
-def test_asking_does_not_block_the_loop() -> None:
+async def test_asking_does_not_block_the_loop() -> None:
     """Others go on while somebody thinks."""
     prompts: list[str] = []
     thought = threading.Event()
@@ -588,14 +395,11 @@ def test_asking_does_not_block_the_loop() -> None:
         assert thought.wait(600)
         return "typed"
 
-    async def go() -> None:
-        asked = asyncio.ensure_future(ask_person("mine", read))
-        while not prompts:
-            await asyncio.sleep(0.01)
-        thought.set()
-        assert (await asked).text == "typed"
-
-    asyncio.run(go())
+    asked = asyncio.ensure_future(ask_person("mine", read))
+    while not prompts:
+        await asyncio.sleep(0.01)
+    thought.set()
+    assert (await asked).text == "typed"
     assert "[Scenario: mine] User: " in prompts[0]
 
 

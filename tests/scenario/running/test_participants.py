@@ -157,14 +157,11 @@ def test_an_object_with_a_life_belongs_to_one_run_at_a_time() -> None:
     assert log[-1] == "close A", "free again"
 
 
-def test_other_objects_are_shared() -> None:
+async def test_other_objects_are_shared() -> None:
     """Users look into the agent that they handed in."""
     agent = Agent(lambda _given: asyncio.sleep(0.02, "x"))
 
-    async def both() -> None:
-        await asyncio.gather(*(executor(agent, max_turns=1).run() for _ in range(3)))
-
-    asyncio.run(both())
+    await asyncio.gather(*(executor(agent, max_turns=1).run() for _ in range(3)))
     assert len(agent.inputs) == 3
 
 
@@ -176,17 +173,14 @@ def test_the_default_clone_is_a_shallow_copy() -> None:
     assert copy.lines is agent.lines
 
 
-def test_a_cast_can_be_entered_again() -> None:
+async def test_a_cast_can_be_entered_again() -> None:
     """After leaving, everything is as before."""
     cast, log = Participants([Service([])]), []
 
-    async def twice() -> None:
-        for _ in range(2):
-            cast.enter()
-            await cast.open(None)
-            log.append(await cast.leave())
-
-    asyncio.run(twice())
+    for _ in range(2):
+        cast.enter()
+        await cast.open(None)
+        log.append(await cast.leave())
     assert log == [[], []]
 
 

@@ -49,16 +49,13 @@ def test_run_returns_the_result() -> None:
     assert (result.success, said(result)) == (True, ["u", "a"])
 
 
-def test_arun_stays_on_the_callers_loop() -> None:
+async def test_arun_stays_on_the_callers_loop() -> None:
     """For clients that belong to it."""
     seen: list[bool] = []
 
-    async def go() -> scenario.ScenarioResult:
-        here = asyncio.get_running_loop(), threading.get_ident()
-        agent = Agent(lambda _given: after(seen.append, here == (asyncio.get_running_loop(), threading.get_ident())))
-        return await scenario.arun("n", "d", [agent], 1, False)
-
-    assert said(asyncio.run(go())) == ["x"]
+    here = asyncio.get_running_loop(), threading.get_ident()
+    agent = Agent(lambda _given: after(seen.append, here == (asyncio.get_running_loop(), threading.get_ident())))
+    assert said(await scenario.arun("n", "d", [agent], 1, False)) == ["x"]
     assert seen == [True]
 
 
@@ -69,22 +66,18 @@ def test_run_has_a_thread_and_a_loop_of_its_own() -> None:
     assert seen != [threading.get_ident()]
 
 
-def test_parallel_runs_do_not_serialise_on_a_loop() -> None:
+async def test_parallel_runs_do_not_serialise_on_a_loop() -> None:
     """Row 20: four arun, each of which waits until all four are under way."""
+    together = asyncio.Barrier(4)
 
-    async def go() -> None:
-        together = asyncio.Barrier(4)
+    async def wait(_given: object) -> str:
+        await together.wait()
+        return "x"
 
-        async def wait(_given: object) -> str:
-            await together.wait()
-            return "x"
-
-        await asyncio.gather(*(scenario.arun("n", "d", [Agent(wait)], 1, False) for _ in range(4)))
-
-    asyncio.run(go())
+    await asyncio.gather(*(scenario.arun("n", "d", [Agent(wait)], 1, False) for _ in range(4)))
 
 
-def test_max_concurrency_limits_runs_that_name_the_same_number() -> None:
+async def test_max_concurrency_limits_runs_that_name_the_same_number() -> None:
     """At most two at the same time."""
     now, most = 0, 0
 
@@ -96,11 +89,8 @@ def test_max_concurrency_limits_runs_that_name_the_same_number() -> None:
         now -= 1
         return "x"
 
-    async def go() -> None:
-        runs = (scenario.run("n", "d", [Agent(work)], 1, False, max_concurrency=2) for _ in range(6))
-        await asyncio.gather(*runs)
-
-    asyncio.run(go())
+    runs = (scenario.run("n", "d", [Agent(work)], 1, False, max_concurrency=2) for _ in range(6))
+    await asyncio.gather(*runs)
     assert most == 2
 
 
@@ -175,15 +165,12 @@ def test_samples_of_a_plan_have_adapters_of_their_own() -> None:
     assert plan.executor(2, 3).options == RunOptions(sample=2, runs=3)
 
 
-def test_gather_of_runs_is_the_parallel_idiom() -> None:
+async def test_gather_of_runs_is_the_parallel_idiom() -> None:
     """Fifty scenarios at once."""
-
-    async def go() -> list[scenario.ScenarioResult]:
-        return await asyncio.gather(
-            *(scenario.run(f"n{n}", "d", [User(f"u{n}"), Agent("a"), Judge()], 2, False) for n in range(50))
-        )
-
-    assert [said(result)[0] for result in asyncio.run(go())] == [f"u{n}" for n in range(50)]
+    found = await asyncio.gather(
+        *(scenario.run(f"n{n}", "d", [User(f"u{n}"), Agent("a"), Judge()], 2, False) for n in range(50))
+    )
+    assert [said(result)[0] for result in found] == [f"u{n}" for n in range(50)]
 
 
 def test_a_miss_is_shown_without_frames_of_ours(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.scenario.people import Agent, Ear, User, after, executor, finished, s
 MARK: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="nothing")
 
 
-def test_context_variables_are_copied_into_the_thread() -> None:
+async def test_context_variables_are_copied_into_the_thread() -> None:
     """What the caller set, the agent sees; what the agent sets, stays with it."""
 
     def read(_given: object) -> str:
@@ -29,36 +29,26 @@ def test_context_variables_are_copied_into_the_thread() -> None:
         MARK.set("changed")
         return f"{found} on {threading.current_thread().name}"
 
-    async def go() -> ScenarioResult:
-        MARK.set("set by the caller")
-        result = await in_thread(executor(Agent(read), name="where", max_turns=1))
-        assert MARK.get() == "set by the caller"
-        return result
-
-    assert said(asyncio.run(go())) == ["set by the caller on scenario where"]
+    MARK.set("set by the caller")
+    result = await in_thread(executor(Agent(read), name="where", max_turns=1))
+    assert MARK.get() == "set by the caller"
+    assert said(result) == ["set by the caller on scenario where"]
 
 
-def test_blocking_adapters_do_not_stop_each_other() -> None:
+async def test_blocking_adapters_do_not_stop_each_other() -> None:
     """Four runs that each wait for the others, blocking their threads, all go on."""
-
-    async def go() -> None:
-        together = threading.Barrier(4)
-        makers = [executor(Agent(lambda _given: after(together.wait, 30)), max_turns=1) for _ in range(4)]
-        await asyncio.gather(*(in_thread(each) for each in makers))
-
-    asyncio.run(go())
+    together = threading.Barrier(4)
+    makers = [executor(Agent(lambda _given: after(together.wait, 30)), max_turns=1) for _ in range(4)]
+    await asyncio.gather(*(in_thread(each) for each in makers))
 
 
-def test_what_an_adapter_raises_comes_out_as_it_is() -> None:
+async def test_what_an_adapter_raises_comes_out_as_it_is() -> None:
     """The same object, from the thread."""
     error = KeyError("my own")
 
-    async def go() -> None:
-        with pytest.raises(KeyError) as caught:
-            await in_thread(executor(Agent(error)))
-        assert caught.value is error
-
-    asyncio.run(go())
+    with pytest.raises(KeyError) as caught:
+        await in_thread(executor(Agent(error)))
+    assert caught.value is error
 
 
 @pytest.mark.parametrize(
@@ -83,7 +73,7 @@ def test_odd_exceptions_come_out_too(error: BaseException, kind: type[BaseExcept
     assert type(caught) is kind
 
 
-def test_cancelling_the_awaiter_cancels_the_run() -> None:
+async def test_cancelling_the_awaiter_cancels_the_run() -> None:
     """The agent gets CancelledError, the events say so, and the caller is free at once."""
     seen: list[str] = []
     ear = Ear()
@@ -96,25 +86,18 @@ def test_cancelling_the_awaiter_cancels_the_run() -> None:
             raise
         return "never"
 
-    async def go() -> None:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(in_thread(executor(Agent(wait), ear=ear)), 0.2)
-
-    asyncio.run(go())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(in_thread(executor(Agent(wait), ear=ear)), 0.2)
     assert seen == ["cancelled"]
     assert finished(ear).error == "interrupted: the run was cancelled before it ended"
 
 
-def test_a_blocked_run_is_left_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_blocked_run_is_left_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     """Python cannot stop a thread; the caller does not wait for it, and Finished comes once."""
     release, ear = threading.Event(), Ear()
 
-    async def go() -> None:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(in_thread(executor(Agent(lambda _given: release.wait() and "x"), ear=ear)), 0.2)
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(go())  # for ever, if it waited for the thread
+    with caplog.at_level(logging.WARNING), pytest.raises(TimeoutError):
+        await asyncio.wait_for(in_thread(executor(Agent(lambda _given: release.wait() and "x"), ear=ear)), 0.2)
     assert "given up while its thread is blocked in Agent.call" in caplog.text
     assert finished(ear).labels == ("blocked thread",)
     release.set()
@@ -122,32 +105,26 @@ def test_a_blocked_run_is_left_and_reported(caplog: pytest.LogCaptureFixture) ->
     assert finished(ear).labels == ("blocked thread",), "the thread, once it goes on, says nothing more"
 
 
-def test_a_blocked_call_runs_into_its_limit() -> None:
+async def test_a_blocked_call_runs_into_its_limit() -> None:
     """A loop that is blocked cannot notice; who waits for it does."""
     release, ear = threading.Event(), Ear()
     made = executor(Agent(lambda _given: release.wait() and "x"), ear=ear, call_timeout=0.1)
 
-    async def go() -> None:
-        with pytest.raises(AgentError, match=r"Agent \(Agent\) gave no answer in 0.1 s.\n.*It blocks its thread"):
-            await in_thread(made)
-
-    asyncio.run(go())
+    with pytest.raises(AgentError, match=r"Agent \(Agent\) gave no answer in 0.1 s.\n.*It blocks its thread"):
+        await in_thread(made)
     release.set()
     _ended("scenario n")
     assert finished(ear).status is Status.AGENT_ERROR
 
 
 @pytest.mark.parametrize(("who", "error"), [(Agent, AgentError), (User, MachineError)])
-def test_a_blocked_run_runs_into_its_limit(who: Any, error: type[Exception]) -> None:
+async def test_a_blocked_run_runs_into_its_limit(who: Any, error: type[Exception]) -> None:
     """The limit of the whole run likewise; whose fault it is depends on who was called."""
     release = threading.Event()
     made = executor(who(lambda _given: release.wait() and "x"), timeout=0.1, name="slow")
 
-    async def go() -> None:
-        with pytest.raises(error, match=r"did not end in 0.1 s: it was in turn 0 while .* its thread is blocked"):
-            await in_thread(made)
-
-    asyncio.run(go())
+    with pytest.raises(error, match=r"did not end in 0.1 s: it was in turn 0 while .* its thread is blocked"):
+        await in_thread(made)
     release.set()
     _ended("scenario slow")
 

@@ -185,15 +185,11 @@ def test_inside_it_is_the_executor() -> None:
     assert seen == [made, made, None, made]
 
 
-def test_afterwards_it_is_what_it_was() -> None:
+async def test_afterwards_it_is_what_it_was() -> None:
     """A run leaves nothing behind in the caller's context, nor does making an executor."""
-
-    async def go() -> None:
-        made = executor(Agent(), max_turns=1)
-        assert context_scenario.get() is None
-        await made.run()
-        assert context_scenario.get() is None
-        await made.agent()
-        assert context_scenario.get() is None
-
-    asyncio.run(go())
+    made = executor(Agent(), max_turns=1)
+    assert context_scenario.get() is None
+    await made.run()
+    assert context_scenario.get() is None
+    await made.agent()
+    assert context_scenario.get() is None
