@@ -91,11 +91,9 @@ def names(done: subprocess.CompletedProcess[str]) -> list[str]:
 def test_nothing_recorded_and_nothing_changed_have_words_of_their_own(folder: Path, tmp_path: Path) -> None:
     """A first run is told how to record, an unchanged one that there is nothing; nothing is pending then."""
     none = run("changes", cwd=tmp_path)
-    assert (none.returncode, "nothing can have changed" in none.stderr, "Record first: " in none.stderr) == (
-        3,
-        True,
-        True,
-    )
+    assert none.returncode == 3
+    assert "nothing can have changed" in none.stderr
+    assert "Record first: " in none.stderr
     same = run("changes", "--cassette-dir", "tapes", cwd=folder)
     assert (same.returncode, "no change in 4 calls, 1 cassette" in same.stdout) == (0, True), same.stderr
     left = llmproxy("accept", "system-0000", cwd=folder)
@@ -159,11 +157,8 @@ def test_review_asks_at_a_terminal(folder: Path) -> None:
     pid, terminal = pty.fork()
     if not pid:
         os.chdir(folder)
-        os.execve(
-            sys.executable,
-            [sys.executable, "-m", "llmproxy", "review", "--cassette-dir", "tapes"],
-            {**clean_env({}), "PYTHONPATH": str(ROOT)},
-        )
+        words = [sys.executable, "-m", "llmproxy", "review", "--cassette-dir", "tapes"]
+        os.execve(sys.executable, words, {**clean_env({}), "PYTHONPATH": str(ROOT)})
     said = ""
     for key in ("d", "k", "r"):
         said += _read_until(terminal, "q stop")
@@ -224,9 +219,8 @@ def test_a_budget_and_a_bad_answer_leave_the_old_recording(folder: Path) -> None
     """It stops before the call that would exceed it, or whose price nobody knows; a failure counts as none. Files stay as they were."""
     before = (folder / "tapes" / "default.yaml").read_bytes()
     with provider("Anew.") as up:
-        done = run(
-            "rerecord", "--changed", "--max-cost", "0.000001", "--cassette-dir", "tapes", cwd=folder, up=up, **KIND
-        )
+        limit = ("--max-cost", "0.000001")
+        done = run("rerecord", "--changed", *limit, "--cassette-dir", "tapes", cwd=folder, up=up, **KIND)
         assert (done.returncode, len(up.requests)) == (1, 0)
         assert "left of --max-cost $0.000001" in done.stderr
         assert "stays as it was: --max-cost might not be enough" in done.stderr
@@ -285,8 +279,7 @@ def test_a_suite_on_trial_says_where_its_files_are(tmp_path: Path) -> None:
         recorded = llmproxy("test", "shop.yaml", "--mode", "record", cwd=tmp_path, up=up)
     assert recorded.returncode == 0, recorded.stdout + recorded.stderr
     found = llmproxy("test", "shop.yaml", "--changes", cwd=tmp_path, TOOL="1")
-    assert (found.returncode, "tool search: parameter limit is new   4 calls" in found.stdout) == (6, True), (
-        found.stdout
-    )
+    told = "tool search: parameter limit is new   4 calls"
+    assert (found.returncode, told in found.stdout) == (6, True), found.stdout
     assert "next: llmproxy review --cassette-dir tests/cassettes --store " in found.stdout
     assert "with recorded answers: 0 tests pass as before, 1 with carried answers, 0 fail" in found.stdout

@@ -61,8 +61,7 @@ def test_every_command_has_an_example() -> None:
     """Those below another one, too; a group shows its list."""
     commands = {name: load(name) for name in COMMANDS}
     below = {f"{name} {sub}" for name, each in commands.items() for sub in getattr(each, "commands", {})}
-    groups = {"suite", "judge", "cache"}
-    assert set(EXAMPLES) == (set(COMMANDS) | below) - groups
+    assert set(EXAMPLES) == (set(COMMANDS) | below) - {"suite", "judge", "cache"}
 
 
 def test_every_command_of_a_module_is_listed() -> None:
@@ -81,9 +80,7 @@ def test_every_command_of_a_module_is_listed() -> None:
         if hasattr(module, "register"):
             app: typer.Typer = application()
             module.register(app)
-            registered |= {each.name for each in app.registered_commands} | {
-                each.name for each in app.registered_groups
-            }
+            registered |= {each.name for each in (*app.registered_commands, *app.registered_groups)}
     assert registered == set(COMMANDS)
 
 
@@ -104,8 +101,7 @@ def test_a_command_imports_only_itself() -> None:
         "print('MODULES', *(name for name in sys.modules if name.startswith('llmproxy.cli.')))"
     )
     for arguments, more in ((["--help"], set()), (["env", "--help"], {"env"})):
-        done = subprocess.run(
-            [sys.executable, "-c", probe, *arguments], capture_output=True, text=True, check=True, timeout=60
-        )
+        command = [sys.executable, "-c", probe, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
         imported = {name.rpartition(".")[2] for name in done.stdout.rpartition("MODULES")[2].split()}
         assert imported & ({each.module for each in COMMANDS.values()} | {"compare", "keep"}) == more

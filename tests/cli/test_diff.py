@@ -55,13 +55,9 @@ def weather(cassette: str, city: str, said: str, result: str = "21") -> list[Int
         body = json.dumps({"model": "gpt-4o", "messages": messages}).encode()
         answer = json.dumps({"choices": [{"index": 0, "message": message}]}).encode()
         plain = chat(f"{cassette} {n}", cassette=cassette, started_at=NOW + n)
-        made.append(
-            dataclasses.replace(
-                plain,
-                request=dataclasses.replace(plain.request, body=body),
-                response=dataclasses.replace(plain.response, chunks=(Chunk(1, answer),)),
-            )
-        )
+        request = dataclasses.replace(plain.request, body=body)
+        response = dataclasses.replace(plain.response, chunks=(Chunk(1, answer),))
+        made.append(dataclasses.replace(plain, request=request, response=response))
     return made
 
 
@@ -106,12 +102,8 @@ def test_requests_tell_what_no_span_does(tmp_path: Path, capsys: pytest.CaptureF
     """Another status or model, a request more: beside what the agent did."""
     path = tmp_path / "llmproxy.db"
     failed = dataclasses.replace(chat("hi", cassette="b").response, status=500)
-    fill(
-        path,
-        chat("hi", cassette="a"),
-        chat("hi", cassette="b", response=failed),
-        chat("more", cassette="b", started_at=NOW + 1),
-    )
+    more = chat("more", cassette="b", started_at=NOW + 1)
+    fill(path, chat("hi", cassette="a"), chat("hi", cassette="b", response=failed), more)
     out = run(capsys, path, "diff", "a", "b")[1]
     assert "Request 1 changed" in out
     assert "status" in out
@@ -134,10 +126,8 @@ def test_two_files_need_no_store(
     """In a clone there may be cassette files alone."""
     for name, answer in (("old", "Fine."), ("new", "Very well.")):
         fill(tmp_path / f"{name}.db", chat("hi", answer, cassette="default"))
-        file = str(tmp_path / f"{name}.yaml")
-        assert (
-            run(capsys, tmp_path / f"{name}.db", "export", file, "--cassette", "default", "--format", "review")[0] == 0
-        )
+        words = ("export", str(tmp_path / f"{name}.yaml"), "--cassette", "default", "--format", "review")
+        assert run(capsys, tmp_path / f"{name}.db", *words)[0] == 0
     monkeypatch.chdir(tmp_path)
     assert main(["diff", "old.yaml", "new.yaml", "--fail-on", "any"]) == 1
     assert "Very well." in capsys.readouterr().out

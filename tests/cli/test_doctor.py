@@ -22,10 +22,12 @@ from tests.support.proxy import proxy
 linux = pytest.mark.skipif(not ProcessMonitor().able, reason="NOT RUN: needs Linux's /proc")
 
 
-def doctor(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run it to its end."""
+def doctor(*words: str, env: Mapping[str, str] | None = None, code: int) -> str:
+    """Run it to its end, which has this code; returns what it said."""
     command = [*program("llmproxy"), "doctor", *words]
-    return subprocess.run(command, env=clean_env(env), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=clean_env(env), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
 
 
 def bad(said: str) -> list[str]:
@@ -35,9 +37,9 @@ def bad(said: str) -> list[str]:
 
 def test_a_command_that_uses_the_proxy_is_fine(tmp_path: Path) -> None:
     """Exit code 0, and what arrived."""
-    done = doctor("--store", str(tmp_path / "x.db"), *asking("hi"))
-    assert (done.returncode, bad(done.stdout)) == (0, []), done.stdout
-    assert "traffic arrived: 0 hits, 1 miss" in done.stdout
+    said = doctor("--store", str(tmp_path / "x.db"), *asking("hi"), code=0)
+    assert bad(said) == [], said
+    assert "traffic arrived: 0 hits, 1 miss" in said
 
 
 @linux
@@ -47,11 +49,10 @@ def test_a_client_that_goes_past_the_proxy_is_named_with_advice(tmp_path: Path) 
         port = server.getsockname()[1]
         code = f"import socket, time; s = socket.create_connection(('127.0.0.1', {port})); time.sleep(3)"
         env = {"OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1"}
-        done = doctor("--store", str(tmp_path / "x.db"), "--", sys.executable, "-c", code, env=env)
-    assert done.returncode == 1
-    assert any(f"went to 127.0.0.1:{port} itself, past the proxy" in line for line in bad(done.stdout))
-    assert "no request arrived at the proxy" in bad(done.stdout)
-    assert "Python, by base URL" in done.stdout
+        said = doctor("--store", str(tmp_path / "x.db"), "--", sys.executable, "-c", code, env=env, code=1)
+    assert any(f"went to 127.0.0.1:{port} itself, past the proxy" in line for line in bad(said))
+    assert "no request arrived at the proxy" in bad(said)
+    assert "Python, by base URL" in said
 
 
 @pytest.mark.slow
@@ -62,40 +63,35 @@ def test_a_client_is_named_that_never_gets_as_far_as_a_connection(program: str, 
         code = "import socket\ntry: socket.create_connection(('no.api.openai.invalid', 443))\nexcept OSError: pass"
         words = [sys.executable, "-c", code]
     else:
-        words = [
-            shutil.which("node") or needed("node"),
-            "-e",
-            "fetch('https://no.api.openai.invalid/v1').catch(() => 0)",
-        ]
-    done = doctor("--store", str(tmp_path / "x.db"), "--", *words)
-    assert done.returncode == 1
-    assert any("went to no.api.openai.invalid:443 itself, past the proxy" in line for line in bad(done.stdout)), done
-    assert f"{program.title()}, by base URL" in done.stdout
+        code = "fetch('https://no.api.openai.invalid/v1').catch(() => 0)"
+        words = [shutil.which("node") or needed("node"), "-e", code]
+    said = doctor("--store", str(tmp_path / "x.db"), "--", *words, code=1)
+    assert any("went to no.api.openai.invalid:443 itself, past the proxy" in line for line in bad(said)), said
+    assert f"{program.title()}, by base URL" in said
 
 
 @linux
 def test_a_child_that_lost_its_environment_is_named(tmp_path: Path) -> None:
     """As under sudo, or in a container."""
-    done = doctor("--store", str(tmp_path / "x.db"), "--", "env", "-i", "/bin/sleep", "3")
-    assert any("/bin/sleep" in line and "without our variables" in line for line in bad(done.stdout))
+    said = doctor("--store", str(tmp_path / "x.db"), "--", "env", "-i", "/bin/sleep", "3", code=1)
+    assert any("/bin/sleep" in line and "without our variables" in line for line in bad(said))
 
 
 @pytest.mark.slow
 def test_a_shell_without_variables_is_told_what_to_type(tmp_path: Path) -> None:
     """The proxy answers, but nobody is sent to it."""
     with proxy("replay", tmp_path / "x.db") as px:
-        done = doctor(env={"LLMPROXY_URL": px.url})
-        assert (done.returncode, bad(done.stdout)) == (1, ["no variable points to the proxy: nothing will use it"])
-        assert 'eval "$(llmproxy env)"' in done.stdout
-        assert doctor(env={"LLMPROXY_URL": px.url, "OPENAI_BASE_URL": f"{px.url}/v1"}).returncode == 0
+        said = doctor(env={"LLMPROXY_URL": px.url}, code=1)
+        assert bad(said) == ["no variable points to the proxy: nothing will use it"]
+        assert 'eval "$(llmproxy env)"' in said
+        doctor(env={"LLMPROXY_URL": px.url, "OPENAI_BASE_URL": f"{px.url}/v1"}, code=0)
 
 
 def test_nobody_at_the_port_is_found() -> None:
     """The variable is set, the proxy is not there."""
     port = free_port()
-    done = doctor(env={"LLMPROXY_PORT": str(port), "OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1"})
-    assert done.returncode == 1
-    assert bad(done.stdout)[0].startswith(f"no llmproxy answers at http://127.0.0.1:{port}")
+    said = doctor(env={"LLMPROXY_PORT": str(port), "OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1"}, code=1)
+    assert bad(said)[0].startswith(f"no llmproxy answers at http://127.0.0.1:{port}")
 
 
 @pytest.mark.slow
@@ -105,15 +101,12 @@ def test_an_agent_that_runs_already_is_watched(tmp_path: Path) -> None:
     with proxy("replay", tmp_path / "x.db") as px:
         env = clean_env({"OPENAI_BASE_URL": "https://gw.example/v1"})
         with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"], env=env) as agent:
-            done = doctor("--pid", str(agent.pid), env={"LLMPROXY_URL": px.url})
+            said = doctor("--pid", str(agent.pid), env={"LLMPROXY_URL": px.url}, code=1)
             agent.terminate()
-    assert done.returncode == 1
-    assert any("OPENAI_BASE_URL=https://gw.example/v1 points elsewhere" in line for line in bad(done.stdout)), (
-        done.stdout
-    )
+    assert any("OPENAI_BASE_URL=https://gw.example/v1 points elsewhere" in line for line in bad(said)), said
 
 
 def test_a_process_that_is_not_there_is_an_error() -> None:
     """Neither is one that is both watched and run."""
-    assert doctor("--pid", "4194303").returncode == 3
-    assert doctor("--pid", str(os.getpid()), "--", *shlex.split("true")).returncode == 2
+    doctor("--pid", "4194303", code=3)
+    doctor("--pid", str(os.getpid()), "--", *shlex.split("true"), code=2)

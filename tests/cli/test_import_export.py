@@ -88,21 +88,16 @@ def test_importing_again_replaces(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_names(capsys: pytest.CaptureFixture[str]) -> None:
-    """Below a folder the folders between are part of the name; names that do not fit a URL get a hash."""
+    """Below a folder the folders between are part of the name; names that do not fit a URL get a hash, and never meet."""
     cassette(Path("all/one/test.yaml"), "a")
     cassette(Path("all/two/test.yml"), "b")
     cassette(Path("all/test[x y].yaml"), "c")
     assert run("import", "all") == 0
     assert len(stored("one.test")) == len(stored("two.test")) == len(stored(slug("test[x y]"))) == 1
     assert "3 cassettes" in capsys.readouterr().out
-
-
-def test_slug() -> None:
-    """A name that stands in a URL stays; any other is made to, and two such names never meet."""
     assert slug("a.b-c_1") == "a.b-c_1"
     assert slug("a b") != slug("a_b") != slug("a/b")
-    assert re.fullmatch(r"[A-Za-z0-9._-]{1,100}", slug("ü" * 300))
-    assert re.fullmatch(r"[A-Za-z0-9._-]{1,100}", slug("trip~2"))
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]{1,100}", slug(name)) for name in ("ü" * 300, "trip~2"))
 
 
 def test_one_cassette_for_all() -> None:
@@ -207,15 +202,19 @@ def test_export_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert not Path("x.yaml").exists()
 
 
-def test_export_overwrites_only_our_own(capsys: pytest.CaptureFixture[str]) -> None:
-    """A file that is damaged or not ours is left alone unless forced."""
+@pytest.mark.parametrize(("file", "held", "said"), [
+    ("mine.yaml", b"precious: notes\n", "Not overwritten"),
+    ("theirs.har", (FORMATS / "mitmproxy.har").read_bytes(), "was not written by llmproxy"),
+])  # fmt: skip
+def test_export_overwrites_only_our_own(file: str, held: bytes, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that is damaged or not ours, as a HAR that a browser saved, is left alone unless forced."""
     run("import", cassette(Path("trip.yaml"), "a"))
-    Path("mine.yaml").write_text("precious: notes\n")
-    assert run("export", "--cassette", "trip", "mine.yaml") == 3
-    assert Path("mine.yaml").read_text() == "precious: notes\n"
-    assert "Not overwritten" in capsys.readouterr().err
-    assert run("export", "--cassette", "trip", "mine.yaml", "--force") == 0
-    assert run("export", "--cassette", "trip", "mine.yaml") == 0
+    Path(file).write_bytes(held)
+    assert run("export", "--cassette", "trip", file) == 3
+    assert Path(file).read_bytes() == held
+    assert said in capsys.readouterr().err
+    assert run("export", "--cassette", "trip", file, "--force") == 0
+    assert run("export", "--cassette", "trip", file) == 0
 
 
 @pytest.mark.parametrize(
@@ -269,15 +268,6 @@ def test_every_export_comes_back(file: str) -> None:
     if file.endswith(".yaml"):
         before = [replace(old, request=new.request) for old, new in zip(before, after, strict=True)]
     assert after == before
-
-
-def test_others_files_are_not_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
-    """A HAR that a browser saved stays, unless forced."""
-    run("import", cassette(Path("trip.yaml"), "a"))
-    Path("theirs.har").write_bytes((FORMATS / "mitmproxy.har").read_bytes())
-    assert run("export", "--cassette", "trip", "theirs.har") == 3
-    assert "was not written by llmproxy" in capsys.readouterr().err
-    assert run("export", "--cassette", "trip", "theirs.har", "--force") == 0
 
 
 def test_export_of_all_and_back(capsys: pytest.CaptureFixture[str]) -> None:
@@ -422,15 +412,12 @@ def test_accepted_changes_leave_with_their_cassette(tmp_path: Path, capsys: pyte
     """A file for review has them, so that a fresh clone carries what this machine does."""
     path = tmp_path / "llmproxy.db"
     fill(path, chat())
-    accepted = AcceptedChange(
-        "system-3f2a", "system prompt", "+ x", frozenset([("a" * 16, "b" * 16)]), date(2026, 11, 26)
-    )
+    day = date(2026, 11, 26)
+    accepted = AcceptedChange("system-3f2a", "system prompt", "+ x", frozenset([("a" * 16, "b" * 16)]), day)
     with FileStore.open(path, writable=True, now=lambda: NOW) as store:
         put_accepted(store, "default", [accepted])
-    assert run_on(capsys, path, "export", "--all", str(tmp_path / "tapes"))[0] == 0
-    assert (
-        run_on(capsys, path, "export", "--cassette", "default", "--format", "review", str(tmp_path / "one.yaml"))[0]
-        == 0
-    )
+    one = ("--cassette", "default", "--format", "review", str(tmp_path / "one.yaml"))
+    for words in (("--all", str(tmp_path / "tapes")), one):
+        assert run_on(capsys, path, "export", *words)[0] == 0
     for file in (tmp_path / "tapes" / "default.yaml", tmp_path / "one.yaml"):
         assert "- name: system-3f2a" in file.read_text("utf-8")

@@ -14,11 +14,8 @@ from tests.provider import Provider, Step, step
 from tests.support.proxy import proxy
 
 CONVERSATIONS = {
-    "t1": ("passed", "passed"),
-    "t2": ("passed", "failed"),
-    "t3": ("failed", "passed"),
-    "t4": ("failed", "failed"),
-}
+    "t1": ("passed", "passed"), "t2": ("passed", "failed"), "t3": ("failed", "passed"), "t4": ("failed", "failed"),
+}  # fmt: skip
 """Human labels of two criteria."""
 
 
@@ -92,8 +89,7 @@ def test_a_judge_is_compared_with_people_and_with_itself(
     assert "flips on order: 0 of 8 (0.0%)" in out
     assert "t3: It sells: human passed, judge failed. because of c2" in out
     with proxy("replay", tmp_path / "x.db") as px:
-        again = run(capsys, *typed, "--proxy", px.url)
-        assert again == (code, out)
+        assert run(capsys, *typed, "--proxy", px.url) == (code, out)
         found = json.loads(run(capsys, *typed, "--proxy", px.url, "--json")[1])
         assert (found["kappa"], found["agreement"], found["table"]["passed"]["failed"]) == (0.75, 0.875, 1)
         assert run(capsys, *typed, "--proxy", px.url, "--min-kappa", "0.8")[0] == 1

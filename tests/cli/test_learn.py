@@ -47,12 +47,16 @@ STEPS: dict[str, Any] = {"ordered": False, "steps": [
 ]}  # fmt: skip
 
 
-def llmproxy(*words: str, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command."""
-    return subprocess.run(
+def llmproxy(
+    *words: str, cwd: Path, env: Mapping[str, str] | None = None, code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run the command, which ends with this code."""
+    done = subprocess.run(
         [*program("llmproxy"), *words],
         cwd=cwd, env=clean_env(env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
 
 
 def agent(kind: str = "todo") -> list[str]:
@@ -60,19 +64,22 @@ def agent(kind: str = "todo") -> list[str]:
     return ["--", sys.executable, "-c", AGENT, kind]
 
 
-def record(folder: Path, kind: str = "todo") -> Path:
-    """Record one run there."""
-    with Provider(load(STEPS)) as up:
+def run_live(
+    folder: Path, *commands: list[str], mode: str = "auto", steps: dict[str, Any] = STEPS
+) -> subprocess.CompletedProcess[str]:
+    """Run agents beside their model, one after the other; returns the last one."""
+    with Provider(load(steps)) as up:
         env = {"OPENAI_BASE_URL": f"{up.url}/v1", "OPENAI_API_KEY": "sk-x"}
-        done = llmproxy("run", "--mode", "record", "--cassette", "tasks", *agent(kind), cwd=folder, env=env)
-    assert done.returncode == 0, done.stderr
-    return folder
+        for command in commands:
+            done = llmproxy("run", "--mode", mode, "--cassette", "tasks", *command, cwd=folder, env=env)
+    return done
 
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which one run was recorded."""
-    return record(tmp_path_factory.mktemp("once"))
+    run_live(folder := tmp_path_factory.mktemp("once"), agent(), mode="record")
+    return folder
 
 
 @pytest.fixture
@@ -89,43 +96,36 @@ def slots(folder: Path) -> list[str]:
 
 def test_one_trial_teaches_all_and_nothing_is_taken_that_was_not_named(recorded: Path) -> None:
     """Before it a miss; the table; `--accept` takes the uuid, the number is taken by name; then a run is a hit with its own id."""
-    before = llmproxy("run", "--cassette", "tasks", *agent(), cwd=recorded)
-    assert before.returncode != 0
+    before = llmproxy("run", "--cassette", "tasks", *agent(), cwd=recorded, code=1)
     assert "1 miss" in before.stderr
     why = llmproxy("why", cwd=recorded)
     assert "would be a hit if what tools made were volatile fields (made " in why.stdout
     assert "llmproxy learn tasks -- COMMAND" in why.stdout
-    seen = llmproxy("learn", "tasks", *agent(), cwd=recorded)
-    assert seen.returncode == 4, seen.stderr
+    seen = llmproxy("learn", "tasks", *agent(), cwd=recorded, code=4)
     assert "2 values vary from run to run in cassette tasks" in seen.stderr
     assert "sequence (by name)" in seen.stderr
     assert slots(recorded) == []
-    half = llmproxy("learn", "tasks", "--accept", *agent(), cwd=recorded)
+    half = llmproxy("learn", "tasks", "--accept", *agent(), cwd=recorded, code=4)
     assert "not taken: sequence." in half.stderr
-    assert half.returncode == 4
     assert "a replay in which they differ again will miss" in half.stderr
     assert slots(recorded) == ["made"]
-    whole = llmproxy("learn", "tasks", "--take", "sequence", *agent(), cwd=recorded)
-    assert whole.returncode == 0, whole.stderr
+    llmproxy("learn", "tasks", "--take", "sequence", *agent(), cwd=recorded)
     assert slots(recorded) == ["made", "sequence"]
     after = llmproxy("run", "--cassette", "tasks", "--fail-on-miss", *agent(), cwd=recorded)
-    assert after.returncode == 0, after.stderr
     assert "2 hits (1 bound: made, sequence), 0 misses" in after.stderr
-    other = llmproxy("run", "--cassette", "tasks", *agent("urgent"), cwd=recorded)
+    other = llmproxy("run", "--cassette", "tasks", *agent("urgent"), cwd=recorded, code=1)
     assert "1 miss" in other.stderr  # another kind of task is another question
-    dropped = llmproxy("learn", "tasks", "--drop", "sequence", cwd=recorded)
-    assert dropped.returncode == 0, dropped.stderr
+    llmproxy("learn", "tasks", "--drop", "sequence", cwd=recorded)
     assert slots(recorded) == ["made"]
 
 
 @pytest.mark.slow
 def test_what_says_the_day_is_learned_on_the_day_of_the_recording(tmp_path: Path) -> None:
     """The trial runs in a zone where it is another day; with --keep-timezone only what varied here is learned."""
-    record(tmp_path, "today")
-    kept = llmproxy("learn", "tasks", "--keep-timezone", *agent("today"), cwd=tmp_path)
-    assert (kept.returncode, "time zone" in kept.stderr, " time " in kept.stderr) == (4, False, False), kept.stderr
+    run_live(tmp_path, agent("today"), mode="record")
+    kept = llmproxy("learn", "tasks", "--keep-timezone", *agent("today"), cwd=tmp_path, code=4)
+    assert ("time zone" in kept.stderr, " time " in kept.stderr) == (False, False), kept.stderr
     tried = llmproxy("learn", "tasks", "--accept", "--take", "sequence", *agent("today"), cwd=tmp_path)
-    assert tried.returncode == 0, tried.stderr
     assert "it was recorded today: tried in the time zone" in tried.stderr
     assert sorted(slots(tmp_path)) == ["made", "made_on", "sequence"]
 
@@ -133,12 +133,10 @@ def test_what_says_the_day_is_learned_on_the_day_of_the_recording(tmp_path: Path
 @pytest.mark.slow
 def test_a_trial_serves_nothing_else_than_what_was_recorded(recorded: Path) -> None:
     """Another word in the result is no value that a tool made: a miss, said, and exit code 4; so is a mistyped name."""
-    done = llmproxy("learn", "tasks", "--accept", *agent("urgent"), cwd=recorded)
-    assert done.returncode == 4
+    done = llmproxy("learn", "tasks", "--accept", *agent("urgent"), cwd=recorded, code=4)
     assert "could not be served, even on trial" in done.stderr
     assert "llmproxy run --mode auto --cassette tasks -- ..." in llmproxy("why", cwd=recorded).stdout
-    mistyped = llmproxy("learn", "taks", *agent(), cwd=recorded)
-    assert mistyped.returncode == 3
+    mistyped = llmproxy("learn", "taks", *agent(), cwd=recorded, code=3)
     assert "There is tasks.\nRecord it first: llmproxy run --mode record --cassette taks" in mistyped.stderr
     assert slots(recorded) == []
 
@@ -146,24 +144,18 @@ def test_a_trial_serves_nothing_else_than_what_was_recorded(recorded: Path) -> N
 @pytest.mark.slow
 def test_two_recordings_teach_without_a_trial(recorded: Path) -> None:
     """Recorded twice, what varied between the runs is there to be taken."""
-    with Provider(load(STEPS)) as up:
-        env = {"OPENAI_BASE_URL": f"{up.url}/v1", "OPENAI_API_KEY": "sk-x"}
-        again = llmproxy("run", "--mode", "auto", "--cassette", "tasks", *agent(), cwd=recorded, env=env)
-        assert again.returncode == 0, again.stderr
+    again = run_live(recorded, agent())
     assert "2 values vary from run to run: llmproxy learn tasks" in again.stderr
-    done = llmproxy("learn", "tasks", "--accept", "--take", "sequence", cwd=recorded)
-    assert done.returncode == 0, done.stderr
+    llmproxy("learn", "tasks", "--accept", "--take", "sequence", cwd=recorded)
     assert slots(recorded) == ["made", "sequence"]
 
 
 @pytest.mark.slow
 def test_learn_is_for_a_person(recorded: Path) -> None:
     """On CI it is refused, before anything runs; so is a name that did not vary."""
-    refused = llmproxy("learn", "tasks", "--accept", *agent(), cwd=recorded, env={"CI": "true"})
-    assert refused.returncode == 2
+    refused = llmproxy("learn", "tasks", "--accept", *agent(), cwd=recorded, env={"CI": "true"}, code=2)
     assert "this is CI" in refused.stderr
-    unknown = llmproxy("learn", "tasks", "--take", "nothing", *agent(), cwd=recorded)
-    assert unknown.returncode == 2
+    unknown = llmproxy("learn", "tasks", "--take", "nothing", *agent(), cwd=recorded, code=2)
     assert "--take nothing: nothing of that name varied." in unknown.stderr
     assert "These did: made, sequence. Nothing was written." in unknown.stderr
     assert slots(recorded) == []
@@ -177,42 +169,19 @@ def test_a_slot_that_would_merge_two_answers_is_refused(tmp_path: Path) -> None:
     fixed = fixed.replace('sys.exit(0 if final == f"Task {made} is there." else 9)', "")
     steps = [STEPS["steps"][0], *({"results": 1, "contains": number, "say": f"is {word}"}
                                   for number, word in zip(numbers, ("late", "done"), strict=True))]  # fmt: skip
-    with Provider(load({"ordered": False, "steps": steps})) as up:
-        env = {"OPENAI_BASE_URL": f"{up.url}/v1", "OPENAI_API_KEY": "sk-x"}
-        for number in numbers:
-            command = ["--", sys.executable, "-c", fixed, "todo", number]
-            done = llmproxy("run", "--mode", "auto", "--cassette", "tasks", *command, cwd=tmp_path, env=env)
-            assert done.returncode == 0, done.stderr
-    refused = llmproxy("learn", "tasks", "--take", "sequence", cwd=tmp_path)
-    assert refused.returncode == 2, refused.stderr
+    runs = [["--", sys.executable, "-c", fixed, "todo", number] for number in numbers]
+    run_live(tmp_path, *runs, steps={"ordered": False, "steps": steps})
+    refused = llmproxy("learn", "tasks", "--take", "sequence", cwd=tmp_path, code=2)
     assert "refused: sequence: with it recording #" in refused.stderr
     assert "it would merge two answers" in refused.stderr
     assert slots(tmp_path) == []
 
 
-def _replaced(*pairs: tuple[str, str]) -> list[str]:
-    """Return the command of an agent that differs from the usual one."""
-    code = AGENT
-    for old, new in pairs:
-        assert old in code
-        code = code.replace(old, new)
-    return ["--", sys.executable, "-c", code, "todo"]
-
-
-def _run_live(folder: Path, command: list[str], mode: str = "auto", steps: dict[str, Any] = STEPS) -> None:
-    """Run an agent beside its model."""
-    with Provider(load(steps)) as up:
-        env = {"OPENAI_BASE_URL": f"{up.url}/v1", "OPENAI_API_KEY": "sk-x"}
-        done = llmproxy("run", "--mode", mode, "--cassette", "tasks", *command, cwd=folder, env=env)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.slow
 def test_where_two_recordings_fit_nothing_is_learned(recorded: Path) -> None:
     """Recorded twice: both would fit on trial, and which of them taught would be a guess. The reason and both are said."""
-    _run_live(recorded, agent())
-    done = llmproxy("learn", "tasks", "--accept", "--take", "sequence", *agent(), cwd=recorded)
-    assert done.returncode in (2, 4), done.stderr
+    run_live(recorded, agent())
+    done = llmproxy("learn", "tasks", "--accept", "--take", "sequence", *agent(), cwd=recorded, code=4)
     assert "on trial: recordings #2 and #3 would both fit: nothing is learned where that is not clear" in done.stderr
     assert slots(recorded) == []
 
@@ -220,11 +189,11 @@ def test_where_two_recordings_fit_nothing_is_learned(recorded: Path) -> None:
 @pytest.mark.slow
 def test_a_value_in_the_question_is_no_slot(tmp_path: Path) -> None:
     """What the user asks differs in a uuid: nothing is learned, whatever is accepted, and it is said why."""
-    asks = _replaced(('"Make a task."', 'f"Make task {uuid.uuid4()}."'))
-    record_with = ["--", *asks[1:]]
-    _run_live(tmp_path, record_with, "record")
-    done = llmproxy("learn", "tasks", "--accept", *asks, cwd=tmp_path)
-    assert done.returncode == 4, done.stderr
+    assert '"Make a task."' in AGENT
+    code = AGENT.replace('"Make a task."', 'f"Make task {uuid.uuid4()}."')
+    asks = ["--", sys.executable, "-c", code, "todo"]
+    run_live(tmp_path, asks, mode="record")
+    done = llmproxy("learn", "tasks", "--accept", *asks, cwd=tmp_path, code=4)
     assert "could not be served, even on trial" in done.stderr
     assert "$.messages[0].content" in done.stderr
     assert "a volatile field stands in what a tool answered, never in the question" in done.stderr
@@ -238,9 +207,8 @@ def test_what_came_from_outside_is_shown_apart(tmp_path: Path) -> None:
         {"results": 0, "times": None, "call": [{"name": "web_search", "arguments": {"query": "milk"}}]},
         STEPS["steps"][1],
     ]}  # fmt: skip
-    _run_live(tmp_path, agent(), "record", steps)
-    done = llmproxy("learn", "tasks", "--accept", *agent(), cwd=tmp_path)
-    assert done.returncode == 4, done.stderr
+    run_live(tmp_path, agent(), mode="record", steps=steps)
+    done = llmproxy("learn", "tasks", "--accept", *agent(), cwd=tmp_path, code=4)
     assert "from outside of this machine (a page, a service, another host)" in done.stderr
     assert "made (by name)" in done.stderr
     assert (
@@ -248,8 +216,7 @@ def test_what_came_from_outside_is_shown_apart(tmp_path: Path) -> None:
     )
     assert "--accept takes uuid, hex, time, duration that a tool of this machine answered" in done.stderr
     assert slots(tmp_path) == []
-    named = llmproxy("learn", "tasks", "--take", "made", "--take", "sequence", *agent(), cwd=tmp_path)
-    assert named.returncode == 0, named.stderr
+    llmproxy("learn", "tasks", "--take", "made", "--take", "sequence", *agent(), cwd=tmp_path)
     assert slots(tmp_path) == ["made", "sequence"]
 
 

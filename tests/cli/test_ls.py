@@ -116,8 +116,7 @@ def test_show_shows_tool_calls(path: Path, capsys: pytest.CaptureFixture[str]) -
     said = {"choices": [{"index": 0, "message": {"role": "assistant", "content": None, "tool_calls": [call]}}]}
     headers = (("content-type", "application/json"),)
     fill(path, chat(response=Response(200, "OK", headers, (Chunk(1, json.dumps(said).encode()),), Ending.CUT)))
-    out = run(capsys, path, "show", "3")[1]
-    assert '=== answer (cut)\n-> search  (call_1)\n   {\n     "q": "x"\n   }\n' in out
+    assert '=== answer (cut)\n-> search  (call_1)\n   {\n     "q": "x"\n   }\n' in run(capsys, path, "show", "3")[1]
 
 
 def test_raw_is_exact(path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:

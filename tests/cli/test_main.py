@@ -11,12 +11,6 @@ import llmproxy
 from llmproxy.cli import main
 
 
-def test_an_unknown_command_ends_with_2_and_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    """Typing errors are answered with a suggestion."""
-    assert main(["strat"]) == 2
-    assert "Did you mean 'start'" in capsys.readouterr().err
-
-
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
     """One version everywhere."""
     assert main(["--version"]) == 0

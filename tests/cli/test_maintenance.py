@@ -52,7 +52,6 @@ def test_verify_and_prune_take_stores_by_name(path: Path, tmp_path: Path, capsys
     out = capsys.readouterr().out
     assert "Deleted 1 interaction" in out
     assert f"nothing to delete in {other}" in out
-    assert main(["verify", str(tmp_path / "nosuch.db")]) == 3
     assert main(["verify", str(path), "--cassette", "x", "--rekey"]) == 2
 
 
@@ -69,7 +68,6 @@ def test_what_is_nowhere_is_an_error(
     assert main([command, "--cassette", "other", str(tmp_path / "nosuch.db"), str(path)]) == 3
     assert main([command, str(tmp_path / "nosuch.db")]) == 3
     assert "There is no store at" in capsys.readouterr().err
-    assert main(["verify", str(path), "--cassette", "other"]) == 0
     assert not (tmp_path / "nosuch.db").exists()
 
 
@@ -77,9 +75,8 @@ def test_a_file_s_slots_are_verified_too(path: Path, tmp_path: Path, capsys: pyt
     """What a run would refuse has not been verified; the file is named, and whose words they are only once."""
     assert main(["export", "--all", str(tmp_path / "kept"), "--store", str(path)]) == 0
     file = min((tmp_path / "kept").glob("*.yaml"))
-    file.write_text(
-        file.read_text().replace("interactions:", "volatile:\n  - {name: x, kind: wat, tool: t}\ninteractions:", 1)
-    )
+    volatile = "volatile:\n  - {name: x, kind: wat, tool: t}\ninteractions:"
+    file.write_text(file.read_text().replace("interactions:", volatile, 1))
     capsys.readouterr()
     assert main(["verify", str(file)]) == 3
     assert capsys.readouterr().err.startswith(f"llmproxy: {file}, at `volatile`: volatile field x is of kind 'wat'.")
@@ -116,8 +113,7 @@ def test_verify_reads_cassette_files_and_folders(
     capsys.readouterr()
     assert main(["verify", str(folder)]) == 0
     files = sorted(folder.glob("*.yaml"))
-    out = capsys.readouterr().out
-    assert out.count("1 exchanges, nothing is wrong.") == 2
+    assert capsys.readouterr().out.count("1 exchanges, nothing is wrong.") == 2
     broken = files[0]
     broken.write_text("<<<<<<< ours\n" + broken.read_text())
     assert main(["verify", *map(str, files[:2])]) == 3
@@ -129,9 +125,8 @@ def test_verify_reads_cassette_files_and_folders(
 def test_verify_finds_damage(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A changed body and a changed key are both named with their interaction; the exit code is 1."""
     with closing(sqlite3.connect(path)) as conn:
-        conn.execute(
-            "UPDATE bodies SET data = x'7b7d' WHERE id = (SELECT response_body FROM interactions WHERE id = 1)"
-        )
+        body = "(SELECT response_body FROM interactions WHERE id = 1)"
+        conn.execute(f"UPDATE bodies SET data = x'7b7d' WHERE id = {body}")
         conn.execute("UPDATE interactions SET key = ? WHERE id = 2", (f"v1:{'0' * 64}",))
         conn.commit()
     code, out = run(capsys, path, "verify")
@@ -185,12 +180,8 @@ def test_what_is_deleted_of_a_large_store_is_gone_though_the_file_stays(
 
 def test_prune_deletes_what_was_replaced(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By default only superseded recordings go; it says how many and how much, and the rest reads as before."""
-    fill(
-        path,
-        chat(answer=f"Much better. {random.Random(1).randbytes(30_000).hex()}"),
-        chat(answer="Best."),
-        supersede=True,
-    )
+    better = f"Much better. {random.Random(1).randbytes(30_000).hex()}"
+    fill(path, chat(answer=better), chat(answer="Best."), supersede=True)
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         kept = list(store.interactions("default")) + list(store.interactions("other"))
     before = path.stat().st_size
@@ -234,8 +225,7 @@ def test_prune_unused_is_what_the_last_run_left(path: Path, capsys: pytest.Captu
 def test_prune_by_age(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Only what is older goes, live or not."""
     fill(path, chat("old", started_at=1000.0))
-    out = run(capsys, path, "prune", "--older-than", "7000", "--yes")[1]
-    assert "1 interaction of cassette default" in out
+    assert "1 interaction of cassette default" in run(capsys, path, "prune", "--older-than", "7000", "--yes")[1]
 
 
 def test_pruning_a_conversation_keeps_what_builds_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,9 +240,8 @@ def test_pruning_a_conversation_keeps_what_builds_on_it(tmp_path: Path, capsys: 
     with FileStore.open(path, writable=True, now=lambda: NOW) as store:
         kept = {row.id: store.load(row.id) for row in store.summaries() if row.id % 3 == 0}
         with store.in_file() as conn:
-            conn.executemany(
-                "UPDATE interactions SET superseded_at = 1 WHERE id = ?", [(n,) for n in range(1, 13) if n not in kept]
-            )
+            replaced = [(n,) for n in range(1, 13) if n not in kept]
+            conn.executemany("UPDATE interactions SET superseded_at = 1 WHERE id = ?", replaced)
     assert run(capsys, path, "prune", "--yes")[0] == 0
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         assert {row.id: store.load(row.id) for row in store.summaries()} == kept
@@ -331,23 +320,11 @@ def listed(capsys: pytest.CaptureFixture[str], path: Path) -> list[dict[str, Any
     return rows
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["ls", "--store", "{}"],
-        ["start", "--store", "{}"],
-        ["run", "--store", "{}", "--", "true"],
-        ["verify", "{}"],
-        ["prune", "{}"],
-        ["scan", "{}"],
-        ["ui", "{}"],
-        ["import", "{}"],
-        ["textconv", "{}"],
-        ["test", "{}"],
-        ["merge", "{}", "--store", "x.db"],
-    ],
-    ids=lambda words: words[0],
-)
+@pytest.mark.parametrize("words", [
+    ["ls", "--store", "{}"], ["start", "--store", "{}"], ["run", "--store", "{}", "--", "true"], ["verify", "{}"],
+    ["prune", "{}"], ["scan", "{}"], ["ui", "{}"], ["import", "{}"], ["textconv", "{}"], ["test", "{}"],
+    ["merge", "{}", "--store", "x.db"],
+], ids=lambda words: words[0])  # fmt: skip
 def test_a_url_becomes_no_folder(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,14 +16,9 @@ from tests.support.tools import HERE, SERVER, http_server, use
 
 LLMPROXY = program("llmproxy")
 CALLS: list[Any] = [
-    ["echo", {"text": "a"}],
-    ["count", {}],
-    ["count", {}],
-    ["steps", {"number": 3}],
-    ["where", {}],
-    ["delete_all", {}],
+    ["echo", {"text": "a"}], ["count", {}], ["count", {}], ["steps", {"number": 3}], ["where", {}], ["delete_all", {}],
     ["environment", {"name": "DEPLOY_TOKEN"}],
-]
+]  # fmt: skip
 SECRET = "a-token-of-ours-4711"
 
 

@@ -35,12 +35,17 @@ SUITE = "name: t\nagent: {python: 'agent.py:answer'}\nscenarios:\n" + "".join(
 )
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return a project whose suite is recorded, and a proxy that replays it; what was recorded is in `recorded.db`."""
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a folder with a suite."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "agent.py").write_text(AGENT)
     (tmp_path / "t.suite.yaml").write_text(SUITE)
-    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return that folder with its suite recorded, and a proxy that replays it; what was recorded is in `recorded.db`."""
     says = load({"ordered": False, "steps": [{"user": "hi", "say": "hi there", "times": None}]})
     with Provider(says) as upstream, near("record", tmp_path / "recorded.db", upstreams={"openai": upstream.url}) as px:
         monkeypatch.setenv("LLMPROXY_URL", px.url)
@@ -55,16 +60,13 @@ def test_ten_parts_of_a_test_are_the_whole_test(project: Path, capsys: pytest.Ca
     assert main(["test", "--report", "json=whole.json"]) == 1
     whole = json.loads((project / "whole.json").read_text())
     assert set(whole["times"]) == set(NAMES)
-    assert (
-        sum(run["finished"]["usage"]["agent"]["input_tokens"] for each in whole["scenarios"] for run in each["runs"])
-        > 0
-    )
+    runs = [run["finished"] for each in whole["scenarios"] for run in each["runs"]]
+    assert sum(each["usage"]["agent"]["input_tokens"] for each in runs) > 0
     shards = [
         ["--shard", f"{n}/10", "--report", f"json=shards/{n}/r.json", "--report", f"junit=shards/{n}/r.xml"]
         for n in range(1, 11)
     ]
-    codes = [main(["test", *words, "--shard-times", "recorded.json"]) for words in shards]
-    assert sorted(codes) == [0] * 9 + [1]
+    assert sorted([main(["test", *words, "--shard-times", "recorded.json"]) for words in shards]) == [0] * 9 + [1]
     capsys.readouterr()
     files = [f"shards/{n}" for n in range(1, 11)]
     made = set()
@@ -77,8 +79,7 @@ def test_ten_parts_of_a_test_are_the_whole_test(project: Path, capsys: pytest.Ca
     assert len(made) == 1
     shutil.rmtree(project / "shards/7")
     assert main(["merge", "shards", "--report", "html=all.html"]) == 3
-    said = capsys.readouterr()
-    assert "llmproxy: part 7/10 is missing: nothing is known of s" in said.err
+    assert "llmproxy: part 7/10 is missing: nothing is known of s" in capsys.readouterr().err
     assert "part 7/10 is missing" in (project / "all.html").read_text()
 
 
@@ -87,24 +88,16 @@ def test_ten_parts_of_a_test_are_the_whole_test(project: Path, capsys: pytest.Ca
     [("0/10", "there is no part 0 of 10"), ("11/10", "there is no part 11 of 10"), ("3", "such as 3/10")],
 )
 def test_a_part_that_there_is_not_is_a_mistake(
-    shard: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shard: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Said before anything is started."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "agent.py").write_text(AGENT)
-    (tmp_path / "t.suite.yaml").write_text(SUITE)
     assert main(["test", "--shard", shard]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / ".llmproxy").exists()
 
 
-def test_a_part_without_a_scenario_is_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_part_without_a_scenario_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
     """CI asks for ten parts of three scenarios; each leaves a report, so that none is missing."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "agent.py").write_text(AGENT)
-    (tmp_path / "t.suite.yaml").write_text(SUITE)
     assert main(["test", "--shard", "13/13", "--report", "json=r.json", "--report", "junit=r.xml"]) == 0
     assert "part 13/13 has none of 12 scenarios: nothing to run" in capsys.readouterr().err
     assert main(["merge", "r.json", "--report", "junit=all.xml"]) == 3
@@ -113,19 +106,15 @@ def test_a_part_without_a_scenario_is_no_failure(
     assert "Let the parts write --report json=FILE" in capsys.readouterr().err
 
 
-def test_stores_of_the_parts_are_one_store(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stores_of_the_parts_are_one_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Journals beside them stay where they are; what is there already is not written over."""
-    monkeypatch.chdir(tmp_path)
     for name, n in (("a", 1), ("b", 2)):
         (tmp_path / name).mkdir()
         Journal.open(tmp_path / name / "llmproxy.db.state.db", partial(float, n)).close()
         with reopened(tmp_path / name / "llmproxy.db", writable=True) as store:
             store.add(interaction(n, cassette=name), supersede=False)
     assert main(["merge", "a", "b", "--store", "all.db"]) == 0
-    out = capsys.readouterr().out
-    assert "2 cassettes with 2 interactions of 2 stores in all.db." in out
+    assert "2 cassettes with 2 interactions of 2 stores in all.db." in capsys.readouterr().out
     assert not (tmp_path / "all.db.state.db").exists()
     with FileStore.open(tmp_path / "all.db", writable=False, now=lambda: 0.0) as made:
         assert [info.name for info in made.cassettes()] == ["a", "b"]
@@ -133,11 +122,8 @@ def test_stores_of_the_parts_are_one_store(
     assert "all.db is there already" in capsys.readouterr().err
 
 
-def test_folders_of_cassettes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_of_cassettes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They come together in the folder of the project."""
-    monkeypatch.chdir(tmp_path)
     for n, name in enumerate(("a", "b"), 1):
         with reopened(tmp_path / f"{name}.db", writable=True) as store:
             store.add(interaction(n, cassette=name), supersede=False)
@@ -163,35 +149,24 @@ def test_folders_of_cassettes(
     ],
 )
 def test_what_cannot_be_merged_is_said(
-    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With exit code 2, and nothing written."""
-    monkeypatch.chdir(tmp_path)
     filled(tmp_path / "x.db")
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "empty").mkdir()
     whole = {
-        "format": 1,
-        "title": "t",
-        "mode": "",
-        "at": 1.0,
-        "exit_code": 0,
-        "seconds": 1.0,
-        "notes": [],
-        "summary": [],
+        "format": 1, "title": "t", "mode": "", "at": 1.0, "exit_code": 0, "seconds": 1.0, "notes": [], "summary": [],
         "scenarios": [],
-    }
+    }  # fmt: skip
     (tmp_path / "whole.json").write_text(json.dumps(whole))
     assert main(["merge", *words]) == 2
     assert said in capsys.readouterr().err
     assert not {"a", "s.db"} & {each.name for each in tmp_path.iterdir()}
 
 
-def test_a_file_that_cannot_be_read_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_cannot_be_read_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """In a line: nothing of ours is broken. A socket is there, and nobody can open it, root neither."""
-    monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX) as made:
         made.bind("part.json")
         assert main(["merge", "part.json", "--report", "json=whole.json"]) == 3

@@ -33,6 +33,8 @@ MISTAKES = [
     ("run --var x -- true", 2, "NAME=VALUE"),
     ("run --json adir -- true", 3, "--json adir cannot be written"),
     ("run --faults http-430 -- true", 2, "did you mean 'http-503'?"),
+    ("faults stal", 2, "did you mean 'stall'?"),
+    ("addon inject_fault", 2, "did you mean 'inject_faults'?"),
     ("strat", 2, "Did you mean 'start', 'status'?"),
     ("start --port TAKEN", 3, "Take another port: --port 0"),
     ("start --port 99999", 2, "1 to 65535, or 0"),
@@ -113,8 +115,7 @@ def test_a_mistake_is_told_with_what_to_type(
 ) -> None:
     """Wrong options and modes, missing files, a port in use, YAML that is none, a proxy that does not run."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        words = shlex.split(typed.replace("TAKEN", str(taken.getsockname()[1])))
-        assert main(words) == code
+        assert main(shlex.split(typed.replace("TAKEN", str(taken.getsockname()[1])))) == code
     said = "".join(capsys.readouterr())
     assert is_told(said), said
     assert says in " ".join(said.split())

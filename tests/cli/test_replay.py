@@ -65,50 +65,44 @@ class Here:
             return [each.request.body.decode() for each in store.interactions(cassette)]
 
 
-@pytest.fixture(scope="module", params=["python", pytest.param("node --stream", marks=pytest.mark.slow)])
-def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Here:
-    """Record the agent once: a tool call, its answer, a second question."""
-    which, _, stream = str(request.param).partition(" ")
-    node = shutil.which("node")
-    if which == "node" and node is None:
-        needed("node", "node")
-    agent = [sys.executable, str(AGENTS / "loop.py")] if which == "python" else [str(node), str(AGENTS / "loop.mjs")]
-    here = Here(tmp_path_factory.mktemp("replay"), [*agent, *([stream] if stream else [])])
+def record(folder: Path, *agent: str) -> Here:
+    """Record an agent once: a tool call, its answer, a second question."""
+    here = Here(folder, [*agent])
     dialogue = [
         step(user="Oslo?", call=CALL), step(tool_result="21", say="Warm: 21."), step(user="And Rome?", say="Hot."),
     ]  # fmt: skip
     with Provider(dialogue) as provider:
-        done = here("run", "--mode", "record", "--cassette", "weather", "--", *here.agent, "Oslo?", "And Rome?",
+        done = here("run", "--mode", "record", "--cassette", "weather", "--", *agent, "Oslo?", "And Rome?",
                     upstream=provider.url)  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "Warm: 21.\nHot.\n"), done.stderr
     return here
 
 
-@pytest.fixture
-def here(recorded: Here, tmp_path: Path) -> Here:
-    """Return a copy of the recording for one test."""
-    shutil.copytree(recorded.folder, tmp_path / "copy")
-    return Here(tmp_path / "copy", recorded.agent)
-
-
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Here:
     """Record the Python agent once, for tests where the language does not matter."""
-    here = Here(tmp_path_factory.mktemp("plain"), [sys.executable, str(AGENTS / "loop.py")])
-    dialogue = [
-        step(user="Oslo?", call=CALL), step(tool_result="21", say="Warm: 21."), step(user="And Rome?", say="Hot."),
-    ]  # fmt: skip
-    with Provider(dialogue) as provider:
-        here("run", "--mode", "record", "--cassette", "weather", "--", *here.agent, "Oslo?", "And Rome?",
-             upstream=provider.url)  # fmt: skip
-    return here
+    return record(tmp_path_factory.mktemp("plain"), sys.executable, str(AGENTS / "loop.py"))
+
+
+@pytest.fixture(scope="module", params=["python", pytest.param("node", marks=pytest.mark.slow)])
+def recorded(request: pytest.FixtureRequest, plain: Here, tmp_path_factory: pytest.TempPathFactory) -> Here:
+    """Return the recording of that agent, or of the one in Node, which streams."""
+    if request.param == "python":
+        return plain
+    node = shutil.which("node") or needed("node", "node")
+    return record(tmp_path_factory.mktemp("replay"), node, str(AGENTS / "loop.mjs"), "--stream")
+
+
+@pytest.fixture
+def here(recorded: Here, tmp_path: Path) -> Here:
+    """Return a copy of the recording for one test."""
+    return Here(Path(shutil.copytree(recorded.folder, tmp_path / "copy")), recorded.agent)
 
 
 @pytest.fixture
 def mine(plain: Here, tmp_path: Path) -> Here:
-    """Return a copy of that recording for one test."""
-    shutil.copytree(plain.folder, tmp_path / "copy")
-    return Here(tmp_path / "copy", plain.agent)
+    """Return a copy of the Python agent's recording for one test."""
+    return Here(Path(shutil.copytree(plain.folder, tmp_path / "copy")), plain.agent)
 
 
 def live(*more: str) -> Iterator[object]:
@@ -158,8 +152,7 @@ def test_a_live_fork_is_recorded_names_its_parent_and_replays_offline(mine: Here
     for again in (mine.replay("--cassette", "weather@fork-1"),
                   mine("run", "--cassette", "weather@fork-1", "--fail-on-miss", "--", *mine.agent, "Oslo?", "And Rome?")):  # fmt: skip
         assert (again.returncode, again.stdout) == (0, "Cold: 5.\nHot again.\n"), again.stderr
-    listed = mine("ls").stdout
-    assert "fork of weather at request 2: the result of get_weather (call 1) was overridden" in listed
+    assert "fork of weather at request 2: the result of get_weather (call 1) was overridden" in mine("ls").stdout
     assert "fork of weather at request 2" in mine("show", "4").stdout
     diff = mine("diff", "weather", "weather@fork-1", "--fail-on", "any")
     assert diff.returncode == 1
@@ -171,8 +164,7 @@ def test_a_live_fork_is_recorded_names_its_parent_and_replays_offline(mine: Here
 @pytest.mark.slow
 def test_an_overridden_answer_is_part_of_the_fork(mine: Here) -> None:
     """Sent, not bought; the agent goes on from it live; the child has it recorded and needs no override to replay."""
-    rest = [step(user="And Rome?", contains="Made up.", say="Hot again.")]
-    with Provider(rest) as provider:
+    with Provider([step(user="And Rome?", contains="Made up.", say="Hot again.")]) as provider:
         done = mine.replay(*COLD, "--override-llm", "1=Made up.", "--live", "--as", "what-if", upstream=provider.url)
         assert (done.returncode, done.stdout) == (0, "Made up.\nHot again.\n"), done.stderr
         assert len(provider.requests) == 1
@@ -216,13 +208,9 @@ def test_nothing_different_is_no_fork(mine: Here) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_said_before_the_agent_starts(
-    plain: Here,
-    options: tuple[str, ...],
-    code: int,
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
+    plain: Here, options: tuple[str, ...], code: int, said: str, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     """What was wrong, with what there is, and an exit code that no script takes for success."""
     monkeypatch.chdir(plain.folder)
     before = plain.runs
@@ -261,35 +249,26 @@ def test_nothing_recorded_yet_makes_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_forks_at_once_have_names_of_their_own(plain: Here, tmp_path: Path) -> None:
+def test_two_forks_at_once_have_names_of_their_own(mine: Here) -> None:
     """Two proxies, one store, one parent."""
-    shutil.copytree(plain.folder, tmp_path / "copy")
-    here = Here(tmp_path / "copy", plain.agent)
     rest = [step(tool_result="temp", say="Cold.", times=2), step(user="And Rome?", say="Hot again.", times=2)]
-    words = here.command("replay", "--cassette", "weather", "--live", *COLD, "--", *here.agent, "Oslo?", "And Rome?")
+    words = mine.command("replay", "--cassette", "weather", "--live", *COLD, "--", *mine.agent, "Oslo?", "And Rome?")
     with Provider(rest, ordered=False) as provider:
         both = [
-            subprocess.Popen(
-                words,
-                env=here.env(provider.url),
-                cwd=here.folder,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+            subprocess.Popen(words, env=mine.env(provider.url), cwd=mine.folder, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True)
             for _ in range(2)
-        ]
+        ]  # fmt: skip
         ended = [each.communicate(timeout=90) for each in both]
     assert [each.returncode for each in both] == [0, 0], ended
     for n in (1, 2):
-        assert here.replay("--cassette", f"weather@fork-{n}").stdout == "Cold.\nHot again.\n"
+        assert mine.replay("--cassette", f"weather@fork-{n}").stdout == "Cold.\nHot again.\n"
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_ends_as_its_agent_does(plain: Here, tmp_path: Path) -> None:
+def test_an_interrupted_run_ends_as_its_agent_does(mine: Here) -> None:
     """Ctrl-C in the middle: no override is blamed for what was never reached, and nothing is left running or open."""
-    shutil.copytree(plain.folder, tmp_path / "copy")
-    here = Here(tmp_path / "copy", [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"])
+    here = Here(mine.folder, [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"])
     words = here.command("replay", "--cassette", "weather", "--live", *COLD, "--", *here.agent)
     running = subprocess.Popen(words, env=here.env(), cwd=here.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                start_new_session=True)  # fmt: skip
@@ -300,7 +279,7 @@ def test_an_interrupted_run_ends_as_its_agent_does(plain: Here, tmp_path: Path) 
     assert running.returncode == 130, said
     assert "no such result" not in said
     assert 'Traceback (most recent call last):\n  File "<frozen' not in said
-    assert Here(here.folder, plain.agent).replay().stdout == "Warm: 21.\nHot.\n"
+    assert mine.replay().stdout == "Warm: 21.\nHot.\n"
 
 
 @pytest.mark.slow
@@ -308,15 +287,18 @@ def test_overrides_are_properties_of_a_session_at_a_running_proxy(plain: Here) -
     """LLMPROXY_URL names it; two sessions of different samples side by side know nothing of each other."""
     with proxy("replay", plain.folder / "llmproxy.db") as px:
         env = plain.env() | {"LLMPROXY_URL": px.url}
-        words = plain.command(
-            "replay", "--cassette", "weather", *COLD, "--override-llm", "1=Cold.", "--", *plain.agent, "Oslo?"
-        )
-        done = subprocess.run(words, env=env, cwd=plain.folder, capture_output=True, text=True, timeout=60, check=False)
+        made = ("--override-llm", "1=Cold.", "--", *plain.agent, "Oslo?")
+        words = plain.command("replay", "--cassette", "weather", *COLD, *made)
+
+        def replay(words: list[str]) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                words, env=env, cwd=plain.folder, capture_output=True, text=True, timeout=60, check=False
+            )
+
+        done = replay(words)
         assert (done.returncode, done.stdout) == (0, "Cold.\n"), done.stderr
         words.insert(words.index("--"), "--live")
-        refused = subprocess.run(
-            words, env=env, cwd=plain.folder, capture_output=True, text=True, timeout=60, check=False
-        )
+        refused = replay(words)
         assert refused.returncode == 3, refused.stderr
         assert "--allow-live" in refused.stderr
         assert px.control("sessions") == {"sessions": []}
@@ -329,9 +311,8 @@ def test_no_server_of_tools_runs_in_a_replay(tmp_path: Path) -> None:
     here, asked = Here(tmp_path, agent), {"title": "Printer"}
     server = {"command": sys.executable, "args": [str(data / "demo_tickets.py"), "runs"]}
     (tmp_path / "tools.json").write_text(json.dumps({"mcpServers": {"tickets": server}}))
-    with Provider(
-        [step(call=[{"name": "create_ticket", "arguments": asked}]), step(tool_result="#1", say="Done.")]
-    ) as up:
+    script = [step(call=[{"name": "create_ticket", "arguments": asked}]), step(tool_result="#1", say="Done.")]
+    with Provider(script) as up:
         recorded = here("run", "--mode", "record", "--mcp-config", "tools.json", "--", *agent, upstream=up.url)
     assert (recorded.returncode, here.runs) == (0, 1), recorded.stderr
     same = here("replay", "--mcp-config", "tools.json", "--", *agent)
@@ -344,20 +325,15 @@ def test_no_server_of_tools_runs_in_a_replay(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_fork_by_hand(plain: Here, tmp_path: Path) -> None:
+def test_a_fork_by_hand(mine: Here) -> None:
     """A child of the first interactions replays those; what it lacks is a miss, or is recorded by auto."""
-    shutil.copytree(plain.folder, tmp_path / "copy")
-    here = Here(tmp_path / "copy", plain.agent)
-    made = here("fork", "weather", "--at", "2", "--as", "short")
+    made = mine("fork", "weather", "--at", "2", "--as", "short")
     assert (made.returncode, "short: 2 interactions of weather" in made.stdout) == (0, True), made.stderr
-    assert here.replay("--cassette", "short", asks=("Oslo?",)).stdout == "Warm: 21.\n"
-    assert here.replay("--cassette", "short").returncode == 4
-    assert here("fork", "weather", "--as", "short").returncode == 2
-    missing = here("fork", "weather", "--at", "9")
+    assert mine.replay("--cassette", "short", asks=("Oslo?",)).stdout == "Warm: 21.\n"
+    assert mine.replay("--cassette", "short").returncode == 4
+    assert mine("fork", "weather", "--as", "short").returncode == 2
+    missing = mine("fork", "weather", "--at", "9")
     assert (missing.returncode, "interactions are recorded: none is number 9." in missing.stderr) == (3, True)
-    assert "one: 1 interaction of short" in here("fork", "short", "--at", "1", "--as", "one").stdout
-    listed = json.loads(here("ls", "--json").stdout)
-    assert [(each["parent"], each["why"]) for each in listed["forks"]] == [
-        ("weather", "made by hand"),
-        ("short", "made by hand"),
-    ]
+    assert "one: 1 interaction of short" in mine("fork", "short", "--at", "1", "--as", "one").stdout
+    forks = [(each["parent"], each["why"]) for each in json.loads(mine("ls", "--json").stdout)["forks"]]
+    assert forks == [("weather", "made by hand"), ("short", "made by hand")]

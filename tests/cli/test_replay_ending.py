@@ -20,15 +20,9 @@ FORK = {"cassette": "c@fork-1", "step": 2, "why": "because", "path": None}
 def ending(tmp_path: Path, **members: Any) -> ReplayEnding:  # noqa: ANN401 - as of `Report`
     """Return an ending whose session said this."""
     said = {
-        "tools": [],
-        "answers": [],
-        "seen": [],
-        "requests": 1,
-        "llm_calls": 1,
-        "parent": "c",
-        "parent_sample": 1,
+        "tools": [], "answers": [], "seen": [], "requests": 1, "llm_calls": 1, "parent": "c", "parent_sample": 1,
         "fork": None,
-    }
+    }  # fmt: skip
     said |= members.pop("overrides", {})
     report = Report(name="c", cassette="c", overrides=said, **members)
     loaded = gather({"store": tmp_path / "x.db"})

@@ -19,12 +19,8 @@ from tests.support.chats import NOW, chat, fill
 from tests.support.forked import program
 from tests.support.process import clean_env
 
-KEYED = Request(
-    "POST",
-    "/v1/chat/completions",
-    (("content-type", "application/json"), ("authorization", "Bearer [REDACTED]")),
-    chat().request.body,
-)
+KEYED = Request("POST", "/v1/chat/completions", (
+    ("content-type", "application/json"), ("authorization", "Bearer [REDACTED]")), chat().request.body)  # fmt: skip
 
 
 def rerecord(store: Path, *typed: str, upstream: str = "", key: str = "") -> subprocess.CompletedProcess[str]:
@@ -98,8 +94,7 @@ for text in ("one", "two"):
 def test_what_follows_from_a_new_answer_is_asked_by_the_command(tmp_path: Path) -> None:
     """Where the answer is the same one, nothing else is asked; a number that is none, or with --changed, is refused."""
     store, command = tmp_path / "x.db", ["--", sys.executable, "-c", AGENT]
-    steps = [step(user="one", say="A"), step(user="two", say="B")]
-    with Provider(steps) as provider:
+    with Provider([step(user="one", say="A"), step(user="two", say="B")]) as provider:
         env = clean_env({"OPENAI_BASE_URL": f"{provider.url}/v1", "OPENAI_API_KEY": "k"})
         words = [*program("llmproxy"), "run", "--mode=record", f"--store={store}", *command]
         assert subprocess.run(words, env=env, capture_output=True, timeout=90, check=False).returncode == 0
@@ -126,9 +121,7 @@ def test_a_recording_that_was_asked_again_is_young(tmp_path: Path) -> None:
     today = f"{when(time.time()):.10}"
     assert f" {today} " in llmproxy(store, "ls").stdout
     assert f"\nasked again {today} " in llmproxy(store, "show", "2").stdout
-    assert (
-        f"{json.loads(llmproxy(store, 'show', '2', '--json').stdout)['recorded_at']:.0f}" > f"{time.time() - 3600:.0f}"
-    )
+    assert json.loads(llmproxy(store, "show", "2", "--json").stdout)["recorded_at"] > time.time() - 3601
 
 
 def test_a_failed_answer_replaces_nothing(store: Path) -> None:
@@ -162,8 +155,7 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_sent(
 ) -> None:
     """What was redacted, a host that a recording names and nobody here does, a key that is not there."""
     body = json.dumps({"messages": [{"role": "user", "content": "[REDACTED-1]"}]}).encode()
-    odd = chat("x", request=Request("POST", "/v1/chat/completions", (), body))
-    fill(store, odd)
+    fill(store, chat("x", request=Request("POST", "/v1/chat/completions", (), body)))
     with FileStore.open(store, writable=True, now=lambda: NOW) as database, database.in_file() as conn:
         conn.execute("UPDATE interactions SET upstream = 'https://evil.example' WHERE id = 3")
     done = rerecord(store, *typed)

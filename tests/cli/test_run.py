@@ -39,15 +39,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
     return subprocess.run(
-        [*RUN, *words],
-        env=clean_env(env),
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        cwd=cwd,
-    )
+        [*RUN, *words], env=clean_env(env), input=text, capture_output=True, text=True, timeout=240, check=False, cwd=cwd,
+    )  # fmt: skip
 
 
 def run_at(
@@ -106,8 +99,7 @@ def test_a_replay_that_no_file_holds_fails_in_ci(tmp_path: Path) -> None:
     done = [run("--cassette-dir", "files", *asking("hi"), cwd=tmp_path, env={"CI": ci}) for ci in ("", "1")]
     assert [each.returncode for each in done] == [0, 4]
     assert "1 hit is of what stands in the store alone" in done[0].stderr
-    typed = done[0].stderr.rstrip().rpartition("llmproxy ")[2]
-    assert typed == "export --all files"
+    assert done[0].stderr.rstrip().rpartition("llmproxy ")[2] == "export --all files"
 
 
 def test_what_a_miss_advises_is_what_was_typed(tmp_path: Path) -> None:
@@ -145,8 +137,7 @@ def test_a_client_that_reads_no_variable_is_told_what_to_set(px: Proxy, tmp_path
     done = run_at(px, "--", str(codex), "exec", "hi", cwd=tmp_path)
     assert "Codex: it reads no variable: codex exec -c model_provider=x" in done.stderr
     assert "@ai-sdk/google: it reads no variable: createGoogleGenerativeAI({ baseURL:" in done.stderr
-    told = run_at(px, "--", str(codex), "-c", "model_providers.x.base_url=$OPENAI_BASE_URL")
-    assert "Codex:" not in told.stderr
+    assert "Codex:" not in run_at(px, "--", str(codex), "-c", "model_providers.x.base_url=$OPENAI_BASE_URL").stderr
 
 
 @pytest.mark.parametrize("option", ["--fail-on-miss", "--strict"])
@@ -196,15 +187,12 @@ def test_own_rules_are_one_for_every_command(bind: list[str], tmp_path: Path) ->
     done = run(*strict, env={"SEED": "2"}, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
     assert "bound" not in done.stderr
-    told = {
-        each: subprocess.run(
-            [*program("llmproxy"), each, *store], capture_output=True, text=True, cwd=tmp_path, check=False
-        )
-        for each in ("verify", "audit")
-    }
-    assert [each.returncode for each in told.values()] == [0, 0], told
-    assert "Replay derives today's keys whenever it opens their cassette." in told["verify"].stdout
-    assert "a rule of yours: [tool.llmproxy.normalize]" in told["audit"].stdout
+    for command, told in (
+        ("verify", "Replay derives today's keys whenever it opens their cassette."),
+        ("audit", "a rule of yours: [tool.llmproxy.normalize]"),
+    ):
+        words = [*program("llmproxy"), command, *store]
+        assert told in subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=True).stdout
 
 
 @pytest.mark.parametrize(
@@ -288,14 +276,8 @@ print("heard", len(heard), flush=True)
 raise SystemExit(6)
 """
     words = [*RUN, "--store", str(tmp_path / "x.db"), sys.executable, "-c", code]
-    done = subprocess.run(
-        [sys.executable, "-c", TERMINAL, *words],
-        env=clean_env(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    terminal = [sys.executable, "-c", TERMINAL, *words]
+    done = subprocess.run(terminal, env=clean_env(), capture_output=True, text=True, timeout=60, check=False)
     assert "heard 1\n" in done.stdout, done.stdout + done.stderr
     assert done.stdout.rstrip().endswith(" 6")
 

@@ -35,9 +35,8 @@ def test_a_run_elsewhere_is_replayed_in_its_own_words(tmp_path: Path) -> None:
     for folder in (a, b, *homes.values()):
         folder.mkdir(parents=True)
     command = [sys.executable, "-c", AGENT, "look at order 7"]
-    with Provider(
-        [step(user="look at order 7", say=f"see {a}/x.txt, {homes['a']}/notes and /tmp", times=1)]
-    ) as provider:
+    says = f"see {a}/x.txt, {homes['a']}/notes and /tmp"
+    with Provider([step(user="look at order 7", say=says, times=1)]) as provider:
         env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine", "HOME": str(homes["a"])}
         first = run("--mode", "record", "--store", store, "--", *command, env=env, cwd=a)
     assert first.returncode == 0, first.stderr
@@ -49,8 +48,7 @@ def test_a_run_elsewhere_is_replayed_in_its_own_words(tmp_path: Path) -> None:
     strict = run("--store", store, "--strict", "--", *command, env=here, cwd=b)
     assert strict.returncode == 4
     assert "1 hit was bound, not exact" in strict.stderr
-    unbound = run("--store", store, "--bind", "none", "--", *command, env=here, cwd=b)
-    assert "HTTP" in unbound.stdout
+    assert "HTTP" in run("--store", store, "--bind", "none", "--", *command, env=here, cwd=b).stdout
     other = run("--store", store, "--", *command[:-1], "look at order 8", env=here, cwd=b)
     assert '"look at order 7" -> "look at order 8"' in other.stdout
     assert "differs in 1 place" in other.stdout, "folders that are bound are no difference"
@@ -64,13 +62,12 @@ def test_run_variables_are_declared_by_hand(tmp_path: Path) -> None:
     with Provider([step(user=f"{say} now", say=f"done: {say}", times=1)]) as provider:
         env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine", "HOME": str(tmp_path)}
         words = ["--mode", "record", "--var", f"release={say.split()[1]}", "--store", store]
-        first = run(*words, "--", sys.executable, "-c", AGENT, f"{say} now", env=env, cwd=tmp_path)
+        asks = [*words, "--", sys.executable, "-c", AGENT]
+        first = run(*asks, f"{say} now", env=env, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     new = "99999999-2222-4333-8444-555555555555"
-    words = ["--var", f"release={new}", "--store", store]
-    again = run(
-        *words, "--", sys.executable, "-c", AGENT, f"deploy {new} now", env={"HOME": str(tmp_path)}, cwd=tmp_path
-    )
+    asks = ["--var", f"release={new}", "--store", store, "--", sys.executable, "-c", AGENT]
+    again = run(*asks, f"deploy {new} now", env={"HOME": str(tmp_path)}, cwd=tmp_path)
     assert again.stdout == f"done: deploy {new} release\n", again.stderr
     wrong = run("--var", "release", "--store", store, "--", "true", cwd=tmp_path)
     assert wrong.returncode == 2

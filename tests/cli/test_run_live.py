@@ -52,17 +52,12 @@ NEW = policy("new", Call("invoices", {"amount": 7}), Call("mails", {"to": "bob"}
 
 def llmproxy(folder: Path, provider: Provider, model: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command line of ours."""
-    given = {
-        "XDG_DATA_HOME": str(folder / "data"),
-        "NO_PROXY": "127.0.0.1,localhost",
-        "OPENAI_BASE_URL": f"{provider.url}/v1",
-        "OPENAI_API_KEY": "sk-made-up-key-of-a-test",
-        "MODEL": model,
-    }
+    env = clean_env({
+        "XDG_DATA_HOME": str(folder / "data"), "NO_PROXY": "127.0.0.1,localhost", "MODEL": model,
+        "OPENAI_BASE_URL": f"{provider.url}/v1", "OPENAI_API_KEY": "sk-made-up-key-of-a-test",
+    })  # fmt: skip
     command = [*program("llmproxy"), *words]
-    return subprocess.run(
-        command, cwd=folder, env=clean_env(given), text=True, capture_output=True, timeout=120, check=False
-    )
+    return subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, timeout=120, check=False)
 
 
 def test_another_model_pays_nothing(tmp_path: Path) -> None:

@@ -166,20 +166,8 @@ def test_without_rights_it_is_refused_in_words(tmp_path: Path) -> None:
     if subprocess.run(["unshare", "-Ur", "setpriv", "true"], check=False).returncode:
         needed("setpriv in a user namespace", rare=True)
     script = 'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --bounding-set=-sys_admin "$@"'
-    words = [
-        "unshare",
-        "-Ur",
-        "sh",
-        "-c",
-        script,
-        "sh",
-        *python_itself("llmproxy"),
-        "run",
-        "--only",
-        "--",
-        "touch",
-        str(tmp_path / "ran"),
-    ]
+    words = ["unshare", "-Ur", "sh", "-c", script, "sh", *python_itself("llmproxy")]
+    words += ["run", "--only", "--", "touch", str(tmp_path / "ran")]
     done = subprocess.run(
         words, capture_output=True, text=True, env=clean_env(), cwd=tmp_path, check=False, timeout=120
     )

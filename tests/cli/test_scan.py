@@ -21,9 +21,8 @@ JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiI5OTkifQ.abcdefGHIJ0123456789klmnopQRSTUVW
 def leaky(text: str, answer: str, **more: str) -> Interaction:
     """Return an interaction as it would be stored without redaction."""
     made = chat(**more)
-    request = dataclasses.replace(
-        made.request, body=made.request.body.replace(b"}", f', "note": {json.dumps(text)}}}'.encode(), 1)
-    )
+    body = made.request.body.replace(b"}", f', "note": {json.dumps(text)}}}'.encode(), 1)
+    request = dataclasses.replace(made.request, body=body)
     response = dataclasses.replace(made.response, chunks=(*made.response.chunks, Chunk(9, answer.encode())))
     return dataclasses.replace(made, request=request, response=response)
 
@@ -92,8 +91,7 @@ def test_whom_git_names_is_shown_and_is_no_secret(tmp_path: Path, capsys: pytest
 def test_what_has_no_end_is_an_error(tmp_path: Path) -> None:
     """Not clean, and not read until memory is full."""
     (tmp_path / "zero").symlink_to("/dev/zero")
-    ended = subprocess.run(
-        [sys.executable, "-m", "llmproxy", "scan", str(tmp_path / "zero")], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "llmproxy", "scan", str(tmp_path / "zero")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 3
     assert "zero: it has over 268,435,456 bytes, and no more are read" in ended.stderr

@@ -14,9 +14,8 @@ from tests.support.forked import program
 def settings(folder: Path, *typed: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a folder."""
     command = [*program("llmproxy"), "settings", *typed]
-    return subprocess.run(
-        command, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=60
-    )
+    env = {**os.environ, **env}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_each_option_is_shown_with_its_source(tmp_path: Path) -> None:

@@ -14,11 +14,8 @@ from tests.support.chats import chat, fill
 def test_what_holds_no_conversation_says_where_the_rest_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A server of tools that was recorded alone, say: else a line of sums stands there as if nothing had happened."""
     path = tmp_path / "x.db"
-    fill(
-        path,
-        chat("one", "1", cassette="a"),
-        replace(chat("two", "2", cassette="b"), provider="stdio:h", operation="mcp:tools/call x"),
-    )
+    tool = replace(chat("two", "2", cassette="b"), provider="stdio:h", operation="mcp:tools/call x")
+    fill(path, chat("one", "1", cassette="a"), tool)
     for cassette, alone in (("a", False), ("b", True)):
         show_cassette(cassette, path, single="", as_json=False)
         said = capsys.readouterr().out

@@ -33,8 +33,9 @@ scenarios:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Return a project with a suite."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a project with a suite."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "agent.py").write_text(ECHO)
     (tmp_path / "t.suite.yaml").write_text(SUITE)
     return tmp_path
@@ -130,56 +131,43 @@ def test_the_trend_tells_how_the_last_tests_went(folder: Path) -> None:
         (("--runs", "0"), 2, "runs"),
     ],
 )
+@pytest.mark.usefixtures("folder")
 def test_what_cannot_be_run_ends_at_once(
-    folder: Path,
-    words: tuple[str, ...],
-    code: int,
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...], code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With an exit code of its own, before a proxy is started."""
-    monkeypatch.chdir(folder)
     assert main(["test", *words]) == code
     captured = capsys.readouterr()
     assert said in captured.out + captured.err
     assert not STORE.exists()
 
 
-def test_a_suite_with_mistakes_says_where(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_suite_with_mistakes_says_where(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """File, line and column; nothing of it is run."""
-    monkeypatch.chdir(folder)
     (folder / "t.suite.yaml").write_text(SUITE.replace("response", "respnse", 1))
     assert main(["test"]) == 2
     assert "t.suite.yaml:5:" in capsys.readouterr().err
 
 
-def test_update_is_refused_in_ci(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("folder")
+def test_update_is_refused_in_ci(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A snapshot that nobody looked at proves nothing."""
-    monkeypatch.chdir(folder)
     monkeypatch.setenv("CI", "true")
     assert main(["test", "--update"]) == 2
     assert "refused in CI" in capsys.readouterr().err
 
 
-ENDS = [
-    ("nothing selected", ["--grep", "nowhere"], 5),
-    ("no scenario has the tag", ["--tag", "nowhere"], 2),
-    ("1:", ["broken.suite.yaml"], 2),
-    ("nonsense", ["--upstream", "nonsense"], 2),
-]
-
-
-@pytest.mark.parametrize(("said", "words", "code"), ENDS, ids=[each[0] for each in ENDS])
-def test_reports_are_whole_however_it_ends(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, said: str, words: list[str], code: int
-) -> None:
+@pytest.mark.parametrize(
+    ("said", "words", "code"),
+    [
+        ("nothing selected", ["--grep", "nowhere"], 5),
+        ("no scenario has the tag", ["--tag", "nowhere"], 2),
+        ("1:", ["broken.suite.yaml"], 2),
+        ("nonsense", ["--upstream", "nonsense"], 2),
+    ],
+)
+def test_reports_are_whole_however_it_ends(folder: Path, said: str, words: list[str], code: int) -> None:
     """Nothing ran, and each report says why: it is neither empty nor that of the last run, and JUnit shows an error."""
-    monkeypatch.chdir(folder)
     (folder / "broken.suite.yaml").write_text("name: [")
     kinds = ("junit", "html", "json", "jsonl")
     for kind in kinds:
@@ -193,11 +181,8 @@ def test_reports_are_whole_however_it_ends(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_report_that_is_lost_at_the_end_is_said(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_that_is_lost_at_the_end_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A full disk: the other reports are whole, the exit code is the environment's, and nobody is asked to report a bug."""
-    monkeypatch.chdir(folder)
     words = ["--report=jsonl=/dev/full", "--report=json=out.json"]
     assert main(["test", "t.suite.yaml", "--id", "good", *words]) == 3
     said = capsys.readouterr().err
@@ -226,10 +211,8 @@ def test_an_interrupted_test_cleans_up_and_ends_with_130(tmp_path: Path, how: si
     (tmp_path / "t.suite.yaml").write_text(suite)
     with (tmp_path / "out").open("wb") as out:
         command = [*program("llmproxy"), "test", "t.suite.yaml", "--report", "json=out.json"]
-        env = clean_env({"PYTHONPATH": str(ROOT)})
-        child = subprocess.Popen(
-            command, cwd=tmp_path, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        child = subprocess.Popen(command, cwd=tmp_path, env=clean_env({"PYTHONPATH": str(ROOT)}), stdout=out,
+                                 stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
     deadline = time.monotonic() + 60
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
         if child.poll() is not None or time.monotonic() > deadline:
@@ -248,11 +231,8 @@ def test_an_interrupted_test_cleans_up_and_ends_with_130(tmp_path: Path, how: si
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-def test_a_first_suite_can_be_written(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_first_suite_can_be_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without questions if it is said how the agent is reached; nothing is written over."""
-    monkeypatch.chdir(folder)
     assert main(["test", "--init", "--agent", "agent:answer"]) == 0
     assert 'agent: {python: "agent:answer"}' in (folder / "tests" / "agent.suite.yaml").read_text()
     assert main(["suite", "validate", "tests"]) == 0

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request
@@ -121,33 +120,18 @@ def test_nobody_at_the_address_is_said(px: Listening) -> None:
         Control(f"http://127.0.0.1:{free_port()}").health()
 
 
-class _Other(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        body = b"<html>" if "sessions" in self.path else b"{}"
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_words: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def stranger() -> Iterator[str]:
-    """Run a web server that is no llmproxy."""
-    with HTTPServer(("127.0.0.1", 0), _Other) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def test_another_server_is_not_taken_for_llmproxy(stranger: str) -> None:
+def test_another_server_is_not_taken_for_llmproxy() -> None:
     """Port 8080 is popular."""
-    with pytest.raises(ProxyGone, match="is not llmproxy"):
-        Control(stranger).health()
-    with pytest.raises(ProxyGone, match="is not llmproxy"):
-        Control(stranger).sessions()
+
+    def answer(number: int, sock: socket.socket) -> None:
+        body = b"{}" if number == 1 else b"<html>"
+        sock.sendall(OK % (len(body), body))
+
+    with server(answer) as (port, _):
+        control = Control(f"http://127.0.0.1:{port}")
+        for ask in (control.health, control.sessions):
+            with pytest.raises(ProxyGone, match="is not llmproxy"):
+                ask()
 
 
 def test_a_report_goes_to_json_and_back() -> None:
@@ -203,10 +187,9 @@ def test_a_walk_tells_misses_and_hits_of_a_replay(control: Control, px: Listenin
     assert (call.decision, call.miss, call.status, call.recording) == ("REFUSE", True, 404, None)
     assert "no recorded response" in call.note
     control.close("walked")
-    with pytest.raises(ControlError, match="no session"):
-        control.calls("walked")
-    with pytest.raises(ControlError, match="no session"):
-        control.spans("walked")
+    for told in (control.calls, control.spans):
+        with pytest.raises(ControlError, match="no session"):
+            told("walked")
 
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s"

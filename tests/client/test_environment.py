@@ -35,8 +35,7 @@ URL = "http://127.0.0.1:8080"
 
 def test_base_urls_name_the_session_as_one_segment() -> None:
     """A slash, a space or a letter of another script in a name is no part of the path."""
-    made = plan(URL, "a/b ü~2", {}, replay=False)
-    assert made.base_urls["OPENAI_BASE_URL"] == f"{URL}/s/a%2Fb%20%C3%BC~2/v1"
+    assert plan(URL, "a/b ü~2", {}, replay=False).base_urls["OPENAI_BASE_URL"] == f"{URL}/s/a%2Fb%20%C3%BC~2/v1"
     assert plan(URL + "/", None, {}, replay=False).base_urls["OPENAI_BASE_URL"] == f"{URL}/v1"
 
 
@@ -64,20 +63,13 @@ def test_what_was_preset_is_the_upstream_unless_it_is_ours() -> None:
         ({"TYPE": "anthropic", "BASE_URL": "https://gw.example"}, "/anthropic", {"anthropic": "https://gw.example"}),
         ({"BASE_URL": "https://api.x.ai/v1", "OPENAI_API_KEY": "sk"}, "/xai/v1", {"xai": "https://api.x.ai/v1"}),
         ({"BASE_URL": "https://api.openai.com/v1", "OPENAI_API_KEY": "sk"}, "/v1", {}),
-        (
-            {"BASE_URL": "http://gw/v1", "OPENAI_BASE_URL": "http://gw/v1", "OPENAI_API_KEY": "sk"},
-            "/v1",
-            {"openai": "http://gw/v1"},
-        ),
+        ({"BASE_URL": "http://gw/v1", "OPENAI_BASE_URL": "http://gw/v1", "OPENAI_API_KEY": "sk"}, "/v1",
+         {"openai": "http://gw/v1"}),
         ({"BASE_URL": "https://gw.example/v1", "OPENAI_API_KEY": "sk"}, None, {}),
-        (
-            {"BASE_URL": "https://api.openai.com/v1", "OPENAI_BASE_URL": "https://gw/v1"},
-            None,
-            {"openai": "https://gw/v1"},
-        ),
+        ({"BASE_URL": "https://api.openai.com/v1", "OPENAI_BASE_URL": "https://gw/v1"}, None, {"openai": "https://gw/v1"}),
         ({"BASE_URL": f"{URL}/s/y/v1"}, "/v1", {}),
     ],
-)
+)  # fmt: skip
 def test_copilot_asks_the_provider_that_it_was_given(
     env: dict[str, str], path: str | None, upstreams: dict[str, str]
 ) -> None:
@@ -148,22 +140,19 @@ def test_an_azure_endpoint_alone_keeps_openai_s_variables_unset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "merged"),
+    ("url", "env", "merged"),
     [
-        ({}, "127.0.0.1,localhost,::1"),
-        ({"NO_PROXY": "corp.example, 127.0.0.1", "no_proxy": "other"}, "corp.example,127.0.0.1,other,localhost,::1"),
-        ({"no_proxy": "*"}, "*"),
+        (URL, {}, "127.0.0.1,localhost,::1"),
+        (URL, {"NO_PROXY": "corp.example, 127.0.0.1", "no_proxy": "other"},
+         "corp.example,127.0.0.1,other,localhost,::1"),
+        (URL, {"no_proxy": "*"}, "*"),
+        ("http://llmproxy:8080", {}, "127.0.0.1,localhost,::1,llmproxy"),
     ],
-)
-def test_no_proxy_keeps_what_was_there_and_adds_us(env: dict[str, str], merged: str) -> None:
-    """Both spellings say the same: programs read one or the other."""
-    others = plan(URL, "x", env, replay=False).others
+)  # fmt: skip
+def test_no_proxy_keeps_what_was_there_and_adds_us(url: str, env: dict[str, str], merged: str) -> None:
+    """Both spellings say the same: programs read one or the other; in a compose file the proxy's host is a service."""
+    others = plan(url, "x", env, replay=False).others
     assert others["NO_PROXY"] == others["no_proxy"] == merged
-
-
-def test_no_proxy_names_a_proxy_on_another_host() -> None:
-    """In a compose file the proxy is a service."""
-    assert plan("http://llmproxy:8080", "x", {}, replay=False).others["NO_PROXY"].endswith("::1,llmproxy")
 
 
 HOW = Interception("/ca.pem", "/bundle.pem", "/store.p12")
@@ -249,9 +238,7 @@ def subjects(bundle: Path) -> list[str]:
 
 def test_a_bundle_holds_everybody_s_authorities(ca: Path, tmp_path: Path) -> None:
     """What is tunnelled untouched must still be trusted, by the user's own authority as well."""
-    company = server_context()[1]
-    bundle = combine(ca, [company], tmp_path / "bundle.pem")
-    names = subjects(bundle)
+    names = subjects(combine(ca, [server_context()[1]], tmp_path / "bundle.pem"))
     assert names.count("llmproxy test CA") == 2
     assert len(names) > 50
     assert [path.name for path in tmp_path.iterdir()] == ["bundle.pem"]
@@ -294,6 +281,8 @@ def test_java_trusts_its_own_authorities_and_ours(ca: Path, tmp_path: Path) -> N
     assert made.stat().st_mtime_ns == stamp
 
 
+CHATS = "/openai/deployments/d/chat/completions?api-version=1"
+CLAUDE = "/projects/p/locations/l/publishers/anthropic/models/c:rawPredict"
 ANSWERS = {  # variable: what its SDK appends, provider, operation, target at the public host
     "OPENAI_BASE_URL": ("/chat/completions", "openai", "chat.completions", "/v1/chat/completions"),
     "OPENAI_API_BASE": ("/responses", "openai", "responses", "/v1/responses"),
@@ -301,18 +290,9 @@ ANSWERS = {  # variable: what its SDK appends, provider, operation, target at th
     "ANTHROPIC_API_URL": ("/v1/messages", "anthropic", "messages", "/v1/messages"),
     "GOOGLE_GEMINI_BASE_URL": ("/v1beta/models/g:generateContent", "gemini", "generateContent", None),
     "GEMINI_API_BASE": ("/models/g:generateContent", "gemini", "generateContent", "/v1beta/models/g:generateContent"),
-    "GOOGLE_VERTEX_BASE_URL": (
-        "/v1beta1/projects/p/locations/l/publishers/google/models/g:generateContent",
-        "vertex",
-        "generateContent",
-        None,
-    ),
-    "ANTHROPIC_VERTEX_BASE_URL": (
-        "/projects/p/locations/l/publishers/anthropic/models/c:rawPredict",
-        "vertex",
-        "messages",
-        "/v1/projects/p/locations/l/publishers/anthropic/models/c:rawPredict",
-    ),
+    "GOOGLE_VERTEX_BASE_URL":
+        ("/v1beta1/projects/p/locations/l/publishers/google/models/g:generateContent", "vertex", "generateContent", None),
+    "ANTHROPIC_VERTEX_BASE_URL": (CLAUDE, "vertex", "messages", f"/v1{CLAUDE}"),
     "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": ("/model/m/converse", "bedrock", "converse", "/model/m/converse"),
     "AWS_BEDROCK_RUNTIME_ENDPOINT": ("/model/m/invoke", "bedrock", "invoke", "/model/m/invoke"),
     "ANTHROPIC_BEDROCK_BASE_URL": ("/model/m/invoke", "bedrock", "invoke", "/model/m/invoke"),
@@ -334,26 +314,11 @@ ANSWERS = {  # variable: what its SDK appends, provider, operation, target at th
     "WRITER_BASE_URL": ("/v1/chat", "writer", "writer.chat", "/v1/chat"),
     "OLLAMA_HOST": ("/api/chat", "ollama", "api.chat", "/api/chat"),
     "OLLAMA_API_BASE": ("/api/generate", "ollama", "api.generate", "/api/generate"),
-    "AZURE_OPENAI_ENDPOINT": (
-        "/openai/deployments/d/chat/completions?api-version=1",
-        "azure",
-        "chat.completions",
-        "/openai/deployments/d/chat/completions?api-version=1",
-    ),
-    "AZURE_API_BASE": (
-        "/openai/deployments/d/chat/completions?api-version=1",
-        "azure",
-        "chat.completions",
-        "/openai/deployments/d/chat/completions?api-version=1",
-    ),
+    "AZURE_OPENAI_ENDPOINT": (CHATS, "azure", "chat.completions", CHATS),
+    "AZURE_API_BASE": (CHATS, "azure", "chat.completions", CHATS),
     "ANTHROPIC_FOUNDRY_BASE_URL": ("/v1/messages", "azure", "messages", "/anthropic/v1/messages"),
-    "ANTHROPIC_GOOGLE_CLOUD_BASE_URL": (
-        "/projects/p/locations/l/publishers/anthropic/models/c:rawPredict",
-        "vertex",
-        "messages",
-        None,
-    ),
-}
+    "ANTHROPIC_GOOGLE_CLOUD_BASE_URL": (CLAUDE, "vertex", "messages", None),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("each", BASE_URLS, ids=lambda each: each.name)

@@ -57,36 +57,28 @@ def look(
     )
 
 
-def test_the_variable_comes_first() -> None:
-    """Whoever says where it is knows best."""
-    env = {"LLMPROXY_COMMAND": "'/opt/my proxy/llmproxy' --x"}
-    assert find_command(env, look(mitmproxy=True)).words == ("/opt/my proxy/llmproxy", "--x")
-
-
-def test_this_environment_comes_before_all_others() -> None:
-    """Nothing is asked, and nothing installed, that is there already."""
-    found = find_command({}, look({"/x/llmproxy": SERVES}, ["uvx"], mitmproxy=True))
-    assert (found.words, found.notice) == ((sys.executable, "-m", "llmproxy"), "")
-
-
-def test_one_on_the_path_comes_before_tools_that_download() -> None:
-    """The first that can serve: that of this environment is often the first of all, and cannot."""
-    found = find_command({}, look({"/here/llmproxy": CANNOT, "/tool/llmproxy": SERVES, "/z/llmproxy": SERVES}, ["uvx"]))
-    assert (found.words, found.source, found.notice) == (("/tool/llmproxy",), "/tool/llmproxy on PATH", "")
-
-
-def test_one_of_another_version_is_used_and_said() -> None:
-    """A store that it migrates can be too new for us."""
-    found = find_command({}, look({"/tool/llmproxy": "9.1"}))
-    assert found.words == ("/tool/llmproxy",)
-    assert found.notice == f"the proxy is llmproxy 9.1 (/tool/llmproxy), while {llmproxy.__version__} asks it"
-
-
-def test_what_uvx_has_already_is_used_without_a_network() -> None:
-    """Offline is forced, so nothing can be downloaded behind the user's back."""
-    found = find_command({}, look({"/bin/uvx --offline": SERVES}, ["uvx"]))
-    assert found.words == ("/bin/uvx", "--offline", "--from", "llmproxy-replay[proxy]", "llmproxy")
-    assert found.notice == ""
+@pytest.mark.parametrize(
+    ("env", "machine", "words", "notice"),
+    [
+        ({"LLMPROXY_COMMAND": "'/opt/my proxy/llmproxy' --x"}, look(mitmproxy=True), ("/opt/my proxy/llmproxy", "--x"), ""),
+        ({}, look({"/x/llmproxy": SERVES}, ["uvx"], mitmproxy=True), (sys.executable, "-m", "llmproxy"), ""),
+        ({}, look({"/here/llmproxy": CANNOT, "/tool/llmproxy": SERVES, "/z/llmproxy": SERVES}, ["uvx"]),
+         ("/tool/llmproxy",), ""),
+        ({}, look({"/tool/llmproxy": "9.1"}), ("/tool/llmproxy",),
+         f"the proxy is llmproxy 9.1 (/tool/llmproxy), while {llmproxy.__version__} asks it"),
+        ({}, look({"/bin/uvx --offline": SERVES}, ["uvx"]),
+         ("/bin/uvx", "--offline", "--from", "llmproxy-replay[proxy]", "llmproxy"), ""),
+    ],
+    ids=["the variable first", "then this environment", "then the first on PATH that serves", "another version is said",
+         "what uvx has, without a network"],
+)  # fmt: skip
+def test_what_is_there_already_comes_before_a_download(
+    env: dict[str, str], machine: MachineProbe, words: tuple[str, ...], notice: str
+) -> None:
+    """In this order: whoever says where it is knows best, and nothing is installed that is there already."""
+    found = find_command(env, machine)
+    assert (found.words, found.notice) == (words, notice)
+    assert ("on PATH" in found.source) == (words == ("/tool/llmproxy",))
 
 
 @pytest.mark.parametrize(
@@ -135,8 +127,7 @@ def test_it_serves_on_a_free_port_and_ends_when_asked(tmp_path: Path) -> None:
     """Two at once have two ports; quiet settings do not hide the address."""
     env = clean_env({"LLMPROXY_QUIET": "1", "LLMPROXY_URL": "http://other", "LLMPROXY_COMMAND": "other"})
     both = [spawn(HERE, ["--store", str(tmp_path / f"{n}.db")], env, log=tmp_path / f"{n}.log") for n in range(2)]
-    urls = {proxy.wait_ready() for proxy in both}
-    assert len(urls) == 2
+    assert len({proxy.wait_ready() for proxy in both}) == 2
     assert {proxy.control.health().mode for proxy in both} == {"replay"}
     assert [proxy.end() for proxy in both] == [0, 0]
     assert not any(proxy.alive for proxy in both)
@@ -161,16 +152,11 @@ def test_one_that_never_serves_is_given_up(tmp_path: Path) -> None:
     assert not proxy.alive
 
 
-def test_a_command_that_is_not_there_is_said(tmp_path: Path) -> None:
-    """A stale LLMPROXY_COMMAND."""
+def test_a_command_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A stale LLMPROXY_COMMAND; what should be read first, as that something is downloaded, stands before it."""
+    missing = Command(("/nosuch/llmproxy",), "LLMPROXY_COMMAND", notice="it downloads")
     with pytest.raises(MachineError, match=r"cannot start the proxy: /nosuch/llmproxy(.|\n)*LLMPROXY_COMMAND"):
-        spawn(Command(("/nosuch/llmproxy",), "LLMPROXY_COMMAND"), [], clean_env(), log=tmp_path / "log")
-
-
-def test_what_should_be_read_first_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A download is announced before it begins."""
-    with pytest.raises(MachineError):
-        spawn(Command(("/nosuch/uvx",), "uvx", notice="it downloads"), [], clean_env(), log=tmp_path / "log")
+        spawn(missing, [], clean_env(), log=tmp_path / "log")
     assert capsys.readouterr().err == "llmproxy: it downloads\n"
 
 
@@ -252,15 +238,13 @@ def test_no_address_is_none() -> None:
 ENV = dict(os.environ)
 
 
-@pytest.mark.parametrize(("code", "ends"), [("import sys; sys.exit(7)", 7), ("pass", 0)])
+KILLED = "import os; os.kill(os.getpid(), 9)"
+
+
+@pytest.mark.parametrize(("code", "ends"), [("import sys; sys.exit(7)", 7), ("pass", 0), (KILLED, 137)])
 def test_its_exit_code_is_ours(code: str, ends: int) -> None:
-    """Whoever calls us sees what the command said."""
+    """Whoever calls us sees what the command said; of one that a signal ended a shell's code, 128 + n."""
     assert run_child([sys.executable, "-c", code], ENV) == ends
-
-
-def test_a_child_that_a_signal_ended_has_a_shell_s_code() -> None:
-    """128 + n."""
-    assert run_child([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], ENV) == 137
     assert (exit_code(-15), exit_code(3)) == (143, 3)
 
 
@@ -287,14 +271,12 @@ def test_a_signal_to_us_reaches_it_and_our_handlers_come_back(tmp_path: Path) ->
 
 def test_a_command_that_is_not_there_is_127(tmp_path: Path) -> None:
     """As in a shell; before a proxy is started."""
-    with pytest.raises(CommandNotFound, match="nosuch: command not found") as error:
-        find_program(["nosuch"], ENV)
-    assert error.value.exit_code == 127
     plain = tmp_path / "plain.txt"
     plain.write_text("no program")
-    with pytest.raises(CommandNotFound, match="cannot be executed") as error:
-        find_program([str(plain)], ENV)
-    assert error.value.exit_code == 126
+    for word, said, code in (("nosuch", "nosuch: command not found", 127), (str(plain), "cannot be executed", 126)):
+        with pytest.raises(CommandNotFound, match=said) as error:
+            find_program([word], ENV)
+        assert error.value.exit_code == code
     with pytest.raises(CommandNotFound, match="as words"):
         find_program(["npm test"], ENV)
 
@@ -304,8 +286,7 @@ def test_it_is_looked_for_on_its_own_path(tmp_path: Path) -> None:
     program = tmp_path / "mine"
     program.write_text("#!/bin/sh\nexit 4\n")
     program.chmod(0o755)
-    env = {**ENV, "PATH": str(tmp_path)}
-    assert find_program(["mine"], env) == str(program)
+    assert find_program(["mine"], {**ENV, "PATH": str(tmp_path)}) == str(program)
 
 
 def test_who_starts_it_hears_its_process_id() -> None:

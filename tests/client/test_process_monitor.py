@@ -90,35 +90,25 @@ def test_local_services_are_nobody_s_business() -> None:
     assert monitor.went_past(("127.0.0.1", 8080)) == {}
 
 
-def test_hosts_of_providers_and_of_the_web_count() -> None:
-    """Loopback, a database and the proxy's own port are nobody's business; one host counts once."""
-    told = [
-        HostLookup(1, "python", "api.openai.com", 0),
-        HostLookup(1, "python", "api.openai.com", 443),
-        HostLookup(1, "python", "db.example.com", 5432),
-        HostLookup(2, "node", "localhost", 443),
-        HostLookup(2, "node", "127.0.0.1", 80),
-        HostLookup(3, "node", "gateway.example.com", 80),
-    ]
-    assert past_by_name(told) == {1: ("python", [("api.openai.com", 443)]), 3: ("node", [("gateway.example.com", 80)])}
-
-
-def test_what_was_looked_up_and_led_nowhere_counts() -> None:
-    """No name can be resolved, so nobody connects: the name alone is left."""
-    told = [
-        HostLookup(1, "node", "llm.corp.test", 0),
-        HostLookup(2, "node", "api.openai.com", 0),
-        HostLookup(3, "python", "10.9.9.9", 443),
-        HostLookup(3, "python", "10.9.9.9", 0),
-        HostLookup(4, "node", "db.corp.test", 0),
-        HostLookup(4, "node", "db.corp.test", 5432),
-        HostLookup(5, "node", "laptop.corp.test", 0),
-    ]
-    assert past_by_name(told, "laptop") == {
-        1: ("node", [("llm.corp.test", 0)]),
-        2: ("node", [("api.openai.com", 443)]),
-        3: ("python", [("10.9.9.9", 443)]),
-    }
+@pytest.mark.parametrize(
+    ("told", "past"),
+    [
+        ([(1, "python", "api.openai.com", 0), (1, "python", "api.openai.com", 443), (1, "python", "db.example.com", 5432),
+          (2, "node", "localhost", 443), (2, "node", "127.0.0.1", 80), (3, "node", "gateway.example.com", 80)],
+         {1: ("python", [("api.openai.com", 443)]), 3: ("node", [("gateway.example.com", 80)])}),
+        ([(1, "node", "llm.corp.test", 0), (2, "node", "api.openai.com", 0), (3, "python", "10.9.9.9", 443),
+          (3, "python", "10.9.9.9", 0), (4, "node", "db.corp.test", 0), (4, "node", "db.corp.test", 5432),
+          (5, "node", "laptop.corp.test", 0)],
+         {1: ("node", [("llm.corp.test", 0)]), 2: ("node", [("api.openai.com", 443)]),
+          3: ("python", [("10.9.9.9", 443)])}),
+    ],
+    ids=["providers and the web count, one host once", "a name that led nowhere counts, but this machine's"],
+)  # fmt: skip
+def test_hosts_of_providers_and_of_the_web_count(
+    told: list[tuple[int, str, str, int]], past: dict[int, tuple[str, list[tuple[str, int]]]]
+) -> None:
+    """Loopback, a database and the proxy's own port are nobody's business; where no name is resolved the name is left."""
+    assert past_by_name([HostLookup(*each) for each in told], "laptop") == past
 
 
 def test_a_program_s_own_start_is_not_changed(tmp_path: Path) -> None:
@@ -126,8 +116,7 @@ def test_a_program_s_own_start_is_not_changed(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "sitecustomize.py").write_text("import sys; sys.customised = True\n")
-    env = {"PYTHONPATH": str(mine), "NODE_OPTIONS": "--no-warnings"}
-    given = lookup_variables(env, tmp_path)
+    given = lookup_variables({"PYTHONPATH": str(mine), "NODE_OPTIONS": "--no-warnings"}, tmp_path)
     assert given["PYTHONPATH"].endswith(f"{os.pathsep}{mine}")
     assert given["NODE_OPTIONS"].startswith("--no-warnings --require ")
     code = "import socket, sys; socket.getaddrinfo('127.0.0.1', 80); print(sys.customised)"

@@ -80,9 +80,8 @@ def test_the_line_leaves_out_what_is_nothing() -> None:
 
 def test_reports_add_up_and_an_unknown_price_stays_unknown() -> None:
     """It is never counted as 0."""
-    total = add(
-        [report(hits=1), report(hits=2, spent=Use(cost=Decimal("0.1")), unused=(Unused(1, "messages", None, None),))]
-    )
+    spent = report(hits=2, spent=Use(cost=Decimal("0.1")), unused=(Unused(1, "messages", None, None),))
+    total = add([report(hits=1), spent])
     assert (total.hits, total.spent.cost, total.saved.cost, len(total.unused or ())) == (3, Decimal("0.1"), None, 1)
     assert add([]).calls == 0
 

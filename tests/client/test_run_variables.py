@@ -32,8 +32,7 @@ def test_a_child_has_a_folder_a_home_and_a_day(tmp_path: Path) -> None:
     assert found["home"]["value"] == "/users/ann"
     assert found["tmp"]["value"] == "/scratch"
     assert found["user"]["value"] == "ann"
-    elsewhere = _named(gather_run_variables({"PWD": "/nowhere"}, real))
-    assert elsewhere["cwd"]["value"] == str(real)
+    assert _named(gather_run_variables({"PWD": "/nowhere"}, real))["cwd"]["value"] == str(real)
 
 
 @pytest.mark.parametrize("home", ["/", "//", "/..", "///", ""])
@@ -49,8 +48,7 @@ def test_the_day_is_the_local_one_and_that_of_utc(tmp_path: Path) -> None:
     now = datetime(2026, 11, 22, 12, 0, tzinfo=timezone(timedelta(hours=5)))
     day = _named(gather_run_variables({}, tmp_path, now))["date"]
     assert day["value"] == now.astimezone().strftime("%Y-%m-%d")
-    late = datetime(2026, 11, 22, 23, 59, tzinfo=UTC)
-    day = _named(gather_run_variables({}, tmp_path, late))["date"]
+    day = _named(gather_run_variables({}, tmp_path, datetime(2026, 11, 22, 23, 59, tzinfo=UTC)))["date"]
     assert "2026-11-22" in (day["value"], day.get("other"))
 
 

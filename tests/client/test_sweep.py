@@ -30,22 +30,10 @@ from tests.trace.observing.test_servers import Tools
 def call(seq: int, key: str, *, decision: str = "REPLAY", **more: Any) -> Call:  # noqa: ANN401 - as Call takes them
     """Return a call of the agent; answered from its recording unless something else is said."""
     given: dict[str, Any] = {
-        "seq": seq,
-        "at": 0.0,
-        "ms": 1.0,
-        "first_ms": None,
-        "party": "agent",
-        "decision": decision,
-        "status": 200,
-        "miss": False,
-        "note": "",
-        "key": key,
-        "occurrence": 1 if decision == "REPLAY" else None,
-        "provider": "openai",
-        "operation": "chat.completions",
-        "model": "gpt-4o",
-        "interaction": seq,
-    }
+        "seq": seq, "at": 0.0, "ms": 1.0, "first_ms": None, "party": "agent", "decision": decision, "status": 200,
+        "miss": False, "note": "", "key": key, "occurrence": 1 if decision == "REPLAY" else None, "provider": "openai",
+        "operation": "chat.completions", "model": "gpt-4o", "interaction": seq,
+    }  # fmt: skip
     return Call(**given | more)
 
 
@@ -95,13 +83,9 @@ def test_calls_of_tools_are_swept_with_numbers_of_their_own() -> None:
     walk = [told._replace(recording=to_json(made)) for told, made in chats.calls if made is not None]
     trials = trials_of(walk, asked_kinds("sweep:http-500,mcp-error,mcp-gone"))
     assert [(each.again, each.rule["recording"]) for each in trials] == [
-        ("http-500@1", 102),
-        ("http-500@2", 105),
-        ("mcp-error@1", 103),
-        ("mcp-error@2", 104),
-        ("mcp-gone@1", 103),
+        ("http-500@1", 102), ("http-500@2", 105), ("mcp-error@1", 103), ("mcp-error@2", 104), ("mcp-gone@1", 103),
         ("mcp-gone@2", 104),
-    ]
+    ]  # fmt: skip
     usual = {each.kind.name for each in trials_of(walk, asked_kinds("sweep"))}
     assert {"mcp-error", "mcp-tool-error", "mcp-silent", "mcp-gone", "http-429"} <= usual
 
@@ -166,11 +150,8 @@ def test_what_differs_from_run_to_run_counts_for_nothing() -> None:
         ("agent: giving up\n", "agent: giving up", False),
         ("", "out of ideas", False),
         ("   \n", "out of ideas", False),
-        (
-            "  + Exception Group Traceback (most recent call last):\n  | ExceptionGroup: errors\n  +-+---- 1 ----\n    | McpError: Internal error\n    +-----\n",
-            "McpError: Internal error",
-            True,
-        ),
+        (("  + Exception Group Traceback (most recent call last):\n  | ExceptionGroup: errors\n  +-+---- 1 ----\n"
+         "    | McpError: Internal error\n    +-----\n"), "McpError: Internal error", True),
     ],
 )  # fmt: skip
 def test_last_words(err: str, said: str, crashed: bool) -> None:

@@ -99,15 +99,8 @@ try:
 except OSError:
     subprocess.run([sys.executable, "-c", "import time; time.sleep(600)"])
 """
-OFFERED = [
-    {
-        "type": "function",
-        "function": {
-            "name": "get_weather",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-        },
-    }
-]
+OFFERED = [{"type": "function", "function": {"name": "get_weather", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]  # fmt: skip
 
 
 @pytest.mark.slow

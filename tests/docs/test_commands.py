@@ -119,8 +119,7 @@ def test_blocks_are_what_they_say(page: Path) -> None:
 
 
 def _check_python(body: str) -> None:
-    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    tree = compile(body, "page", "exec", flags | ast.PyCF_ONLY_AST)
+    tree = compile(body, "page", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "llmproxy":
             module = importlib.import_module(str(node.module))

@@ -234,8 +234,7 @@ def test_nothing_is_read_through_a_link(old: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", ["", " ", "\t", "\r", "x"])
 def test_no_text_of_a_miss_ends_its_fence(end: str) -> None:
     """Whatever follows the backticks, there are more of them around."""
-    fence = runpy.run_path(str(ACTION / "gate.py"))["fence"]
-    first, *_, last = fence(f"a\n````{end}\n# heading").splitlines()
+    first, *_, last = runpy.run_path(str(ACTION / "gate.py"))["fence"](f"a\n````{end}\n# heading").splitlines()
     assert (first, last) == ("`````", "`````")
 
 
@@ -262,8 +261,7 @@ def test_what_cannot_be_meant_is_refused(inputs: dict[str, str], why: str, repos
 def test_the_action_hands_on_every_input_by_the_environment() -> None:
     """None stands inside a script, where a pull request's words could run."""
     action = yaml.safe_load((ACTION / "action.yml").read_text("utf-8"))
-    scripts = "".join(step.get("run", "") for step in action["runs"]["steps"])
-    assert "${{" not in scripts
+    assert "${{" not in "".join(step.get("run", "") for step in action["runs"]["steps"])
     handed = json.dumps([step.get("env", {}) for step in action["runs"]["steps"]])
     assert all(f"inputs.{name} " in handed for name in action["inputs"])
 

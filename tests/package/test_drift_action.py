@@ -176,7 +176,6 @@ def test_the_pull_request_is_opened_once(github: GitHub, monkeypatch: pytest.Mon
 def test_every_input_is_handed_on_by_the_environment() -> None:
     """None stands inside a script, where it could run."""
     action = yaml.safe_load((ACTION / "action.yml").read_text("utf-8"))
-    scripts = "".join(step.get("run", "") for step in action["runs"]["steps"])
-    assert "${{" not in scripts
+    assert "${{" not in "".join(step.get("run", "") for step in action["runs"]["steps"])
     handed = json.dumps([step.get("env", {}) for step in action["runs"]["steps"]])
     assert all(f"inputs.{name} " in handed for name in action["inputs"])

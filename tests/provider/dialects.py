@@ -76,9 +76,8 @@ def _audio(reply: Reply, seen: Seen, number: int) -> Answer:
 def _files(reply: Reply, seen: Seen, number: int) -> Answer:
     known = seen.path.rpartition("/")[2]
     ident = known if known.startswith("file-") else f"file-{number:06d}"
-    file = {"id": ident, "object": "file", "bytes": len(seen.body), "created_at": CREATED + number}
     return json_answer(
-        file
+        {"id": ident, "object": "file", "bytes": len(seen.body), "created_at": CREATED + number}
         | {
             "filename": seen.fields.get("file", "f"),
             "purpose": seen.fields.get("purpose", "user_data"),

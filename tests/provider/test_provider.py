@@ -50,10 +50,9 @@ def raw(p: Provider, path: str = CHAT, body: bytes = b"{}") -> bytes:
 
 def test_it_plays_the_dialogue_in_order() -> None:
     """Each expected request gets the answer of its step, a tool loop included."""
-    call = {"name": "weather", "arguments": {"city": "Oslo"}}
     steps = [
         step(user="hi", model="m", say="hello"),
-        step(user="and?", call=[call]),
+        step(user="and?", call=[{"name": "weather", "arguments": {"city": "Oslo"}}]),
         step(user="and?", tool_result="12", say="12 °C"),
     ]
     with Provider(steps) as p:
@@ -147,11 +146,9 @@ def test_errors_come_first_and_the_answer_after() -> None:
 
 def test_pieces_keep_their_borders_and_their_pauses() -> None:
     """A stream is cut where it was told to, also inside a UTF-8 character, and dawdles as it was told to."""
-    answer = Answer(200, (), (Piece("grün".encode()),), "chunked").at(3).paced(0, 0.2)
-    with Provider([step(answer=answer)]) as p:
+    with Provider([step(answer=Answer(200, (), (Piece("grün".encode()),), "chunked").at(3).paced(0, 0.2))]) as p:
         begun = time.monotonic()
-        body = raw(p).partition(b"\r\n\r\n")[2]
-        assert body == b"3\r\ngr\xc3\r\n2\r\n\xbcn\r\n0\r\n\r\n"
+        assert raw(p).partition(b"\r\n\r\n")[2] == b"3\r\ngr\xc3\r\n2\r\n\xbcn\r\n0\r\n\r\n"
         assert time.monotonic() - begun > 0.15
 
 
@@ -199,8 +196,7 @@ def test_compressed_bodies_say_so(coding: str) -> None:
 
 def test_a_huge_body_arrives_whole() -> None:
     """32 MiB come out as they went in."""
-    big = Answer(200, (), (Piece(b"\x00\xff" * (16 << 20)),))
-    with Provider([step(answer=big)]) as p:
+    with Provider([step(answer=Answer(200, (), (Piece(b"\x00\xff" * (16 << 20)),)))]) as p:
         assert len(post(p, CHAT, b"{}")[1]) == 32 << 20
 
 

@@ -114,8 +114,7 @@ def test_what_is_no_part_ends_before_a_test(
 ) -> None:
     """As a mistake of usage."""
     pytester.makepyfile("def test_x(): pass")
-    done = pytester.runpytest_inprocess(*pytest_run.PLUGIN, *words)
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    assert pytester.runpytest_inprocess(*pytest_run.PLUGIN, *words).ret == pytest.ExitCode.USAGE_ERROR
     assert said in capsys.readouterr().err
 
 

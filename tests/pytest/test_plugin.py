@@ -117,8 +117,7 @@ def test_what_a_green_test_no_longer_asks_is_reported(suite: pytest.Pytester, pr
     suite.makepyfile(test_suite="from app import ask\ndef test_it(llmproxy):\n    ask('one'); ask('two')\n")
     record(suite, provider).assert_outcomes(passed=1)
     suite.makepyfile(test_suite="from app import ask\ndef test_it(llmproxy):\n    ask('one')\n")
-    again = run(suite)
-    again.stdout.fnmatch_lines(["test_suite.py::test_it: 1 recorded but not asked for: #2 gpt-4o 'two'"])
+    run(suite).stdout.fnmatch_lines(["test_suite.py::test_it: 1 recorded but not asked for: #2 gpt-4o 'two'"])
 
 
 def test_a_test_that_changed_is_recorded_anew_by_the_command_that_its_failure_names(
@@ -136,8 +135,7 @@ def test_a_test_that_changed_is_recorded_anew_by_the_command_that_its_failure_na
     )
     asked = len(provider.requests)
     env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine", "CHANGED": "please "}
-    anew = run(suite, *typed[0], **env)
-    anew.assert_outcomes(passed=1)
+    run(suite, *typed[0], **env).assert_outcomes(passed=1)
     assert len(provider.requests) == asked + 1
     again = run(suite, CHANGED="please ")
     again.assert_outcomes(passed=3, failed=1)

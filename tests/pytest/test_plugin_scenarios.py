@@ -182,8 +182,7 @@ def test_scenarios_are_recorded_once_and_replayed_offline(tmp_path: Path) -> Non
     assert said.count("nA lamp is missing.") == 1, "a miss is shown once"
     assert "llmproxy start" not in said, "what starts a proxy is not what a user of pytest types"
     assert "record what is missing: pytest --llmproxy-mode auto" in said
-    state = tmp_path / ".llmproxy" / "llmproxy.db.state.db"
-    first, *_, last = trend_lines(read_tests(state))[1:]
+    first, *_, last = trend_lines(read_tests(tmp_path / ".llmproxy" / "llmproxy.db.state.db"))[1:]
     assert first.startswith("  ..E  test_live.py::test_lamp                passed 2 of 3  worse"), (
         "with what it cost before"
     )

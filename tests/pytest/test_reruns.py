@@ -70,8 +70,7 @@ def record_and_replay(folder: Path, *answers: str, mode: str = "once") -> tuple[
         first = done.parseoutcomes()
         asked = len(provider.requests)
     assert asked == len(answers)
-    later = run(folder, "--llmproxy-mode", mode)
-    return first, later.outlines
+    return first, run(folder, "--llmproxy-mode", mode).outlines
 
 
 @pytest.mark.slow

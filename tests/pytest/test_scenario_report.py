@@ -58,8 +58,7 @@ def test_the_report_has_the_original_s_words() -> None:
 def test_the_rate_has_a_colour_on_a_terminal(passed: int, failed: int, code: str) -> None:
     """Green at 100 %, yellow from 70 %, red below."""
     lines = report(*[result()] * passed, *[result(success=False)] * failed, colour=True)
-    rate = next(line for line in lines if line.startswith("Success Rate"))
-    assert f"\x1b[{code}m" in rate
+    assert f"\x1b[{code}m" in next(line for line in lines if line.startswith("Success Rate"))
 
 
 def test_an_error_is_told_by_its_first_line_and_its_kind() -> None:

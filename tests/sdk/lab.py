@@ -68,8 +68,7 @@ class Lab:
 
     def perform(self) -> Lab:
         """Do it all."""
-        port = self._record()
-        with Provider([], port=port, check=False) as counter:
+        with Provider([], port=self._record(), check=False) as counter:
             self._replay(dict.fromkeys(PROVIDERS, counter.url))
             self.late_connections = counter.connections
         return self

@@ -189,8 +189,7 @@ class Matrix:
 
     def _run(self, px: Proxy, way: str, recorded_by: str, client: Client) -> Outcome:
         record = px.mode == "record"
-        session = f"{client.name} by {recorded_by}"
-        env = environment(px, client, way, session, record=record)
+        env = environment(px, client, way, f"{client.name} by {recorded_by}", record=record)
         label = f"{'record' if record else 'replay'}-{way.partition(' ')[0]}"
         return run(client.driver, client.cases, env, self.folder, label)
 

@@ -25,8 +25,7 @@ def test_python_locks_pin_everything_and_name_no_host(name: str) -> None:
 
 def test_the_node_lock_pins_everything_and_names_no_registry() -> None:
     """Each package has a version and a digest, and no address."""
-    packages = json.loads((NODE / "package-lock.json").read_text("utf-8"))["packages"]
-    for name, package in packages.items():
+    for name, package in json.loads((NODE / "package-lock.json").read_text("utf-8"))["packages"].items():
         if name:
             assert package["version"]
             assert package["integrity"].startswith("sha512-")

@@ -34,8 +34,7 @@ def performed(matrix: Matrix, environments: dict[str, str], client: Client | Non
 def test_each_way_records_and_replays(matrix: Matrix, environments: dict[str, str], client: Client, way: str) -> None:
     """Recorded this way, and replayed this way what the other way recorded: the same result, or the same exception."""
     lab = performed(matrix, environments, client)
-    verdicts = {case: lab.verdict(client, way, case) for case in client.cases}
-    assert verdicts == dict.fromkeys(client.cases, "yes")
+    assert {case: lab.verdict(client, way, case) for case in client.cases} == dict.fromkeys(client.cases, "yes")
 
 
 def test_the_matrix_has_no_cell_without_a_word(matrix: Matrix, environments: dict[str, str]) -> None:

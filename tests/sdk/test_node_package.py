@@ -89,8 +89,7 @@ def test_update_replaces_the_recording_of_one_test(modules: Path, tmp_path: Path
 )
 def test_what_is_wrong_is_said_in_words(env: dict[str, str], said: str, modules: Path, tmp_path: Path) -> None:
     """Without a command, with one that fails, with no mode: the runner fails, with a text that says what to do."""
-    suite = Suite.make(RUNNERS["node-test"], tmp_path / "suite", modules, 1)
-    done = suite.run(DEAD, **env)
+    done = Suite.make(RUNNERS["node-test"], tmp_path / "suite", modules, 1).run(DEAD, **env)
     assert done.returncode != 0
     assert said in done.stdout + done.stderr
 

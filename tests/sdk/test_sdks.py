@@ -134,8 +134,7 @@ def test_no_key_is_written(labs: dict[str, Lab], environments: dict[str, str], u
     lab = performed(labs, environments, upstream)
     files = {path for px in lab.proxies for path in px.files()}
     assert lab.store in files
-    found = [path.name for path in files if CANARY.encode() in path.read_bytes()]
-    assert found == []
+    assert [path.name for path in files if CANARY.encode() in path.read_bytes()] == []
 
 
 @by_upstream

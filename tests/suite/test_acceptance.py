@@ -48,8 +48,7 @@ def test_recorded_once_and_replayed_offline(tmp_path: Path) -> None:
     assert replayed.stdout.count("replayed") == RUNS
     assert f"{SCENARIOS} passed" in replayed.stdout
     assert (tmp_path / "out.json").is_file()
-    files = list((tmp_path / "tests" / "cassettes").glob("*.yaml"))
-    assert len(files) == SCENARIOS
+    assert len(list((tmp_path / "tests" / "cassettes").glob("*.yaml"))) == SCENARIOS
 
 
 @pytest.mark.slow
@@ -68,10 +67,9 @@ def test_the_same_suite_with_an_agent_in_node(tmp_path: Path, monkeypatch: pytes
                 folder = tmp_path / mode
                 folder.mkdir()
                 with agent("node", folder, f"{px.url}/v1", env={"LLMPROXY_SEED": "s"}) as running:
-                    body = {"message": "$message", "conversation": "$thread_id", "userId": "$userId"}
                     spoken = {
                         "url": f"{running.url}/chat",
-                        "body": body,
+                        "body": {"message": "$message", "conversation": "$thread_id", "userId": "$userId"},
                         "reply": "$.text",
                         "headers": {"x-llmproxy-session": "$session"},
                     }

@@ -202,8 +202,7 @@ def _counter(db: Path) -> int:
 @pytest.mark.slow
 def test_ids_that_count_up_replay_side_by_side(tmp_path: Path) -> None:
     """Recorded one by one, replayed at once, each waiting for the others, the counter moved by 1,000: every id is this run's own."""
-    cases = "".join(SCENARIO.replace("{n}", str(n)) for n in range(CASES))
-    db = _folder(tmp_path, SUITE + cases)
+    db = _folder(tmp_path, SUITE + "".join(SCENARIO.replace("{n}", str(n)) for n in range(CASES)))
     with model() as url:
         words = ("test", "tasks.suite.yaml", "--mode", "record", "--upstream", f"openai={url}", "--parallel", "4")
         recorded = llmproxy(*words, cwd=tmp_path)
@@ -229,8 +228,7 @@ def test_an_id_in_prose_is_not_bound(tmp_path: Path) -> None:
       - chat: "Describe it"
         continueConversation: true
 """
-    cases = SCENARIO.replace("{n}", "1") + more + SCENARIO.replace("{n}", "2")
-    db = _folder(tmp_path, SUITE + cases)
+    db = _folder(tmp_path, SUITE + (SCENARIO.replace("{n}", "1") + more + SCENARIO.replace("{n}", "2")))
     with model() as url:
         recorded = llmproxy("test", "tasks.suite.yaml", "--mode", "record", "--upstream", f"openai={url}", cwd=tmp_path)
     assert recorded.returncode == 0, recorded.stdout + recorded.stderr

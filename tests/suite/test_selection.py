@@ -141,8 +141,7 @@ TEXT_cost = "name: t\nscenarios: [{id: one, runs: 3, steps: [{chat: x}]}, {id: t
 @pytest.fixture
 def recorded(tmp_path: Path) -> tuple[Path, Sequence[SuiteCase]]:
     """Return a store in which the first of two cases is recorded."""
-    chats = Chats()
-    _, made = chats.chat([user("x")], said("y"), usage={"prompt_tokens": 100_000, "completion_tokens": 1000})
+    _, made = Chats().chat([user("x")], said("y"), usage={"prompt_tokens": 100_000, "completion_tokens": 1000})
     assert made is not None
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as store:
         store.add(replace(made, cassette="t/one"), supersede=False)

@@ -127,8 +127,7 @@ def list_duplicates(
 ) -> Iterator[Duplicate]:
     """Yield requests of this run that ask something else than `run` does."""
     build = REQUESTS[operation]
-    texts = _planted_texts(run)
-    places = [(text, n) for text in texts for n, part in enumerate(text) if isinstance(part, Planted)]
+    places = [(text, n) for text in _planted_texts(run) for n, part in enumerate(text) if isinstance(part, Planted)]
     known = [*present.values.values(), *recorded.values.values(), *(each.value for each in (*PRESENT, *RECORDED))]
     made = 0
     while made < most and places:

@@ -44,8 +44,7 @@ def test_claude_gets_a_copy_of_all_its_servers_and_no_other(tmp_path: Path) -> N
     write(cwd / ".mcp.json", {"mcpServers": {"ok": B, "strange": A}})
     write(cwd / "more.json", {"mcpServers": {"third": A}})
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
-    found = find("/bin/claude -p hi --mcp-config more.json --model m", home, cwd)
-    command, servers, told = placed(found, tmp_path)
+    command, servers, told = placed(find("/bin/claude -p hi --mcp-config more.json --model m", home, cwd), tmp_path)
     assert command == (
         "/bin/claude", "--mcp-config", str(tmp_path / "mcp.json"), "--strict-mcp-config", "-p", "hi", "--model", "m",
     )  # fmt: skip

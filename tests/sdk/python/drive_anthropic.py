@@ -23,8 +23,7 @@ def create(case, **more):
 
 def stream():
     with client.messages.stream(**BASE, messages=user("stream")) as events:
-        seen = list(events)
-        return [seen, events.get_final_message()]
+        return [list(events), events.get_final_message()]
 
 
 def asynchronous():

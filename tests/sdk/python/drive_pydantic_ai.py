@@ -23,8 +23,7 @@ def get_weather(city: str, unit: str) -> str:  # noqa: ARG001 - their names are 
 
 async def stream():
     async with agent.run_stream(prompt("stream")) as result:
-        pieces = [piece async for piece in result.stream_text(delta=True, debounce_by=None)]
-        return [pieces, counted(result.usage)]
+        return [[piece async for piece in result.stream_text(delta=True, debounce_by=None)], counted(result.usage)]
 
 
 def counted(usage):

@@ -28,8 +28,7 @@ def openai_realtime(base: str) -> None:
     """Two turns, one of them with a tool."""
     from openai import OpenAI
 
-    client = OpenAI(base_url=f"{base}/v1", api_key=KEY)
-    with client.realtime.connect(model="gpt-realtime") as connection:
+    with OpenAI(base_url=f"{base}/v1", api_key=KEY).realtime.connect(model="gpt-realtime") as connection:
         connection.session.update(
             session={"type": "realtime", "output_modalities": ["text"], "instructions": "Be brief."}
         )
@@ -66,8 +65,7 @@ def openai_responses(base: str) -> None:
     """Responses over WebSocket: two turns, the second names the first."""
     from openai import OpenAI
 
-    client = OpenAI(base_url=f"{base}/v1", api_key=KEY)
-    with client.responses.connect() as connection:
+    with OpenAI(base_url=f"{base}/v1", api_key=KEY).responses.connect() as connection:
         before = {}
         for text in ("Hello", "And now?"):
             connection.response.create(model="gpt-5", input=text, **before)
@@ -99,8 +97,7 @@ async def plain(base: str) -> None:
     headers = {"authorization": f"Bearer {KEY}"}
     async with connect(url, additional_headers=headers, max_size=None) as socket:
         say({"extensions": [each.name for each in socket.protocol.extensions], "subprotocol": socket.subprotocol})
-        big = "0123456789" * 1_000_000
-        for message in ("text", "ünïcödé \u2028 🌍", b"\x00\xff\x01", big, [*"in pieces"]):
+        for message in ("text", "ünïcödé \u2028 🌍", b"\x00\xff\x01", "0123456789" * 1_000_000, [*"in pieces"]):
             await socket.send(message)
             heard = await socket.recv()
             say({"type": type(heard).__name__, "size": len(heard), "start": repr(heard[:20])})

@@ -116,8 +116,7 @@ def main(cases) -> None:
     """Run the cases that CASES names."""
     global running
     trace_all()
-    wanted = [name for name in os.environ.get("CASES", "").split(",") if name] or list(cases)
-    for name in wanted:
+    for name in [name for name in os.environ.get("CASES", "").split(",") if name] or list(cases):
         announce(name)
         running, begun = name, time.monotonic()
         try:

@@ -118,8 +118,7 @@ def test_no_traffic_can_be_what_is_expected(tmp_path: Path, recording: str) -> N
     assert expected.statuses == ["passed"], expected.why
     vague = run(tmp_path, recording, "{chat: silent, usage: {callCount: {lte: 5}}}", name="vague")
     assert vague.statuses == ["environment_error"]
-    wrong = run(tmp_path, recording, "{chat: hi, usage: {callCount: 0}}", name="wrong")
-    assert wrong.statuses == ["failed"]
+    assert run(tmp_path, recording, "{chat: hi, usage: {callCount: 0}}", name="wrong").statuses == ["failed"]
 
 
 def test_without_a_proxy_nothing_is_seen(tmp_path: Path) -> None:
@@ -389,8 +388,7 @@ def test_what_is_said_of_all_tools_names_those_it_leaves_out(step: dict[str, Any
     ]
     answer = {"id": "r", "object": "response", "status": "completed", "output": items}
     chats.add("openai", "responses", "/v1/responses", {"input": "x"}, answer)
-    made = ChatStep.model_validate({"chat": "x", **step})
-    assert find_uncounted(made, chats.wire.step(0)) == names
+    assert find_uncounted(ChatStep.model_validate({"chat": "x", **step}), chats.wire.step(0)) == names
 
 
 @pytest.mark.parametrize("approve", [None, True, False])
@@ -404,8 +402,7 @@ def test_a_call_that_asks_for_approval_is_a_call(approve: bool | None) -> None:
         said = {"type": "mcp_approval_response", "approval_request_id": "a", "approve": approve}
         text = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "well"}]}
         made = {"type": "mcp_call", "id": "m", "approval_request_id": "a", "output": "ok", **asked}
-        done = [made if approve else text]
-        answer = {"status": "completed", "output": done}
+        answer = {"status": "completed", "output": [made if approve else text]}
         chats.add("openai", "responses", "/v1/responses", {"input": [said]}, answer)
     step, scope = chats.wire.step(0), VariableScope({})
     found = [
@@ -431,8 +428,7 @@ def test_where_only_texts_were_completed_nothing_is_said_about_tools(step: dict[
     answer = {"object": "text_completion", "choices": [{"text": "deleteTask()", "index": 0, "finish_reason": "stop"}]}
     chats.add("openai", "completions", "/v1/completions", {"prompt": "x", "model": "m"}, answer)
     made = ChatStep.model_validate({"chat": "x", **step})
-    why = why_toolless(made, chats.wire.step(0))
-    assert "interaction 101 (completions)" in why
+    assert "interaction 101 (completions)" in why_toolless(made, chats.wire.step(0))
     assert why_toolless(ChatStep.model_validate({"chat": "x", "usage": {"callCount": 1}}), chats.wire.step(0)) == ""
     chats.chat([user("x")], said("hi"))
     assert why_toolless(made, chats.wire.step(0)) == ""
@@ -441,8 +437,7 @@ def test_where_only_texts_were_completed_nothing_is_said_about_tools(step: dict[
 @pytest.mark.slow
 def test_what_the_agent_says_about_its_history_is_used(tmp_path: Path) -> None:
     """A command agent says it beside its answer; without traffic it does not help."""
-    agent = tmp_path / "says.py"
-    agent.write_text(
+    (tmp_path / "says.py").write_text(
         "import json, os, sys, urllib.request\n"
         "for line in sys.stdin:\n"
         "    asked = json.loads(line)\n"

@@ -147,8 +147,7 @@ def test_a_name_is_captured_once(scope: VariableScope) -> None:
 
 def test_variables_may_build_on_earlier_ones() -> None:
     """In their order."""
-    scope = VariableScope({"host": "h", "url": "http://$host/x"}, env={})
-    assert scope.lookup("$url") == "http://h/x"
+    assert VariableScope({"host": "h", "url": "http://$host/x"}, env={}).lookup("$url") == "http://h/x"
     with pytest.raises(StepError, match="nothing is called"):
         VariableScope({"url": "${host}", "host": "h"}, env={})
 

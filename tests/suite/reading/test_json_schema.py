@@ -30,8 +30,7 @@ def test_it_is_a_schema() -> None:
     """Editors refuse others; every reference in it leads somewhere."""
     VALIDATOR.check_schema(SCHEMA)
     text = json.dumps(SCHEMA)
-    names = {part.partition('"')[0] for part in text.split('"#/$defs/')[1:]}
-    assert names <= SCHEMA["$defs"].keys()
+    assert {part.partition('"')[0] for part in text.split('"#/$defs/')[1:]} <= SCHEMA["$defs"].keys()
     assert "$comment" not in text
 
 
@@ -77,8 +76,7 @@ def test_what_the_loader_refuses_the_schema_refuses(key: str, wrong: str) -> Non
 
 def test_the_first_line_names_the_schema(tmp_path: Path) -> None:
     """It is a comment, so the file loads with it."""
-    line = json_schema.header("schema.json")
-    assert line == "# yaml-language-server: $schema=schema.json\n"
+    assert json_schema.header("schema.json") == "# yaml-language-server: $schema=schema.json\n"
     path = tmp_path / "suite.yaml"
     path.write_text(json_schema.header() + "name: s\nscenarios: [{id: a, steps: [{chat: hi}]}]\n", encoding="utf-8")
     assert len(load([path]).scenarios) == 1

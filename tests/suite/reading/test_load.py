@@ -77,8 +77,7 @@ def test_scenarios_come_from_files_and_globs_too(tmp_path: Path) -> None:
     assert ids(loaded) == ["c", "d", "a", "b"]
     assert {case.folder for case in loaded.scenarios} == {tmp_path}
     assert loaded.scenarios[0].path.name == "c.yaml"
-    own = load([write(tmp_path, f"name: s\nscenarios: ['*.yaml', {{id: a, {STEPS}}}]\n")])
-    assert ids(own) == ["a"]
+    assert ids(load([write(tmp_path, f"name: s\nscenarios: ['*.yaml', {{id: a, {STEPS}}}]\n")])) == ["a"]
 
 
 def test_two_suites_may_share_a_folder_of_parts(tmp_path: Path) -> None:
@@ -197,8 +196,7 @@ steps: [{chat: "buy $what at $shop", totalToolCalls: $n}]
 )
 def test_each_set_of_parameters_is_a_case(tmp_path: Path, sets: str, made: list[str]) -> None:
     """Named by its id, else by its values if they are short and differ, else by its number."""
-    loaded = load([write(tmp_path, PARAMETRIZED % sets)])
-    assert ids(loaded) == made
+    assert ids(load([write(tmp_path, PARAMETRIZED % sets)])) == made
 
 
 def test_parameters_are_variables_that_keep_their_type(tmp_path: Path) -> None:
@@ -266,8 +264,7 @@ def test_a_five_megabyte_file_is_refused_with_a_reason(tmp_path: Path) -> None:
 
 def test_the_guide_is_read_as_it_is() -> None:
     """It is a file of fragments, not of suites: each document is told apart."""
-    problems = Problems()
-    assert len(read_file(GUIDE, problems)) == 18
+    assert len(read_file(GUIDE, Problems())) == 18
     with pytest.raises(SuiteError, match="neither a suite"):
         load([GUIDE])
 

@@ -76,8 +76,7 @@ def test_files_that_an_agent_names_come_along(agent: str, tmp_path: Path) -> Non
     suite = tmp_path / "t.suite.yaml"
     suite.write_text(f"name: t\nagent: {agent}\nscenarios: [{{id: a, steps: [{{chat: hi}}]}}]\n")
     assert agent_files(load([suite]).scenarios) == [tmp_path / "agent.py"]
-    more = [({"python": "other.py:answer"}, tmp_path), (None, tmp_path)]
-    assert agent_files([], more) == [tmp_path / "other.py"]
+    assert agent_files([], [({"python": "other.py:answer"}, tmp_path), (None, tmp_path)]) == [tmp_path / "other.py"]
 
 
 def test_variables_that_suites_name_come_along() -> None:

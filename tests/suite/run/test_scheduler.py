@@ -75,7 +75,6 @@ def test_lanes(tmp_path: Path, given: dict[str, str], users: bool, bound: set[st
 
 def test_counters_go_back(tmp_path: Path) -> None:
     """What runs at once used up is given back, never below a key that is in use."""
-    lanes = decide(tmp_path)
-    ((_, known),) = lanes.counters
+    ((_, known),) = decide(tmp_path).counters
     assert known == {"tasks": (7, True)}
     assert decide(tmp_path, more=", counters: keep").counters == []

@@ -121,10 +121,8 @@ def test_a_judge_decides_each_criterion(
             result = rig.run(cases, proxy=px.url)
         assert result.statuses == [status], result.why
         assert bool(p.requests) is (mode == "record")
-        assertion = result.told.assertion("judge.criteria[0]")
-        assert assertion.expected == "It names the order"
-        told = [each for each in result.told.events if isinstance(each, Verdict)]
-        assert told[0].success is (found == "passed")
+        assert result.told.assertion("judge.criteria[0]").expected == "It names the order"
+        assert next(each for each in result.told.events if isinstance(each, Verdict)).success is (found == "passed")
         assert result.told.finished[0].usage["judge"].calls == 1
 
 

@@ -20,8 +20,7 @@ P, F, E = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
 def test_what_failed_has_failed(wire: list[Status], rest: list[Status], status: Status) -> None:
     """Else what cannot be evaluated is an error; never a pass."""
     made = [[Assertion(name="x", status=each) for each in found] for found in (wire, rest)]
-    done = StepResult(made[0], made[1])
-    assert status_of(done) is status
+    assert status_of(StepResult(made[0], made[1])) is status
 
 
 def test_a_status_of_its_own_counts() -> None:
@@ -49,5 +48,4 @@ def test_messages_are_told_with_turn_time_and_conversation(tmp_path: Path) -> No
 
 def test_it_waits_until_the_traffic_is_quiet(tmp_path: Path) -> None:
     """As long as the scenario says, also without a proxy."""
-    found = run(tmp_path, "{chat: a}", scenario="    settle: 120\n")
-    assert (found.told.finished[0].total_seconds or 0) >= 0.12
+    assert (run(tmp_path, "{chat: a}", scenario="    settle: 120\n").told.finished[0].total_seconds or 0) >= 0.12

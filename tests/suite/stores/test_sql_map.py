@@ -55,8 +55,7 @@ def test_an_entity_is_mapped(tmp_path: Path) -> None:
 def test_kinds_follow_from_types(tmp_path: Path) -> None:
     """What a test must know of a column: truth, dates, numbers, bytes, JSON."""
     store = opened(tmp_path)
-    kinds = {name: column.kind for name, column in store.describe("app_tasks").columns.items()}
-    assert kinds == {
+    assert {name: column.kind for name, column in store.describe("app_tasks").columns.items()} == {
         "task_id": Kind.INTEGER, "heading": Kind.TEXT, "due_at": Kind.DATE, "owner": Kind.TEXT, "open": Kind.BOOLEAN,
         "x": Kind.UNKNOWN, "n": Kind.NUMBER, "b": Kind.BYTES, "j": Kind.JSON, "t": Kind.TIME, "ts": Kind.DATETIME,
     }  # fmt: skip

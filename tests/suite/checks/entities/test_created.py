@@ -40,9 +40,7 @@ def test_a_row_that_was_there_before_is_not_created() -> None:
     """The commonest vacuous pass; the message says why."""
     made = run()
     row = made.add("Buy milk")
-    before = made.entities.baseline(["tasks"])
-    said = check(made, before, fields={"title": "Buy milk"})
-    assert said == [
+    assert check(made, made.entities.baseline(["tasks"]), fields={"title": "Buy milk"}) == [
         f"failed created[0]: no row was added to tasks in this step for the user 'anna' (userId); {key_text(made, row)}"
     ]
 
@@ -101,9 +99,7 @@ def test_as_binds_the_one_row_and_refuses_to_choose() -> None:
 def test_an_unknown_column_or_entity_is_an_error() -> None:
     """Whatever rows there are, and also where no field can be compared."""
     made = run()
-    before = made.entities.baseline(["tasks"])
-    said = check(made, before, fields={"tittle": {"exists": False}})
-    assert said[0].startswith(
+    assert check(made, made.entities.baseline(["tasks"]), fields={"tittle": {"exists": False}})[0].startswith(
         "environment_error created[0]: created[0].fields: tasks has no column 'tittle'; did you mean 'title'?"
     )
     gone = made.entities.baseline(["taks"])

@@ -108,8 +108,7 @@ def test_rows_are_shown_shortly() -> None:
     """Without what is null, on one line."""
     assert row_text({"id": 1, "title": "x", "due": None}) == "id=1, title='x'"
     assert len(row_text({"title": "x" * 1000})) <= 300
-    made = run()
-    assert key_text(made.store.describe("tasks"), {"id": 7}) == "tasks id=7"
+    assert key_text(run().store.describe("tasks"), {"id": 7}) == "tasks id=7"
     assert build_unclear("verify", StoreError("gone", hint="start it")).message == "gone\nstart it"
 
 
@@ -144,8 +143,7 @@ def test_a_spawned_agent_is_told_time_and_seed() -> None:
 
 def test_without_a_store_every_look_is_an_error() -> None:
     """Nothing about entities passes by there being no entities."""
-    made = run()
-    look = RunRows(adapter=None, scope=made.scope, user=None, clock=lambda: 0, sleep=lambda _: None)
+    look = RunRows(adapter=None, scope=run().scope, user=None, clock=lambda: 0, sleep=lambda _: None)
     with pytest.raises(SuiteError, match="no store is configured"):
         _ = look.store
 

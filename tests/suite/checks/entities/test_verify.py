@@ -133,8 +133,7 @@ def test_verify_binds_a_row() -> None:
 def test_filters_narrow_an_id() -> None:
     """A row of another kind is not the one that is meant."""
     made = run()
-    row = made.add("a")
-    assert "failed verify.exists" in verify(made, id=row["id"], filters={"title": "b"})[0]
+    assert "failed verify.exists" in verify(made, id=made.add("a")["id"], filters={"title": "b"})[0]
 
 
 def test_wait_ends_as_soon_as_it_holds() -> None:
