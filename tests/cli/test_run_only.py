@@ -119,14 +119,10 @@ def test_nothing_leaves_and_what_tried_is_named(px: Proxy, outside: tuple[str, i
     python = Path(sys.executable).name
     service = f"{python}: 127.0.0.1:{port}, a service of this machine (see --only-allow)"
     assert json.loads(result.read_text())["tried"] == {
-        f"{python}: api.elsewhere.example:443": 1,
-        f"{python}: 203.0.113.5:81": 1,
-        f"{python}: [2001:db8::5]:82": 1,
-        service: 1,
-        f"{python}: {path}": 2,
-        "203.0.113.7:84 (UDP)": 1,
+        f"{python}: api.elsewhere.example:443": 1, f"{python}: 203.0.113.5:81": 1,
+        f"{python}: [2001:db8::5]:82": 1, service: 1, f"{python}: {path}": 2, "203.0.113.7:84 (UDP)": 1,
         "only.a.name.example (looked up)": 1,
-    }
+    }  # fmt: skip
     assert service in tried(done.stderr)
 
 

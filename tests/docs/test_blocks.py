@@ -84,13 +84,9 @@ def _read(text: str) -> dict[str, list[dict[str, object]]]:
 
 
 READ: dict[str, Callable[[str, Path], object]] = {
-    "coding-agents.md yaml": slots,
-    "faults.md yaml": faults,
-    "options.md toml": options,
-    "scale.md yaml": parts_of_a_suite,
-    "testing.md toml": suite_options,
-    "tools.md yaml step": fragment("step"),
-}
+    "coding-agents.md yaml": slots, "faults.md yaml": faults, "options.md toml": options,
+    "scale.md yaml": parts_of_a_suite, "testing.md toml": suite_options, "tools.md yaml step": fragment("step"),
+}  # fmt: skip
 """Block -> what reads it here; false for what it does not take."""
 
 

@@ -228,14 +228,11 @@ def test_what_is_shown_does_what_it_says(tmp_path: Path) -> None:
         shell = Shell(
             tmp_path,
             {
-                "PATH": f"{programs}:/usr/bin:/bin",
-                "HOME": str(tmp_path / "home"),
-                "LLMPROXY_COMMAND": str(programs / "llmproxy"),
-                "LLMPROXY_PORT": "0",
-                "OPENAI_BASE_URL": f"{provider.url}/v1",
-                "OPENAI_API_KEY": "k",
+                "PATH": f"{programs}:/usr/bin:/bin", "HOME": str(tmp_path / "home"),
+                "LLMPROXY_COMMAND": str(programs / "llmproxy"), "LLMPROXY_PORT": "0",
+                "OPENAI_BASE_URL": f"{provider.url}/v1", "OPENAI_API_KEY": "k",
             },
-        )
+        )  # fmt: skip
         base = prepare(shell)
 
         def one(numbered: tuple[int, str]) -> Typed:

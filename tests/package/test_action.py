@@ -49,17 +49,12 @@ class Repository:
         given = {f"GATE_{name.upper()}": value for name, value in inputs.items()}
         env = clean_env(
             {
-                "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-                "SAY": say,
-                "GITHUB_EVENT_PATH": str(event),
-                "GITHUB_STEP_SUMMARY": str(summary),
-                "GITHUB_OUTPUT": str(outputs),
-                "RUNNER_TEMP": str(self.path.parent),
-                "GATE_RUN": run,
-                "GATE_RECORDINGS": "*.db *cassettes/*.yaml",
-                **given,
+                "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]), "SAY": say,
+                "GITHUB_EVENT_PATH": str(event), "GITHUB_STEP_SUMMARY": str(summary),
+                "GITHUB_OUTPUT": str(outputs), "RUNNER_TEMP": str(self.path.parent), "GATE_RUN": run,
+                "GATE_RECORDINGS": "*.db *cassettes/*.yaml", **given,
             }
-        )
+        )  # fmt: skip
         words = [sys.executable, str(ACTION / "gate.py")]
         done = subprocess.run(words, cwd=self.path, env=env, capture_output=True, text=True, timeout=120, check=False)
         assert str(self.path.parent) not in summary.read_text()

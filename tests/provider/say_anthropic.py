@@ -19,15 +19,10 @@ def message(reply: Reply, model: str | None, number: int, tokens: tuple[int, int
     ]
     usage = {"input_tokens": tokens[0], "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
     return {
-        "id": f"msg_{number:06d}",
-        "type": "message",
-        "role": "assistant",
-        "model": model,
-        "content": content,
-        "stop_reason": "tool_use" if reply.call else "end_turn",
-        "stop_sequence": None,
+        "id": f"msg_{number:06d}", "type": "message", "role": "assistant", "model": model, "content": content,
+        "stop_reason": "tool_use" if reply.call else "end_turn", "stop_sequence": None,
         "usage": {**usage, "output_tokens": tokens[1]},
-    }
+    }  # fmt: skip
 
 
 def message_stream(whole: dict[str, Any]) -> Iterator[bytes]:

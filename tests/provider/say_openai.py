@@ -82,13 +82,10 @@ def response(
     usage = {"input_tokens": tokens[0], "input_tokens_details": {"cached_tokens": 0}, "output_tokens": tokens[1]}
     usage |= {"output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": sum(tokens)}
     echoed = {
-        "model": request.get("model"),
-        "instructions": request.get("instructions"),
-        "previous_response_id": request.get("previous_response_id"),
-        "tools": request.get("tools", []),
-        "text": request.get("text", {"format": {"type": "text"}}),
-        "metadata": request.get("metadata", {}),
-    }
+        "model": request.get("model"), "instructions": request.get("instructions"),
+        "previous_response_id": request.get("previous_response_id"), "tools": request.get("tools", []),
+        "text": request.get("text", {"format": {"type": "text"}}), "metadata": request.get("metadata", {}),
+    }  # fmt: skip
     fixed: dict[str, Any] = {
         "error": None, "incomplete_details": None, "parallel_tool_calls": True, "tool_choice": "auto",
     }  # fmt: skip

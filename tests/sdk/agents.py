@@ -23,23 +23,15 @@ QUESTION = "Keep a note about the boats."
 SECONDS = 120
 PROVIDERS = ("openai", "anthropic", "gemini", "bedrock")
 KEYS = {
-    "OPENAI_API_KEY": "sk-test",
-    "ANTHROPIC_API_KEY": "sk-ant-test",
-    "GEMINI_API_KEY": "AIza-test",
-    "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
-    "AWS_SECRET_ACCESS_KEY": "a-secret-that-only-signs",
-    "AWS_REGION": "eu-central-1",
-    "AWS_DEFAULT_REGION": "eu-central-1",
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
+    "OPENAI_API_KEY": "sk-test", "ANTHROPIC_API_KEY": "sk-ant-test", "GEMINI_API_KEY": "AIza-test",
+    "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": "a-secret-that-only-signs",
+    "AWS_REGION": "eu-central-1", "AWS_DEFAULT_REGION": "eu-central-1", "AWS_EC2_METADATA_DISABLED": "true",
+}  # fmt: skip
 UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 TAKES = {
-    "id": r'"id": ?(\d+)',
-    "token": f"({UUID})",
-    "path": r"written: (\S+)",
-    "port": r"http://127\.0\.0\.1:(\d+)/",
+    "id": r'"id": ?(\d+)', "token": f"({UUID})", "path": r"written: (\S+)", "port": r"http://127\.0\.0\.1:(\d+)/",
     "run": r'"run": ?"([0-9a-f]{12})"',
-}
+}  # fmt: skip
 TURNS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("make_task", {"title": "boats"}),
     ("mint_token", {}),

@@ -32,12 +32,9 @@ AT_ONCE = 2
 WIDTH = 9
 """Columns of a cell."""
 SIGNED = {
-    "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
-    "AWS_SECRET_ACCESS_KEY": "a-secret-that-only-signs",
-    "AWS_SESSION_TOKEN": f"{CANARY}session",
-    "AWS_REGION": "eu-central-1",
-    "AWS_DEFAULT_REGION": "eu-central-1",
-}
+    "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": "a-secret-that-only-signs",
+    "AWS_SESSION_TOKEN": f"{CANARY}session", "AWS_REGION": "eu-central-1", "AWS_DEFAULT_REGION": "eu-central-1",
+}  # fmt: skip
 """AWS's own way to say who asks: SigV4, anew for each request."""
 BEARER = {
     "AWS_BEARER_TOKEN_BEDROCK": f"{CANARY}bedrock",

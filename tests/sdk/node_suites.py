@@ -293,12 +293,9 @@ class Suite:
     def environment(self, upstream: str, **env: str) -> dict[str, str]:
         """Return the variables with which it runs."""
         known = {
-            "LLMPROXY_COMMAND": " ".join(program("llmproxy")),
-            "OPENAI_BASE_URL": f"{upstream}/v1",
-            "TMPDIR": str(self.folder.parent),
-            "HOME": str(self.folder),
-            "NO_COLOR": "1",
-        } | env
+            "LLMPROXY_COMMAND": " ".join(program("llmproxy")), "OPENAI_BASE_URL": f"{upstream}/v1",
+            "TMPDIR": str(self.folder.parent), "HOME": str(self.folder), "NO_COLOR": "1",
+        } | env  # fmt: skip
         return clean_env(known)
 
     def command(self, *more: str) -> list[str]:

@@ -22,19 +22,11 @@ _WITHIN = {
 }  # fmt: skip
 """Kinds that are a key of a chat step."""
 _TYPES: dict[str, Any] = {
-    "suite": Suite,
-    "scenario": Scenario,
-    "steps": Annotated[tuple[Step, ...], Field(min_length=1)],
-    "setup": tuple[SetupItem, ...],
-    "step": Step,
-    "tools": Annotated[dict[str, ToolExpect], Field(min_length=1)],
-    "totalToolCalls": Count,
-    "created": tuple[Created, ...],
-    "fields": Fields,
-    "response": Response,
-    "usage": Usage,
-    "messageProcessing": MessageProcessing,
-}
+    "suite": Suite, "scenario": Scenario, "steps": Annotated[tuple[Step, ...], Field(min_length=1)],
+    "setup": tuple[SetupItem, ...], "step": Step, "tools": Annotated[dict[str, ToolExpect], Field(min_length=1)],
+    "totalToolCalls": Count, "created": tuple[Created, ...], "fields": Fields, "response": Response,
+    "usage": Usage, "messageProcessing": MessageProcessing,
+}  # fmt: skip
 KINDS = tuple(_TYPES)
 """What a fragment may be."""
 _NAME = "fragment"

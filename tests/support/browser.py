@@ -27,12 +27,9 @@ from typing import Any, Self
 from tests.support.process import needed
 
 NAMES = (
-    "chromium",
-    "chromium-browser",
-    "google-chrome",
-    "chrome",
+    "chromium", "chromium-browser", "google-chrome", "chrome",
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
-)
+)  # fmt: skip
 PATIENCE = 20.0
 """Seconds that a page has; only a failing test waits so long."""
 

@@ -38,15 +38,11 @@ PATHS = ("cwd", "home", "tmp")
 KEYED = "edits"
 """Argument whose members are called by paths and ids: ``{"/tmp/a/x.py": ...}``."""
 _FORMS: dict[str, Callable[[str], str]] = {
-    "plain": lambda value: value,
-    "below": lambda value: f"{value}/src/main.py",
-    "slug": lambda value: re.sub(r"[^A-Za-z0-9]", "-", value),
-    "percent": lambda value: quote(value, safe=""),
-    "sha256": lambda value: hashlib.sha256(value.encode()).hexdigest(),
-    "prefix": lambda value: value[:10],
-    "file": lambda value: f"{value}.txt",
-    "base": lambda value: "../" + posixpath.basename(value),
-}
+    "plain": lambda value: value, "below": lambda value: f"{value}/src/main.py",
+    "slug": lambda value: re.sub(r"[^A-Za-z0-9]", "-", value), "percent": lambda value: quote(value, safe=""),
+    "sha256": lambda value: hashlib.sha256(value.encode()).hexdigest(), "prefix": lambda value: value[:10],
+    "file": lambda value: f"{value}.txt", "base": lambda value: "../" + posixpath.basename(value),
+}  # fmt: skip
 
 
 @dataclass

@@ -91,16 +91,12 @@ def perform(name, arguments, ask):
             said = list(pool.map(ask, (arguments["first"], arguments["second"])))
         return "\n".join(said)
     act = {
-        "make_task": make_task,
-        "mint_token": lambda: str(uuid.uuid4()),
+        "make_task": make_task, "mint_token": lambda: str(uuid.uuid4()),
         "close_task": lambda task_id, token: shuffled(task_id=task_id, token=token, closed=True, left=0),
-        "write_note": write_note,
-        "read_note": lambda path: Path(path).read_text("utf-8"),
-        "serve": serve,
-        "fetch": fetch,
-        "look_at_clock": lambda: dt.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "write_note": write_note, "read_note": lambda path: Path(path).read_text("utf-8"), "serve": serve,
+        "fetch": fetch, "look_at_clock": lambda: dt.datetime.now().astimezone().isoformat(timespec="seconds"),
         "count": lambda what: shuffled(what=what, number=len(what), run=uuid.uuid4().hex[:12]),
-    }
+    }  # fmt: skip
     try:
         return act[name](**arguments)
     except (OSError, ValueError, TypeError) as error:

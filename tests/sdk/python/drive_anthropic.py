@@ -58,14 +58,10 @@ def ask_streamed(messages):
 
 main(
     {
-        "plain": lambda: create("plain"),
-        "stream": stream,
-        "stream_usage": lambda: list(create("stream_usage", stream=True)),
-        "asynchronous": asynchronous,
-        "tools": lambda: tools("tools", ask),
-        "tools_stream": lambda: tools("tools_stream", ask_streamed),
+        "plain": lambda: create("plain"), "stream": stream,
+        "stream_usage": lambda: list(create("stream_usage", stream=True)), "asynchronous": asynchronous,
+        "tools": lambda: tools("tools", ask), "tools_stream": lambda: tools("tools_stream", ask_streamed),
         "count_tokens": lambda: client.messages.count_tokens(model=BASE["model"], messages=user("count_tokens")),
-        "retry": lambda: create("retry"),
-        "error": lambda: create("error"),
+        "retry": lambda: create("retry"), "error": lambda: create("error"),
     }
-)
+)  # fmt: skip

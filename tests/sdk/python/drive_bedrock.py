@@ -63,11 +63,8 @@ def invoke_stream():
 
 main(
     {
-        "plain": lambda: converse("plain"),
-        "stream": stream,
-        "tools": tools,
-        "error": lambda: converse("error"),
+        "plain": lambda: converse("plain"), "stream": stream, "tools": tools, "error": lambda: converse("error"),
         "invoke": lambda: json.loads(client.invoke_model(**native("invoke"))["body"].read()),
         "invoke_stream": invoke_stream,
     }
-)
+)  # fmt: skip

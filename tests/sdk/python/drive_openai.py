@@ -108,21 +108,14 @@ def audio():
 
 main(
     {
-        "plain": lambda: chat("plain"),
-        "stream": lambda: stream("stream"),
+        "plain": lambda: chat("plain"), "stream": lambda: stream("stream"),
         "stream_usage": lambda: stream("stream_usage", stream_options={"include_usage": True}),
-        "asynchronous": asynchronous,
-        "tools": tools,
-        "tools_stream": tools_stream,
-        "structured": structured,
+        "asynchronous": asynchronous, "tools": tools, "tools_stream": tools_stream, "structured": structured,
         "responses": lambda: respond("responses"),
         "responses_stream": lambda: list(respond("responses_stream", stream=True)),
-        "responses_chain": responses_chain,
-        "responses_tools": responses_tools,
+        "responses_chain": responses_chain, "responses_tools": responses_tools,
         "embeddings": lambda: client.embeddings.create(model="text-embedding-3-small", input=prompt("embeddings")),
-        "audio": audio,
-        "models": lambda: list(client.models.list()),
-        "retry": lambda: chat("retry"),
+        "audio": audio, "models": lambda: list(client.models.list()), "retry": lambda: chat("retry"),
         "error": lambda: chat("error"),
     }
-)
+)  # fmt: skip

@@ -107,12 +107,9 @@ async def plain(base: str) -> None:
 
 
 CLIENTS = {
-    "openai-realtime": openai_realtime,
-    "openai-realtime-async": openai_realtime_async,
-    "openai-responses": openai_responses,
-    "genai-live": genai_live,
-    "websockets": plain,
-}
+    "openai-realtime": openai_realtime, "openai-realtime-async": openai_realtime_async,
+    "openai-responses": openai_responses, "genai-live": genai_live, "websockets": plain,
+}  # fmt: skip
 
 
 def main() -> None:

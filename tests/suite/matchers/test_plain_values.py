@@ -106,13 +106,9 @@ def test_values_become_those_of_json(value: object, made: object) -> None:
 def test_paths_lead_into_json(path: str, found: object) -> None:
     """Dots and brackets; a key that holds dots itself goes first; where nothing is, nothing is found."""
     value = {
-        "a": 1,
-        "b": {"c": 2, "d": [3, {"e": 4}]},
-        "x.y": 5,
-        "x": {"y": {"z": 6}},
-        "nothing": None,
+        "a": 1, "b": {"c": 2, "d": [3, {"e": 4}]}, "x.y": 5, "x": {"y": {"z": 6}}, "nothing": None,
         "text": '{"a": 1}',
-    }
+    }  # fmt: skip
     assert dig(value, path) == found
     assert dig(value, "$") is value
 

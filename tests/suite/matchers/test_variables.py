@@ -19,16 +19,12 @@ ID = UUID("12345678-1234-5678-1234-567812345678")
 def scope() -> VariableScope:
     made = VariableScope(
         {
-            "userId": "u",
-            "runIndex": 2,
-            "scenarioId": "s",
-            "title": "milk",
-            "n": 3,
+            "userId": "u", "runIndex": 2, "scenarioId": "s", "title": "milk", "n": 3,
             "user": {"name": "Ann", "tags": ["a", "b"]},
         },
         declared=["$later"],
         env={"KEY": "value"},
-    )
+    )  # fmt: skip
     made.capture(
         "$task",
         {"id": 7, "title": "Buy", "price": Decimal("1.50"), "at": datetime(2026, 1, 2, tzinfo=UTC), "gone": None},

@@ -153,23 +153,19 @@ def test_skip_and_xfail(tmp_path: Path) -> None:
 
 
 VAIN = [
-    '{chat: x, response: {regex: ".*"}}',
-    '{chat: x, response: {regex: "(?s)^.*$"}}',
+    '{chat: x, response: {regex: ".*"}}', '{chat: x, response: {regex: "(?s)^.*$"}}',
     '{chat: x, response: {contains: x, not: {regex: ["a*"]}}}',
     '{verify: {entity: tasks, filters: {title: {regex: "[a-z]*"}}, exists: true}}',
-    "{chat: x, tools: {a: {gte: 0}}}",
-    "{chat: x, tools: {a: {count: {gte: 0}}}}",
-    "{chat: x, tools: {a: {lte: .inf}}}",
-    "{chat: x, totalToolCalls: {gte: 0}}",
-    "{chat: x, usage: {inputTokens: {gte: 0}}}",
-    "{chat: x, usage: {anyOf: [{cacheReadTokens: {gte: 0}}]}}",
+    "{chat: x, tools: {a: {gte: 0}}}", "{chat: x, tools: {a: {count: {gte: 0}}}}",
+    "{chat: x, tools: {a: {lte: .inf}}}", "{chat: x, totalToolCalls: {gte: 0}}",
+    "{chat: x, usage: {inputTokens: {gte: 0}}}", "{chat: x, usage: {anyOf: [{cacheReadTokens: {gte: 0}}]}}",
     "{chat: x, created: [{entity: tasks, count: {gte: 0}}]}",
     "{chat: x, messageProcessing: {pruner: {partsRemoved: {gte: 0}}}}",
     "{verify: {entity: tasks, count: {gte: 0, lt: .inf}}}",
     "{verify: {entity: tasks, filters: {title: x}, count: 0, fields: {status: done}}}",
     "{verify: {entity: tasks, filters: {title: x}, count: {lt: 3}, fields: {status: done}}}",
     "{verify: {entity: tasks, filters: {title: x}, count: {eq: 0}, fields: {status: done}}}",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("step", VAIN)

@@ -56,12 +56,8 @@ def test_a_response_gives_its_matcher() -> None:
         "{contains: [a], regex: '^x', flags: s, ignoreCase: true, json: {a.b: 1}, judge: it is polite, snapshot: true, anyOf: [{contains: y}]}",
     )
     assert made.matcher == {
-        "contains": ["a"],
-        "regex": "^x",
-        "flags": "s",
-        "ignoreCase": True,
-        "anyOf": [{"contains": "y"}],
-    }
+        "contains": ["a"], "regex": "^x", "flags": "s", "ignoreCase": True, "anyOf": [{"contains": "y"}],
+    }  # fmt: skip
     assert made.json_ == {"a.b": 1}
     assert made.judge.criteria == ("it is polite",)
     assert made.snapshot
