@@ -80,7 +80,8 @@ def test_every_command_of_a_module_is_listed() -> None:
         if hasattr(module, "register"):
             app: typer.Typer = application()
             module.register(app)
-            registered |= {each.name for each in (*app.registered_commands, *app.registered_groups)}
+            registered |= {each.name for each in app.registered_commands}
+            registered |= {each.name for each in app.registered_groups}
     assert registered == set(COMMANDS)
 
 

@@ -187,12 +187,12 @@ def test_own_rules_are_one_for_every_command(bind: list[str], tmp_path: Path) ->
     done = run(*strict, env={"SEED": "2"}, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
     assert "bound" not in done.stderr
-    for command, told in (
+    for each, told in (
         ("verify", "Replay derives today's keys whenever it opens their cassette."),
         ("audit", "a rule of yours: [tool.llmproxy.normalize]"),
     ):
-        words = [*program("llmproxy"), command, *store]
-        assert told in subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=True).stdout
+        typed = [*program("llmproxy"), each, *store]
+        assert told in subprocess.run(typed, capture_output=True, text=True, cwd=tmp_path, check=True).stdout
 
 
 @pytest.mark.parametrize(

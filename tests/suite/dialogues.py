@@ -55,36 +55,20 @@ def dialogue(kind: Kind = Kind.INTEGER) -> list[Step]:
             step(contains=f'"tool_choice":{space}"none"', say="Task 'Review PR' created successfully.", times=None)
             for space in ("", " ")
         ),
-        *talk(
-            "Create a task called 'Review PR'",
-            ("createTask", review, "Review PR"),
-            say="I created the task 'Review PR'.",
-        ),
+        *talk("Create a task called 'Review PR'", ("createTask", review, "Review PR"), say="I created the task 'Review PR'."),
         *talk("Do it once more.", ("createTask", review, "Review PR"), say="I created it once more."),
         *talk("Mark 'Review PR' as complete", ("updateTask", done, ""), say="Done."),
         *talk("Mark 'Untitled' as complete", ("updateTask", done, ""), say="Done."),
-        *talk(
-            "What do I have to do?", ("searchTasks", {"query": ""}, "Existing task"), say="You have one: Existing task."
-        ),
-        *talk(
-            "Create a subtask for Parent",
-            ("searchTasks", {"query": "Parent"}, str(parent)),
-            ("createTask", sub, "Sub"),
-            say="I created the subtask.",
-        ),
-        *talk(
-            "Finish the grocery task",
-            ("searchTasks", {"query": "grocery"}, "grocery bags"),
-            ("updateTask", {"title": "Buy grocery bags", "status": "completed"}, "completed"),
-            say="It is finished.",
-        ),
+        *talk("What do I have to do?", ("searchTasks", {"query": ""}, "Existing task"),
+              say="You have one: Existing task."),
+        *talk("Create a subtask for Parent", ("searchTasks", {"query": "Parent"}, str(parent)),
+              ("createTask", sub, "Sub"), say="I created the subtask."),
+        *talk("Finish the grocery task", ("searchTasks", {"query": "grocery"}, "grocery bags"),
+              ("updateTask", {"title": "Buy grocery bags", "status": "completed"}, "completed"), say="It is finished."),
         *talk("Thank you", say="You are welcome."),
         *talk("Buy milk tomorrow, it is important", ("createTask", milk, "milk"), say="I will remember the milk."),
-        *talk(
-            "Create a task to water the plants",
-            ("createTask", plants, "plants"),
-            say="Task 'Water the plants' created successfully.",
-        ),
+        *talk("Create a task to water the plants", ("createTask", plants, "plants"),
+              say="Task 'Water the plants' created successfully."),
         *talk("How many tasks do I have?", ("searchTasks", {"query": ""}, "tasks"), say="You have none."),
         *talk("Remember that the code is 17", say="I will remember it."),
         *talk("Which code was it?", say="The code is 17.", contains="the code is 17"),
@@ -92,11 +76,9 @@ def dialogue(kind: Kind = Kind.INTEGER) -> list[Step]:
         *talk("Start conversation B", say="This is conversation B."),
         *talk("Continue A", say="We are still in conversation A.", contains="This is conversation A."),
         *talk("Remind me to call mum", ("createReminder", {"text": "Call mum"}, "mum"), say="I will remind you."),
-        *talk(
-            "Complete the task three", ("updateTask", {"title": "three", "status": "completed"}, "three"), say="Done."
-        ),
+        *talk("Complete the task three", ("updateTask", {"title": "three", "status": "completed"}, "three"), say="Done."),
         *talk("Delete the task", ("deleteTask", {"title": "Old task"}, "deleted"), say="I deleted the task."),
-    ]
+    ]  # fmt: skip
 
 
 def fixture_suite(folder: Path) -> Path:

@@ -65,14 +65,8 @@ def run(*, columns: Sequence[str] = COLUMNS, user: str | None = "anna", names: S
     scope = VariableScope({"userId": user}, declared=names)
     cleaner = Cleaner(store, user=user)
     made: Run
-    look = RunRows(
-        adapter=store,
-        scope=scope,
-        user=user,
-        clock=lambda: made.now,
-        sleep=lambda seconds: made.sleep(seconds),  # noqa: PLW0108 - made a few lines below
-        cleaner=cleaner,
-    )
+    look = RunRows(adapter=store, scope=scope, user=user, cleaner=cleaner, clock=lambda: made.now,
+                   sleep=lambda seconds: made.sleep(seconds))  # fmt: skip  # noqa: PLW0108 - made a few lines below
     made = Run(store, scope, Entities(look, **more), look, cleaner)
     return made
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,15 +69,11 @@ def test_the_same_suite_with_an_agent_in_node(tmp_path: Path, monkeypatch: pytes
                 folder.mkdir()
                 with agent("node", folder, f"{px.url}/v1", env={"LLMPROXY_SEED": "s"}) as running:
                     spoken = {
-                        "url": f"{running.url}/chat",
+                        "url": f"{running.url}/chat", "reply": "$.text", "headers": {"x-llmproxy-session": "$session"},
                         "body": {"message": "$message", "conversation": "$thread_id", "userId": "$userId"},
-                        "reply": "$.text",
-                        "headers": {"x-llmproxy-session": "$session"},
-                    }
-                    store = store_of("node", folder, running.url)
-                    found = rig.run(
-                        load([suite]).scenarios, proxy=px.url, agent={"http": spoken}, store=store, parallel=2
-                    )
+                    }  # fmt: skip
+                    where: dict[str, Any] = {"agent": {"http": spoken}, "store": store_of("node", folder, running.url)}
+                    found = rig.run(load([suite]).scenarios, proxy=px.url, parallel=2, **where)
                     monkeypatch.setenv("TASKS_URL", running.url)
                     own = rig.run(load([suite.with_name("tasks-node.suite.yaml")]).scenarios, proxy=px.url)
             assert set(found.statuses) == {"passed"}, found.why
@@ -120,14 +117,19 @@ BROKEN = [
 ]  # fmt: skip
 
 
+def broken(running: Rig, scenario: str, how: str) -> rig.Result:
+    """Run a scenario with an agent that is broken so."""
+    cases = [case for case in running.cases if case.id == scenario]
+    agent = rig.lines(cases[0].folder / "tasks.db", "--break", how)
+    return rig.run(cases, proxy=running.proxy, agent=agent, folder=running.folder)
+
+
 @pytest.mark.parametrize(("how", "scenario", "assertion", "message"), BROKEN, ids=[each[0] for each in BROKEN])
 def test_a_broken_agent_fails_where_it_is_broken(
     running: Rig, how: str, scenario: str, assertion: str, message: str
 ) -> None:
     """The right assertion fails, and says what was expected, what was seen, and where."""
-    cases = [case for case in running.cases if case.id == scenario]
-    broken = rig.lines(cases[0].folder / "tasks.db", "--break", how)
-    found = rig.run(cases, proxy=running.proxy, agent=broken, folder=running.folder)
+    found = broken(running, scenario, how)
     assert found.statuses == ["failed"], found.why
     wrong = found.told.assertion(assertion)
     assert wrong.status is Status.FAILED, found.why
@@ -149,9 +151,7 @@ def test_a_broken_agent_fails_where_it_is_broken(
 )
 def test_an_agent_that_gives_no_answer_is_an_error_of_the_agent(running: Rig, how: str, message: str) -> None:
     """It was reached, so it counts against the agent, and the rest of its steps is skipped."""
-    cases = [case for case in running.cases if case.id == "task-001"]
-    broken = rig.lines(cases[0].folder / "tasks.db", "--break", how)
-    found = rig.run(cases, proxy=running.proxy, agent=broken, folder=running.folder)
+    found = broken(running, "task-001", how)
     assert found.statuses == ["agent_error"], found.why
     assert re.search(message, found.told.finished[0].error), found.told.finished[0].error
     assert [step.status for step in found.told.steps][1:] == [Status.SKIPPED, Status.SKIPPED]
@@ -159,9 +159,7 @@ def test_an_agent_that_gives_no_answer_is_an_error_of_the_agent(running: Rig, ho
 
 def test_an_agent_that_goes_past_the_proxy_passes_nothing(running: Rig) -> None:
     """It claims that all is done and asked no model: what is asserted about its tools is an error, not a failure and not a pass."""
-    cases = [case for case in running.cases if case.id == "tools"]
-    past = rig.lines(cases[0].folder / "tasks.db", "--break", "no-llm")
-    found = rig.run(cases, proxy=running.proxy, agent=past, folder=running.folder)
+    found = broken(running, "tools", "no-llm")
     assert found.statuses == ["environment_error"], found.why
     for name in ("tools.deleteTask", "tools.updateTask", "totalToolCalls"):
         wrong = found.told.assertion(name)

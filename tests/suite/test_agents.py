@@ -72,25 +72,17 @@ def story(language: str, folder: Path, running: TasksAgent) -> tuple[list[str], 
         entities.insert("tasks", {"title": "Parent"}, "parent")
         before = entities.baseline(["tasks", "reminders"])
         said = [running.chat("Create a subtask for Parent", conversation="a")]
-        wrong = bad(
-            entities.check_created(before, [Created(entity="tasks", fields={"parentId": {"ref": "$parent.id"}})])
-        )
+        sub = Created(entity="tasks", fields={"parentId": {"ref": "$parent.id"}})
+        wrong = bad(entities.check_created(before, [sub]))
         said.append(running.chat("Create a task called 'Review PR'", conversation="b"))
-        wrong += bad(
-            entities.check_created(before, [Created(entity="tasks", **{"as": "new"}, fields={"title": "Review PR"})])
-        )
+        review = Created(entity="tasks", **{"as": "new"}, fields={"title": "Review PR"})
+        wrong += bad(entities.check_created(before, [review]))
         said.append(running.chat("Mark 'Review PR' as complete", conversation="b"))
-        wrong += bad(
-            check_verify(entities.run, "verify", Verify(entity="tasks", id="$new", fields={"status": "completed"}))
-        )
+        done = Verify(entity="tasks", id="$new", fields={"status": "completed"})
+        wrong += bad(check_verify(entities.run, "verify", done))
         said.append(running.chat("Remind me to call mum"))
-        wait = WaitFor(
-            entity="reminders",
-            filters={"text": {"contains": "mum"}},
-            until={"status": "delivered"},
-            timeout=9000,
-            pollInterval=20,
-        )
+        mum: dict[str, Any] = {"filters": {"text": {"contains": "mum"}}, "until": {"status": "delivered"}}
+        wait = WaitFor(entity="reminders", timeout=9000, pollInterval=20, **mum)
         wrong += bad(check_wait(entities.run, "wait", wait))
         made = store.list("tasks")
         assert [row["createdAt"] for row in made if row["title"] == "Sub"] == [SEEDED["LLMPROXY_NOW"]]
@@ -195,14 +187,9 @@ def test_lines_and_the_compatible_endpoint_say_the_same(language: str, tmp_path:
             with DIRECT.open(request, timeout=30) as answer:
                 assert json.load(answer)["choices"][0]["message"]["content"] == "You are welcome."
             assert running.chat("Thank you") == "You are welcome."
-        frames = [
-            {
-                "conversation": "c",
-                "message": "Remember that the code is 17",
-                "llm": {"base_urls": {"openai": f"{p.url}/v1"}},
-            },
-            {"conversation": "c", "message": "Which code was it?", "llm": {"base_urls": {"openai": f"{p.url}/v1"}}},
-        ]
+        llm = {"base_urls": {"openai": f"{p.url}/v1"}}
+        said = ("Remember that the code is 17", "Which code was it?")
+        frames = [{"conversation": "c", "message": text, "llm": llm} for text in said]
         done = subprocess.run(
             command(language, "--lines", db=database(language, tmp_path)), text=True, capture_output=True, timeout=60, check=True,
             input="".join(json.dumps(frame) + "\n" for frame in frames), env=clean_env({"OPENAI_API_KEY": "made-up"}),

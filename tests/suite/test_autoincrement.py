@@ -120,9 +120,9 @@ class _Model(BaseHTTPRequestHandler):
         type(self).asked += 1
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         said = self._say(body["messages"])
-        data = json.dumps(
-            {"id": "x", "object": "chat.completion", "model": "gpt-4o", "choices": [{"index": 0, "message": said}]}
-        ).encode()
+        choices = [{"index": 0, "message": said}]
+        answer = {"id": "x", "object": "chat.completion", "model": "gpt-4o", "choices": choices}
+        data = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
@@ -137,33 +137,21 @@ class _Model(BaseHTTPRequestHandler):
 
         def call(name: str, **arguments: object) -> Json:
             function = {"name": name, "arguments": json.dumps(arguments)}
-            return {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [{"id": f"call_{len(messages)}", "type": "function", "function": function}],
-            }
+            made = {"id": f"call_{len(messages)}", "type": "function", "function": function}
+            return {"role": "assistant", "content": None, "tool_calls": [made]}
+
+        def say(text: str) -> Json:
+            return {"role": "assistant", "content": text}
 
         if text.startswith("Add "):
-            return (
-                {"role": "assistant", "content": "Added."}
-                if results
-                else call("create_task", title=text.removeprefix("Add "))
-            )
+            return say("Added.") if results else call("create_task", title=text.removeprefix("Add "))
         if text.startswith("Describe"):
-            ids = [
-                json.loads(each)["id"]
-                for each in (m["content"] for m in messages if m["role"] == "tool")
-                if "seats" in each
-            ]
-            return {"role": "assistant", "content": "Described."} if results else call("describe_task", id=ids[0])
+            made = next(m["content"] for m in messages if m["role"] == "tool" and "seats" in m["content"])
+            return say("Described.") if results else call("describe_task", id=json.loads(made)["id"])
         if not results:
             return call("list_tasks")
         ids = [each["id"] for each in json.loads(results[0])]
-        return (
-            call("close_task", id=ids[len(results) - 1])
-            if len(results) <= len(ids)
-            else {"role": "assistant", "content": "Closed both."}
-        )
+        return call("close_task", id=ids[len(results) - 1]) if len(results) <= len(ids) else say("Closed both.")
 
 
 @contextmanager
@@ -216,9 +204,8 @@ def test_ids_that_count_up_replay_side_by_side(tmp_path: Path) -> None:
     assert f"{CASES} passed" in replayed.stdout
     assert "one at a time" not in replayed.stdout
     assert _counter(db) == before, "the counter has moved for good"
-    assert replayed.stdout.count("replayed, 5 bound: made.tasks.id, ") == CASES, (
-        "each line says how many of its answers were bound"
-    )
+    bound = replayed.stdout.count("replayed, 5 bound: made.tasks.id, ")
+    assert bound == CASES, "each line says how many of its answers were bound"
 
 
 @pytest.mark.slow
@@ -240,8 +227,6 @@ def test_an_id_in_prose_is_not_bound(tmp_path: Path) -> None:
     _move(db, 1000)
     replayed = llmproxy("test", "tasks.suite.yaml", "--id", "task-1", cwd=tmp_path)
     assert replayed.returncode == 4, replayed.stdout
-    assert (
-        "the store counts the keys of tasks up: if they are ids, its counter has moved since the recording"
-        in replayed.stdout
-    )
+    moved = "the store counts the keys of tasks up: if they are ids, its counter has moved since the recording"
+    assert moved in replayed.stdout
     assert "$.messages[15].content: made.tasks.id ('2', now '1002') stands in prose" in replayed.stdout

@@ -30,16 +30,10 @@ def test_there_are_blocks() -> None:
     assert len(BLOCKS) >= 3
 
 
-@pytest.mark.parametrize(
-    "name",
-    sorted(
-        {key for node in NODES for key in node.known_keys()}
-        | REGISTRY.keys()
-        | MODIFIERS.keys()
-        | STEPS.keys()
-        | BUILT_IN.keys()
-    ),
-)
+KEYS = {key for node in NODES for key in node.known_keys()}
+
+
+@pytest.mark.parametrize("name", sorted({*KEYS, *REGISTRY, *MODIFIERS, *STEPS, *BUILT_IN}))
 def test_every_key_is_on_the_page(name: str) -> None:
     """What is not documented does not exist."""
     assert re.search(rf"[`$ {{]{name}\b", PAGE), name

@@ -159,9 +159,8 @@ def test_each_fails_once(tested: Both) -> None:
     """The same scenarios, and in the JSON reports of both the same words."""
     assert tested.codes == {"command": 1, "pytest": 1}, tested.said
     found = {way: rows(tested.folder / f"{way}.json") for way in ("command", "pytest")}
-    assert {name: status for name, status in found["pytest"].items() if not name.startswith(("words", "py-"))} == found[
-        "command"
-    ]
+    mine = {name: status for name, status in found["pytest"].items() if not name.startswith(("words", "py-"))}
+    assert mine == found["command"]
     assert {name for name, status in found["command"].items() if status == "passed"} == GOOD
     assert {name for name, status in found["command"].items() if status == "failed"} == BAD
     for said in (
@@ -195,10 +194,8 @@ def test_what_got_worse_comes_first(tested: Both) -> None:
 def test_a_baseline_of_other_suites_is_refused(tested: Both) -> None:
     """Before anything runs where it is known what will, else at the end; a file that is no report at once."""
     code, said = command("test", "--id", "order", "--baseline", "others.json")
-    assert (code, "is of other suites: it has somebody-elses, and none of the scenarios that are selected" in said) == (
-        2,
-        True,
-    ), said
+    others = "is of other suites: it has somebody-elses, and none of the scenarios that are selected"
+    assert (code, others in said) == (2, True), said
     code, said = tested.pytest("t.suite.yaml", "-k", "mocked-case and rome", "--scenario-baseline", "others.json")
     assert "is of other suites: it has somebody-elses, and none of the scenarios that ran" in said
     assert code == 3, said

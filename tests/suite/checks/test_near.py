@@ -40,18 +40,12 @@ APART = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), NEAR)
-def test_what_is_written_otherwise_is_near(one: str, other: str) -> None:
-    """Case, underscores, hyphens and dots, a server's prefix, one edit; in either direction."""
-    assert is_near(one, other)
-    assert is_near(other, one)
-
-
-@pytest.mark.parametrize(("one", "other"), APART)
-def test_what_is_another_tool_is_not_near(one: str, other: str) -> None:
-    """Two verbs, and the tools of two servers, are meant."""
-    assert not is_near(one, other)
-    assert not is_near(other, one)
+@pytest.mark.parametrize(
+    ("one", "other", "near"), [*((*pair, True) for pair in NEAR), *((*pair, False) for pair in APART)]
+)
+def test_what_is_written_otherwise_is_near_and_another_tool_is_not(one: str, other: str, near: bool) -> None:
+    """Case, underscores, hyphens and dots, a server's prefix, one edit; two verbs and tools of two servers are apart."""
+    assert is_near(one, other) is is_near(other, one) is near
 
 
 def test_every_single_edit_is_near_and_two_are_not() -> None:
@@ -91,10 +85,8 @@ def test_a_misspelt_tool_is_an_error_whatever_is_expected_of_it(expected: object
     """Whether the tool that was meant is called or only offered; `offered: false` hides it as little."""
     (found,) = looked({"deleteTask": expected}, *calls)
     assert found.status is Status.ENVIRONMENT_ERROR
-    assert (
-        found.message
-        == "no tool is called 'deleteTask': there are createTask, delete_task; did you mean 'delete_task'?"
-    )
+    meant = "no tool is called 'deleteTask': there are createTask, delete_task; did you mean 'delete_task'?"
+    assert found.message == meant
 
 
 def test_a_tool_that_is_offered_or_called_is_no_misspelling() -> None:
@@ -163,9 +155,8 @@ def test_a_misspelt_argument_is_an_error(key: str, path: str, meant: str) -> Non
     assert (found.name, found.status) == (f"tools.t.{key}", Status.ENVIRONMENT_ERROR)
     assert found.message.endswith(f"did you mean {meant!r}?")
     for fine in ("title", "$.title", "other", "due_date.day"):
-        assert (
-            check_names({"t": ToolExpect.model_validate({key: {fine: 1}})}, chats.wire.step(0), chats.wire.seen) == []
-        )
+        wanted = {"t": ToolExpect.model_validate({key: {fine: 1}})}
+        assert check_names(wanted, chats.wire.step(0), chats.wire.seen) == []
 
 
 NESTED = {
@@ -218,7 +209,6 @@ def test_that_no_call_has_an_argument_which_there_is_not_is_no_pass(path: str, h
     assert check_names(wanted, chats.wire.step(0), chats.wire.seen) == []
     chats.chat([user("y")], asks(call("t", {"address": {"city": "Oslo"}, "given": 1})), tools=(), body={"tools": offer})
     found = check_names(wanted, chats.wire.step(0), chats.wire.seen)
-    assert [(each.name, each.status) for each in found] == (
-        [("tools.t.input", Status.ENVIRONMENT_ERROR)] if has else []
-    )
+    status = [("tools.t.input", Status.ENVIRONMENT_ERROR)] if has else []
+    assert [(each.name, each.status) for each in found] == status
     assert all(f"t has no argument {path!r}; it has {has}" in each.message for each in found)

@@ -69,9 +69,8 @@ def test_one_after_the_other(answers: list[str], names: list[str], message: str)
 def test_before_and_after(answers: list[str], wanted: dict[str, object], message: str) -> None:
     """Every call of the tool, and the other one is called as well."""
     expected = {name: ToolExpect.model_validate(value) for name, value in wanted.items()}
-    found = [
-        each for each in check_tools(expected, step(*answers), VariableScope()) if each.status is not Status.PASSED
-    ]
+    found = check_tools(expected, step(*answers), VariableScope())
+    found = [each for each in found if each.status is not Status.PASSED]
     assert [message in each.message for each in found] == ([True] if message else [])
 
 

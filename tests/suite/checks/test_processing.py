@@ -20,12 +20,8 @@ BLIND = ProcessingFinding(activated=None, evidence="unobservable", reason="the p
 def active(evidence: str = "proven", **more: Any) -> ProcessingFinding:  # noqa: ANN401
     """Return a condenser at work."""
     values = {"condensedMessages": 4, "recentMessages": 2, "totalMessages": 7}
-    return ProcessingFinding(
-        activated=True,
-        evidence=evidence,
-        reason="4 messages are missing",
-        **{"values": values, "summaries": ["The Task was created."]} | more,
-    )
+    told: dict[str, Any] = {"values": values, "summaries": ["The Task was created."]} | more
+    return ProcessingFinding(activated=True, evidence=evidence, reason="4 messages are missing", **told)
 
 
 def check(finding: ProcessingFinding, least: str = "proven", **wanted: Any) -> list[Assertion]:  # noqa: ANN401
@@ -56,13 +52,8 @@ def test_less_evidence_can_be_enough() -> None:
 
 def test_numbers_and_words_of_a_summary() -> None:
     """All words, in upper or lower case."""
-    found = check(
-        active(),
-        activated=True,
-        condensedMessages={"gte": 4},
-        summaryContains=["task", "CREATED"],
-        summaryNotContains=["bread"],
-    )
+    words: dict[str, Any] = {"summaryContains": ["task", "CREATED"], "summaryNotContains": ["bread"]}
+    found = check(active(), activated=True, condensedMessages={"gte": 4}, **words)
     assert [each.status for each in found] == [PASSED] * 5
     assert check(active(), summaryContains="bread")[-1].status is FAILED
     assert check(active(), condensedMessages=9)[-1].status is FAILED

@@ -75,9 +75,7 @@ def test_what_a_server_got_is_asserted_recorded_and_replayed(tmp_path: Path) -> 
             said = run(tmp_path, px.url, f'{{chat: "{how}: say it", serversAsAsked: true}}')
             assert said.statuses == ["passed"], said.why
             assert ("a model read " in "".join(said.told.finished[0].labels)) is cut, said.told.finished[0].labels
-    with (
-        Provider([step(user="hi", say="hello", times=None)], check=False) as p,
-        near("auto", tmp_path / "y.db", upstreams={"openai": p.url}) as px,
-    ):
-        nothing = run(tmp_path, px.url, "{chat: hi, serverTools: {echo: 0}}")
+    with Provider([step(user="hi", say="hello", times=None)], check=False) as p:
+        with near("auto", tmp_path / "y.db", upstreams={"openai": p.url}) as px:
+            nothing = run(tmp_path, px.url, "{chat: hi, serverTools: {echo: 0}}")
         assert (nothing.statuses, "no server of tools was seen" in nothing.why) == (["environment_error"], True)

@@ -165,12 +165,11 @@ def test_what_is_said_of_several_calls_holds_for_every_one(
 def test_results_can_be_asserted() -> None:
     """What the tool returned, and whether it failed."""
     good, bad = step(CREATE, results=('{"id": 7}',)), step(CREATE, results=("Error: full",))
-    assert all_hold(
-        check_tools(wanted(createTask={"output": {"contains": "7"}, "error": False}), good, VariableScope())
-    )
-    assert not all_hold(check_tools(wanted(createTask={"output": {"contains": "8"}}), good, VariableScope()))
-    assert all_hold(check_tools(wanted(createTask={"error": {"contains": "full"}}), bad, VariableScope()))
-    assert not all_hold(check_tools(wanted(createTask={"error": True}), good, VariableScope()))
+    for seen, tool, holds in (
+        (good, {"output": {"contains": "7"}, "error": False}, True), (good, {"output": {"contains": "8"}}, False),
+        (bad, {"error": {"contains": "full"}}, True), (good, {"error": True}, False),
+    ):  # fmt: skip
+        assert all_hold(check_tools(wanted(createTask=tool), seen, VariableScope())) is holds
     unanswered = check_tools(wanted(createTask={"output": {"contains": "7"}}), step(CREATE), VariableScope())
     assert (unanswered[0].status, "no result of it was seen" in unanswered[0].message) == (ERROR, True)
 
@@ -195,10 +194,8 @@ def test_what_nobody_recorded_is_an_error() -> None:
 def test_totals_leave_the_providers_own_tools_out() -> None:
     """Unless they are asked for."""
     chats = Chats()
-    output = [
-        {"type": "web_search_call", "id": "w"},
-        {"type": "function_call", "call_id": "c", "name": "a", "arguments": "{}"},
-    ]
+    call_of_a = {"type": "function_call", "call_id": "c", "name": "a", "arguments": "{}"}
+    output = [{"type": "web_search_call", "id": "w"}, call_of_a]
     chats.add("openai", "responses", "/v1/responses", {"input": "x"}, {"object": "response", "output": output})
     seen = chats.wire.step(0)
     assert all_hold(check_total(1, seen, VariableScope()))

@@ -100,12 +100,8 @@ def test_calls_belong_to_the_step_in_which_they_were_made(tmp_path: Path, record
 
 def test_a_step_without_traffic_passes_nothing_about_it(tmp_path: Path, recording: str) -> None:
     """Not even that a tool was never called; a wrong answer is told all the same."""
-    found = run(
-        tmp_path,
-        recording,
-        "{chat: silent, tools: {deleteTask: 0}, totalToolCalls: 0, usage: {inputTokens: {gte: 1}}}",
-        name="no",
-    )
+    vacuous = "{chat: silent, tools: {deleteTask: 0}, totalToolCalls: 0, usage: {inputTokens: {gte: 1}}}"
+    found = run(tmp_path, recording, vacuous, name="no")
     assert found.statuses == ["environment_error"], found.why
     assert {each.name for each in found.told.wrong} == {"tools.deleteTask", "totalToolCalls", "usage"}
     assert "did not pass the proxy" in found.why
@@ -175,13 +171,9 @@ def test_replay_says_so(tmp_path: Path, recording: str) -> None:
 
 def test_history_is_judged_by_what_was_sent(tmp_path: Path, recording: str) -> None:
     """This agent sends the last message only, from its first turn on: nothing can be said to be missing."""
-    found = run(
-        tmp_path,
-        recording,
-        "{chat: hi, messageProcessing: {condenser: {activated: false}}}",
-        "{chat: hi, continueConversation: true, messageProcessing: {condenser: {activated: false}}}",
-        name="history",
-    )
+    idle = "messageProcessing: {condenser: {activated: false}}"
+    steps = f"{{chat: hi, {idle}}}", f"{{chat: hi, continueConversation: true, {idle}}}"
+    found = run(tmp_path, recording, *steps, name="history")
     assert [step.status for step in found.told.steps] == [Status.PASSED, Status.ENVIRONMENT_ERROR], found.why
 
 
@@ -283,9 +275,8 @@ def test_what_comes_before_the_next_message_belongs_to_the_step(
     with closing(sqlite3.connect(path)) as rows:
         rows.execute("create table tasks (id integer primary key, title text)")
     head, loop = LATE.partition("for line")[0], LATE[LATE.index("for line") :]
-    once = loop.replace(
-        "threading.Thread(target=later).start()", "threading.Thread(target=later).start(); later = ask_hi"
-    )
+    started = "threading.Thread(target=later).start()"
+    once = loop.replace(started, f"{started}; later = ask_hi")
     (tmp_path / "late.py").write_text(f"{head}{LATER}\nask_hi = lambda: None\n{once}")
     steps = [
         "{chat: x, tools: {createTask: 0}}",
@@ -306,23 +297,17 @@ def test_what_comes_before_the_next_message_belongs_to_the_step(
 def test_a_call_after_the_end_of_the_scenario_is_an_error_that_names_it(tmp_path: Path, recording: str) -> None:
     """Nothing that was asserted knows of it; where nothing was asserted, the report says it."""
     (tmp_path / "late.py").write_text(LATE)
-    (tmp_path / "slow.py").write_text(
-        "import pathlib, time\nwhile not pathlib.Path('asked').exists(): time.sleep(0.02)\n"
-    )
+    wait = "import pathlib, time\nwhile not pathlib.Path('asked').exists(): time.sleep(0.02)\n"
+    (tmp_path / "slow.py").write_text(wait)
     asked = LATE.partition("for line")[0].replace('ask("do it")', 'ask("do it"); open("asked", "w").close()')
-    serve = SERVE.replace("LATE", asked)
-    server = tmp_path / "server.py"
-    server.write_text(serve)
+    (server := tmp_path / "server.py").write_text(SERVE.replace("LATE", asked))
     port = free_port()
-    body = "{llm: $llm}"
-    head = f"name: end\nagent: {{http: {{url: 'http://127.0.0.1:{port}/', body: {body}}}}}\n"
+    head = f"name: end\nagent: {{http: {{url: 'http://127.0.0.1:{port}/', body: {{llm: $llm}}}}}}\n"
     with subprocess.Popen([sys.executable, server, str(port)], cwd=tmp_path) as agent:
         try:
             listening(port)
-            for step, statuses in (
-                ("{chat: x, tools: {createTask: 0}}", ["environment_error"]),
-                ("{chat: x}", ["passed"]),
-            ):
+            told = (("{chat: x, tools: {createTask: 0}}", ["environment_error"]), ("{chat: x}", ["passed"]))
+            for step, statuses in told:
                 text = (
                     f"{head}scenarios:\n  - id: one\n    steps:\n      - {step}\n"
                     f"    teardown: [{{command: [{sys.executable}, slow.py]}}]\n"
@@ -405,11 +390,8 @@ def test_a_call_that_asks_for_approval_is_a_call(approve: bool | None) -> None:
         answer = {"status": "completed", "output": [made if approve else text]}
         chats.add("openai", "responses", "/v1/responses", {"input": [said]}, answer)
     step, scope = chats.wire.step(0), VariableScope({})
-    found = [
-        *check_total(0, step, scope),
-        *check_tools({"*": ToolExpect.model_validate(0)}, step, scope),
-        *check_tools({}, step, scope, only=True),
-    ]
+    anything = {"*": ToolExpect.model_validate(0)}
+    found = check_total(0, step, scope) + check_tools(anything, step, scope) + check_tools({}, step, scope, only=True)
     assert [each.status for each in found] == [Status.FAILED] * 3
 
 
@@ -454,10 +436,8 @@ def test_what_the_agent_says_about_its_history_is_used(tmp_path: Path) -> None:
         f"  - {{id: a, steps: [{{chat: hi, messageProcessing: {wanted}}}]}}\n"
         "  - {id: b, steps: [{chat: hi, messageProcessing: {condenser: {condensedMessages: 7}}}]}\n"
     )
-    with (
-        Provider([step(say="ok", times=None)], check=False) as p,
-        near("record", tmp_path / "s.db", upstreams={"openai": p.url}) as px,
-    ):
+    store, script = tmp_path / "s.db", [step(say="ok", times=None)]
+    with Provider(script, check=False) as p, near("record", store, upstreams={"openai": p.url}) as px:
         found = rig.run(rig.cases_of(tmp_path, text), proxy=px.url)
     assert found.statuses == ["passed", "failed"], found.why
     assert found.told.assertion("messageProcessing.condenser.activated").evidence == "declared"

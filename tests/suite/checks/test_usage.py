@@ -30,9 +30,8 @@ COUNTED = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details"
 
 def test_numbers_are_compared() -> None:
     """All keys must hold, each is an assertion of its own."""
-    found = check(
-        step(COUNTED, COUNTED), inputTokens={"gt": 0}, totalTokens={"lt": 50000}, callCount=2, cacheReadTokens=80
-    )
+    wanted = {"inputTokens": {"gt": 0}, "totalTokens": {"lt": 50000}, "callCount": 2, "cacheReadTokens": 80}
+    found = check(step(COUNTED, COUNTED), **wanted)
     assert all_hold(found)
     assert [each.name for each in found] == [
         "usage.inputTokens.gt", "usage.totalTokens.lt", "usage.callCount", "usage.cacheReadTokens",

@@ -50,9 +50,8 @@ SEES = Reply("I read {seen}", takes={"seen": "(?s).+"})
 def provider() -> Provider:
     """A model that asks for the weather, and says what it read."""
     call = {"name": "get_weather", "arguments": {"city": "Oslo"}}
-    return Provider(
-        Script((step(user="weather?", call=[call], times=None), Step(SEES, tool_result="", times=None)), ordered=False)
-    )
+    asks = step(user="weather?", call=[call], times=None)
+    return Provider(Script((asks, Step(SEES, tool_result="", times=None)), ordered=False))
 
 
 @pytest.fixture(scope="module")
@@ -101,13 +100,11 @@ def test_a_mock_is_of_its_case(tape: tuple[Path, str, Provider]) -> None:
 @pytest.mark.parametrize(
     ("mock", "said"),
     [
-        (
-            {"get_wether": 1, "get_weather": "x"},
-            "mock of 'get_wether' changed nothing: the tool was never called (called: get_weather)",
-        ),
+        ({"get_wether": 1, "get_weather": "x"},
+         "mock of 'get_wether' changed nothing: the tool was never called (called: get_weather)"),
         ({"get_weather": [{"when": {"city": "Rome"}, "returns": 1}]}, "it was called, and no rule is for a call of it"),
     ],
-)
+)  # fmt: skip
 def test_a_pass_beside_a_mock_that_did_nothing_is_an_error(
     tape: tuple[Path, str, Provider], mock: object, said: str
 ) -> None:
@@ -190,15 +187,8 @@ def test_in_python_a_run_takes_mocks_too(tape: tuple[Path, str, Provider]) -> No
 
     def play(mock: dict[str, object], expected: str, where: str | bool = url) -> scenario.ScenarioResult:
         steps = [scenario.user("weather?"), scenario.agent(), heard(expected), scenario.succeed()]
-        return scenario.run_sync(
-            "mocked",
-            "weather",
-            agents=[Weather(str(folder / "agent.py"))],
-            script=steps,
-            mock=mock,
-            proxy=where,
-            verbose=False,
-        )
+        agents = [Weather(str(folder / "agent.py"))]
+        return scenario.run_sync("mocked", "weather", agents, script=steps, mock=mock, proxy=where, verbose=False)
 
     assert play({"get_weather": {"temp": 5}}, 'I read {"temp": 5}').success
     with pytest.raises(UnusedMocks, match="mock of 'gone' changed nothing"):

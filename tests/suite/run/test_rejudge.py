@@ -94,9 +94,8 @@ def again(tape: tuple[Path, dict[str, str], Provider], text: str, *words: str) -
 def test_other_assertions_are_evaluated_on_what_was_recorded(tape: tuple[Path, dict[str, str], Provider]) -> None:
     """Of the answer and of the traffic: what holds passes, what does not fails; nobody asks a model."""
     asked = len(tape[2].requests)
-    held = suite(
-        "{chat: 'weather?', tools: {get_weather: {input: {city: Oslo}, output: {contains: '4'}}}, usage: {callCount: 2}}"
-    )
+    wanted = "tools: {get_weather: {input: {city: Oslo}, output: {contains: '4'}}}, usage: {callCount: 2}"
+    held = suite(f"{{chat: 'weather?', {wanted}}}")
     code, said = again(tape, held)
     assert (code, "judged again: what was recorded as" in said) == (0, True), said
     for wrong, why in (
@@ -144,20 +143,17 @@ def test_what_cannot_be_judged_again_is_an_error(
 def test_under_pytest_it_is_the_same(tape: tuple[Path, dict[str, str], Provider]) -> None:
     """Passed and failed."""
     folder, env, _ = tape
-    for text, outcomes in (
-        (suite(STEP), {"passed": 1}),
-        (suite("{chat: 'weather?', tools: {get_weather: 0}}"), {"failed": 1}),
-    ):
+
+    def rejudge(text: str, report: str) -> pytest.RunResult:
         (folder / "t.suite.yaml").write_text(text)
-        result = pytest_run.run(
-            folder, "t.suite.yaml", "--scenario-rejudge", "run.json", OPENAI_BASE_URL=env["OPENAI_BASE_URL"]
-        )
+        words = ("t.suite.yaml", "--scenario-rejudge", report)
+        return pytest_run.run(folder, *words, OPENAI_BASE_URL=env["OPENAI_BASE_URL"])
+
+    failing = suite("{chat: 'weather?', tools: {get_weather: 0}}")
+    for text, outcomes in ((suite(STEP), {"passed": 1}), (failing, {"failed": 1})):
+        result = rejudge(text, "run.json")
         assert result.parseoutcomes() == outcomes, str(result.stdout)
-    twice = suite(STEP) + suite(STEP).partition("scenarios:\n")[2].replace("id: one", "id: two")
-    (folder / "t.suite.yaml").write_text(twice)
-    gone = pytest_run.run(
-        folder, "t.suite.yaml", "--scenario-rejudge", "gone.json", OPENAI_BASE_URL=env["OPENAI_BASE_URL"]
-    )
+    gone = rejudge(suite(STEP) + suite(STEP).partition("scenarios:\n")[2].replace("id: one", "id: two"), "gone.json")
     assert "passed" not in gone.parseoutcomes(), str(gone.stdout)
     assert str(gone.stdout).count("cannot be read") >= 2
     assert not (folder / "agent-ran").exists()

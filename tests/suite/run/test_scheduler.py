@@ -18,15 +18,9 @@ AUTO, UUID = "id INTEGER PRIMARY KEY AUTOINCREMENT", "id TEXT PRIMARY KEY"
 
 
 def decide(
-    folder: Path,
-    *,
-    key: str = AUTO,
-    mode: str = "replay",
-    parallel: int = 4,
-    more: str = "",
-    user: str = "owner",
+    folder: Path, *, key: str = AUTO, mode: str = "replay", parallel: int = 4, more: str = "", user: str = "owner",
     step: str = "{chat: x, created: [{entity: tasks}]}",
-) -> Schedule:
+) -> Schedule:  # fmt: skip
     """Decide for a suite with one scenario that looks at a table."""
     with closing(sqlite3.connect(folder / "t.db")) as db, db:
         db.execute(f"CREATE TABLE IF NOT EXISTS tasks ({key}, title TEXT, {user} TEXT)")

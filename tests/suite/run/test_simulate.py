@@ -14,8 +14,9 @@ from tests.support import near
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> str:
-    """Return an agent that asks no model."""
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return an agent that asks no model; a key is set for those that do."""
+    monkeypatch.setenv("OPENAI_API_KEY", "made-up")
     return rig.echo(tmp_path, 'return "Your order 17 is on its way."')
 
 
@@ -36,36 +37,26 @@ def played(tmp_path: Path) -> Iterator[str]:
         yield px.url
 
 
-def test_a_user_talks_until_the_goal_is_reached(
-    tmp_path: Path, agent: str, played: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_talks_until_the_goal_is_reached(tmp_path: Path, agent: str, played: str) -> None:
     """It ends the conversation itself; the agent's answers are those of the suite, and asserted like any other."""
-    monkeypatch.setenv("OPENAI_API_KEY", "made-up")
     simulated = '{simulate: {goal: "find out where my order is", model: openai/gpt-4o-mini, maxTurns: 4}, response: {contains: "17"}}'
-    cases = rig.cases_of(tmp_path, text(agent, simulated))
-    found = rig.run(cases, proxy=played)
+    found = rig.run(rig.cases_of(tmp_path, text(agent, simulated)), proxy=played)
     assert found.statuses == ["passed"], found.why
     assert found.told.said == ["Where is my order?", "Your order 17 is on its way."]
     assert found.told.assertion("simulate.goal").status is Status.PASSED
     assert "user" in found.told.finished[0].usage
 
 
-def test_a_goal_that_is_not_reached_is_a_failure(
-    tmp_path: Path, agent: str, played: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_goal_that_is_not_reached_is_a_failure(tmp_path: Path, agent: str, played: str) -> None:
     """After as many turns as there may be."""
-    monkeypatch.setenv("OPENAI_API_KEY", "made-up")
     simulated = '{simulate: {goal: g, firstMessage: "Hello", model: openai/gpt-4o-mini, maxTurns: 1}}'
     found = rig.run(rig.cases_of(tmp_path, text(agent, simulated)), proxy=played)
     assert (found.statuses, "was not reached" in found.why) == (["failed"], True)
     assert found.told.said[0] == "Hello"
 
 
-def test_a_judge_that_contradicts_itself_passes_nobody(
-    tmp_path: Path, agent: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_judge_that_contradicts_itself_passes_nobody(tmp_path: Path, agent: str) -> None:
     """All criteria passed, and its own verdict is a failure: that is no verdict."""
-    monkeypatch.setenv("OPENAI_API_KEY", "made-up")
     arguments = {"criteria": {"c1": {"status": "passed"}}, "reasoning": "r", "verdict": "failure"}
     verdict = step(call=[{"name": "finish_test", "arguments": arguments}], times=None)
     judged = text(agent, "{chat: Where is it?}", "{judge: {criteria: [It names the order], model: openai/gpt-4o-mini}}")
@@ -84,10 +75,9 @@ def test_a_judge_that_contradicts_itself_passes_nobody(
     ],
 )  # fmt: skip
 def test_who_gives_up_has_not_reached_the_goal(
-    tmp_path: Path, agent: str, end: dict[str, object], status: str, words: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, agent: str, end: dict[str, object], status: str, words: str
 ) -> None:
     """The conversation is over either way; what it came to, the user says."""
-    monkeypatch.setenv("OPENAI_API_KEY", "made-up")
     steps = [step(say="Where is my order?"), step(call=[{"name": "end_conversation", "arguments": end}])]
     with Provider(steps, check=False) as p, near("record", tmp_path / "x.db", upstreams={"openai": p.url}) as px:
         cases = rig.cases_of(tmp_path, text(agent, "{simulate: {goal: g, model: openai/gpt-4o-mini}}"))
@@ -105,15 +95,11 @@ def test_a_judge_needs_a_conversation(tmp_path: Path, agent: str) -> None:
 @pytest.mark.parametrize(
     ("found", "status"), [("passed", "passed"), ("failed", "failed"), ("inconclusive", "environment_error")]
 )
-def test_a_judge_decides_each_criterion(
-    tmp_path: Path, agent: str, monkeypatch: pytest.MonkeyPatch, found: str, status: str
-) -> None:
+def test_a_judge_decides_each_criterion(tmp_path: Path, agent: str, found: str, status: str) -> None:
     """Passed is a pass, failed a failure, and what it could not decide an error; recorded once, it is replayed."""
-    monkeypatch.setenv("OPENAI_API_KEY", "made-up")
     finding = {"evidence": "Your order 17 is on its way.", "reason": "It said so.", "status": found}
-    verdict = step(
-        call=[{"name": "finish_test", "arguments": {"criteria": {"c1": finding}, "reasoning": "r"}}], times=None
-    )
+    told = {"criteria": {"c1": finding}, "reasoning": "r"}
+    verdict = step(call=[{"name": "finish_test", "arguments": told}], times=None)
     said = text(agent, "{chat: Where is it?}", "{judge: {criteria: [It names the order], model: openai/gpt-4o-mini}}")
     cases = rig.cases_of(tmp_path, said)
     for mode in ("record", "replay"):
@@ -126,11 +112,8 @@ def test_a_judge_decides_each_criterion(
         assert result.told.finished[0].usage["judge"].calls == 1
 
 
-def test_a_simulated_and_judged_conversation_is_replayed_whole(
-    tmp_path: Path, agent: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_simulated_and_judged_conversation_is_replayed_whole(tmp_path: Path, agent: str) -> None:
     """User, agent and judge are answered from the recording; nothing is sent, and every message is the same."""
-    monkeypatch.setenv("OPENAI_API_KEY", "made-up")
     finding = {"evidence": "Your order 17 is on its way.", "reason": "It said so.", "status": "passed"}
     script = [
         step(say="Where is my order?"),

@@ -17,13 +17,12 @@ def test_the_table_is_complete() -> None:
 
 def test_rows_can_be_set_up_between_steps(tmp_path: Path) -> None:
     """And looked at, and named."""
-    found = run(
-        tmp_path,
+    steps = (
         "{setup: [{insert: tasks, data: {title: New}, as: $new}]}",
         "{verify: {entity: tasks, id: $new.id, fields: {title: New}, as: $seen}}",
         '{chat: "$seen.title", response: {contains: New}}',
-        body="return message",
     )
+    found = run(tmp_path, *steps, body="return message")
     assert found.statuses == ["passed"], found.why
     assert [step.kind for step in found.told.steps] == ["setup", "verify", "chat"]
 
@@ -40,14 +39,13 @@ def test_it_waits_for_a_time_or_for_a_row(tmp_path: Path) -> None:
 
 def test_conversations_go_on(tmp_path: Path) -> None:
     """Named ones, and the last one; a new one has no history."""
-    found = run(
-        tmp_path,
+    steps = (
         '{chat: a, conversation: x, response: {eq: "1"}}',
         '{chat: b, response: {eq: "1"}}',
         '{chat: c, conversation: x, response: {eq: "3"}}',
         '{chat: d, continueConversation: true, response: {eq: "5"}}',
-        body="return str(len(messages))",
     )
+    found = run(tmp_path, *steps, body="return str(len(messages))")
     assert found.statuses == ["passed"], found.why
 
 
@@ -83,15 +81,10 @@ def lose():
 def test_a_store_that_goes_away_is_an_error_and_is_told(tmp_path: Path) -> None:
     """In the middle of a run: nothing can be said about the agent, and what could not be cleaned up is said."""
     (tmp_path / "losing_store.py").write_text(LOSING)
-    found = run(
-        tmp_path,
-        "{verify: {entity: tasks, filters: {title: Old}, count: 1}}",
-        "{chat: x}",
-        "{verify: {entity: tasks, filters: {title: Old}, count: 0}}",
-        body="import sys; [m for n, m in sys.modules.items() if 'losing_store' in n][-1].lose(); return 'x'",
-        store="{python: 'losing_store.py:made'}",
-        scenario=SETUP,
-    )
+    there, gone = (f"{{verify: {{entity: tasks, filters: {{title: Old}}, count: {n}}}}}" for n in (1, 0))
+    body = "import sys; [m for n, m in sys.modules.items() if 'losing_store' in n][-1].lose(); return 'x'"
+    store = "{python: 'losing_store.py:made'}"
+    found = run(tmp_path, there, "{chat: x}", gone, body=body, store=store, scenario=SETUP)
     assert found.statuses == ["environment_error"], found.why
     assert "connection to the store is gone" in found.why
     assert found.tested.exit_code == 3

@@ -131,9 +131,8 @@ def test_a_command_that_crashes_breaks_where_giving_up_is_sound(tape: tuple[Path
     """Half of an answer leads it to an error that nobody catches: that is not an agent which says that it was filtered."""
     folder = tape[0] / "crashes"
     folder.mkdir()
-    picky = AGENT.replace("return json.load", "return {'hello': 'hello'}[json.load").replace(
-        '["content"]', '["content"]]'
-    )
+    picky = AGENT.replace("return json.load", "return {'hello': 'hello'}[json.load")
+    picky = picky.replace('["content"]', '["content"]]')
     (folder / "agent.py").write_text(picky)
     (found,) = sweep(tape, "sweep:content-filter", suite(folder, 1))
     assert (found.outcome, found.detail, found.weak) == (SweepOutcome.GAVE_UP, "KeyError: 'hel'", True)
@@ -144,11 +143,8 @@ def test_calls_of_tools_are_swept_too(tape: tuple[Path, str]) -> None:
     kinds = "sweep:mcp-error,mcp-tool-error,mcp-gone"
     for agent, outcome in (("sound", SweepOutcome.RECOVERED), ("hasty", SweepOutcome.WENT_ON)):
         found = sweep(tape, kinds, TOOL_SUITE.format(agent=agent))
-        assert [(each.trial.again, each.outcome) for each in found] == [
-            ("mcp-error@1", outcome),
-            ("mcp-tool-error@1", outcome),
-            ("mcp-gone@1", outcome),
-        ]
+        kinds_again = ["mcp-error@1", "mcp-tool-error@1", "mcp-gone@1"]
+        assert [(each.trial.again, each.outcome) for each in found] == [(each, outcome) for each in kinds_again]
 
 
 def test_a_scenario_that_does_not_pass_undisturbed_is_none_to_sweep(tape: tuple[Path, str]) -> None:

@@ -57,8 +57,6 @@ def test_replayed_samples_say_how_old_they_are() -> None:
     day = 86_400.0
     told = build_row("s", [CaseResult(P, recorded_at=10 * day), CaseResult(P, recorded_at=10 * day)])["told"]
     assert told.endswith("; the samples were recorded on 1970-01-11")
-    told = build_row("s", [CaseResult(P, recorded_at=10 * day), CaseResult(P), CaseResult(P, recorded_at=12 * day)])[
-        "told"
-    ]
-    assert told.endswith("recorded between 1970-01-11 and 1970-01-13")
+    apart = [CaseResult(P, recorded_at=10 * day), CaseResult(P), CaseResult(P, recorded_at=12 * day)]
+    assert build_row("s", apart)["told"].endswith("recorded between 1970-01-11 and 1970-01-13")
     assert "recorded" not in build_row("s", [CaseResult(P), CaseResult(P)])["told"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +50,13 @@ def test_rows_of_others_beside_the_right_one_are_said() -> None:
     """The assertion holds all the same; while other runs go on they are not the agent's, and nothing is said."""
     for alone in (True, False):
         made = run()
-        look = RunRows(
-            adapter=made.store, scope=made.scope, user="anna", clock=made.look.clock, sleep=made.sleep, alone=alone
-        )
+        look = replace(made.look, alone=alone, cleaner=None)
         entities = Entities(look)
         before = entities.baseline(["tasks"])
         made.add("a")
         made.store.insert("tasks", OTHER)
-        assert all(
-            each.startswith("passed") for each in lines(entities.check_created(before, [Created(entity="tasks")]))
-        )
+        said = lines(entities.check_created(before, [Created(entity="tasks")]))
+        assert all(each.startswith("passed") for each in said)
         assert bool(look.remarks) is alone
 
 
@@ -73,9 +71,8 @@ def reusing(
             for each in statements:
                 db.execute(each)
 
-    execute(
-        f"CREATE TABLE tasks (id {key}, title TEXT, status TEXT)", "INSERT INTO tasks (title) VALUES ('one'), ('two')"
-    )
+    table = f"CREATE TABLE tasks (id {key}, title TEXT, status TEXT)"
+    execute(table, "INSERT INTO tasks (title) VALUES ('one'), ('two')")
     store = store_from({"sqlalchemy": "sqlite:///t.db", "entities": entities or {}}, folder)
     look = RunRows(adapter=store, scope=VariableScope({}), user=None, clock=lambda: 0.0, sleep=lambda _: None)
     return Entities(look), look, execute
@@ -84,20 +81,17 @@ def reusing(
 REMADE = ("DELETE FROM tasks WHERE id = 2", "INSERT INTO tasks (title) VALUES ('new')")
 
 
-@pytest.mark.parametrize("store", ["sqlite", "autoincrement"])
-def test_a_row_under_a_reused_number_is_seen_or_said(tmp_path: Path, store: str) -> None:
+@pytest.mark.parametrize("key", ["INTEGER PRIMARY KEY", "INTEGER PRIMARY KEY AUTOINCREMENT"])
+def test_a_row_under_a_reused_number_is_seen_or_said(tmp_path: Path, key: str) -> None:
     """SQLite gives the number of the last row again: the new row looks like the old one, changed."""
-    entities, look, execute = reusing(
-        tmp_path, "INTEGER PRIMARY KEY" + (" AUTOINCREMENT" if store == "autoincrement" else "")
-    )
+    entities, look, execute = reusing(tmp_path, key)
     before = entities.baseline(["tasks"])
     execute(*REMADE)
-    wanted = [
-        Created(entity="tasks", fields={"title": "new"}),
-        Created(entity="tasks", fields={"title": "new"}, count=0),
-    ]
-    one, none = (lines(entities.check_created(before, [each])) for each in wanted)
-    if store == "autoincrement":
+    one, none = (
+        lines(entities.check_created(before, [Created(entity="tasks", fields={"title": "new"}, **more)]))
+        for more in ({}, {"count": 0})
+    )
+    if key.endswith("AUTOINCREMENT"):
         assert one[0] == "passed created[0]"
         assert none[0].startswith("failed")
     else:
@@ -139,9 +133,8 @@ def test_a_row_that_was_only_changed_disturbs_nothing(tmp_path: Path) -> None:
     assert lines(entities.check_created(before, [some])) == ["passed created[0].count"]
     assert "tasks id=2 was there before with other contents" in look.remarks[0]
     (unknown,) = lines(entities.check_created(before, [Created(entity="tasks", count=0)]))
-    assert unknown.startswith(
-        "environment_error created[0].count: it is not known how many rows were added: tasks id=2"
-    )
+    said = "environment_error created[0].count: it is not known how many rows were added: tasks id=2"
+    assert unknown.startswith(said)
     look.store.close()
 
 

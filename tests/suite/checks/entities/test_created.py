@@ -28,9 +28,8 @@ def test_a_new_row_with_the_fields_passes() -> None:
     made = run()
     before = made.entities.baseline(["tasks"])
     made.add("Buy milk", status="todo")
-    assert check(
-        made, before, fields={"title": {"contains": "milk"}, "status": "todo", "parentId": {"exists": False}}
-    ) == [
+    fields = {"title": {"contains": "milk"}, "status": "todo", "parentId": {"exists": False}}
+    assert check(made, before, fields=fields) == [
         "passed created[0]", "passed created[0].fields.title.contains", "passed created[0].fields.status",
         "passed created[0].fields.parentId.exists",
     ]  # fmt: skip
@@ -87,9 +86,8 @@ def test_as_binds_the_one_row_and_refuses_to_choose() -> None:
     made = run(names=["new"])
     before = made.entities.baseline(["tasks"])
     made.add("Buy milk")
-    assert all(
-        line.startswith("passed") for line in check(made, before, fields={"title": "Buy milk"}, **{"as": "$new"})
-    )
+    bound = check(made, before, fields={"title": "Buy milk"}, **{"as": "$new"})
+    assert all(line.startswith("passed") for line in bound)
     assert made.scope.lookup("$new.title") == "Buy milk"
     made.add("Buy milk")
     said = check(made, before, fields={"title": "Buy milk"}, **{"as": "$other"})
@@ -116,29 +114,22 @@ def test_a_field_that_cannot_be_judged_is_an_error() -> None:
     assert check(made, before, fields={"parentId": {"ref": "$later"}}, count=0)[0].startswith("environment_error")
 
 
-def test_within_waits_for_agents_that_write_later() -> None:
-    """Until the row is there, and no longer."""
+@pytest.mark.parametrize(
+    ("wanted", "said", "waited"),
+    [
+        ({"fields": {"title": "Buy milk"}, "within": 5000}, "passed created[0]", 1.0),
+        ({"fields": {"title": "Buy bread"}, "within": 2000}, "failed created[0]: ", 2.0),
+        ({"count": 0, "within": 2000}, "failed created[0].count", 2.0),
+    ],
+    ids=["no longer than until it is there", "what never comes fails at the end", "that nothing comes is known at the end"],
+)  # fmt: skip
+def test_within_waits_for_agents_that_write_later(wanted: dict[str, Any], said: str, waited: float) -> None:
+    """Until it is known, and no longer."""
     made = run()
     before = made.entities.baseline(["tasks"])
     made.after(1.0, lambda: made.add("Buy milk"))
-    assert check(made, before, fields={"title": "Buy milk"}, within=5000)[0] == "passed created[0]"
-    assert sum(made.slept) == pytest.approx(1.0)
-
-
-def test_within_ends() -> None:
-    """What never comes fails when the time is over."""
-    made = run()
-    before = made.entities.baseline(["tasks"])
-    assert check(made, before, within=2000)[0].startswith("failed created[0]: no row was added")
-    assert sum(made.slept) == pytest.approx(2.0)
-
-
-def test_that_nothing_comes_is_only_known_at_the_end() -> None:
-    """`count: 0` with `within` watches the whole time."""
-    made = run()
-    before = made.entities.baseline(["tasks"])
-    made.after(1.0, lambda: made.add("Surprise"))
-    assert check(made, before, count=0, within=2000)[0].startswith("failed created[0].count")
+    assert check(made, before, **wanted)[0].startswith(said)
+    assert sum(made.slept) == pytest.approx(waited)
 
 
 def test_other_users_rows_do_not_count() -> None:

@@ -49,11 +49,10 @@ def test_a_setup_that_fails_raises(entity: str, data: dict[str, object], error: 
 def test_deterministic_ids_are_the_same_in_every_run() -> None:
     """By name, or by place where there is none; a row left by a killed run is replaced."""
     first = run(scenario="s", sample=2, deterministic=True)
-    rows = [
-        first.entities.insert("tasks", {"title": "a"}, "$a")["id"],
-        first.entities.insert("tasks", {"title": "b"})["id"],
-    ]
-    assert rows == [row_id("s", 2, "a"), row_id("s", 2, "tasks[2]")]
+    named, second = (
+        first.entities.insert("tasks", {"title": title}, name)["id"] for title, name in (("a", "$a"), ("b", ""))
+    )
+    assert (named, second) == (row_id("s", 2, "a"), row_id("s", 2, "tasks[2]"))
     assert first.entities.insert("tasks", {"id": 7, "title": "own"})["id"] == 7
     again = Entities(first.look, scenario="s", sample=2, deterministic=True)
     assert again.insert("tasks", {"title": "again"}, "$a", overwrite=True)["title"] == "again"
@@ -81,11 +80,8 @@ def test_without_a_store_assertions_are_errors() -> None:
     """Each of them, and setup raises."""
     look = RunRows(adapter=None, scope=VariableScope(), user="anna", clock=lambda: 0.0, sleep=lambda _: None)
     entities = Entities(look)
-    said = lines(
-        entities.check_created(
-            entities.baseline(["tasks"]), [Created(entity="tasks"), Created(entity="notes", count=0)]
-        )
-    )
+    items = [Created(entity="tasks"), Created(entity="notes", count=0)]
+    said = lines(entities.check_created(entities.baseline(["tasks"]), items))
     said += lines(check_verify(entities.run, "verify", Verify(entity="tasks", count=0)))
     said += lines(check_wait(entities.run, "wait", WaitFor(entity="tasks", id=1, until={"a": 1})))
     assert len(said) == 4

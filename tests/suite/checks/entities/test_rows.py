@@ -26,7 +26,7 @@ from llmproxy.suite.checks.entities.rows import (
 )
 from llmproxy.suite.matchers.table import all_hold, build_unclear
 from llmproxy.suite.matchers.variables import StepError
-from llmproxy.suite.stores import Kind, StoreError, UnknownColumn
+from llmproxy.suite.stores import Kind, Row, StoreError, UnknownColumn
 from tests.suite.runs import lines, run
 
 
@@ -39,9 +39,8 @@ def test_filters_are_matchers_and_narrow_to_the_user() -> None:
     info = made.store.describe("tasks")
     milk = {"title": {"contains": "milk"}}
     assert [row["userId"] for row in select(made.store, info, milk, made.scope, "anna")] == ["anna"]
-    assert [row["userId"] for row in select(made.store, info, {**milk, "userId": "bert"}, made.scope, "anna")] == [
-        "bert"
-    ]
+    (bert,) = select(made.store, info, {**milk, "userId": "bert"}, made.scope, "anna")
+    assert bert["userId"] == "bert"
     assert len(select(made.store, info, milk, made.scope, None)) == 2
 
 
@@ -51,9 +50,8 @@ def test_a_filter_keeps_its_type() -> None:
     row = made.add("a", priority=1)
     made.scope.capture("x", row)
     info = made.store.describe("tasks")
-    with pytest.raises(
-        StepError, match='priority of tasks cannot be judged: expected "1", found 1: text is not a number'
-    ):
+    unclear = 'priority of tasks cannot be judged: expected "1", found 1: text is not a number'
+    with pytest.raises(StepError, match=unclear):
         select(made.store, info, {"priority": "1"}, made.scope, "anna")
     assert select(made.store, info, {"priority": "2"}, made.scope, "anna") == []
     assert select(made.store, info, {"priority": "1", "title": "b"}, made.scope, "anna") == []
@@ -97,9 +95,8 @@ def test_a_column_that_no_row_ever_had_is_unknown() -> None:
 def test_the_nearest_row_has_most_columns_right() -> None:
     """That is the one whose mistakes are shown."""
     made = run()
-    judged = judge_rows(
-        [{"title": "b", "status": "x"}, {"title": "a", "status": "x"}], {"title": "a", "status": "todo"}, made.scope
-    )
+    rows = [{"title": "b", "status": "x"}, {"title": "a", "status": "x"}]
+    judged = judge_rows(rows, {"title": "a", "status": "todo"}, made.scope)
     assert find_nearest_row(judged).row["title"] == "a"
     assert [each.holds for each in judged] == [False, False]
 
@@ -159,17 +156,18 @@ def test_one_row_is_bound() -> None:
 def test_which_row_is_meant_is_never_guessed() -> None:
     """Several candidates are listed by key, none at all is said, and a name is not taken twice."""
     made = run()
-    info = made.store.describe("tasks")
-    several = capture_row(made.look, "verify", info, [{"id": n} for n in range(12)], "$new", overwrite=False)
-    assert lines(several)[0].startswith(
+
+    def capture(*rows: Row, overwrite: bool = False) -> list[str]:
+        info = made.store.describe("tasks")
+        return lines(capture_row(made.look, "verify", info, rows, "$new", overwrite=overwrite))
+
+    assert capture(*({"id": n} for n in range(12)))[0].startswith(
         "environment_error verify.as: $new: 12 rows of tasks could be meant (id 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 ...)"
     )
-    assert "there is no row" in lines(capture_row(made.look, "verify", info, [], "$new", overwrite=False))[0]
-    assert capture_row(made.look, "verify", info, [{"id": 1}], "$new", overwrite=False) == []
-    assert (
-        "has a value already" in lines(capture_row(made.look, "verify", info, [{"id": 2}], "$new", overwrite=False))[0]
-    )
-    assert capture_row(made.look, "verify", info, [{"id": 2}], "$new", overwrite=True) == []
+    assert "there is no row" in capture()[0]
+    assert capture({"id": 1}) == []
+    assert "has a value already" in capture({"id": 2})[0]
+    assert capture({"id": 2}, overwrite=True) == []
     assert made.scope.lookup("$new") == 2
 
 

@@ -19,9 +19,8 @@ def verify(made: Run, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Verif
 
 def wait(made: Run, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Wait
     """Wait for a task."""
-    return lines(
-        check_wait(made.entities.run, "wait", WaitFor(entity="tasks", **{"until": {"status": "done"}, **wanted}))
-    )
+    wanted = {"until": {"status": "done"}, **wanted}
+    return lines(check_wait(made.entities.run, "wait", WaitFor(entity="tasks", **wanted)))
 
 
 def test_a_row_is_verified_by_its_id() -> None:
@@ -40,9 +39,8 @@ def test_a_row_that_must_not_be_there() -> None:
     row = made.add("a")
     assert verify(made, id=99, exists=False) == ["passed verify.exists"]
     assert verify(made, id=99, count=0) == ["passed verify.count"]
-    assert verify(made, id=row["id"], exists=False)[0].startswith(
-        "failed verify.exists: there is a row id=1 of tasks: id=1"
-    )
+    there = verify(made, id=row["id"], exists=False)[0]
+    assert there.startswith("failed verify.exists: there is a row id=1 of tasks: id=1")
     assert verify(made, filters={"title": "b"}, exists=False) == ["passed verify.exists"]
 
 
@@ -185,9 +183,8 @@ def test_a_member_that_comes_later_is_waited_for_where_there_is_no_schema() -> N
     made = run(columns=())
     row = made.add("a")
     made.after(2, lambda: made.store.update("tasks", row["id"], {"deliveredAt": "now"}))
-    assert wait(made, id=row["id"], until={"deliveredAt": {"exists": True}}) == [
-        "passed wait.fields.deliveredAt.exists"
-    ]
+    until = {"deliveredAt": {"exists": True}}
+    assert wait(made, id=row["id"], until=until) == ["passed wait.fields.deliveredAt.exists"]
     assert "has no column 'never'" in wait(made, id=row["id"], until={"never": {"exists": True}}, timeout=100)[0]
 
 
