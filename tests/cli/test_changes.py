@@ -181,15 +181,12 @@ def _read_until(terminal: int, text: str) -> str:
     return said
 
 
-@pytest.mark.parametrize(
-    ("env", "topics", "asked"),
-    [
-        (KIND, "lamps chairs", [
-            "Do you have lamps?", "And what do they cost?", "Do you have chairs?", "And what do they cost?"]),
-        ({"PROMPT_OF": "chairs", **KIND}, "lamps chairs", ["Do you have chairs?", "And what do they cost?"]),
-        ({}, "lamps chairs", []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("env", "topics", "asked"), [
+    (KIND, "lamps chairs", [
+        "Do you have lamps?", "And what do they cost?", "Do you have chairs?", "And what do they cost?"]),
+    ({"PROMPT_OF": "chairs", **KIND}, "lamps chairs", ["Do you have chairs?", "And what do they cost?"]),
+    ({}, "lamps chairs", []),
+])  # fmt: skip
 def test_what_changed_and_what_follows_is_asked_and_nothing_else(
     folder: Path, env: Mapping[str, Any], topics: str, asked: list[str]
 ) -> None:

@@ -73,21 +73,18 @@ def always(answer: Mapping[str, object], status: int = 200) -> list[Step]:
     return [step(user=USER.format(number), json=answer, status=status, times=None) for number in range(8)]
 
 
-@pytest.mark.parametrize(
-    ("answer", "code", "said"),
-    [
-        (body(), Exit.OK, "no drift seen"),
-        (body("Your parcel left us, and it is with you on the day that was told to you."), Exit.OK, "no drift seen"),
-        (body("", tool="lookup_order"), Exit.DRIFTED, "answered otherwise: #1 default: calls lookup_order"),
-        (body(SAID * 2), Exit.DRIFTED, "behavior  drift"),
-        (body("Sie ist auf dem Weg, und die Lieferung ist mit der Post an dem Tag, den wir zu nennen."), Exit.DRIFTED,
-         "behavior  drift"),
-        ({**body(), "usage": None}, Exit.DRIFTED, "#1 default: usage is gone"),
-        ({**body(), "usage": {"prompt_tokens": 11, "completion_tokens": "2"}}, Exit.DRIFTED,
-         "usage.completion_tokens was a number, and is a string"),
-        ({**body(), "choices": [{"index": 0, "delivery": {"text": SAID}}]}, Exit.DRIFTED, "nothing in the answer is understood"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("answer", "code", "said"), [
+    (body(), Exit.OK, "no drift seen"),
+    (body("Your parcel left us, and it is with you on the day that was told to you."), Exit.OK, "no drift seen"),
+    (body("", tool="lookup_order"), Exit.DRIFTED, "answered otherwise: #1 default: calls lookup_order"),
+    (body(SAID * 2), Exit.DRIFTED, "behavior  drift"),
+    (body("Sie ist auf dem Weg, und die Lieferung ist mit der Post an dem Tag, den wir zu nennen."), Exit.DRIFTED,
+     "behavior  drift"),
+    ({**body(), "usage": None}, Exit.DRIFTED, "#1 default: usage is gone"),
+    ({**body(), "usage": {"prompt_tokens": 11, "completion_tokens": "2"}}, Exit.DRIFTED,
+     "usage.completion_tokens was a number, and is a string"),
+    ({**body(), "choices": [{"index": 0, "delivery": {"text": SAID}}]}, Exit.DRIFTED, "nothing in the answer is understood"),
+])  # fmt: skip
 def test_a_change_is_told_and_has_its_code(store: Path, answer: dict[str, object], code: Exit, said: str) -> None:
     """Other words are no drift; another tool, length, language, a member or a kind that is gone are."""
     with Provider(always(answer), ordered=False) as provider:
@@ -166,20 +163,17 @@ def test_a_budget_is_never_exceeded(store: Path) -> None:
     assert came > 0
 
 
-@pytest.mark.parametrize(
-    ("calls", "typed", "key", "why"),
-    [
-        ([], [], "k", "nothing is recorded there"),
-        ([recorded(1)], [], "", "openai wants a key: set OPENAI_API_KEY"),
-        ([recorded(1, model="nobody-knows-it")], ["--max-cost", "1"], "k", "nothing says what an answer costs at the most"),
-        ([recorded(1, previous_response_id="resp_1")], [], "k", "names what a server kept"),
-        ([recorded(1, tools=[{"type": "web_search"}])], [], "k", "runs tools of the provider"),
-        ([recorded(1)], ["other"], "k", "cassette other is not in"),
-        ([recorded(1)], ["--max-cost", "0.000001"], "k", "one answer may cost $0.0010, more than --max-cost"),
-        ([bare(recorded(1))], [], "k", "the request's body was not recorded, or is no JSON"),
-        (None, [], "k", "Record first: llmproxy run --mode record"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("calls", "typed", "key", "why"), [
+    ([], [], "k", "nothing is recorded there"),
+    ([recorded(1)], [], "", "openai wants a key: set OPENAI_API_KEY"),
+    ([recorded(1, model="nobody-knows-it")], ["--max-cost", "1"], "k", "nothing says what an answer costs at the most"),
+    ([recorded(1, previous_response_id="resp_1")], [], "k", "names what a server kept"),
+    ([recorded(1, tools=[{"type": "web_search"}])], [], "k", "runs tools of the provider"),
+    ([recorded(1)], ["other"], "k", "cassette other is not in"),
+    ([recorded(1)], ["--max-cost", "0.000001"], "k", "one answer may cost $0.0010, more than --max-cost"),
+    ([bare(recorded(1))], [], "k", "the request's body was not recorded, or is no JSON"),
+    (None, [], "k", "Record first: llmproxy run --mode record"),
+])  # fmt: skip
 def test_what_cannot_be_asked_is_left_out_and_said(
     tmp_path: Path, calls: list[Interaction] | None, typed: list[str], key: str, why: str
 ) -> None:

@@ -195,18 +195,15 @@ def test_nothing_different_is_no_fork(mine: Here) -> None:
     assert "@fork" not in mine("ls").stdout
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "said"),
-    [
-        (("--override-tool", 'get_weather={"temp":'), 2, "looks like JSON and is none"),
-        (("--override-llm", "x"), 2, "must begin with the number of a call"),
-        (("--from", "2"), 2, "--from needs --live"),
-        (("--as", "x"), 2, "--as needs --live"),
-        (("--mode", "record"), 2, "`llmproxy replay` replays"),
-        (("--cassette", "nope"), 3, "nothing is recorded in cassette 'nope'"),
-        (("--from", "0", "--live"), 2, "--from"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "code", "said"), [
+    (("--override-tool", 'get_weather={"temp":'), 2, "looks like JSON and is none"),
+    (("--override-llm", "x"), 2, "must begin with the number of a call"),
+    (("--from", "2"), 2, "--from needs --live"),
+    (("--as", "x"), 2, "--as needs --live"),
+    (("--mode", "record"), 2, "`llmproxy replay` replays"),
+    (("--cassette", "nope"), 3, "nothing is recorded in cassette 'nope'"),
+    (("--from", "0", "--live"), 2, "--from"),
+])  # fmt: skip
 def test_what_cannot_be_done_is_said_before_the_agent_starts(
     plain: Here, options: tuple[str, ...], code: int, said: str, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -222,14 +219,11 @@ def test_what_cannot_be_done_is_said_before_the_agent_starts(
     assert plain.runs == before
 
 
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        (("--override-tool", "get_wether=5"), "--override-tool get_wether: no such result was in the agent's requests. Tools seen: get_weather."),
-        (("--override-tool", "get_weather#2=5"), "--override-tool get_weather#2: no such result"),
-        (("--override-llm", "7=x"), "--override-llm 7: the agent called the model 3 times (0 to 2)."),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("override", "said"), [
+    (("--override-tool", "get_wether=5"), "--override-tool get_wether: no such result was in the agent's requests. Tools seen: get_weather."),
+    (("--override-tool", "get_weather#2=5"), "--override-tool get_weather#2: no such result"),
+    (("--override-llm", "7=x"), "--override-llm 7: the agent called the model 3 times (0 to 2)."),
+])  # fmt: skip
 def test_an_override_that_met_nothing_is_said(plain: Here, override: tuple[str, ...], said: str) -> None:
     """It can be known when the agent has ended, with what it did ask."""
     done = plain.replay(*override)

@@ -53,23 +53,20 @@ def test_what_was_preset_is_the_upstream_unless_it_is_ours() -> None:
     assert upstreams_of(env, URL) == {"openai": "https://gw/v1"}
 
 
-@pytest.mark.parametrize(
-    ("env", "path", "upstreams"),
-    [
-        ({}, "/v1", {}),
-        ({"TYPE": "anthropic"}, "/anthropic", {}),
-        ({"TYPE": "azure"}, "/azure", {}),
-        ({"BASE_URL": "https://gw.example/llm"}, "/v1", {"openai": "https://gw.example/llm"}),
-        ({"TYPE": "anthropic", "BASE_URL": "https://gw.example"}, "/anthropic", {"anthropic": "https://gw.example"}),
-        ({"BASE_URL": "https://api.x.ai/v1", "OPENAI_API_KEY": "sk"}, "/xai/v1", {"xai": "https://api.x.ai/v1"}),
-        ({"BASE_URL": "https://api.openai.com/v1", "OPENAI_API_KEY": "sk"}, "/v1", {}),
-        ({"BASE_URL": "http://gw/v1", "OPENAI_BASE_URL": "http://gw/v1", "OPENAI_API_KEY": "sk"}, "/v1",
-         {"openai": "http://gw/v1"}),
-        ({"BASE_URL": "https://gw.example/v1", "OPENAI_API_KEY": "sk"}, None, {}),
-        ({"BASE_URL": "https://api.openai.com/v1", "OPENAI_BASE_URL": "https://gw/v1"}, None, {"openai": "https://gw/v1"}),
-        ({"BASE_URL": f"{URL}/s/y/v1"}, "/v1", {}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("env", "path", "upstreams"), [
+    ({}, "/v1", {}),
+    ({"TYPE": "anthropic"}, "/anthropic", {}),
+    ({"TYPE": "azure"}, "/azure", {}),
+    ({"BASE_URL": "https://gw.example/llm"}, "/v1", {"openai": "https://gw.example/llm"}),
+    ({"TYPE": "anthropic", "BASE_URL": "https://gw.example"}, "/anthropic", {"anthropic": "https://gw.example"}),
+    ({"BASE_URL": "https://api.x.ai/v1", "OPENAI_API_KEY": "sk"}, "/xai/v1", {"xai": "https://api.x.ai/v1"}),
+    ({"BASE_URL": "https://api.openai.com/v1", "OPENAI_API_KEY": "sk"}, "/v1", {}),
+    ({"BASE_URL": "http://gw/v1", "OPENAI_BASE_URL": "http://gw/v1", "OPENAI_API_KEY": "sk"}, "/v1",
+     {"openai": "http://gw/v1"}),
+    ({"BASE_URL": "https://gw.example/v1", "OPENAI_API_KEY": "sk"}, None, {}),
+    ({"BASE_URL": "https://api.openai.com/v1", "OPENAI_BASE_URL": "https://gw/v1"}, None, {"openai": "https://gw/v1"}),
+    ({"BASE_URL": f"{URL}/s/y/v1"}, "/v1", {}),
+])  # fmt: skip
 def test_copilot_asks_the_provider_that_it_was_given(
     env: dict[str, str], path: str | None, upstreams: dict[str, str]
 ) -> None:
@@ -139,16 +136,13 @@ def test_an_azure_endpoint_alone_keeps_openai_s_variables_unset() -> None:
     assert "AZURE_OPENAI_ENDPOINT" not in plan(URL, "x", {}, replay=True).base_urls
 
 
-@pytest.mark.parametrize(
-    ("url", "env", "merged"),
-    [
-        (URL, {}, "127.0.0.1,localhost,::1"),
-        (URL, {"NO_PROXY": "corp.example, 127.0.0.1", "no_proxy": "other"},
-         "corp.example,127.0.0.1,other,localhost,::1"),
-        (URL, {"no_proxy": "*"}, "*"),
-        ("http://llmproxy:8080", {}, "127.0.0.1,localhost,::1,llmproxy"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("url", "env", "merged"), [
+    (URL, {}, "127.0.0.1,localhost,::1"),
+    (URL, {"NO_PROXY": "corp.example, 127.0.0.1", "no_proxy": "other"},
+     "corp.example,127.0.0.1,other,localhost,::1"),
+    (URL, {"no_proxy": "*"}, "*"),
+    ("http://llmproxy:8080", {}, "127.0.0.1,localhost,::1,llmproxy"),
+])  # fmt: skip
 def test_no_proxy_keeps_what_was_there_and_adds_us(url: str, env: dict[str, str], merged: str) -> None:
     """Both spellings say the same: programs read one or the other; in a compose file the proxy's host is a service."""
     others = plan(url, "x", env, replay=False).others

@@ -104,15 +104,12 @@ OFFERED = [{"type": "function", "function": {"name": "get_weather", "parameters"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "code", "said"),
-    [
-        (("-c", "pass"), 3, "undisturbed, the command asked the proxy nothing"),
-        (("{AGENT}", "--weak", "nonsense"), 3, "undisturbed, the command asked the proxy nothing"),
-        (("-c", "import os, urllib.request as u; u.urlopen(os.environ['OPENAI_BASE_URL'] + '/models/x')"), 4,
-         "asks what is not recorded"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("command", "code", "said"), [
+    (("-c", "pass"), 3, "undisturbed, the command asked the proxy nothing"),
+    (("{AGENT}", "--weak", "nonsense"), 3, "undisturbed, the command asked the proxy nothing"),
+    (("-c", "import os, urllib.request as u; u.urlopen(os.environ['OPENAI_BASE_URL'] + '/models/x')"), 4,
+     "asks what is not recorded"),
+])  # fmt: skip
 def test_without_a_sound_run_there_is_no_sweep(replay: str, command: tuple[str, ...], code: int, said: str) -> None:
     """Nothing is said about faults then."""
     (found,) = sweep(replay, "sweep", sys.executable, *(each.format(AGENT=AGENT) for each in command), code=code)

@@ -17,13 +17,10 @@ from tests.support import Proxy, proxy
 from tests.support.process import ROOT, clean_env
 
 
-@pytest.mark.parametrize(
-    "test",
-    [
-        "tests/a/test_x.py::TestY::test_z[oslo-1]", "test_x.py::test_" + "z" * 300, "ü.py::test_é[a/b::c]",
-        "test_x.py::test_[]", "/",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("test", [
+    "tests/a/test_x.py::TestY::test_z[oslo-1]", "test_x.py::test_" + "z" * 300, "ü.py::test_é[a/b::c]",
+    "test_x.py::test_[]", "/",
+])  # fmt: skip
 def test_a_cassette_s_name_is_fit_for_a_url(test: str) -> None:
     """Readable, short, and no letter that anybody would encode."""
     assert re.fullmatch(r"[A-Za-z0-9._-]{1,100}", cassette_name(test))

@@ -27,10 +27,8 @@ def talk() -> Chats:
     chats.chat(first[:1], first[1])
     chats.chat(first[:3], first[3])
     chats.chat([user("Summarize: buy milk")], said("milk was bought"), tools=())
-    chats.chat(
-        [*first, user("thanks")],
-        said("You are welcome, and here is a long story about milk that nobody wants to read."),
-    )
+    story = "You are welcome, and here is a long story about milk that nobody wants to read."
+    chats.chat([*first, user("thanks")], said(story))
     return chats
 
 
@@ -106,16 +104,11 @@ def test_how_it_is_reached(text: str, agent: dict[str, object], tmp_path: Path) 
     assert case.id == "hello"
 
 
-def test_nothing_is_refused() -> None:
-    """An empty answer to the question."""
-    with pytest.raises(SuiteError, match="somehow"):
-        read_description("  ", "--agent")
-
-
-def test_a_command_that_is_none_is_refused() -> None:
-    """Before a file is written."""
-    with pytest.raises(SuiteError, match="no command"):
-        read_description("it's", "--agent")
+@pytest.mark.parametrize(("text", "said"), [("  ", "somehow"), ("it's", "no command")])
+def test_a_description_that_is_none_is_refused(text: str, said: str) -> None:
+    """An empty answer to the question, or no command: before a file is written."""
+    with pytest.raises(SuiteError, match=said):
+        read_description(text, "--agent")
 
 
 @pytest.mark.parametrize(

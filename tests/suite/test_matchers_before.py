@@ -34,10 +34,8 @@ def objections(text: str) -> list[str]:
         ("x: {regex: '(['}", "f:1:12: `regex`: the pattern '([' does not compile"),
         ("x: {regex: ''}", "found in every text"),
         ("x: {regex: [a, 5]}", "takes a pattern or a list of patterns, not a number"),
-        (
-            "x: {regex: 'for $name'}",
-            "found in no text: $name is no name here, but the end of the text with letters after it",
-        ),
+        ("x: {regex: 'for $name'}",
+         "found in no text: $name is no name here, but the end of the text with letters after it"),
         ("x: {not: {regex: '${task.title}'}}", "found in no text"),
         ("x: {gt: big}", 'takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not text "big"'),
         ("x: {gt: '5'}", "takes a number or a date"),
@@ -49,32 +47,25 @@ def objections(text: str) -> list[str]:
         ("x: {not: {not: {regex: '('}}}", "does not compile"),
         ("x: {ref: task.id}", "takes a reference such as $name.field"),
         ("x: {jsonSchema: {type: strin}}", "this is no JSON Schema"),
-        (
-            "x: {jsonSchema: {requierd: [id]}}",
-            "`requierd`, which is no keyword of JSON Schema, so it would assert nothing (did you mean `required`?)",
-        ),
+        ("x: {jsonSchema: {requierd: [id]}}",
+         "`requierd`, which is no keyword of JSON Schema, so it would assert nothing (did you mean `required`?)"),
         ("x: {jsonSchema: {x-note: 1}}", "holds for every JSON"),
-        (
-            "x: {jsonSchema: {properties: {a: {format: iban}}}}",
-            'at $.properties.a the format "iban" is none that is checked',
-        ),
+        ("x: {jsonSchema: {properties: {a: {format: iban}}}}",
+         'at $.properties.a the format "iban" is none that is checked'),
         ("x: {jsonSchema: []}", "takes a JSON Schema, not a list"),
     ],
-)
+)  # fmt: skip
 def test_a_matcher_that_cannot_be_meant_is_refused_with_its_place(text: str, told: str) -> None:
     """Before anything runs: unknown names, operands of the wrong kind, and all that would assert nothing."""
     (said,) = objections(text)
     assert told in said
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "x: {gte: 1, lt: 10}", "x: {gt: $task.count}", "x: {contains: $word}", "x: {contains: {ref: $task.title}}",
-        "x: {eq: {contains: 1}}", "x: {json: {any: thing}}", "x: [1, 2]", "x: {regex: '^\\d+$', flags: im}",
-        "x: {anyOf: [null, {exists: true}]}",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "x: {gte: 1, lt: 10}", "x: {gt: $task.count}", "x: {contains: $word}", "x: {contains: {ref: $task.title}}",
+    "x: {eq: {contains: 1}}", "x: {json: {any: thing}}", "x: [1, 2]", "x: {regex: '^\\d+$', flags: im}",
+    "x: {anyOf: [null, {exists: true}]}",
+])  # fmt: skip
 def test_what_can_be_meant_is_taken(text: str) -> None:
     """References stand wherever values do."""
     assert objections(text) == []

@@ -18,13 +18,8 @@ def scope() -> VariableScope:
     return made
 
 
-scalars = (
-    st.none()
-    | st.booleans()
-    | st.integers(-3, 3)
-    | st.floats(-3, 3)
-    | st.sampled_from(["", "a", "ab", "1", "2026-01-01", "A"])
-)
+odd_texts = st.sampled_from(["", "a", "ab", "1", "2026-01-01", "A"])
+scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-3, 3) | odd_texts
 values = st.recursive(
     scalars,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=2),
@@ -50,15 +45,12 @@ simple = (
         [{"ref": "$task.id"}, {"ref": "$later.id"}, {"jsonSchema": {"type": "string"}}, {"nonsense": 1}, {}]
     )
 )
+both = st.sampled_from(["anyOf", "allOf"])
 matchers = st.recursive(
     simple,
     lambda inner: (
         st.builds(lambda each: {"not": each}, inner)
-        | st.builds(
-            lambda name, each: {name: each},
-            st.sampled_from(["anyOf", "allOf"]),
-            st.lists(inner, min_size=1, max_size=3),
-        )
+        | st.builds(lambda name, each: {name: each}, both, st.lists(inner, min_size=1, max_size=3))
     ),
     max_leaves=4,
 )

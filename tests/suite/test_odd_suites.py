@@ -115,12 +115,15 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("text", REFUSED, ids=range(len(REFUSED)))
-def test_it_is_refused_with_its_place_and_what_to_do(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before anything runs."""
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in an empty folder."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=range(len(REFUSED)))
+def test_it_is_refused_with_its_place_and_what_to_do(text: str) -> None:
+    """Before anything runs."""
     with pytest.raises(SuiteError) as caught:
         cases_of(Path(), text)
     lines = str(caught.value).splitlines()
@@ -152,9 +155,8 @@ ENDS = {
 
 
 @pytest.mark.parametrize("text", ENDS, ids=range(len(ENDS)))
-def test_it_comes_to_what_is_true(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_comes_to_what_is_true(text: str) -> None:
     """Without a traceback, and in words of whoever writes YAML."""
-    monkeypatch.chdir(tmp_path)
     Path("agent.py").write_text(AGENT)
     Path("exits.py").write_text(f"{AGENT}\nsys.exit(0)\n")
     status, words = ENDS[text]

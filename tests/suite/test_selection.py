@@ -171,21 +171,18 @@ def test_too_much_is_refused(recorded: tuple[Path, Sequence[SuiteCase]]) -> None
     assert refuse_costs(store, cases, Options(mode="auto")) == []
 
 
-@pytest.mark.parametrize(
-    ("cases", "selected", "partly", "said"),
-    [
-        (["a"], 1, False, "nothing is recorded for a; record it: llmproxy test --mode record"),
-        (["a"], 1, True, "nothing is recorded for a; record it: llmproxy test --id a --mode record"),
-        (
-            ["a", "b c"],
-            2,
-            True,
-            "nothing is recorded for 2 of 2 scenarios: a, b c; record them: llmproxy test --id a --id 'b c' --mode record",
-        ),
-        (["a", "b"], 5, False,
-         "nothing is recorded for 2 of 5 scenarios: a, b; record them: llmproxy test --mode auto"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("cases", "selected", "partly", "said"), [
+    (["a"], 1, False, "nothing is recorded for a; record it: llmproxy test --mode record"),
+    (["a"], 1, True, "nothing is recorded for a; record it: llmproxy test --id a --mode record"),
+    (
+        ["a", "b c"],
+        2,
+        True,
+        "nothing is recorded for 2 of 2 scenarios: a, b c; record them: llmproxy test --id a --id 'b c' --mode record",
+    ),
+    (["a", "b"], 5, False,
+     "nothing is recorded for 2 of 5 scenarios: a, b; record them: llmproxy test --mode auto"),
+])  # fmt: skip
 def test_one_command_for_all(cases: list[str], selected: int, partly: bool, said: str) -> None:
     """What is recorded already is kept, and what was not asked for is not recorded."""
     assert format_advice(cases, selected, "llmproxy test", partly=partly) == said

@@ -119,20 +119,17 @@ def test_with_write_and_an_agent_it_forks_and_replays(tmp_path: Path) -> None:
     assert "nothing is recorded in cassette 'none'" in nothing[1]
 
 
-@pytest.mark.parametrize(
-    ("name", "asked", "words"),
-    [
-        ("list", {"channel": "mcp", "limit": 3}, ["ls", "--store=x.db", "c", "--limit=3", "--channel=mcp"]),
-        ("show", {}, ["show", "--store=x.db", "c"]),
-        ("why", {"number": 2}, ["why", "--store=x.db", "-n", "2"]),
-        ("learn", {"cassette": "d"}, ["learn", "--store=x.db", "d"]),
-        ("learn_accept", {"take": ["a"]}, ["learn", "--store=x.db", "c", "--take=a"]),
-        ("learn_accept", {}, ["learn", "--store=x.db", "c", "--accept"]),
-        ("fork", {"at": 2}, ["fork", "--store=x.db", "c", "--at=2"]),
-        ("replay", {"tool_results": {"t#2": "-x"}, "answers": {"0": "y"}},
-         ["replay", "--store=x.db", "--cassette=c", "--override-tool=t#2=-x", "--override-llm=0=y", "--", "a", "-b"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "asked", "words"), [
+    ("list", {"channel": "mcp", "limit": 3}, ["ls", "--store=x.db", "c", "--limit=3", "--channel=mcp"]),
+    ("show", {}, ["show", "--store=x.db", "c"]),
+    ("why", {"number": 2}, ["why", "--store=x.db", "-n", "2"]),
+    ("learn", {"cassette": "d"}, ["learn", "--store=x.db", "d"]),
+    ("learn_accept", {"take": ["a"]}, ["learn", "--store=x.db", "c", "--take=a"]),
+    ("learn_accept", {}, ["learn", "--store=x.db", "c", "--accept"]),
+    ("fork", {"at": 2}, ["fork", "--store=x.db", "c", "--at=2"]),
+    ("replay", {"tool_results": {"t#2": "-x"}, "answers": {"0": "y"}},
+     ["replay", "--store=x.db", "--cassette=c", "--override-tool=t#2=-x", "--override-llm=0=y", "--", "a", "-b"]),
+])  # fmt: skip
 def test_each_tool_is_a_command(name: str, asked: dict[str, Any], words: list[str]) -> None:
     """The cassette that was typed is meant where none is named."""
     serving = ServerOptions("x.db", "c", write=True, agent=("a", "-b"))

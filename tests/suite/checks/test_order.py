@@ -32,40 +32,34 @@ def step(*answers: str) -> Any:  # noqa: ANN401
     return chats.wire.step(0)
 
 
-@pytest.mark.parametrize(
-    ("answers", "names", "message"),
-    [
-        (["search", "book"], ["search", "book"], ""),
-        (["search", "look", "search", "book", "search"], ["search", "book"], ""),
-        (["search", "search"], ["search", "search"], ""),
-        (["book", "search"], ["search", "book"], "book was not called after search (interaction 102); the calls: book, search"),
-        (["search+book"], ["search", "book"], "book was not called after search (interaction 101); the calls: search with book"),
-        (["book"], ["search", "book"], "search was not called; the calls: book"),
-        ([], ["search", "book"], "search was not called; no tool was called in this step"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("answers", "names", "message"), [
+    (["search", "book"], ["search", "book"], ""),
+    (["search", "look", "search", "book", "search"], ["search", "book"], ""),
+    (["search", "search"], ["search", "search"], ""),
+    (["book", "search"], ["search", "book"], "book was not called after search (interaction 102); the calls: book, search"),
+    (["search+book"], ["search", "book"], "book was not called after search (interaction 101); the calls: search with book"),
+    (["book"], ["search", "book"], "search was not called; the calls: book"),
+    ([], ["search", "book"], "search was not called; no tool was called in this step"),
+])  # fmt: skip
 def test_one_after_the_other(answers: list[str], names: list[str], message: str) -> None:
     """Others may come in between."""
     found = in_order(names, calls(*answers))
     assert (found.status, found.message) == (Status.FAILED if message else Status.PASSED, message)
 
 
-@pytest.mark.parametrize(
-    ("answers", "wanted", "message"),
-    [
-        (["search", "book"], {"book": {"after": "search"}}, ""),
-        (["search", "book"], {"search": {"before": "book"}}, ""),
-        (["book", "search", "book"], {"book": {"after": "search"}}, "book was called before search; the calls: book, search, book"),
-        (["search", "book", "search"], {"search": {"before": "book"}}, "search was not called before book"),
-        (["search+book"], {"book": {"after": "search"}}, "book was called before search"),
-        (["search+book"], {"search": {"before": "book"}}, "search was not called before book"),
-        (["book"], {"book": {"after": "search"}}, "search was never called"),
-        (["search"], {"search": {"before": "book"}}, "book was never called"),
-        (["search"], {"book": {"after": "search"}}, "book was never called"),
-        (["search"], {"book": {"count": 0, "after": "search"}}, ""),
-        (["search"], {"book": {"count": {"lte": 1}, "after": "search"}}, "book was never called"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("answers", "wanted", "message"), [
+    (["search", "book"], {"book": {"after": "search"}}, ""),
+    (["search", "book"], {"search": {"before": "book"}}, ""),
+    (["book", "search", "book"], {"book": {"after": "search"}}, "book was called before search; the calls: book, search, book"),
+    (["search", "book", "search"], {"search": {"before": "book"}}, "search was not called before book"),
+    (["search+book"], {"book": {"after": "search"}}, "book was called before search"),
+    (["search+book"], {"search": {"before": "book"}}, "search was not called before book"),
+    (["book"], {"book": {"after": "search"}}, "search was never called"),
+    (["search"], {"search": {"before": "book"}}, "book was never called"),
+    (["search"], {"book": {"after": "search"}}, "book was never called"),
+    (["search"], {"book": {"count": 0, "after": "search"}}, ""),
+    (["search"], {"book": {"count": {"lte": 1}, "after": "search"}}, "book was never called"),
+])  # fmt: skip
 def test_before_and_after(answers: list[str], wanted: dict[str, object], message: str) -> None:
     """Every call of the tool, and the other one is called as well."""
     expected = {name: ToolExpect.model_validate(value) for name, value in wanted.items()}

@@ -30,14 +30,11 @@ def check(finding: ProcessingFinding, least: str = "proven", **wanted: Any) -> l
     return check_processing(said, Processing(finding, QUIET, QUIET), VariableScope())
 
 
-@pytest.mark.parametrize(
-    ("finding", "activated", "status"),
-    [
-        (active(), True, PASSED), (active(), False, FAILED), (QUIET, True, FAILED), (QUIET, False, PASSED),
-        (BLIND, True, ERROR), (BLIND, False, ERROR), (active("inferred"), True, ERROR), (active("inferred"), False, ERROR),
-        (active("declared"), True, PASSED),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("finding", "activated", "status"), [
+    (active(), True, PASSED), (active(), False, FAILED), (QUIET, True, FAILED), (QUIET, False, PASSED),
+    (BLIND, True, ERROR), (BLIND, False, ERROR), (active("inferred"), True, ERROR), (active("inferred"), False, ERROR),
+    (active("declared"), True, PASSED),
+])  # fmt: skip
 def test_activated(finding: ProcessingFinding, activated: bool, status: Status) -> None:
     """Unobservable is an error either way; what is only inferred decides nothing."""
     (found,) = check(finding, activated=activated)

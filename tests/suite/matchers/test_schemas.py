@@ -80,17 +80,14 @@ def test_no_pattern_of_names_runs_for_ever(schema: dict[str, object]) -> None:
     assert "did not come to an end within 1 s" in found.message
 
 
-@pytest.mark.parametrize(
-    ("schema", "good", "bad", "told"),
-    [
-        ({"patternProperties": {"^x-": {"type": "string"}}}, {"x-a": "", "y": 1}, {"x-a": 1}, "$['x-a']: 1 is not"),
-        ({"patternProperties": {"^x-": True}, **_FALSE}, {"x-a": 1}, {"y": 1}, "match any of the regexes: '^x-'"),
-        ({"patternProperties": {"^x": True, "(?i)Y": True}, **_FALSE}, {"x": 1, "y": 1}, {"z": 1}, "'z' does not match"),
-        ({"properties": {"patternProperties": {"type": "string"}}}, {"patternProperties": ""}, {"patternProperties": 1}, "1 is not"),
-        ({"const": {"patternProperties": {"a": 1}}}, {"patternProperties": {"a": 1}}, {"patternProperties": {"b": 1}}, "was expected"),
-        ({"patternProperties": {"^a.b$": True, "^c": True}, "unevaluatedProperties": False}, {"a.b": 1, "axb": 1}, {"a": {"a.b": 1}}, "'a' was"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("schema", "good", "bad", "told"), [
+    ({"patternProperties": {"^x-": {"type": "string"}}}, {"x-a": "", "y": 1}, {"x-a": 1}, "$['x-a']: 1 is not"),
+    ({"patternProperties": {"^x-": True}, **_FALSE}, {"x-a": 1}, {"y": 1}, "match any of the regexes: '^x-'"),
+    ({"patternProperties": {"^x": True, "(?i)Y": True}, **_FALSE}, {"x": 1, "y": 1}, {"z": 1}, "'z' does not match"),
+    ({"properties": {"patternProperties": {"type": "string"}}}, {"patternProperties": ""}, {"patternProperties": 1}, "1 is not"),
+    ({"const": {"patternProperties": {"a": 1}}}, {"patternProperties": {"a": 1}}, {"patternProperties": {"b": 1}}, "was expected"),
+    ({"patternProperties": {"^a.b$": True, "^c": True}, "unevaluatedProperties": False}, {"a.b": 1, "axb": 1}, {"a": {"a.b": 1}}, "'a' was"),
+])  # fmt: skip
 def test_patterns_of_names_find_what_they_say(schema: dict[str, object], good: object, bad: object, told: str) -> None:
     """Also where one has flags of its own, and where the word is a name of the user's."""
     (held,) = check("x", good, {"jsonSchema": schema}, VariableScope())

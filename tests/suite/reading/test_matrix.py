@@ -53,17 +53,14 @@ def test_values_that_name_nothing_are_numbered(tmp_path: Path) -> None:
     assert ids(tmp_path, "vars: {prompt: p}, matrix: {model: [{a: 1}, {a: 2}]}") == ["a[1]", "a[2]"]
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ("matrix: {model: []}", "`model` takes at least one item, not an empty list"),
-        ("matrix: {model: m}", "`model` takes a list, not text"),
-        ("matrix: {model: [a, b, a]}", 'the axis `model` has "a" twice'),
-        ("matrix: {}", "matrix"),
-        ("matrix: [m]", "matrix"),
-        ("matrix: {model: [1], prompt: [1]}, parametrize: [{model: 2}]", "`model` is an axis of the matrix and a parameter as well"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("more", "words"), [
+    ("matrix: {model: []}", "`model` takes at least one item, not an empty list"),
+    ("matrix: {model: m}", "`model` takes a list, not text"),
+    ("matrix: {model: [a, b, a]}", 'the axis `model` has "a" twice'),
+    ("matrix: {}", "matrix"),
+    ("matrix: [m]", "matrix"),
+    ("matrix: {model: [1], prompt: [1]}, parametrize: [{model: 2}]", "`model` is an axis of the matrix and a parameter as well"),
+])  # fmt: skip
 def test_what_is_no_matrix(tmp_path: Path, more: str, words: str) -> None:
     """Told once, with what it takes."""
     told = refused(tmp_path, more)

@@ -111,14 +111,11 @@ def test_the_last_words_are_the_answer() -> None:
     assert say(talks(Agent(messages)).choose(), "x") == "here it is"
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        ("", "empty answer"), ([], "empty answer"), (KeyError("oops"), "KeyError"), (7, "returned"), (0.5, "within 0.05 s"),
-        (ScenarioResult(success=True, messages=[]), "ScenarioResult"), (TimeoutError("mine"), "raised TimeoutError"),
-        (asyncio.CancelledError(), "nobody cancelled it"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("answer", "message"), [
+    ("", "empty answer"), ([], "empty answer"), (KeyError("oops"), "KeyError"), (7, "returned"), (0.5, "within 0.05 s"),
+    (ScenarioResult(success=True, messages=[]), "ScenarioResult"), (TimeoutError("mine"), "raised TimeoutError"),
+    (asyncio.CancelledError(), "nobody cancelled it"),
+])  # fmt: skip
 def test_what_is_no_answer_is_the_agents_error(answer: object, message: str) -> None:
     """Whatever it did, it was reached."""
     agent = Agent(answer)

@@ -97,14 +97,11 @@ def test_a_mock_is_of_its_case(tape: tuple[Path, str, Provider]) -> None:
     assert "I read the real thing" in found.why
 
 
-@pytest.mark.parametrize(
-    ("mock", "said"),
-    [
-        ({"get_wether": 1, "get_weather": "x"},
-         "mock of 'get_wether' changed nothing: the tool was never called (called: get_weather)"),
-        ({"get_weather": [{"when": {"city": "Rome"}, "returns": 1}]}, "it was called, and no rule is for a call of it"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("mock", "said"), [
+    ({"get_wether": 1, "get_weather": "x"},
+     "mock of 'get_wether' changed nothing: the tool was never called (called: get_weather)"),
+    ({"get_weather": [{"when": {"city": "Rome"}, "returns": 1}]}, "it was called, and no rule is for a call of it"),
+])  # fmt: skip
 def test_a_pass_beside_a_mock_that_did_nothing_is_an_error(
     tape: tuple[Path, str, Provider], mock: object, said: str
 ) -> None:

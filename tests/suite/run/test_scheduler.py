@@ -41,26 +41,23 @@ scenarios: [{{id: one, steps: [{step}]}}]
         world.close()
 
 
-@pytest.mark.parametrize(
-    ("given", "users", "bound", "why"),
-    [
-        ({}, True, {"one"}, ""),
-        ({"mode": "record"}, False, set(), "counts the keys of tasks up"),
-        ({"mode": "auto"}, False, set(), "counts the keys of tasks up"),
-        ({"mode": "record", "more": ", counters: unused"}, True, set(), ""),
-        ({"key": UUID, "mode": "record"}, True, set(), ""),
-        ({"key": UUID, "more": ", reset: truncate"}, False, set(),
-         "`store.reset: truncate` takes the rows of all of them away"),
-        ({"key": UUID, "more": ", reset: copy"}, False, set(), "`store.reset: copy` takes"),
-        ({"user": "anybody"}, False, set(), "tasks has no user column"),
-        ({"parallel": 1}, False, set(), ""),
-        ({"step": "{chat: x, created: [{entity: tasks, fields: {owner: bob}}]}"}, False, set(), "whose rows of tasks"),
-        ({"step": "{verify: {entity: tasks, filters: {owner: bob}}}"}, False, set(), "one says whose rows of tasks"),
-        ({"step": "{wait: {entity: tasks, filters: {owner: bob}, until: {title: x}}}"}, False, set(), "whose rows"),
-        ({"step": "{verify: {entity: tasks, filters: {owner: $userId}}}"}, True, {"one"}, ""),
-        ({"step": "{verify: {entity: tasks, filters: {owner: test-user}}}"}, True, {"one"}, ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("given", "users", "bound", "why"), [
+    ({}, True, {"one"}, ""),
+    ({"mode": "record"}, False, set(), "counts the keys of tasks up"),
+    ({"mode": "auto"}, False, set(), "counts the keys of tasks up"),
+    ({"mode": "record", "more": ", counters: unused"}, True, set(), ""),
+    ({"key": UUID, "mode": "record"}, True, set(), ""),
+    ({"key": UUID, "more": ", reset: truncate"}, False, set(),
+     "`store.reset: truncate` takes the rows of all of them away"),
+    ({"key": UUID, "more": ", reset: copy"}, False, set(), "`store.reset: copy` takes"),
+    ({"user": "anybody"}, False, set(), "tasks has no user column"),
+    ({"parallel": 1}, False, set(), ""),
+    ({"step": "{chat: x, created: [{entity: tasks, fields: {owner: bob}}]}"}, False, set(), "whose rows of tasks"),
+    ({"step": "{verify: {entity: tasks, filters: {owner: bob}}}"}, False, set(), "one says whose rows of tasks"),
+    ({"step": "{wait: {entity: tasks, filters: {owner: bob}, until: {title: x}}}"}, False, set(), "whose rows"),
+    ({"step": "{verify: {entity: tasks, filters: {owner: $userId}}}"}, True, {"one"}, ""),
+    ({"step": "{verify: {entity: tasks, filters: {owner: test-user}}}"}, True, {"one"}, ""),
+])  # fmt: skip
 def test_lanes(tmp_path: Path, given: dict[str, str], users: bool, bound: set[str], why: str) -> None:
     """In replay ids are bound, so that they may differ; else a store that counts them is left in peace."""
     lanes = decide(tmp_path, **given)  # type: ignore[arg-type]

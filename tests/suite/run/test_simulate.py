@@ -65,15 +65,12 @@ def test_a_judge_that_contradicts_itself_passes_nobody(tmp_path: Path, agent: st
     assert (found.statuses, "own verdict was 'failure'" in found.why) == (["environment_error"], True), found.why
 
 
-@pytest.mark.parametrize(
-    ("end", "status", "words"),
-    [
-        ({"message": "Never mind.", "goal_reached": False}, "failed",
-         'gave up, the goal was not reached: "Never mind."'),
-        ({"message": ""}, "environment_error", "did not say whether the goal was reached"),
-        ({"message": "", "goal_reached": "yes"}, "environment_error", "did not say whether the goal was reached"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("end", "status", "words"), [
+    ({"message": "Never mind.", "goal_reached": False}, "failed",
+     'gave up, the goal was not reached: "Never mind."'),
+    ({"message": ""}, "environment_error", "did not say whether the goal was reached"),
+    ({"message": "", "goal_reached": "yes"}, "environment_error", "did not say whether the goal was reached"),
+])  # fmt: skip
 def test_who_gives_up_has_not_reached_the_goal(
     tmp_path: Path, agent: str, end: dict[str, object], status: str, words: str
 ) -> None:

@@ -12,14 +12,11 @@ from llmproxy.suite.run.verdicts import build_row, exit_code
 P, F, A, E, S = Status.PASSED, Status.FAILED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR, Status.SKIPPED
 
 
-@pytest.mark.parametrize(
-    ("runs", "least", "status", "rate"),
-    [
-        ([P], 1.0, "passed", 1.0), ([F], 1.0, "failed", 0.0), ([A], 1.0, "agent_error", 0.0), ([E], 1.0, "environment_error", None),
-        ([S], 1.0, "skipped", None), ([P, F], 1.0, "flaky", 0.5), ([P, P, P, F], 0.75, "passed", 0.75),
-        ([P, P, F, F], 0.75, "flaky", 0.5), ([P, P, E], 1.0, "environment_error", 1.0), ([F, A], 1.0, "failed", 0.0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("runs", "least", "status", "rate"), [
+    ([P], 1.0, "passed", 1.0), ([F], 1.0, "failed", 0.0), ([A], 1.0, "agent_error", 0.0), ([E], 1.0, "environment_error", None),
+    ([S], 1.0, "skipped", None), ([P, F], 1.0, "flaky", 0.5), ([P, P, P, F], 0.75, "passed", 0.75),
+    ([P, P, F, F], 0.75, "flaky", 0.5), ([P, P, E], 1.0, "environment_error", 1.0), ([F, A], 1.0, "failed", 0.0),
+])  # fmt: skip
 def test_a_scenario_passes_if_all_its_runs_do(
     runs: list[Status], least: float, status: str, rate: float | None
 ) -> None:
@@ -37,14 +34,11 @@ def test_several_runs_are_told_with_their_interval() -> None:
     assert made["pass_hat"][3] == 0
 
 
-@pytest.mark.parametrize(
-    ("ran", "code"),
-    [
-        ([CaseResult(P)], Exit.OK), ([CaseResult(S)], Exit.NOTHING), ([CaseResult(S), CaseResult(P)], Exit.OK), ([CaseResult(F)], Exit.FAILED), ([CaseResult(A)], Exit.FAILED), ([CaseResult(P), CaseResult(F)], Exit.FAILED),
-        ([CaseResult(E)], Exit.ENVIRONMENT), ([CaseResult(E, MissError("x"))], Exit.MISS), ([CaseResult(E, SuiteError("x"))], Exit.USAGE),
-        ([CaseResult(F), CaseResult(E, MissError("x"))], Exit.MISS), ([CaseResult(E), CaseResult(E, MissError("x"))], Exit.ENVIRONMENT),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("ran", "code"), [
+    ([CaseResult(P)], Exit.OK), ([CaseResult(S)], Exit.NOTHING), ([CaseResult(S), CaseResult(P)], Exit.OK), ([CaseResult(F)], Exit.FAILED), ([CaseResult(A)], Exit.FAILED), ([CaseResult(P), CaseResult(F)], Exit.FAILED),
+    ([CaseResult(E)], Exit.ENVIRONMENT), ([CaseResult(E, MissError("x"))], Exit.MISS), ([CaseResult(E, SuiteError("x"))], Exit.USAGE),
+    ([CaseResult(F), CaseResult(E, MissError("x"))], Exit.MISS), ([CaseResult(E), CaseResult(E, MissError("x"))], Exit.ENVIRONMENT),
+])  # fmt: skip
 def test_exit_codes(ran: list[CaseResult], code: Exit) -> None:
     """Of several, the one that says most about what to do first."""
     assert exit_code([build_row(str(n), [each]) for n, each in enumerate(ran)], ran) == code

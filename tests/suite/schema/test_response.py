@@ -128,25 +128,22 @@ def test_usage_gives_its_numbers_by_their_names() -> None:
     assert made.estimate
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "words"),
-    [
-        ("usage", "{tokens: 5}", "unknown key `tokens`"),
-        ("usage", "{inputTokens: '5'}", "mind the quotes"),
-        ("usage", "{anyOf: [{}]}", "nothing is asserted here"),
-        ("usage", "{allOf: {callCount: 1}}", "takes a list"),
-        ("created", "[{fields: {a: 1}}]", "`entity` is missing"),
-        ("created", "[{entity: t, fields: {}}]", "asserts nothing"),
-        ("created", "[{entity: t, as: '1x'}]", "takes a name such as $task"),
-        ("created", "[{entity: t, within: soon}]", "takes milliseconds"),
-        ("messageProcessing", "{}", "nothing is asserted here"),
-        ("messageProcessing", "{minEvidence: proven}", "nothing is asserted here"),
-        ("messageProcessing", "{condenser: {activated: yes}}", "only true and false"),
-        ("messageProcessing", "{pruner: {summaryContains: x}}", "unknown key `summaryContains`"),
-        ("messageProcessing", "{pruner: {activated: true}, minEvidence: sure}",
-         "takes one of 'declared', 'proven' or 'inferred'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "text", "words"), [
+    ("usage", "{tokens: 5}", "unknown key `tokens`"),
+    ("usage", "{inputTokens: '5'}", "mind the quotes"),
+    ("usage", "{anyOf: [{}]}", "nothing is asserted here"),
+    ("usage", "{allOf: {callCount: 1}}", "takes a list"),
+    ("created", "[{fields: {a: 1}}]", "`entity` is missing"),
+    ("created", "[{entity: t, fields: {}}]", "asserts nothing"),
+    ("created", "[{entity: t, as: '1x'}]", "takes a name such as $task"),
+    ("created", "[{entity: t, within: soon}]", "takes milliseconds"),
+    ("messageProcessing", "{}", "nothing is asserted here"),
+    ("messageProcessing", "{minEvidence: proven}", "nothing is asserted here"),
+    ("messageProcessing", "{condenser: {activated: yes}}", "only true and false"),
+    ("messageProcessing", "{pruner: {summaryContains: x}}", "unknown key `summaryContains`"),
+    ("messageProcessing", "{pruner: {activated: true}, minEvidence: sure}",
+     "takes one of 'declared', 'proven' or 'inferred'"),
+])  # fmt: skip
 def test_what_cannot_be_meant_is_refused(kind: str, text: str, words: str) -> None:
     """Each with its reason."""
     with pytest.raises(SuiteError) as caught:

@@ -81,13 +81,10 @@ def test_what_a_file_gives_is_told_from_defaults() -> None:
     assert made.given == {"id", "userId", "steps"}
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        "{chat: hi, tools: }", "{chat: hi, response: ~}", "{chat: hi, usage: null}",
-        "{verify: {entity: t, count: 1, id: }}",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("step", [
+    "{chat: hi, tools: }", "{chat: hi, response: ~}", "{chat: hi, usage: null}",
+    "{verify: {entity: t, count: 1, id: }}",
+])  # fmt: skip
 def test_a_key_without_a_value_is_refused(step: str) -> None:
     """It would assert nothing: `tools:` with the lines below it forgotten."""
     with pytest.raises(SuiteError, match="has no value"):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -26,29 +26,39 @@ def rest() -> Iterator[Rest]:
     made.stop()
 
 
-def opened(rest: Rest, tasks: Any = None, **more: Any) -> StoreAdapter:  # noqa: ANN401 - what YAML gives
-    """Make the store of a service."""
-    return store_from({"http": rest.url, "entities": {"tasks": tasks}, **more}, Path())
+Opened = Callable[..., StoreAdapter]
 
 
-def test_wrapped_rows_and_pages(rest: Rest) -> None:
-    """Rows are where the paths say, and a list is followed to its last page."""
-    rest.wrapped, rest.page = True, 2
-    store = opened(rest, WRAPPED)
+@pytest.fixture
+def opened(rest: Rest) -> Iterator[Opened]:
+    """Make stores of the service, which are closed at the end."""
+    with ExitStack() as stack:
+
+        def make(tasks: object = None, **more: object) -> StoreAdapter:
+            store = store_from({"http": rest.url, "entities": {"tasks": tasks}, **more}, Path())
+            stack.callback(store.close)
+            return store
+
+        yield make
+
+
+@pytest.mark.parametrize("wrapped", [True, False], ids=["by a member", "by the header Link"])
+def test_rows_and_pages(rest: Rest, opened: Opened, wrapped: bool) -> None:
+    """Rows are where the paths say, and a list is followed to its last page; by a header without a word in the suite."""
+    rest.wrapped, rest.links, rest.page = wrapped, not wrapped, 2
+    store = opened(WRAPPED if wrapped else None)
     for number in range(5):
         store.insert("tasks", {"title": f"t{number}"})
     assert [row["title"] for row in store.list("tasks")] == ["t0", "t1", "t2", "t3", "t4"]
     assert store.get("tasks", 3) == {"id": 3, "title": "t2"}
-    store.close()
 
 
-def test_a_row_is_found_in_the_list_where_it_cannot_be_asked_for(rest: Rest) -> None:
+def test_a_row_is_found_in_the_list_where_it_cannot_be_asked_for(rest: Rest, opened: Opened) -> None:
     """`get: null`: one request more, the same answer."""
-    store = opened(rest, {"get": None})
+    store = opened({"get": None})
     row = store.insert("tasks", {"title": "t"})
     assert store.get("tasks", str(row["id"])) == row
     assert not any(each.startswith("GET /tasks/") for each in rest.seen)
-    store.close()
 
 
 @pytest.mark.parametrize(
@@ -62,57 +72,45 @@ def test_a_row_is_found_in_the_list_where_it_cannot_be_asked_for(rest: Rest) -> 
         ((404, "text/plain", "where?"), StoreRefused, "(404)"),
     ],
 )
-def test_an_answer_that_is_none_is_an_error(rest: Rest, answer: tuple[int, str, str], kind: type, said: str) -> None:
+def test_an_answer_that_is_none_is_an_error(
+    rest: Rest, opened: Opened, answer: tuple[int, str, str], kind: type, said: str
+) -> None:
     """Never an empty list: the test would pass for the wrong reason."""
-    store = opened(rest)
+    store = opened()
     rest.answer = answer
     with pytest.raises(kind) as caught:
         store.list("tasks")
     assert said in str(caught.value)
-    store.close()
 
 
-def test_a_path_that_leads_nowhere_is_an_error(rest: Rest) -> None:
+def test_a_path_that_leads_nowhere_is_an_error(rest: Rest, opened: Opened) -> None:
     """A misspelt path finds no rows at all, which is not the same as none."""
     rest.wrapped = True
-    store = opened(rest, {**WRAPPED, "rows": "$.itmes[*]"})
+    store = opened({**WRAPPED, "rows": "$.itmes[*]"})
     with pytest.raises(StoreError, match=r"there is no \$\.itmes"):
         store.list("tasks")
-    store.close()
 
 
-def test_a_page_in_the_header_link_is_followed(rest: Rest) -> None:
-    """Without a word in the suite."""
-    rest.links, rest.page = True, 2
-    store = opened(rest)
-    for number in range(5):
-        rest.add("tasks", {"title": f"t{number}"})
-    assert [row["title"] for row in store.list("tasks")] == ["t0", "t1", "t2", "t3", "t4"]
-    store.close()
-
-
-def test_rows_on_a_page_that_nobody_names_are_an_error(rest: Rest) -> None:
+def test_rows_on_a_page_that_nobody_names_are_an_error(rest: Rest, opened: Opened) -> None:
     """Not rows that are not there: the message says what to write."""
     rest.wrapped, rest.page = True, 2
-    store = opened(rest, {**WRAPPED, "next": None})
+    store = opened({**WRAPPED, "next": None})
     for number in range(3):
         rest.add("tasks", {"title": f"t{number}"})
     with pytest.raises(StoreError, match=r"the list of tasks goes on.*\$\.next is '/tasks\?from=2'") as caught:
         store.snapshot(["tasks"])
     assert "store.entities.tasks.next" in str(caught.value)
-    store.close()
 
 
-def test_a_next_page_elsewhere_is_not_followed(rest: Rest) -> None:
+def test_a_next_page_elsewhere_is_not_followed(rest: Rest, opened: Opened) -> None:
     """A service does not send us to another host, nor round in a circle."""
-    store = opened(rest, WRAPPED)
+    store = opened(WRAPPED)
     rest.answer = (200, "application/json", '{"items": [], "next": "http://127.0.0.2/x"}')
     with pytest.raises(StoreError, match="on another host"):
         store.list("tasks")
     rest.answer = (200, "application/json", '{"items": [], "next": "?again"}')
     with pytest.raises(StoreError, match="leads back to a page that was read"):
         store.list("tasks")
-    store.close()
 
 
 def test_a_row_on_two_pages_is_an_error() -> None:
@@ -129,50 +127,41 @@ def test_a_row_on_two_pages_is_an_error() -> None:
         store.list("tasks")
 
 
-def test_a_service_that_is_gone_is_an_error(rest: Rest) -> None:
+def test_a_service_that_is_gone_is_an_error(rest: Rest, opened: Opened) -> None:
     """In the middle of a run: the environment's fault, and nothing is written twice."""
-    store = opened(rest)
+    store = opened()
     store.insert("tasks", {"title": "t"})
     rest.stop()
     for act in (lambda: store.list("tasks"), lambda: store.insert("tasks", {})):
         with pytest.raises(StoreLost, match="cannot be reached"):
             act()
-    store.close()
 
 
-def test_what_may_have_been_written_is_not_sent_again(rest: Rest) -> None:
+def test_what_may_have_been_written_is_not_sent_again(rest: Rest, opened: Opened) -> None:
     """A connection that breaks in the middle: a question is asked once more, a new row is not."""
-    store = opened(rest)
+    store = opened()
     rest.mute = True
-    with pytest.raises(StoreLost):
-        store.insert("tasks", {"title": "t"})
-    with pytest.raises(StoreLost):
-        store.delete("tasks", 1)
-    with pytest.raises(StoreLost):
-        store.list("tasks")
+    for act in (lambda: store.insert("tasks", {}), lambda: store.delete("tasks", 1), lambda: store.list("tasks")):
+        with pytest.raises(StoreLost):
+            act()
     assert rest.seen == ["POST /tasks", "DELETE /tasks/1", "GET /tasks", "GET /tasks"]
-    store.close()
 
 
-def test_columns_are_those_that_were_seen(rest: Rest) -> None:
+def test_columns_are_those_that_were_seen(rest: Rest, opened: Opened) -> None:
     """Without a declaration any name is taken, and what rows have had is known."""
-    store = opened(rest)
+    store = opened()
     assert not store.describe("tasks").closed
     store.insert("tasks", {"title": "t"})
     assert set(store.describe("tasks").columns) == {"id", "title"}
-    store.close()
 
 
-def test_a_service_can_be_reset_and_may_refuse_writing(rest: Rest) -> None:
+def test_a_service_can_be_reset_and_may_refuse_writing(rest: Rest, opened: Opened) -> None:
     """`reset: {http: POST /reset}` empties it; `create: null` says that rows cannot be put there."""
-    store = opened(rest, reset={"http": "POST /reset"})
+    store = opened(reset={"http": "POST /reset"})
     store.insert("tasks", {"title": "t"})
     store.reset()
     assert store.list("tasks") == []
-    store.close()
-    store = opened(rest, {"create": None, "delete": None})
-    with pytest.raises(SuiteError, match="cannot be inserted"):
-        store.insert("tasks", {})
-    with pytest.raises(SuiteError, match="cannot be deleted"):
-        store.delete("tasks", 1)
-    store.close()
+    store = opened({"create": None, "delete": None})
+    for act, said in ((lambda: store.insert("tasks", {}), "inserted"), (lambda: store.delete("tasks", 1), "deleted")):
+        with pytest.raises(SuiteError, match=f"cannot be {said}"):
+            act()

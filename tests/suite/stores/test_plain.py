@@ -94,17 +94,10 @@ def test_a_column_without_a_zone_gets_utc() -> None:
     assert from_plain("2027-01-31T12:00:00+02:00", Kind.DATETIME, zone=False) == datetime(2027, 1, 31, 10)  # noqa: DTZ001
 
 
-@pytest.mark.parametrize(
-    ("value", "kind"),
-    [
-        ("tomorrow", Kind.DATE),
-        ("x", Kind.BOOLEAN),
-        ("7", Kind.INTEGER),
-        (7.5, Kind.INTEGER),
-        ("no", Kind.UUID),
-        ("base64:!", Kind.BYTES),
-    ],
-)
+@pytest.mark.parametrize(("value", "kind"), [
+    ("tomorrow", Kind.DATE), ("x", Kind.BOOLEAN), ("7", Kind.INTEGER), (7.5, Kind.INTEGER), ("no", Kind.UUID),
+    ("base64:!", Kind.BYTES),
+])  # fmt: skip
 def test_what_a_column_cannot_hold_is_refused(value: object, kind: Kind) -> None:
     """With the value that was given, before a database guesses."""
     with pytest.raises(ValueError, match=r"base64|neither|not a"):

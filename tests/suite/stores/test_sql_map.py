@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +25,31 @@ CREATE VIEW busy AS SELECT task_id AS id, heading FROM app_tasks;
 """
 
 
-def opened(folder: Path, **more: Any) -> SqlStore:  # noqa: ANN401 - what YAML gives
-    """Make a database and its store."""
-    with closing(sqlite3.connect(folder / "x.db")) as connection:
+Opened = Callable[..., SqlStore]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    """Make stores of one database, which are closed at the end."""
+    with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
         connection.executescript(TABLES)
-    store = store_from({"sqlalchemy": "sqlite:///x.db", **more}, folder)
-    assert isinstance(store, SqlStore)
-    return store
+    with ExitStack() as stack:
+
+        def make(**more: object) -> SqlStore:
+            store = store_from({"sqlalchemy": "sqlite:///x.db", **more}, tmp_path)
+            assert isinstance(store, SqlStore)
+            stack.callback(store.close)
+            return store
+
+        yield make
 
 
 MAPPED = {"table": "app_tasks", "user": "owner", "title": "heading", "columns": {"dueDate": "due_at"}}
 
 
-def test_an_entity_is_mapped(tmp_path: Path) -> None:
+def test_an_entity_is_mapped(opened: Opened) -> None:
     """Table, user and columns by the suite's names; what is not mapped keeps its own."""
-    store = opened(tmp_path, entities={"tasks": MAPPED})
+    store = opened(entities={"tasks": MAPPED})
     row = store.insert("tasks", {"title": "Buy milk", "dueDate": "2027-01-31", "owner": "anna", "open": True})
     assert row["task_id"] == 1
     assert {k: row[k] for k in ("title", "dueDate", "owner", "open")} == {
@@ -49,37 +60,22 @@ def test_an_entity_is_mapped(tmp_path: Path) -> None:
     assert (info.key, info.user, info.source) == ("task_id", "owner", "app_tasks")
     with pytest.raises(UnknownColumn):
         store.list("tasks", {"heading": "Buy milk"})
-    store.close()
 
 
-def test_kinds_follow_from_types(tmp_path: Path) -> None:
+def test_kinds_follow_from_types(opened: Opened) -> None:
     """What a test must know of a column: truth, dates, numbers, bytes, JSON."""
-    store = opened(tmp_path)
+    store = opened()
     assert {name: column.kind for name, column in store.describe("app_tasks").columns.items()} == {
         "task_id": Kind.INTEGER, "heading": Kind.TEXT, "due_at": Kind.DATE, "owner": Kind.TEXT, "open": Kind.BOOLEAN,
         "x": Kind.UNKNOWN, "n": Kind.NUMBER, "b": Kind.BYTES, "j": Kind.JSON, "t": Kind.TIME, "ts": Kind.DATETIME,
     }  # fmt: skip
-    store.close()
 
 
-def test_a_user_column_is_found_by_its_usual_names(tmp_path: Path) -> None:
+def test_a_user_column_is_found_by_its_usual_names(opened: Opened) -> None:
     """Or named for the whole store, or switched off."""
-    store = opened(tmp_path)
-    assert store.describe("people").user == "user_id"
-    store.close()
-    store = opened_again(tmp_path, user=None)
-    assert store.describe("people").user is None
-    store.close()
-    store = opened_again(tmp_path, user="owner")
-    assert store.describe("app_tasks").user == "owner"
-    store.close()
-
-
-def opened_again(folder: Path, **more: Any) -> SqlStore:  # noqa: ANN401 - what YAML gives
-    """Make another store of the same database."""
-    store = store_from({"sqlalchemy": "sqlite:///x.db", **more}, folder)
-    assert isinstance(store, SqlStore)
-    return store
+    assert opened().describe("people").user == "user_id"
+    assert opened(user=None).describe("people").user is None
+    assert opened(user="owner").describe("app_tasks").user == "owner"
 
 
 @pytest.mark.parametrize(
@@ -99,26 +95,24 @@ def opened_again(folder: Path, **more: Any) -> SqlStore:  # noqa: ANN401 - what 
     ],
 )
 def test_what_is_not_there_is_refused(
-    tmp_path: Path, entities: dict[str, Any], entity: str, kind: type[Exception] | None, said: str
+    opened: Opened, entities: dict[str, Any], entity: str, kind: type[Exception] | None, said: str
 ) -> None:
     """When the entity is first looked at, with the nearest name."""
-    store = opened(tmp_path, entities=entities)
+    store = opened(entities=entities)
     if kind is None:
         store.describe(entity)
     else:
         with pytest.raises(kind) as caught:
             store.describe(entity)
         assert said in str(caught.value)
-    store.close()
 
 
-def test_a_key_can_be_named(tmp_path: Path) -> None:
+def test_a_key_can_be_named(opened: Opened) -> None:
     """Where the table has none, or one of several columns, or is a view."""
-    store = opened(tmp_path, entities={"pairs": {"id": "name"}})
+    store = opened(entities={"pairs": {"id": "name"}})
     store.insert("pairs", {"a": 1, "b": 2, "name": "x"})
     assert store.get("pairs", "x") == {"a": 1, "b": 2, "name": "x"}
     assert store.describe("busy").key == "id"
-    store.close()
 
 
 @pytest.mark.parametrize("given", [5, {"columns": []}, {"columns": ["a"]}, {"title": 5}, {"user": 5}, {"table": ""}])

@@ -221,18 +221,14 @@ sys.stdin.read()
     assert {number: len(lines) for number, lines in client.host.kept.items()} == {1: 1, 2: 1}
 
 
-@pytest.mark.parametrize(
-    ("line", "id_", "code"),
-    [
-        (b"hello", None, -32700),
-        (b"[]", None, -32700),
-        (b'{"id": 7, "method": "tools/list"}', 7, -32700),
-        (b'{"jsonrpc":"2.0","params":{"id":1,"a":' + b"[" * 200_000 + b"]" * 200_000 + b'},"id" : "q\\"1"}', 'q"1',
-         -32700),
-        (b'{"jsonrpc":"2.0","id":null,"method":"tools/call"}', None, -32600),
-    ],
-    ids=["a word", "an empty batch", "another protocol", "too deep", "no id"],
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "id_", "code"), [
+    (b"hello", None, -32700),
+    (b"[]", None, -32700),
+    (b'{"id": 7, "method": "tools/list"}', 7, -32700),
+    (b'{"jsonrpc":"2.0","params":{"id":1,"a":' + b"[" * 200_000 + b"]" * 200_000 + b'},"id" : "q\\"1"}', 'q"1',
+     -32700),
+    (b'{"jsonrpc":"2.0","id":null,"method":"tools/call"}', None, -32600),
+], ids=["a word", "an empty batch", "another protocol", "too deep", "no id"])  # fmt: skip
 def test_a_line_that_is_no_message_is_an_error_to_its_sender(line: bytes, id_: object, code: int) -> None:
     """Under its id, as far as it has one: else its client would wait for ever. No server is started for it; a byte order mark is none of its bytes."""
     client = Client(["/no/such/server"], Forwarding())
