@@ -74,23 +74,20 @@ print(sorted(said), len(late.refused))
 """
 
 
+def printed(program: str) -> str:
+    """Run a program and return what it printed."""
+    env = clean_env({"PYTHONPATH": str(ROOT)})
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=120).stdout.strip()
+
+
 def test_a_thread_that_outlives_its_test_is_refused_and_said() -> None:
     """It, and what it starts, opens no connection to the proxy; older threads, waiting workers, the next test and other servers are left alone."""
-    done = subprocess.run(
-        [sys.executable, "-c", TRY],
-        env=clean_env({"PYTHONPATH": str(ROOT)}),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
     expected = {"in the test": "asked", "late": True, "its child": True, "late, elsewhere": "asked", "older": "asked"}
     workers = ("pool", "loop", "loop, of a worker", "queue")
-    expected |= dict.fromkeys(
-        ("the next test", *workers, *(f"{each}, in its test" for each in ("pool", "loop", "queue"))), "asked"
-    )
-    expected |= {"loop, in its test, of a worker": "asked"}
-    assert done.stdout.strip() == f"{sorted(expected.items())} 1"
+    others = ("the next test", *workers, *(f"{each}, in its test" for each in ("pool", "loop", "queue")))
+    expected |= dict.fromkeys((*others, "loop, in its test, of a worker"), "asked")
+    assert printed(TRY) == f"{sorted(expected.items())} 1"
 
 
 KEPT = """
@@ -188,18 +185,10 @@ print(sorted(heard), sorted(said), len(late.refused), socket.socket.sendall is p
 
 def test_a_kept_alive_connection_carries_nothing_of_an_ended_test() -> None:
     """Its own one, one that is shared, one that the next test opened; by a file, in a loop of its own. Afterwards sockets are as they were."""
-    done = subprocess.run(
-        [sys.executable, "-c", KEPT],
-        env=clean_env({"PYTHONPATH": str(ROOT)}),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
     heard = ["/next", "/next-again", "/own-in-its-test"]
     # asyncio tells its writer no more than that the connection is lost; the report says why.
     said = [(each, each != "loop") for each in ("file", "loop", "of-the-next", "own", "shared")]
-    assert done.stdout.strip() == f"{heard} {said} 1 True"
+    assert printed(KEPT) == f"{heard} {said} 1 True"
 
 
 def test_without_late_threads_nothing_is_hooked() -> None:

@@ -22,14 +22,10 @@ def test_ci_says_so_in_the_environment(value: str, is_ci: bool) -> None:
 def test_the_original_beside_us_keeps_its_option(tmp_path: Path) -> None:
     """Its plugin would fail at start if we had added --scenario-debug first."""
     (tmp_path / "scenario").mkdir()
-    write(
-        tmp_path / "scenario",
-        __init__="",
-        pytest_plugin="def pytest_addoption(parser):\n    parser.addoption('--scenario-debug', action='store_true')\n",
-    )
-    write(
-        tmp_path, test_it="def test_it(pytestconfig):\n    assert pytestconfig.getoption('--scenario-debug') is False\n"
-    )
+    original = "def pytest_addoption(parser):\n    parser.addoption('--scenario-debug', action='store_true')\n"
+    write(tmp_path / "scenario", __init__="", pytest_plugin=original)
+    test = "def test_it(pytestconfig):\n    assert pytestconfig.getoption('--scenario-debug') is False\n"
+    write(tmp_path, test_it=test)
     paths = f"{Path(__file__).parents[2]}:{tmp_path}"
     run(tmp_path, "-p", "scenario.pytest_plugin", PYTHONPATH=paths).assert_outcomes(passed=1)
 
@@ -83,9 +79,8 @@ def test_parts_are_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     names: list[str] = []
     for n, words in ((1, ()), (2, ("-n", "1"))):
         report = tmp_path / f"{n}.json"
-        done = pytest_run.run(
-            tmp_path, *chosen, *words, "--llmproxy-shard", f"{n}/2", "--scenario-report", f"json={report}"
-        )
+        part = ("--llmproxy-shard", f"{n}/2", "--scenario-report", f"json={report}")
+        done = pytest_run.run(tmp_path, *chosen, *words, *part)
         assert done.ret == 0, done.outlines
         names += [each["id"] for each in json.loads(report.read_text())["scenarios"]]
     assert sorted(names) == [f"n{n}" for n in range(6)]

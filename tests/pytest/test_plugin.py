@@ -84,15 +84,12 @@ def test_a_suite_is_recorded_once_and_replayed_offline(suite: pytest.Pytester, p
     assert len(provider.requests) == 4
     changed = run(suite, "-k", "three", CHANGED="no ")
     changed.assert_outcomes(failed=2, deselected=2)
-    changed.stdout.fnmatch_lines(
-        [
-            '* llmproxy: 1 of its requests not in cassette "test_suite.TestMore.test_three-a-b-*" (mode replay) *',
-            '*"a b" -> "no a b"*',
-            "  1. record what is missing: pytest --llmproxy-mode auto",
-            "2 tests: 0 hits, 2 misses, 0 recorded, 2 unused",
-            "Record what is missing, with your keys: pytest --llmproxy-mode auto",
-        ]
-    )
+    changed.stdout.fnmatch_lines([
+        '* llmproxy: 1 of its requests not in cassette "test_suite.TestMore.test_three-a-b-*" (mode replay) *',
+        '*"a b" -> "no a b"*', "  1. record what is missing: pytest --llmproxy-mode auto",
+        "2 tests: 0 hits, 2 misses, 0 recorded, 2 unused",
+        "Record what is missing, with your keys: pytest --llmproxy-mode auto",
+    ])  # fmt: skip
 
 
 @pytest.mark.slow
@@ -130,9 +127,8 @@ def test_a_test_that_changed_is_recorded_anew_by_the_command_that_its_failure_na
     typed = re.findall(r"^pytest (--llmproxy-update=all) \"(.*)\"$", failed.stdout.str(), re.MULTILINE)
     assert len(typed) == 2, failed.stdout.str()
     failed.stdout.re_match_lines([r"test_suite.py::\S*three.*: look at its recording: llmproxy ui \S*three\S*$"])
-    assert not re.search(
-        "^pytest --llmproxy-update", run(suite, "--llmproxy-cassette-dir=none").stdout.str(), re.MULTILINE
-    )
+    fresh = run(suite, "--llmproxy-cassette-dir=none").stdout.str()
+    assert not re.search("^pytest --llmproxy-update", fresh, re.MULTILINE)
     asked = len(provider.requests)
     env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine", "CHANGED": "please "}
     run(suite, *typed[0], **env).assert_outcomes(passed=1)
@@ -186,9 +182,8 @@ def test_the_environment_is_set_before_a_conftest_is_imported(suite: pytest.Pyte
 
 def test_in_ci_nothing_is_recorded_unless_the_command_line_says_so(suite: pytest.Pytester, provider: Provider) -> None:
     """A marker that was left behind spends no money there."""
-    suite.makepyfile(
-        test_suite="import pytest\nfrom app import ask\n@pytest.mark.llmproxy(mode='record')\ndef test_it():\n    ask('one')\n"
-    )
+    test = "import pytest\nfrom app import ask\n@pytest.mark.llmproxy(mode='record')\ndef test_it():\n    ask('one')\n"
+    suite.makepyfile(test_suite=test)
     env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine", "CI": "true"}
     run(suite, **env).assert_outcomes(failed=1)
     assert provider.requests == []
@@ -199,9 +194,8 @@ def test_in_ci_nothing_is_recorded_unless_the_command_line_says_so(suite: pytest
 @pytest.mark.slow
 def test_recordings_are_kept_in_the_folder_that_is_named(suite: pytest.Pytester, provider: Provider) -> None:
     """Below the root, wherever pytest is called."""
-    record(suite, provider, "--llmproxy-cassette-dir", "tests/cassettes", "-k", "one").assert_outcomes(
-        passed=1, deselected=3
-    )
+    done = record(suite, provider, "--llmproxy-cassette-dir", "tests/cassettes", "-k", "one")
+    done.assert_outcomes(passed=1, deselected=3)
     assert list((suite.path / "tests" / "cassettes").iterdir()) != []
 
 
@@ -212,11 +206,10 @@ def test_an_option_that_another_plugin_has_is_left_to_it(suite: pytest.Pytester)
         other="def pytest_addoption(parser):\n    parser.addoption('--llmproxy-mode', default='theirs')\n",
         test_suite="def test_it(llmproxy):\n    assert llmproxy.mode == 'replay'\n",
     )
-    command = [sys.executable, "-c", "import sys, pytest, other; sys.exit(pytest.main(sys.argv[1:], plugins=[other]))"]
+    code = "import sys, pytest, other; sys.exit(pytest.main(sys.argv[1:], plugins=[other]))"
+    command = [sys.executable, "-c", code, *PLUGIN]
     env = clean_env({"PYTHONPATH": f"{ROOT}{os.pathsep}{suite.path}"})
-    done = subprocess.run(
-        [*command, *PLUGIN], cwd=suite.path, env=env, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run(command, cwd=suite.path, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
@@ -282,23 +275,20 @@ def test_a_proxy_that_cannot_start_fails_each_test_with_the_reason(suite: pytest
 def test_importing_the_plugin_imports_nothing_heavy() -> None:
     """Every pytest run of whoever has it installed pays for it."""
     code = "import llmproxy.pytest.plugin, sys; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
-    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=ROOT)
     assert not set(HEAVY) & set(done.stdout.split())
 
 
 def test_what_stands_in_no_file_is_said_and_is_an_error_in_ci(suite: pytest.Pytester, provider: Provider) -> None:
     """Advice keeps the folder of cassettes; a replay that the store alone serves says so, until it is exported."""
     folder = ("-k", "one", "--llmproxy-cassette-dir", "my cassettes")
-    run(suite, *folder).stdout.fnmatch_lines(
-        ["*record what is missing: pytest --llmproxy-cassette-dir 'my cassettes' --llmproxy-mode auto*"]
-    )
+    advice = "*record what is missing: pytest --llmproxy-cassette-dir 'my cassettes' --llmproxy-mode auto*"
+    run(suite, *folder).stdout.fnmatch_lines([advice])
     record(suite, provider, "-k", "one", mode="auto").assert_outcomes(passed=1, deselected=3)
     (suite.path / "my cassettes").mkdir()
-    run(suite, *folder).stdout.fnmatch_lines(
-        ["*1 hit is of what stands in the store alone*llmproxy export --all 'my cassettes'"]
-    )
+    alone = "*1 hit is of what stands in the store alone*llmproxy export --all 'my cassettes'"
+    run(suite, *folder).stdout.fnmatch_lines([alone])
     run(suite, *folder, CI="1").assert_outcomes(passed=1, errors=1, deselected=3)
     shutil.rmtree(suite.path / "my cassettes")
     record(suite, provider, *folder, mode="record").assert_outcomes(passed=1, deselected=3)

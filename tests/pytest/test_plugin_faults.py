@@ -63,24 +63,20 @@ def test_without(llmproxy):
 @pytest.mark.slow
 def test_marked_tests_meet_faults_and_no_others(tmp_path: Path) -> None:
     """Recovery passes, giving up fails and shows what it met, a fault that met no call is an error, a bad marker too."""
-    plain = re.sub(r"@pytest.mark.faults.*|    assert .*(injected|fault).*", "", SUITE).replace(
-        "rules_ask_for_the_fixture()", "rules_ask_for_the_fixture(llmproxy)"
-    )
+    plain = re.sub(r"@pytest.mark.faults.*|    assert .*(injected|fault).*", "", SUITE)
+    plain = plain.replace("rules_ask_for_the_fixture()", "rules_ask_for_the_fixture(llmproxy)")
     write(tmp_path, app=APP, test_suite=plain)
     with Provider([step(say="hello", times=None)]) as p:
-        run(tmp_path, "--llmproxy-mode", "record", OPENAI_BASE_URL=p.url + "/v1", OPENAI_API_KEY="k").assert_outcomes(
-            passed=8
-        )
+        done = run(tmp_path, "--llmproxy-mode", "record", OPENAI_BASE_URL=p.url + "/v1", OPENAI_API_KEY="k")
+        done.assert_outcomes(passed=8)
     write(tmp_path, test_suite=SUITE)
     done = run(tmp_path)
     done.assert_outcomes(passed=5, failed=1, errors=3)
-    done.stdout.fnmatch_lines_random(
-        [
-            "*llmproxy: injected faults that it met*",
-            "call 1: openai chat.completions gpt-4o: fault http-503 (rule 1)",
-            "*the test passed without the faults that it asks for:*",
-            "*fault reset (rule 1) met no call: no call came that is its number 9*",
-            "*the markers faults say different seeds (1, 2)*",
-            "*the marker faults: 'http-42' is no preset, no kind and no file; did you mean 'http-429'?*",
-        ]
-    )
+    done.stdout.fnmatch_lines_random([
+        "*llmproxy: injected faults that it met*",
+        "call 1: openai chat.completions gpt-4o: fault http-503 (rule 1)",
+        "*the test passed without the faults that it asks for:*",
+        "*fault reset (rule 1) met no call: no call came that is its number 9*",
+        "*the markers faults say different seeds (1, 2)*",
+        "*the marker faults: 'http-42' is no preset, no kind and no file; did you mean 'http-429'?*",
+    ])  # fmt: skip

@@ -164,28 +164,21 @@ def test_scenarios_are_recorded_once_and_replayed_offline(tmp_path: Path) -> Non
         for case in ET.parse(tmp_path / "j.xml").iter("testcase")
     }
     lamp = found["test_lamp"]
-    assert (lamp["scenario.status"], str(lamp["scenario.cassette"]).partition("-")[0]) == (
-        "passed",
-        "test_live.test_lamp",
-    )
+    assert lamp["scenario.status"] == "passed"
+    assert str(lamp["scenario.cassette"]).partition("-")[0] == "test_live.test_lamp"
     assert lamp["scenario.run_id"]
     assert float(str(lamp["scenario.cost_usd"])) > 0
     missed = run(tmp_path, "--llmproxy-mode", "replay", "-k", "lamp", CHANGED="Another lamp is missing.")
     missed.assert_outcomes(failed=1, deselected=1)
-    missed.stdout.fnmatch_lines(
-        [
-            '* scenario "lamp": environment error *',
-            'run it again: pytest --llmproxy-mode replay "test_live.py::test_lamp"',
-        ]
-    )
+    again = 'run it again: pytest --llmproxy-mode replay "test_live.py::test_lamp"'
+    missed.stdout.fnmatch_lines(['* scenario "lamp": environment error *', again])
     said = missed.stdout.str()
     assert said.count("nA lamp is missing.") == 1, "a miss is shown once"
     assert "llmproxy start" not in said, "what starts a proxy is not what a user of pytest types"
     assert "record what is missing: pytest --llmproxy-mode auto" in said
     first, *_, last = trend_lines(read_tests(tmp_path / ".llmproxy" / "llmproxy.db.state.db"))[1:]
-    assert first.startswith("  ..E  test_live.py::test_lamp                passed 2 of 3  worse"), (
-        "with what it cost before"
-    )
+    worse = "  ..E  test_live.py::test_lamp                passed 2 of 3  worse"
+    assert first.startswith(worse), "with what it cost before"
     told = (tmp_path / ".llmproxy" / "last-report.jsonl").read_text(encoding="utf-8")
     assert json.loads(told.splitlines()[0])["title"] == "pytest"
     assert "Another lamp is missing." in told, "for `llmproxy label`"
@@ -197,9 +190,8 @@ def test_scenarios_of_one_name_are_recorded_apart(tmp_path: Path) -> None:
     """Two files, sets of parameters, a loop, a fixture that tests share: each replays its own answer, in any order of tests."""
     write(tmp_path, app=APP, test_a=SAME.replace("FILE", "a"), test_b=SAME.replace("FILE", "b"))
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
-    texts = [
-        f"{file} {text}" for file in "ab" for text in ("wide", "set 1", "set 2", "loop 0", "loop 1", "loop 2", "runs")
-    ]
+    names = ("wide", "set 1", "set 2", "loop 0", "loop 1", "loop 2", "runs")
+    texts = [f"{file} {name}" for file in "ab" for name in names]
     answers = [step(say=f"{text}: done", contains=text, times=None) for text in texts]
     with Provider(answers, ordered=False) as provider:
         env: dict[str, Any] = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"}
@@ -219,17 +211,15 @@ WORKERS = pytest.mark.parametrize(
 def test_every_run_is_in_the_report(tmp_path: Path, workers: tuple[str, ...]) -> None:
     """Also those that raise, async tests without the plugin that they are marked for, runs of one scenario; in workers, too."""
     write(tmp_path, test_plain=PLAIN)
-    result = run(
-        tmp_path, *workers, "--strict-markers", "--scenario-report", "json=o.json", "--scenario-report=html=o.html"
-    )
+    reports = ("--scenario-report", "json=o.json", "--scenario-report=html=o.html")
+    result = run(tmp_path, *workers, "--strict-markers", *reports)
     result.assert_outcomes(passed=2, failed=2)
-    result.stdout.fnmatch_lines(REPORT)
-    result.stdout.fnmatch_lines(
-        ["*. raises - FAILED (agent error) in *", "   Reasoning: Scenario failed with error: boom"]
-    )
-    result.stdout.fnmatch_lines(
-        ["*. bad - FAILED in *", "   Reasoning: rude", "   Passed Criteria: 0/1", "   Failed Criteria: 1"]
-    )
+    for lines in (
+        REPORT,
+        ["*. raises - FAILED (agent error) in *", "   Reasoning: Scenario failed with error: boom"],
+        ["*. bad - FAILED in *", "   Reasoning: rude", "   Passed Criteria: 0/1", "   Failed Criteria: 1"],
+    ):
+        result.stdout.fnmatch_lines(lines)
     result.stdout.fnmatch_lines(["*. often [[]1/2] - PASSED*"])
     written = json.loads((tmp_path / "o.json").read_text())
     assert {row["scenario"]: row["status"] for row in written["summary"]} == {
@@ -258,13 +248,8 @@ def test_a_failed_test_tells_its_conversation_and_how_to_run_it_again(tmp_path: 
 @pytest.mark.slow
 def test_without_a_scenario_nothing_is_said(tmp_path: Path) -> None:
     """No report, no import of scenarios; pytest's own --debug stays pytest's; nothing runs where tests are only collected."""
-    write(
-        tmp_path,
-        test_none="""
-        """.strip()
-        + "import sys\nasync def test_it():\n    assert 'llmproxy.scenario' not in sys.modules\n",
-        test_plain=PLAIN,
-    )
+    none = "import sys\nasync def test_it():\n    assert 'llmproxy.scenario' not in sys.modules\n"
+    write(tmp_path, test_none=none, test_plain=PLAIN)
     result = run(tmp_path, "test_none.py", "--debug=trace.log", python=sys.executable)
     result.assert_outcomes(passed=1)
     assert "Scenario" not in result.stdout.str()

@@ -74,23 +74,15 @@ def record_and_replay(folder: Path, *answers: str, mode: str = "once") -> tuple[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("how", "mode"), [("fixture", "once"), ("fixture", "auto"), ("scenario", "once"), ("scenario", "auto")]
-)
+@pytest.mark.parametrize("how", ["fixture", "scenario", "suite"])
+@pytest.mark.parametrize("mode", ["once", "auto"])
 def test_what_the_passing_attempt_recorded_counts(how: str, mode: str, tmp_path: Path) -> None:
     """The rerun asks again, and later runs replay what it was told; not the answer with which the first attempt failed."""
-    write(tmp_path, app=APP, reruns=RERUNS, test_it=FIXTURE if how == "fixture" else SCENARIO)
-    first, later = record_and_replay(tmp_path, "Bergen", "Oslo", mode=mode)
-    assert (first.get("rerun"), first.get("passed"), first.get("failed")) == (1, 1, None), first
-    assert any("1 passed" in line for line in later), later
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["once", "auto"])
-def test_a_scenario_of_a_suite_is_tried_again_as_well(mode: str, tmp_path: Path) -> None:
-    """The same for YAML."""
     write(tmp_path, app=APP, reruns=RERUNS)
-    (tmp_path / "t.suite.yaml").write_text(SUITE)
+    if how == "suite":
+        (tmp_path / "t.suite.yaml").write_text(SUITE)
+    else:
+        write(tmp_path, test_it=FIXTURE if how == "fixture" else SCENARIO)
     first, later = record_and_replay(tmp_path, "Bergen", "Oslo", mode=mode)
     assert (first.get("rerun"), first.get("passed"), first.get("failed")) == (1, 1, None), first
     assert any("1 passed" in line for line in later), later

@@ -70,14 +70,18 @@ def gone(folder: Path) -> bool:
     return not any(serves(url) for url in addresses(folder)) and not any(each.exists() for each in workers)
 
 
+def record_or_replay(folder: Path, provider: Provider, workers: str, mode: str = "record") -> pytest.RunResult:
+    """Run the tests of a folder in so many workers."""
+    words = ("-n", workers, "--llmproxy-mode", mode)
+    return pytest_run.run(folder, *words, OPENAI_BASE_URL=provider.url, OPENAI_API_KEY="sk-mine")
+
+
 def test_workers_share_a_proxy_and_their_sessions_stay_apart(tmp_path: Path) -> None:
     """Recorded and replayed by three at once: one address, each call in its own test's cassette, nothing left."""
     pytest_run.write(tmp_path, app=pytest_run.APP, test_it=SUITE + ASK)
     with Provider([step(say="hello", times=None)]) as provider:
         for mode, counts in (("record", "0 hits, 0 misses, 12 recorded"), ("replay", "12 hits, 0 misses, 0 recorded")):
-            ran = pytest_run.run(
-                tmp_path, "-n", "3", "--llmproxy-mode", mode, OPENAI_BASE_URL=provider.url, OPENAI_API_KEY="sk-mine"
-            )
+            ran = record_or_replay(tmp_path, provider, "3", mode)
             ran.assert_outcomes(passed=12)
             assert f"12 tests: {counts}" in ran.stdout.str()
             assert len(addresses(tmp_path)) == 1
@@ -92,9 +96,7 @@ def test_what_a_killed_worker_leaves_open_is_closed(tmp_path: Path) -> None:
     """The worker that takes its place records in the cassette that the dead one had open, at the same proxy."""
     pytest_run.write(tmp_path, app=pytest_run.APP, test_it=SUITE + KILL)
     with Provider([step(say="hello", times=None)]) as provider:
-        ran = pytest_run.run(
-            tmp_path, "-n", "1", "--llmproxy-mode", "record", OPENAI_BASE_URL=provider.url, OPENAI_API_KEY="sk-mine"
-        )
+        ran = record_or_replay(tmp_path, provider, "1")
     ran.assert_outcomes(passed=1, failed=1)
     assert "crashed" in ran.stdout.str()
     assert len(addresses(tmp_path)) == 1
@@ -110,9 +112,8 @@ def test_a_killed_controller_leaves_nothing_running(tmp_path: Path) -> None:
         env = clean_env({"PYTHONPATH": str(ROOT), "OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine"})
         words = [*pytest_run.QUICK, *pytest_run.PLUGIN, "-n", "2", "--llmproxy-mode", "record"]
         with (tmp_path / "out.txt").open("w") as out:
-            ran = subprocess.Popen(
-                [sys.executable, "-m", "pytest", *words], cwd=tmp_path, env=env, stdout=out, stderr=out
-            )
+            command = [sys.executable, "-m", "pytest", *words]
+            ran = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=out, stderr=out)
             while ran.poll() is None and len(list(tmp_path.glob("waits-*"))) < 2:
                 time.sleep(0.05)
             assert ran.poll() is None, (tmp_path / "out.txt").read_text("utf-8")

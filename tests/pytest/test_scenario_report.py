@@ -43,9 +43,8 @@ def test_nothing_is_printed_when_nothing_ran() -> None:
 def test_the_report_has_the_original_s_words() -> None:
     """Times only where both are known; criteria that nobody decided are no passes."""
     good = result(total_time=1.239, agent_time=0.5, passed_criteria=["a", "b"])
-    bad = result(
-        success=False, total_time=1.0, passed_criteria=["a"], failed_criteria=["b"], inconclusive_criteria=["c"]
-    )
+    decided: dict[str, Any] = {"passed_criteria": ["a"], "failed_criteria": ["b"], "inconclusive_criteria": ["c"]}
+    bad = result(success=False, total_time=1.0, **decided)
     assert report(good, bad) == [
         "", "=== Scenario Test Report ===", "Total Scenarios: 2", "Passed: 1", "Failed: 1", "Success Rate: 50%", "",
         "1. refund - PASSED in 1.24s (agent: 0.50s)", "   Reasoning: so it is", "   Passed Criteria: 2/2", "",
@@ -70,9 +69,8 @@ def test_an_error_is_told_by_its_first_line_and_its_kind() -> None:
 
 def test_a_run_travels_as_plain_values() -> None:
     """From a worker to whoever reports."""
-    sent = json.loads(
-        json.dumps(pack_run(NamedResult("refund", 2, 3), result(status=Status.AGENT_ERROR, success=False)))
-    )
+    packed = pack_run(NamedResult("refund", 2, 3), result(status=Status.AGENT_ERROR, success=False))
+    sent = json.loads(json.dumps(packed))
     who, back = unpack_run(sent)
     assert who == NamedResult("refund", 2, 3)
     assert (back.success, back.status, back.reasoning) == (False, Status.AGENT_ERROR, "so it is")
@@ -80,26 +78,18 @@ def test_a_run_travels_as_plain_values() -> None:
 
 def test_properties_leave_out_what_is_unknown() -> None:
     """A cost of which a part is unknown is no cost."""
-    used = {
-        "agent": PartyUse(calls=1, cost_usd="0.10"),
-        "user": PartyUse(calls=1, cost_usd="0.05"),
-        "judge": PartyUse(),
-    }
+    agent, user = (PartyUse(calls=1, cost_usd=cost) for cost in ("0.10", "0.05"))
+    used = {"agent": agent, "user": user, "judge": PartyUse()}
     known = result(usage=used, cassette="refund", run_id="r1")
     assert properties(NamedResult("refund"), known, 1) == [
-        ("scenario.name", "refund"),
-        ("scenario.status", "passed"),
-        ("scenario.cassette", "refund"),
-        ("scenario.cost_usd", "0.15"),
-        ("scenario.run_id", "r1"),
-    ]
+        ("scenario.name", "refund"), ("scenario.status", "passed"), ("scenario.cassette", "refund"),
+        ("scenario.cost_usd", "0.15"), ("scenario.run_id", "r1"),
+    ]  # fmt: skip
     unknown = result(usage={**used, "judge": PartyUse(calls=1)}, run_id="r2")
     assert sum_costs(unknown.usage.values()) == ""
     assert properties(NamedResult("refund"), unknown, 2) == [
-        ("scenario.2.name", "refund"),
-        ("scenario.2.status", "passed"),
-        ("scenario.2.run_id", "r2"),
-    ]
+        ("scenario.2.name", "refund"), ("scenario.2.status", "passed"), ("scenario.2.run_id", "r2"),
+    ]  # fmt: skip
 
 
 def story(*statuses: Status, **finished: Any) -> RunTree:  # noqa: ANN401
@@ -115,9 +105,8 @@ def story(*statuses: Status, **finished: Any) -> RunTree:  # noqa: ANN401
 
 def test_a_failure_tells_the_runs_that_went_wrong_with_criteria_and_evidence() -> None:
     """All runs if none did, for then something else of the test is wrong; many are cut."""
-    criterion = Criterion(
-        id="c1", text="is polite", status="failed", evidence="“no”", reason="rude", votes=["failed", "passed"]
-    )
+    why: dict[str, Any] = {"evidence": "“no”", "reason": "rude", "votes": ["failed", "passed"]}
+    criterion = Criterion(id="c1", text="is polite", status="failed", **why)
     told = story(Status.PASSED, Status.FAILED, criteria=[criterion], reasoning="rude", misses=["m1"])
     (section,) = sections(list(told.runs.values()), {})
     assert section[0] == 'scenario "refund" [2/2]: failed'

@@ -60,9 +60,8 @@ def test_async_tests_run_where_nobody_else_runs_them(tmp_path: Path, other: str,
     """Those with the marker; all of them where there is no plugin for async tests; never those that another one claims. A mark whose plugin is missing claims nothing."""
     write(tmp_path, conftest=ASYNC.replace("NAME", repr(other)), test_async=TESTS)
     found = run(tmp_path, "-W", "ignore").stdout.str()
-    assert {
-        name for name in ("ours", "nobodys", "other", "both", "theirs") if f"AssertionError: {name} ran" in found
-    } == ran
+    names = ("ours", "nobodys", "other", "both", "theirs")
+    assert {name for name in names if f"AssertionError: {name} ran" in found} == ran
 
 
 def test_a_parcel_is_plain_values_and_taken_once() -> None:

@@ -158,10 +158,9 @@ def test_what_the_project_says_is_left_to_the_proxy(tmp_path: Path) -> None:
 def test_a_proxy_that_cannot_start_is_tried_once(tmp_path: Path) -> None:
     """No scenario waits for it again."""
     bench = SuiteBench(tmp_path, "replay")
-    with pytest.raises(MachineError, match="cannot start the proxy"):
-        bench.proxy({"LLMPROXY_COMMAND": "/nosuch/llmproxy"})
-    with pytest.raises(MachineError, match="cannot start the proxy"):
-        bench.proxy({})
+    for env in ({"LLMPROXY_COMMAND": "/nosuch/llmproxy"}, {}):
+        with pytest.raises(MachineError, match="cannot start the proxy"):
+            bench.proxy(env)
     bench.close()
 
 
