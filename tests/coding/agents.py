@@ -199,8 +199,8 @@ MORE = (
         command=("node", "{programs}/claude_sdk.mjs", ASK),
     ),
     _framework("openai-agents", "openai-agents", "openai_agents.py"),
-    _framework("deepagents", "deepagents langchain-openai", "deep_agents.py"),
+    _framework("deepagents", "deepagents langchain-openai langchain-mcp-adapters", "deep_agents.py"),
     _framework("strands", "strands-agents[openai]", "strands_agents.py", stream=True),
-    _framework("adk", "google-adk", "adk.py", variables={"GEMINI_API_KEY": "test"}),
+    _framework("adk", "google-adk[mcp]", "adk.py", variables={"GEMINI_API_KEY": "test"}),
 )
 """Those that `scripts/lab/compatibility` alone runs, in their newest versions."""

@@ -62,7 +62,9 @@ PLACES = {
 }  # fmt: skip
 WITHOUT = ("pi", "mini-swe-agent", "aider")
 """Agents that have no servers of tools."""
-IN_PROGRAM = {"claude-sdk-py": _MCP, "claude-sdk-node": _MCP, "openai-agents": "echo", "strands": "echo"}
+IN_PROGRAM = {
+    "claude-sdk-py": _MCP, "claude-sdk-node": _MCP, "openai-agents": "echo", "deepagents": "echo", "strands": "echo", "adk": "echo",
+}  # fmt: skip
 """Agents that are programs of ours take the server's command behind the question; what their models call the tool."""
 
 
