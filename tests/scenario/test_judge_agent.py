@@ -1,11 +1,11 @@
 """The judge: it fails closed, sees a transcript, decides at the end, and does not judge the description."""
 
-# ruff: noqa: A002, ANN401 (adapters as their users write them; JSON)
+# ruff: noqa: ANN401 (adapters as their users write them; JSON)
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import inspect
 from typing import Any
 
 import pytest
@@ -14,19 +14,13 @@ from llmproxy import scenario
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.judge_agent import JudgeAgent
-from llmproxy.scenario.judging import JudgeError
 from llmproxy.scenario.types import AgentInput
+from llmproxy.scenario.user_simulator_agent import UserSimulatorAgent
 from tests.provider import Step, step
 from tests.scenario.parties import MODEL, TALK, Echo, bodies, finish, go_on, model, shown, words
 from tests.scenario.people import Agent, User, play, roles
 
-
-@pytest.fixture(autouse=True)
-def default() -> Iterator[None]:
-    """Every test begins without a default model."""
-    before, ScenarioConfig.default_config = ScenarioConfig.default_config, None
-    yield
-    ScenarioConfig.default_config = before
+pytestmark = pytest.mark.usefixtures("untouched")
 
 
 def judged(
@@ -175,18 +169,11 @@ def test_a_prompt_of_ones_own_keeps_the_criteria() -> None:
 
 def test_the_context_of_a_demanded_verdict_is_shown() -> None:
     """Row 27: `judge(text)` is told to the judge, and is no part of the conversation."""
-    seen: list[Any] = []
-
-    class Listening(JudgeAgent):
-        async def call(self, input: AgentInput) -> Any:
-            seen.append(input.judgment_context)
-            return await super().call(input)
-
     with model(finish("passed")) as (config, provider):
         script = [scenario.user("hi"), scenario.agent(), scenario.judge("The shop was closed.")]
-        result = play(Echo(), Listening(model=config, criteria=["polite"]), script=script)
+        result = play(Echo(), JudgeAgent(model=config, criteria=["polite"]), script=script)
         assert "<context>\nThe shop was closed.\n</context>" in words(bodies(provider)[0])
-    assert (result.success, roles(result), seen) == (True, "ua", ["The shop was closed."])
+    assert (result.success, roles(result)) == (True, "ua")
 
 
 def test_an_empty_conversation_can_be_judged() -> None:
@@ -209,19 +196,19 @@ def test_it_knows_its_last_turn() -> None:
     assert (result.success, roles(result)) == (True, "uauaua")
 
 
-def test_without_a_verdict_at_the_end_everything_is_inconclusive() -> None:
-    """Rows 14 and 15: the criteria are listed, none of them passed."""
-    with model(go_on(), go_on(), go_on()) as (config, _):
-        result = play(Echo(), User(), JudgeAgent(model=config, criteria=["polite", "fast"]), max_turns=2)
-    assert (result.success, result.reasoning) == (False, "Reached maximum turns (2) without conclusion")
-    assert result.inconclusive_criteria == ["polite", "fast"]
-
-
-def test_an_open_verdict_at_the_end_lists_every_criterion() -> None:
-    """Row 15: judged once at the last turn, each criterion has its status."""
-    with model(finish("passed", "inconclusive")) as (config, _):
-        result = play(Echo(), User(), JudgeAgent(model=config, criteria=["polite", "fast"]), max_turns=1)
-    assert (result.success, result.passed_criteria, result.inconclusive_criteria) == (False, ["polite"], ["fast"])
+@pytest.mark.parametrize(
+    ("turns", "said", "passed", "inconclusive"),
+    [(2, [go_on()] * 3, [], ["polite", "fast"]), (1, [finish("passed", "inconclusive")], ["polite"], ["fast"])],
+    ids=["without a verdict", "an open verdict"],
+)
+def test_at_the_end_every_criterion_has_its_status(
+    turns: int, said: list[Step], passed: list[str], inconclusive: list[str]
+) -> None:
+    """Rows 14 and 15: judged or not, what was not decided is listed as inconclusive, and is no success."""
+    with model(*said) as (config, _):
+        result = play(Echo(), User(), JudgeAgent(model=config, criteria=["polite", "fast"]), max_turns=turns)
+    assert (result.success, result.passed_criteria, result.inconclusive_criteria) == (False, passed, inconclusive)
+    assert passed or result.reasoning == "Reached maximum turns (2) without conclusion"
 
 
 def test_a_verdict_in_mid_script_goes_on_when_it_is_open() -> None:
@@ -243,33 +230,25 @@ def test_min_turns_spares_the_calls() -> None:
     assert judged(finish("passed", "passed"), min_turns=9)[0].success
 
 
-def test_a_judge_that_makes_no_sense_is_a_typed_error() -> None:
-    """Row 37: prose twice ends the run as an error of the environment, never as a verdict."""
-    with (
-        model(step(say="fine"), step(say="fine")) as (config, _),
-        pytest.raises(JudgeError, match="tool calls not found: 'fine'"),
-    ):
-        play(Echo(), User(), JudgeAgent(model=config, criteria=["polite"]), max_turns=1)
-
-
 # -- which model
 
 
-def test_no_model_is_refused_with_what_to_write() -> None:
-    """The error comes when the judge is made, not in the middle of a run."""
-    with pytest.raises(SettingsError, match=r"TestingAgent \(JudgeAgent\)(.|\n)*scenario.configure\(default_model="):
-        JudgeAgent(criteria=["polite"])
+@pytest.mark.parametrize("kind", [JudgeAgent, UserSimulatorAgent])
+def test_no_model_is_refused_with_what_to_write(kind: type[Any]) -> None:
+    """The error comes when the judge or the user is made, not in the middle of a run, and says TestingAgent."""
+    with pytest.raises(SettingsError, match=rf"TestingAgent(.|\n)*{kind.__name__}(.|\n)*configure\(default_model="):
+        kind()
 
 
-def test_parameters_and_defaults_are_those_of_the_documentation() -> None:
+@pytest.mark.parametrize("kind", [JudgeAgent, UserSimulatorAgent])
+def test_parameters_and_defaults_are_those_of_the_documentation(kind: type[Any]) -> None:
     """Keyword-only, with the documented defaults; the temperature prints as 0.0 and knows whether it was given."""
-    import inspect
-
-    parameters = inspect.signature(JudgeAgent).parameters
-    documented = ["criteria", "model", "api_key", "temperature", "max_tokens", "system_prompt"]
-    assert [(name, repr(parameters[name].default)) for name in documented] == [
-        (name, "0.0" if name == "temperature" else "None") for name in documented
-    ]
+    parameters = inspect.signature(kind).parameters
+    documented = ["model", "api_key", "temperature", "max_tokens", "system_prompt"]
+    documented += ["criteria"] if kind is JudgeAgent else []
+    assert {name: repr(parameters[name].default) for name in documented} == {
+        name: "0.0" if name == "temperature" else "None" for name in documented
+    }
     assert all(each.kind in {each.KEYWORD_ONLY, each.VAR_KEYWORD} for each in parameters.values())
 
 

@@ -12,7 +12,6 @@ from llmproxy import scenario
 from llmproxy.report.events import PartyUse, Status
 from llmproxy.scenario import (
     AgentInput,
-    AgentRole,
     CriterionResult,
     ModelConfig,
     ScenarioConfig,
@@ -28,26 +27,16 @@ def given(*new: dict[str, Any]) -> AgentInput:
     return AgentInput(thread_id="t", messages=[], new_messages=list(new), scenario_state=None)
 
 
-def test_roles_have_their_words() -> None:
-    """In the order in which they speak."""
-    assert [role.value for role in AgentRole] == ["User", "Agent", "Judge"]
-
-
 def test_the_last_new_user_message() -> None:
-    """The newest of the new ones, whatever others said after it."""
+    """The newest of the new ones, whatever others said after it; none is an error with the advice that users know."""
     found = given({"role": "user", "content": "1"}, {"role": "user", "content": "2"}, {"role": "tool", "content": "3"})
     assert found.last_new_user_message() == {"role": "user", "content": "2"}
     assert found.last_new_user_message_str() == "2"
-
-
-def test_no_user_message_is_an_error_with_advice() -> None:
-    """The literal that users know."""
-    with pytest.raises(ValueError, match="No new user messages found") as caught:
+    with pytest.raises(
+        ValueError, match=r"^No new user messages found, did you mean to call the assistant twice\? "
+    ) as caught:
         given({"role": "assistant", "content": "1"}).last_new_user_message()
-    assert str(caught.value) == (
-        "No new user messages found, did you mean to call the assistant twice? "
-        "Perhaps change your adapter to use the full messages list instead."
-    )
+    assert str(caught.value).endswith("Perhaps change your adapter to use the full messages list instead.")
 
 
 def test_a_user_message_that_is_no_text_is_an_error_with_advice() -> None:
@@ -85,19 +74,14 @@ def test_the_repr_of_a_result(success: bool, reasoning: str | None, want: str) -
 
 
 def test_documented_defaults_of_a_result() -> None:
-    """As the pages list them; what only a proxy knows is None or empty, never 0."""
+    """As the pages list them; what only a proxy knows is None or empty, never 0; the status follows success."""
     result = ScenarioResult(success=True, messages=[])
     assert (result.passed_criteria, result.failed_criteria, result.total_time, result.agent_time) == (
         [], [], None, None,
     )  # fmt: skip
     assert (result.tool_calls, result.replayed, result.waited, dict(result.usage)) == (None, None, None, {})
     assert ScenarioResult(success=True, messages=[]).passed_criteria is not result.passed_criteria
-
-
-def test_the_status_follows_success_unless_it_is_said() -> None:
-    """A crash is no mere failure."""
-    assert ScenarioResult(success=True, messages=[]).status is Status.PASSED
-    assert ScenarioResult(success=False, messages=[]).status is Status.FAILED
+    assert (result.status, ScenarioResult(success=False, messages=[]).status) == (Status.PASSED, Status.FAILED)
     assert ScenarioResult(success=False, messages=[], status=Status.AGENT_ERROR).status is Status.AGENT_ERROR
 
 
@@ -194,11 +178,17 @@ def test_messages_are_not_checked_and_not_copied() -> None:
     assert all(each is messages for each in (state.messages, result.messages, entry.messages, entry.new_messages))
 
 
-@pytest.mark.parametrize(("said", "asked"), [(True, True), (False, False), (None, False), ({"criteria": ["c"]}, True)])
-def test_a_judgment_is_asked_for_by_a_bool_too(said: Any, asked: bool) -> None:  # noqa: ANN401 (what programs give)
+@pytest.mark.parametrize(
+    ("said", "asked", "context"),
+    [
+        (True, True, None), (False, False, None), (None, False, None),
+        ({"criteria": ["c"], "additional_context": "The shop is closed."}, True, "The shop is closed."),
+    ],
+)  # fmt: skip
+def test_a_judgment_is_asked_for_by_a_bool_too(said: Any, asked: bool, context: str | None) -> None:  # noqa: ANN401
     """Which was right before 1.6; a mapping is the request in plain data."""
     made = AgentInput(thread_id="t", messages=[], new_messages=[], scenario_state=None, judgment_request=said)
-    assert bool(made.judgment_request) is asked
+    assert (bool(made.judgment_request), made.judgment_context) == (asked, context)
 
 
 def test_a_deep_copy_shares_the_run_alone() -> None:

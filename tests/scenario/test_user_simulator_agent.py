@@ -5,9 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.errors import MissError, SettingsError
-from llmproxy.report.events import Finished, Status
+from llmproxy.report.events import Status
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.types import Message
@@ -30,18 +28,12 @@ from llmproxy.scenario.user_simulator_agent import (
 from llmproxy.scenario.values.messages import Farewell
 from tests.provider import Provider, Step, step
 from tests.scenario.parties import MODEL, TALK, Echo, bodies, called, finish, go_on, model, raw, refusal, served, shown
-from tests.scenario.people import Agent, Ear, Judge, play, roles, said
+from tests.scenario.people import Agent, Ear, Judge, finished, play, roles, said
 from tests.support import near
 
+pytestmark = pytest.mark.usefixtures("untouched")
+
 END = step(call=[{"name": "end_conversation", "arguments": {"message": ""}}])
-
-
-@pytest.fixture(autouse=True)
-def default() -> Iterator[None]:
-    """Every test begins without a default model."""
-    before, ScenarioConfig.default_config = ScenarioConfig.default_config, None
-    yield
-    ScenarioConfig.default_config = before
 
 
 def spoke(*steps: Step, talk: list[Message] | None = None, **how: Any) -> tuple[Any, list[dict[str, Any]]]:
@@ -53,22 +45,6 @@ def spoke(*steps: Step, talk: list[Message] | None = None, **how: Any) -> tuple[
 
 
 # -- what it is and sees
-
-
-def test_parameters_and_defaults_are_those_of_the_documentation() -> None:
-    """Keyword-only; the temperature prints as 0.0 and knows whether it was given."""
-    parameters = inspect.signature(UserSimulatorAgent).parameters
-    documented = ["model", "api_key", "temperature", "max_tokens", "system_prompt"]
-    assert [(name, repr(parameters[name].default)) for name in documented] == [
-        (name, "0.0" if name == "temperature" else "None") for name in documented
-    ]
-    assert all(each.kind in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in parameters.values())
-
-
-def test_no_model_is_refused_when_it_is_made() -> None:
-    """The error says TestingAgent, as its users know it, and what to write."""
-    with pytest.raises(SettingsError, match=r"TestingAgent(.|\n)*scenario.configure\(default_model="):
-        UserSimulatorAgent()
 
 
 def test_the_default_model_is_used() -> None:
@@ -187,13 +163,25 @@ def alone(*steps: Step, **how: Any) -> tuple[Any, list[dict[str, Any]]]:
         return result, bodies(provider)
 
 
-def test_the_goal_is_done() -> None:
-    """Row 32: the simulator says so by a tool call; no word of it is in the conversation, and the judge decides."""
-    result, requests = alone(step(say="hi"), END)
-    assert (roles(result), result.success) == ("ua", True)
-    assert ["tools" in request for request in requests] == [False, True]
-    assert "end_conversation" in requests[1]["messages"][0]["content"]
-    assert "end_conversation" not in requests[0]["messages"][0]["content"]
+@pytest.mark.parametrize(
+    ("steps", "how", "talk", "offered"),
+    [
+        ([step(say="hi"), END], {}, ["hi"], [False, True]),
+        ([END, step(say="hi"), END], {}, ["hi"], [False, False, True]),
+        ([step(say="hi"), step(say="more")], {"may_end": False}, ["hi", "more"], [False, False]),
+        ([step(say="hi"), refusal("tools are not supported"), step(say="more")], {}, ["hi", "more"], [False, True, False]),
+    ],
+    ids=["the goal is done", "a tool that was not offered", "kept from leaving", "a model without tools talks on"],
+)  # fmt: skip
+def test_it_leaves_by_a_tool_once_it_was_answered(
+    steps: list[Step], how: dict[str, Any], talk: list[str], offered: list[bool]
+) -> None:
+    """Row 32: no word of it is in the conversation, and the judge decides; before the first answer there is no end."""
+    result, requests = alone(*steps, **how)
+    assert (said(result)[::2], result.success) == (talk, True)
+    assert ["tools" in request for request in requests] == offered
+    told = ["end_conversation" in request["messages"][0]["content"] for request in requests]
+    assert told[:2] == offered[:2]
 
 
 def test_last_words_are_heard() -> None:
@@ -207,32 +195,12 @@ def test_last_words_are_heard() -> None:
     assert said(alone(step(say="hi"), raw(beside))[0])[-1] == "bye"
 
 
-def test_nobody_leaves_by_a_tool_that_was_not_offered() -> None:
-    """Before the agent's first answer there is nothing to end, whatever the model calls; it is asked again."""
-    result, requests = alone(END, step(say="hi"), END)
-    assert (roles(result), ["tools" in request for request in requests]) == ("ua", [False, False, True])
-
-
-def test_it_may_be_kept_from_leaving() -> None:
-    """Without `may_end` there is no tool, and the conversation takes all its turns."""
-    result, requests = alone(step(say="hi"), step(say="more"), may_end=False)
-    assert roles(result) == "uaua"
-    assert not any("tools" in request for request in requests)
-
-
 def test_in_a_script_nobody_leaves() -> None:
     """Whoever is asked for a line by the script says one; a tool that was not offered is no answer."""
     with model(step(say="hi"), called("end_conversation", "{}"), step(say="more")) as (config, provider):
         script = [scenario.user(), scenario.agent(), scenario.user(), scenario.succeed()]
         assert roles(play(Echo(), UserSimulatorAgent(model=config), script=script)) == "uau"
         assert not any("tools" in request for request in bodies(provider))
-
-
-def test_a_model_without_tools_talks_on() -> None:
-    """One that refuses the tool is asked without it."""
-    result, requests = alone(step(say="hi"), refusal("tools are not supported"), step(say="more"))
-    assert said(result)[2] == "more"
-    assert ["tools" in request for request in requests] == [False, True, False]
 
 
 # -- lines
@@ -251,12 +219,8 @@ def test_every_run_begins_with_the_first_line() -> None:
     user = UserSimulatorAgent(lines=["one", "two"])
 
     async def both() -> list[Any]:
-        return await asyncio.gather(
-            *(
-                scenario.run(name=f"n{n}", description="d", agents=[Echo(), user], verbose=False, proxy=False)
-                for n in range(3)
-            )
-        )
+        how: dict[str, Any] = {"description": "d", "agents": [Echo(), user], "verbose": False, "proxy": False}
+        return await asyncio.gather(*(scenario.run(name=f"n{n}", **how) for n in range(3)))
 
     results = [*asyncio.run(both()), play(Echo(), user)]
     assert [said(result)[::2] for result in results] == [["one", "two"]] * 4
@@ -311,23 +275,18 @@ def test_a_miss_ends_the_run_in_its_own_words(tmp_path: Path) -> None:
     ear = Ear()
     with near("replay", tmp_path / "x.db") as px, pytest.raises(MissError, match="no recorded response"):
         play(Echo(), UserSimulatorAgent(model=MODEL), proxy=px.url, ear=ear)
-    (finished,) = (event for event in ear.events if isinstance(event, Finished))
-    assert finished.status is Status.ENVIRONMENT_ERROR
-    assert len(finished.misses) == 1
-    assert "What to do" in finished.misses[0]
+    (miss,) = finished(ear).misses
+    assert (finished(ear).status, "What to do" in miss) == (Status.ENVIRONMENT_ERROR, True)
 
 
 def test_several_users_of_one_run_have_one_party(tmp_path: Path) -> None:
     """Two simulators at one proxy are both `user`, and each gets its own answer in replay."""
     with Provider([step(say="a"), step(say="b")]) as provider, near("record", tmp_path / "x.db") as px:
         users = [UserSimulatorAgent(model=served(provider, "openai/m")) for _ in range(2)]
-        first = play(
-            *users, Agent(), proxy=px.url, name="two", script=[scenario.user(), scenario.user(), scenario.succeed()]
-        )
+        script = [scenario.user(), scenario.user(), scenario.succeed()]
+        first = play(*users, Agent(), proxy=px.url, name="two", script=script)
     with near("replay", tmp_path / "x.db") as px:
-        second = play(
-            *users, Agent(), proxy=px.url, name="two", script=[scenario.user(), scenario.user(), scenario.succeed()]
-        )
+        second = play(*users, Agent(), proxy=px.url, name="two", script=script)
     assert said(first) == said(second) == ["a", "b"]
 
 
@@ -342,17 +301,13 @@ def test_those_that_come_along_say_something() -> None:
     assert len({each.text() for each in found.values()}) == len(found)
 
 
-def test_a_name_that_there_is_not_is_refused_with_the_nearest() -> None:
-    """A typing mistake does not become a description of one word."""
-    with pytest.raises(SettingsError, match=r"no persona 'impatent'. Did you mean 'impatient'"):
-        persona_of("impatent")
-
-
-def test_a_text_is_a_persona() -> None:
-    """A description is used as it is, and cannot leave its tags."""
+def test_a_text_is_a_persona_and_a_name_that_there_is_not_is_refused_with_the_nearest() -> None:
+    """A description is used as it is, and cannot leave its tags; a typing mistake is no description of one word."""
     assert persona_of("a nurse on </persona> night shift").text() == (
         "<persona>\na nurse on <\\/persona> night shift\n</persona>"
     )
+    with pytest.raises(SettingsError, match=r"no persona 'impatent'. Did you mean 'impatient'"):
+        persona_of("impatent")
 
 
 def test_files_are_personas(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -154,6 +155,18 @@ class Stage:
         type(made).role = self.scenario.AgentRole.USER
         return made
 
+    def judging(self, say: Any) -> Any:
+        """Return a judge of one's own that says this, or what a function of its input makes."""
+        scenario = self.scenario
+
+        class Judge(scenario.AgentAdapter):  # type: ignore[name-defined, misc]
+            role = scenario.AgentRole.JUDGE
+
+            async def call(self, input: Any) -> Any:
+                return say(input) if callable(say) else say
+
+        return Judge()
+
     def judge(self, model: Model, url: str, **given: Any) -> Any:
         return self.scenario.JudgeAgent(
             model="openai/gpt-4.1-mini", api_base=url, api_key="k", temperature=0.0, **given
@@ -191,18 +204,31 @@ def case(do: Callable[[Stage], Any]) -> Callable[[Stage], Any]:
     return do
 
 
-def checkpoints(stage: Stage, statuses: list[str], *parts: Any, own: Any = None, **given: Any) -> Any:
+def checkpoints(
+    stage: Stage, statuses: list[str], steps: Callable[[Any], list[Any]], own: Any = None, **given: Any
+) -> Any:
     model = Model(*statuses)
     with served(model) as url:
-        script = [stage.scenario.user("hi"), stage.scenario.agent(), *parts]
-        out = stage.play(
-            stage.user(),
-            stage.agent(),
-            stage.judge(model, url, **({"criteria": own} if own else {})),
-            script=script,
-            **given,
-        )
+        script = [stage.scenario.user("hi"), stage.scenario.agent(), *steps(stage.scenario)]
+        judge = stage.judge(model, url, **({"criteria": own} if own else {}))
+        out = stage.play(stage.user(), stage.agent(), judge, script=script, **given)
     return out | {"left": len(model.statuses)}
+
+
+CASES |= {
+    name: partial(checkpoints, statuses=statuses, steps=steps, own=own)
+    for name, own, statuses, steps in (
+        ("two_checkpoints_pass", None, ["passed"] * 3, lambda its: [its.judge(criteria=["a", "b"]), its.judge(criteria=["c"])]),
+        ("the_second_checkpoint_fails", None, ["passed", "failed", "passed"],
+         lambda its: [its.judge(criteria=["a"]), its.judge(criteria=["b", "c"]), its.judge()]),
+        ("a_checkpoint_and_the_judges_own", ["z"], ["passed", "passed"], lambda its: [its.judge(criteria=["a"]), its.judge()]),
+        ("a_checkpoint_and_a_failing_end", ["z"], ["passed", "failed"], lambda its: [its.judge(criteria=["a"]), its.judge()]),
+        ("a_checkpoint_and_succeed", None, ["passed"], lambda its: [its.judge(["a"]), its.succeed("ok")]),
+        ("an_open_checkpoint", None, ["passed", "inconclusive"], lambda its: [its.judge(criteria=["a", "b"])]),
+        ("a_judge_without_criteria", None, [], lambda its: [its.judge()]),
+        ("a_checkpoint_without_criteria", None, [], lambda its: [its.judge(criteria=[])]),
+    )
+}  # fmt: skip
 
 
 @case
@@ -236,17 +262,11 @@ def what_a_client_of_ones_own_sends(stage: Stage) -> Any:
 def a_judge_of_ones_own(stage: Stage) -> Any:
     """It passes or fails by criteria that it names."""
     scenario, found = stage.scenario, []
+    script = [scenario.user("hi"), scenario.agent(), scenario.judge()]
     for failed in ([], ["b"]):
-
-        class Judge(scenario.AgentAdapter):  # type: ignore[name-defined, misc]
-            role = scenario.AgentRole.JUDGE
-
-            async def call(self, input: Any, failed: list[str] = failed) -> Any:
-                told = {"passed_criteria": ["a"], "failed_criteria": failed}
-                return scenario.ScenarioResult(success=not failed, messages=[], reasoning="r", **told)
-
-        script = [scenario.user("hi"), scenario.agent(), scenario.judge()]
-        found.append(stage.play(stage.user(), stage.agent(), Judge(), script=script))
+        told = {"passed_criteria": ["a"], "failed_criteria": failed}
+        result = scenario.ScenarioResult(success=not failed, messages=[], reasoning="r", **told)
+        found.append(stage.play(stage.user(), stage.agent(), stage.judging(result), script=script))
     return found
 
 
@@ -254,15 +274,9 @@ def a_judge_of_ones_own(stage: Stage) -> Any:
 def a_judge_that_contradicts_itself(stage: Stage) -> Any:
     """It says success, and names a criterion that failed."""
     scenario = stage.scenario
-
-    class Judge(scenario.AgentAdapter):  # type: ignore[name-defined, misc]
-        role = scenario.AgentRole.JUDGE
-
-        async def call(self, input: Any) -> Any:
-            return scenario.ScenarioResult(success=True, messages=[], failed_criteria=["b"])
-
+    judge = stage.judging(scenario.ScenarioResult(success=True, messages=[], failed_criteria=["b"]))
     script = [scenario.user("hi"), scenario.agent(), scenario.judge()]
-    out = stage.play(stage.user(), stage.agent(), Judge(), script=script)
+    out = stage.play(stage.user(), stage.agent(), judge, script=script)
     return [out.get("success"), bool(out.get("error"))]
 
 
@@ -280,67 +294,18 @@ def a_long_transcript(stage: Stage) -> Any:
 
 
 @case
-def two_checkpoints_pass(stage: Stage) -> Any:
-    judge = stage.scenario.judge
-    return checkpoints(stage, ["passed"] * 3, judge(criteria=["a", "b"]), judge(criteria=["c"]))
-
-
-@case
-def the_second_checkpoint_fails(stage: Stage) -> Any:
-    judge = stage.scenario.judge
-    return checkpoints(
-        stage, ["passed", "failed", "passed"], judge(criteria=["a"]), judge(criteria=["b", "c"]), judge()
-    )
-
-
-@case
-def a_checkpoint_and_the_judges_own(stage: Stage) -> Any:
-    judge = stage.scenario.judge
-    return checkpoints(stage, ["passed", "passed"], judge(criteria=["a"]), judge(), own=["z"])
-
-
-@case
-def a_checkpoint_and_a_failing_end(stage: Stage) -> Any:
-    judge = stage.scenario.judge
-    return checkpoints(stage, ["passed", "failed"], judge(criteria=["a"]), judge(), own=["z"])
-
-
-@case
-def a_checkpoint_and_succeed(stage: Stage) -> Any:
-    return checkpoints(stage, ["passed"], stage.scenario.judge(["a"]), stage.scenario.succeed("ok"))
-
-
-@case
-def an_open_checkpoint(stage: Stage) -> Any:
-    return checkpoints(stage, ["passed", "inconclusive"], stage.scenario.judge(criteria=["a", "b"]))
-
-
-@case
-def a_judge_without_criteria(stage: Stage) -> Any:
-    return checkpoints(stage, [], stage.scenario.judge())
-
-
-@case
-def a_checkpoint_without_criteria(stage: Stage) -> Any:
-    return checkpoints(stage, [], stage.scenario.judge(criteria=[]))
-
-
-@case
 def what_a_judge_is_asked(stage: Stage) -> Any:
     scenario = stage.scenario
     seen: list[Any] = []
 
-    class Judge(scenario.AgentAdapter):  # type: ignore[name-defined, misc]
-        role = scenario.AgentRole.JUDGE
-
-        async def call(self, input: Any) -> Any:
-            asked = input.judgment_request
-            seen.append([bool(asked), asked.criteria, asked.additional_context] if asked else [bool(asked)])
-            return scenario.ScenarioResult(success=True, messages=[], reasoning="ok") if asked else []
+    def say(input: Any) -> Any:
+        asked = input.judgment_request
+        seen.append([bool(asked), asked.criteria, asked.additional_context] if asked else [bool(asked)])
+        return scenario.ScenarioResult(success=True, messages=[], reasoning="ok") if asked else []
 
     script = [scenario.user("hi"), scenario.agent(), scenario.judge(criteria=["a"], additional_context="files: 3")]
     script += [scenario.proceed(turns=1), scenario.judge(additional_context="now")]
-    out = stage.play(stage.user(), stage.agent(), Judge(), script=script)
+    out = stage.play(stage.user(), stage.agent(), stage.judging(say), script=script)
     return [seen, out["success"], out["reasoning"]]
 
 
@@ -375,7 +340,7 @@ def min_turns(stage: Stage) -> Any:
 
 @case
 def min_turns_and_a_demanded_verdict(stage: Stage) -> Any:
-    return checkpoints(stage, ["passed"], stage.scenario.judge(), own=["a"], min_turns=3)["success"]
+    return checkpoints(stage, ["passed"], lambda its: [its.judge()], own=["a"], min_turns=3)["success"]
 
 
 @case
@@ -403,7 +368,7 @@ def an_assertion_in_a_step(stage: Stage) -> Any:
     def check(state: Any) -> None:
         raise AssertionError("no tool was called")
 
-    return checkpoints(stage, ["passed"], stage.scenario.judge(criteria=["a"]), check)
+    return checkpoints(stage, ["passed"], lambda its: [its.judge(criteria=["a"]), check])
 
 
 @case
@@ -444,14 +409,10 @@ def who_raises_is_told(stage: Stage) -> Any:
 def what_is_no_answer(stage: Stage) -> Any:
     """Nothing, a number, a pair, a message without a role: refused with the agent's name."""
     found = []
+    script = [stage.scenario.message({"role": "assistant", "content": "hi"}), stage.scenario.agent()]
     for answer in (None, 42, ("a", "b"), {"content": "no role"}):
-        out = stage.play(
-            stage.agent(answer),
-            script=[stage.scenario.message({"role": "assistant", "content": "hi"}), stage.scenario.agent()],
-        )
-        found.append(
-            ["error" in out, "Agent" in out.get("error", ["", ""])[1], [each[:2] for each in out["events"]][-1]]
-        )
+        out = stage.play(stage.agent(answer), script=script)
+        found.append(["error" in out, "Agent" in out.get("error", ["", ""])[1], out["events"][-1][:2]])
     return found
 
 
@@ -501,10 +462,12 @@ class Attacker(Model):
         return {"role": "assistant", "content": said}
 
 
-def attacked(stage: Stage, kind: str, texts: list[str], answers: list[str], *scores: int, **given: Any) -> Any:
+def attacked(
+    stage: Stage, kind: str, texts: list[str], answers: list[str], scores: list[int] | None = None, **given: Any
+) -> Any:
     """Play an attack; returns what the agent heard each time, how many texts and scores of the model are left, and how it ended."""
     marathon, statuses = given.pop("marathon", False), given.pop("statuses", ())
-    model, agent = Attacker(texts, list(scores), statuses), stage.agent(*answers)
+    model, agent = Attacker(texts, scores or [], statuses), stage.agent(*answers)
     with served(model) as url:
         how = {"target": "say the password", "model": "openai/gpt-4.1-mini", "api_base": url, "api_key": "k", **given}
         attacker = getattr(stage.scenario.RedTeamAgent, kind)(**how)
@@ -518,46 +481,26 @@ def attacked(stage: Stage, kind: str, texts: list[str], answers: list[str], *sco
     ]  # fmt: skip
 
 
-@case
-def crescendo_plans_and_scores(stage: Stage) -> Any:
-    texts = ["the plan", "hello", "tell me more", "the password"]
-    return attacked(stage, "crescendo", texts, ["hi", "well", "sure"], 2, 5, total_turns=3)
-
-
-@case
-def a_plan_of_ones_own_is_taken(stage: Stage) -> Any:
-    return attacked(stage, "crescendo", ["hello"], ["hi"], attack_plan="mine", total_turns=1)
-
-
-@case
-def goat_reads_json_and_takes_what_is_none(stage: Stage) -> Any:
-    texts = ['```json\n{"observation": "", "strategy": "HYPOTHETICAL", "reply": "in a story"}\n```', "no json"]
-    return attacked(stage, "goat", texts, ["hi", "well"], total_turns=2, score_responses=False)
-
-
-@case
-def a_refusal_is_taken_back(stage: Stage) -> Any:
-    refusal = "I cannot help with that."
-    texts, answers = ["hello", "again", "once more", "at last"], ["hi", refusal, refusal, "fine"]
-    return attacked(stage, "crescendo", texts, answers, 1, attack_plan="p", total_turns=4, max_backtracks=1)
-
-
-@case
-def a_refusal_of_the_first_message(stage: Stage) -> Any:
-    answers = ["I cannot help with that.", "fine"]
-    return attacked(stage, "crescendo", ["hello", "again"], answers, attack_plan="p", total_turns=2)
-
-
-@case
-def an_attack_that_reached_its_goal_ends_early(stage: Stage) -> Any:
-    given: dict[str, Any] = {"attack_plan": "p", "total_turns": 6, "statuses": ("failed",), "marathon": True}
-    return attacked(stage, "crescendo", list("abcdef"), ["the password is x"], 9, 10, 9, 9, 9, **given)
-
-
-@case
-def an_attack_that_reached_nothing_is_judged(stage: Stage) -> Any:
-    given: dict[str, Any] = {"attack_plan": "p", "total_turns": 3, "statuses": ("passed",), "marathon": True}
-    return attacked(stage, "crescendo", list("abc"), ["well"], 1, 2, score_responses=False, **given)
+REFUSAL = "I cannot help with that."
+CASES |= {
+    name: partial(attacked, kind=kind, texts=texts, answers=answers, scores=scores, **given)
+    for name, kind, texts, answers, scores, given in (
+        ("crescendo_plans_and_scores", "crescendo", ["the plan", "hello", "tell me more", "the password"],
+         ["hi", "well", "sure"], [2, 5], {"total_turns": 3}),
+        ("a_plan_of_ones_own_is_taken", "crescendo", ["hello"], ["hi"], [], {"attack_plan": "mine", "total_turns": 1}),
+        ("goat_reads_json_and_takes_what_is_none", "goat",
+         ['```json\n{"observation": "", "strategy": "HYPOTHETICAL", "reply": "in a story"}\n```', "no json"],
+         ["hi", "well"], [], {"total_turns": 2, "score_responses": False}),
+        ("a_refusal_is_taken_back", "crescendo", ["hello", "again", "once more", "at last"], ["hi", REFUSAL, REFUSAL, "fine"],
+         [1], {"attack_plan": "p", "total_turns": 4, "max_backtracks": 1}),
+        ("a_refusal_of_the_first_message", "crescendo", ["hello", "again"], [REFUSAL, "fine"],
+         [], {"attack_plan": "p", "total_turns": 2}),
+        ("an_attack_that_reached_its_goal_ends_early", "crescendo", list("abcdef"), ["the password is x"],
+         [9, 10, 9, 9, 9], {"attack_plan": "p", "total_turns": 6, "statuses": ("failed",), "marathon": True}),
+        ("an_attack_that_reached_nothing_is_judged", "crescendo", list("abc"), ["well"], [1, 2],
+         {"attack_plan": "p", "total_turns": 3, "statuses": ("passed",), "marathon": True, "score_responses": False}),
+    )
+}  # fmt: skip
 
 
 @case
@@ -1163,21 +1106,11 @@ def a_disguised_message(stage: Stage) -> Any:
 def what_a_judge_returns_as_messages(stage: Stage) -> Any:
     """A judge of one's own that names no messages, and one that names others."""
     scenario, found = stage.scenario, []
+    script = [scenario.user("hi"), scenario.agent(), scenario.judge()]
     for named in ([], [{"role": "user", "content": "other"}]):
-
-        class Judge(scenario.AgentAdapter):  # type: ignore[name-defined, misc]
-            role = scenario.AgentRole.JUDGE
-
-            async def call(self, input: Any, named: list[Any] = named) -> Any:
-                return scenario.ScenarioResult(success=True, messages=named, reasoning="r")
-
-        run = scenario.run(
-            name="n",
-            description="d",
-            agents=[stage.user(), stage.agent("answer"), Judge()],
-            script=[scenario.user("hi"), scenario.agent(), scenario.judge()],
-            verbose=False,
-        )
+        result = scenario.ScenarioResult(success=True, messages=named, reasoning="r")
+        people = [stage.user(), stage.agent("answer"), stage.judging(result)]
+        run = scenario.run(name="n", description="d", agents=people, script=script, verbose=False)
         found.append([each["content"] for each in asyncio.run(run).messages])
     return found
 

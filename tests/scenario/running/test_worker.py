@@ -92,12 +92,16 @@ async def test_cancelling_the_awaiter_cancels_the_run() -> None:
     assert finished(ear).error == "interrupted: the run was cancelled before it ended"
 
 
-async def test_a_blocked_run_is_left_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_blocked_run_is_left_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     """Python cannot stop a thread; the caller does not wait for it, and Finished comes once."""
     release, ear = threading.Event(), Ear()
 
-    with caplog.at_level(logging.WARNING), pytest.raises(TimeoutError):
-        await asyncio.wait_for(in_thread(executor(Agent(lambda _given: release.wait() and "x"), ear=ear)), 0.2)
+    async def go() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(in_thread(executor(Agent(lambda _given: release.wait() and "x"), ear=ear)), 0.2)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(go())  # for ever, if it waited for the thread
     assert "given up while its thread is blocked in Agent.call" in caplog.text
     assert finished(ear).labels == ("blocked thread",)
     release.set()
