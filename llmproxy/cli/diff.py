@@ -30,7 +30,7 @@ from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import dump, line, print_line
 from llmproxy.cli.parts.store_arguments import STORE, is_number, open_given
 from llmproxy.core.bindings import Fit, Mismatch, VolatileField
-from llmproxy.core.bindings.volatile_fields import list_shipped
+from llmproxy.core.bindings.volatile_fields import list_builtin
 from llmproxy.core.dialects.conversation import answer_of, compare
 from llmproxy.core.engine.learning import align, compare_requests
 from llmproxy.core.forks.table import Fork, fork_of
@@ -136,7 +136,7 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> ComparedCas
     kept = {name: database for name in (old, new) if database is not None and not Path(name).is_file()}
     fields = [volatile_fields_of(kept[name], split_name(name)[0]) if name in kept else () for name in (old, new)]
     said = [list(dict.fromkeys(filter(None, (each.run_variables for each in side)))) for side in sides]
-    sides[0], exchanged = align(sides[0], sides[1], (*fields[0], *fields[1], *list_shipped()), rules, upstreams)
+    sides[0], exchanged = align(sides[0], sides[1], (*fields[0], *fields[1], *list_builtin()), rules, upstreams)
     found = (fork_of(store, *split_name(name)) for name, store in kept.items())
     return ComparedCassettes(
         (old, new),
@@ -190,7 +190,7 @@ def _would_answer(database: Store, a: Interaction, b: Interaction) -> Fit | Mism
     if a.key == b.key or not (own or (a.run_variables and b.run_variables)):
         return None
     loaded = gather({})
-    return compare_requests(a, b, (*own, *list_shipped()), rules_of(loaded), loaded.settings.upstream)
+    return compare_requests(a, b, (*own, *list_builtin()), rules_of(loaded), loaded.settings.upstream)
 
 
 def _compare_interactions(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *, as_json: bool) -> bool:

@@ -27,7 +27,7 @@ from llmproxy.client.process import attach, find_program, run_child, running_at
 from llmproxy.client.reports import Miss, first_lines
 from llmproxy.client.run_variables import gather_run_variables, zone_of_another_day
 from llmproxy.core.bindings import KINDS, VolatileField, read_run_variables
-from llmproxy.core.bindings.lessons import Lesson, generalize
+from llmproxy.core.bindings.volatile_learning import LearnedField, generalize_fields
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.engine.learning import Merge, find_merges
 from llmproxy.core.keys.scrub import Rules
@@ -144,7 +144,7 @@ def _another_day(loaded: Loaded) -> str:
 def _choose_and_write(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Sequence[str]) -> int:
     """Show what varies, ask, and write what was accepted."""
     name = loaded.settings.cassette
-    lessons = generalize(tried.lessons)
+    lessons = generalize_fields(tried.lessons)
     varied = sorted({lesson.slot.name for lesson in lessons})
     if unknown := sorted(set(take) - set(varied)):
         if tried.misses:
@@ -198,7 +198,7 @@ def _print_misses(misses: Sequence[Miss]) -> None:
     write_whole_lines(*(f"  {_shorten_text(line, _WIDE)}" for line in [*told][:_SHOWN]))
 
 
-def _choose_lessons(lessons: Sequence[Lesson], *, accept: bool, take: Sequence[str]) -> list[Lesson]:
+def _choose_lessons(lessons: Sequence[LearnedField], *, accept: bool, take: Sequence[str]) -> list[LearnedField]:
     if not accept and not take and lessons and sys.stdin.isatty() and sys.stderr.isatty():
         return [
             lesson
@@ -208,7 +208,7 @@ def _choose_lessons(lessons: Sequence[Lesson], *, accept: bool, take: Sequence[s
     return [lesson for lesson in lessons if (accept and lesson.accepted) or lesson.slot.name in take]
 
 
-def _format_table(lessons: Sequence[Lesson]) -> list[str]:
+def _format_table(lessons: Sequence[LearnedField]) -> list[str]:
     rows: list[tuple[str, ...]] = [("name", "kind", "where", "recorded", "now")]
     for lesson in sorted(lessons, key=lambda each: (each.foreign, not each.accepted)):
         field = lesson.slot
@@ -227,7 +227,7 @@ def _shorten_text(text: str, most: int = _WIDEST) -> str:
     return flat if len(flat) <= most else f"{flat[: most - 3]}..."
 
 
-def _find_new_merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
+def _find_new_merges(loaded: Loaded, lessons: Sequence[LearnedField]) -> list[Merge]:
     if not lessons:
         return []
     settings = loaded.settings

@@ -20,8 +20,8 @@ from llmproxy.cli.changes import accepted_by_cassette, check_folder, write_accep
 from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import line, print_line
 from llmproxy.cli.parts.store_arguments import STORE
-from llmproxy.core.changes.accepted import AcceptedChange, Condition, accept as accept_changes, slug, unite
-from llmproxy.core.changes.values import Source
+from llmproxy.core.changes.accepted import AcceptedChange, Condition, accept_changes, client_slug, unite_accepted
+from llmproxy.core.changes.values import Author
 from llmproxy.errors import SettingsError, printable
 from llmproxy.report.changes import ChangeGroup, read_changes
 from llmproxy.settings import Loaded
@@ -123,10 +123,10 @@ def _ask(group: ChangeGroup) -> str:
 
 def _of_client(pending: Sequence[ChangeGroup], client: str) -> list[ChangeGroup]:
     """Return what a client itself changed. Raises SettingsError."""
-    ours = [group for group in pending if group.change.origin.source is Source.CLIENT]
-    found = [group for group in ours if slug(group.change.origin.name) == slug(client)]
+    ours = [group for group in pending if group.change.origin.source is Author.CLIENT]
+    found = [group for group in ours if client_slug(group.change.origin.name) == client_slug(client)]
     if not found:
-        names = ", ".join(dict.fromkeys(slug(group.change.origin.name) for group in ours)) or "none"
+        names = ", ".join(dict.fromkeys(client_slug(group.change.origin.name) for group in ours)) or "none"
         raise SettingsError(f"nothing is pending that {line(client)} itself changed.", hint=f"Clients: {names}.")
     return found
 
@@ -151,7 +151,7 @@ def _write_accepted_changes(
         for cassette, seen in group.cassettes.items():
             (taken,) = accept_changes([group.change], today, until=until, when=when)
             known = made.get(cassette, before.get(cassette, ()))
-            made[cassette] = unite(known, [taken._replace(exactly=frozenset(seen))])
+            made[cassette] = unite_accepted(known, [taken._replace(exactly=frozenset(seen))])
     write_accepted(loaded, made)
     print_line(f"accepted: {name_some(group.name for group in chosen)}, in {line(name_some(made, ' '))}")
     print_line("Answers are carried from now on, and every run says so; --strict refuses them.")

@@ -15,7 +15,7 @@ from llmproxy.advice import store_words
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.printing import ProgressLine, line, print_line
 from llmproxy.cli.parts.store_arguments import STORE, is_database, is_store, no_url, store_path
-from llmproxy.core.bindings.listings import list_people
+from llmproxy.core.bindings.shell_listings import list_git_users
 from llmproxy.core.secrets.redact import SHAPED, Redactor, names_in, names_of
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import Exit, LLMProxyError, MachineError
@@ -145,10 +145,10 @@ def _find_git_names(path: Path) -> Iterator[tuple[str, str]]:
             for row in database.summaries(superseded=True):
                 one = database.load(row.id)
                 text = b"\n".join((one.request.body, one.response.body)).decode("utf-8", "replace")
-                yield from ((f"interaction {row.id} of cassette {row.cassette}", who) for who in list_people(text))
+                yield from ((f"interaction {row.id} of cassette {row.cassette}", who) for who in list_git_users(text))
         return
     text = _read_file(path).decode("utf-8", "surrogateescape")
-    for who, places in list_people(text).items() if "\0" not in text else ():
+    for who, places in list_git_users(text).items() if "\0" not in text else ():
         lines = list(dict.fromkeys(text.count("\n", 0, place) + 1 for place in places[: _LINES + 1]))
         yield f"line {', '.join(map(str, lines[:_LINES]))}{' and more' if len(lines) > _LINES else ''}", who
 

@@ -28,7 +28,7 @@ from llmproxy.protocol import AGENT, CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADE
 if TYPE_CHECKING:
     from http.client import HTTPConnection
 
-    from llmproxy.core.bindings.lessons import Lesson
+    from llmproxy.core.bindings.volatile_learning import LearnedField
 
 
 CONFLICT = 409
@@ -212,14 +212,14 @@ class Control:
         """Make a replay session a trial, in which misses teach what varies. Raises ControlError if it cannot be."""
         self._ask("POST", _session_path(session, "lessons"), {})
 
-    def lessons(self, session: str) -> tuple[Lesson, ...]:
+    def lessons(self, session: str) -> tuple[LearnedField, ...]:
         """Return what a trial taught so far. Raises ControlError if the session is none."""
-        from llmproxy.core.bindings.lessons import Lesson
         from llmproxy.core.bindings.volatile_fields import read_volatile_field
+        from llmproxy.core.bindings.volatile_learning import LearnedField
 
         rows = self._ask("GET", _session_path(session, "lessons"))["lessons"]
         return tuple(
-            Lesson(read_volatile_field(row["slot"]), str(row["recorded"]), str(row["present"]), str(row["path"]))
+            LearnedField(read_volatile_field(row["slot"]), str(row["recorded"]), str(row["present"]), str(row["path"]))
             for row in rows
         )
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.amounts import dollars, duration, format_count, name_some
-from llmproxy.core.changes.accepted import build_gone, digest_call
-from llmproxy.core.changes.values import Change, Origin, Source, TrialCall, Why, shorten
+from llmproxy.core.changes.accepted import build_call_removal, digest_call
+from llmproxy.core.changes.values import Author, Change, ChangeOrigin, Reason, TrialCall, shorten
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.sessions.trials import Trial, read_trials
@@ -213,7 +213,7 @@ def summarize(trials: Iterable[Trial], recordings: Recordings) -> Changes:
                 row.calls += 1
                 row.cassettes.setdefault(trial.cassette, set())
             for each in seen:
-                groups[each.name].cassettes[trial.cassette].add(each.pair)
+                groups[each.name].cassettes[trial.cassette].add(each.digests)
         ended = "failed" if trial.passed is False else "carried" if trial.seen else "as_before"
         found = (trial.calls, len(changed), len(trial.seen) - len(open_), 1, bool(changed))
         for name, number in zip(_COUNTS, found, strict=False):
@@ -222,7 +222,7 @@ def summarize(trials: Iterable[Trial], recordings: Recordings) -> Changes:
         for change in _find_gone(trial, recordings):
             group = groups.setdefault(change.name, ChangeGroup(change.name, str(change), change))
             group.calls += 1
-            group.cassettes.setdefault(trial.cassette, set()).add(change.pair)
+            group.cassettes.setdefault(trial.cassette, set()).add(change.digests)
         bills.append(_make_bill(changed, recordings(trial) if changed else {}))
     ordered = sorted(groups.values(), key=lambda each: (each.origin, each.name.partition("-")[0], -each.calls))
     costs, after = [cost for bill in bills for cost in bill.costs], [cost for bill in bills for cost in bill.after]
@@ -231,7 +231,7 @@ def summarize(trials: Iterable[Trial], recordings: Recordings) -> Changes:
     return Changes(ordered, list(refused.values()), counts, bill)
 
 
-_MISSING = frozenset({Why.NO_PLACE, Why.NOT_LOOKED_AT})
+_MISSING = frozenset({Reason.NO_PLACE, Reason.NOT_LOOKED_AT})
 """Of calls that have not changed but are new, or come after one that was refused: nobody can say more."""
 _COUNTS = ("calls", "changed", "accepted", "cassettes", "changed_cassettes", "as_before", "carried", "failed")
 
@@ -240,7 +240,7 @@ def _find_gone(trial: Trial, recordings: Recordings) -> Iterator[Change]:
     """Yield the recorded calls that are no longer made, where a trial went the recorded way to its end."""
     if trial.served is None or trial.passed is False or any(call.refusal for call in trial.seen):
         return
-    clients = {each.origin for call in trial.seen for each in call.changes if each.origin.source is Source.CLIENT}
+    clients = {each.origin for call in trial.seen for each in call.changes if each.origin.source is Author.CLIENT}
     played = trial.served.union(call.recording for call in trial.seen if call.recording)
     for row in recordings(trial).values():
         if row.id not in played and row.operation not in OPTIONAL:
@@ -248,7 +248,7 @@ def _find_gone(trial: Trial, recordings: Recordings) -> Iterator[Change]:
             own = (each for each in clients if not asks or row.client.startswith(f"{each.name} "))
             said = f'"{shorten(row.last_user_text)}"' if row.last_user_text else ""
             what = " ".join(filter(None, (row.operation if asks else f"{row.method} {row.target}", row.model, said)))
-            yield build_gone(what, row.key, next(own, Origin(Source.PROMPT)))
+            yield build_call_removal(what, row.key, next(own, ChangeOrigin(Author.PROMPT)))
 
 
 def _make_bill(changed: Sequence[TrialCall], rows: Mapping[int, RowSummary]) -> Bill:

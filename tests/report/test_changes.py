@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.changes.values import Change, Origin, Refusal, Source, TrialCall, Why, digest_of, list_hunks
+from llmproxy.core.changes.values import Author, Change, ChangeOrigin, Reason, Refusal, TrialCall, digest_of, list_hunks
 from llmproxy.core.sessions.trials import Trial
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.traffic.interaction import Ending, Key
@@ -18,7 +18,7 @@ def change(before: str | None = "Be brief.", after: str | None = "Be brief and k
     return made._replace(**more)  # type: ignore[arg-type]
 
 
-def call(recording: int | None, *changes: Change, cost: float | None = 0.01, why: Why | None = None) -> TrialCall:
+def call(recording: int | None, *changes: Change, cost: float | None = 0.01, why: Reason | None = None) -> TrialCall:
     """Return a call that was carried under these changes, or refused."""
     refusal = None if why is None else Refusal(why, "message 1 (user)")
     pending = tuple(each.name for each in changes)
@@ -60,10 +60,10 @@ def row(number: int, cost: float | None) -> RowSummary:
 
 def test_one_edit_in_several_cassettes_is_one_change() -> None:
     """It has one name, its calls and cassettes; what has changed by origin is told apart; tests are counted by how they ended."""
-    edit, tool = change(), change("x", "y", origin=Origin(Source.CLIENT, "claude-code", "2.1.332"))
+    edit, tool = change(), change("x", "y", origin=ChangeOrigin(Author.CLIENT, "claude-code", "2.1.332"))
     found = total(
         trial("refund", call(1, edit), call(2, edit)), trial("vip", call(5, edit, tool)), trial("plain"),
-        trial("broken", call(7, why=Why.QUESTION), passed=False),
+        trial("broken", call(7, why=Reason.QUESTION), passed=False),
     )  # fmt: skip
     assert {(each.name, each.calls, tuple(each.cassettes)) for each in found.groups} == {
         (edit.name, 3, ("refund", "vip")),
@@ -79,7 +79,7 @@ def test_one_edit_in_several_cassettes_is_one_change() -> None:
 
 def test_a_call_that_is_no_longer_made_is_a_change() -> None:
     """It is the client's where the client was upgraded; nothing is said of a run that failed, was cut, or went astray."""
-    upgrade = change("x", "y", origin=Origin(Source.CLIENT, "Claude Code", "2.1.2"))
+    upgrade = change("x", "y", origin=ChangeOrigin(Author.CLIENT, "Claude Code", "2.1.2"))
     ended = trial("refund", call(1, upgrade))._replace(served=frozenset({2}))
     found = total(ended, after=dict.fromkeys((1, 2, 3), 0.1))
     (gone,) = [each for each in found.groups if each.name.startswith("gone-")]
@@ -89,7 +89,7 @@ def test_a_call_that_is_no_longer_made_is_a_change() -> None:
     plain = trial("plain")._replace(served=frozenset({1, 2}))
     (alone,) = total(plain, after=dict.fromkeys((1, 2, 3), 0.1)).groups
     assert (alone.origin, alone.name) == ("prompt", gone.name)
-    astray = ended._replace(seen=(call(1, why=Why.QUESTION),))
+    astray = ended._replace(seen=(call(1, why=Reason.QUESTION),))
     for each in (ended._replace(served=None), ended._replace(passed=False), astray):
         assert not [one for one in total(each, after={3: 0.1}).groups if one.name.startswith("gone-")]
 
@@ -114,7 +114,7 @@ def test_nothing_changed_is_said_in_one_line() -> None:
         ([call(1, change(), cost=None)], {1: None}, "1 call: at an unknown price"),
         ([call(1, change()), call(2, change(), cost=None)], {}, "2 calls: $0.0100 and 1 call of unknown price"),
         ([call(1, change())], {1: 0.01, 2: None}, "at most 2: $0.0100 and 1 call of unknown price"),
-        ([call(1, change()), call(None, why=Why.NO_PLACE, cost=None)], {}, "1 call: $0.0100"),
+        ([call(1, change()), call(None, why=Reason.NO_PLACE, cost=None)], {}, "1 call: $0.0100"),
     ],
 )
 def test_the_bill_counts_what_is_known_and_says_what_is_not(
@@ -127,7 +127,7 @@ def test_the_bill_counts_what_is_known_and_says_what_is_not(
 def test_a_table_for_a_pull_request_holds_every_change() -> None:
     """Texts cannot break out of their cells."""
     edit = change("a|b", "c")
-    rows = list(total(trial("refund", call(1, edit)), trial("new", call(None, why=Why.NO_PLACE))).markdown())
+    rows = list(total(trial("refund", call(1, edit)), trial("new", call(None, why=Reason.NO_PLACE))).markdown())
     assert rows[0] == "**1 change in 1 of 8 calls, 1 of 2 cassettes**"
     assert f'| `{edit.name}` | system prompt: "a\\|b" -> "c" | 1 | refund |' in rows
     assert any(row.startswith("| `new` | chat.completions without a recorded counterpart | 1 | new |") for row in rows)

@@ -10,7 +10,7 @@ from typing import Any
 
 from llmproxy.cli.parts.printing import line, print_line
 from llmproxy.core.bindings import VolatileField, list_volatile_values
-from llmproxy.core.bindings.volatile_fields import list_shipped
+from llmproxy.core.bindings.volatile_fields import list_builtin
 from llmproxy.core.engine.learning import Merge, find_merges
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.queries import canonical_of, volatile_fields_of
@@ -72,7 +72,7 @@ def values_of(database: Store, found: Interaction, rules: Rules, upstreams: Mapp
         tree = canonical_of(database, found, rules, upstreams).tree
     except RefusedError:
         return []
-    values = list_volatile_values((*volatile_fields_of(database, found.cassette), *list_shipped()), tree)
+    values = list_volatile_values((*volatile_fields_of(database, found.cassette), *list_builtin()), tree)
     return [{"name": each.slot.name, "kind": each.slot.kind, "value": each.value, "path": each.path} for each in values]
 
 

@@ -145,7 +145,7 @@ def compare_runs(
     `path` is the store, the settings' unless it is given.
     """
     from llmproxy.cli.import_export import rules_of
-    from llmproxy.core.bindings.volatile_fields import list_shipped
+    from llmproxy.core.bindings.volatile_fields import list_builtin
     from llmproxy.core.engine.learning import align
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import volatile_fields_of
@@ -159,7 +159,7 @@ def compare_runs(
     try:
         with open_store(path or loaded.settings.store, writable=False, now=lambda: 0.0) as store:
             recorded = list(store.interactions(parent, sample))
-            volatile = (*volatile_fields_of(store, parent), *list_shipped())
+            volatile = (*volatile_fields_of(store, parent), *list_builtin())
             made = []
             for each in with_model:
                 mine = list(store.interactions(str(each.live["cassette"])))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from llmproxy.client.reports import Miss
-    from llmproxy.core.bindings.lessons import Lesson
+    from llmproxy.core.bindings.volatile_learning import LearnedField
     from llmproxy.core.store.reading import Reading
     from llmproxy.core.store.store import Store
     from llmproxy.settings import Loaded
@@ -216,7 +216,7 @@ def _there_is(names: Sequence[str], store: Reading) -> str:
 class TrialResult(NamedTuple):
     """What a trial, or a comparison, came to."""
 
-    lessons: Sequence[Lesson]
+    lessons: Sequence[LearnedField]
     code: int = 0
     """Of the command."""
     misses: tuple[Miss, ...] = ()

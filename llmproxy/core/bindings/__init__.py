@@ -10,7 +10,7 @@ exact key changes by anything in this room. Pure: no I/O, no clock, nothing of t
     expect(bindings)                                        -> ExpectedMessages, which make the next comparisons quick
     rewrite_answer(bindings, fit, response, known)          -> Response | Mismatch
     rebind_answer(bindings, request tree, response, known)  -> Response | Mismatch  for an exact hit (rule 4.1)
-    rename_request(bindings, tree)                          -> a recorded request in other words
+    rewrite_request(bindings, tree)                         -> a recorded request in other words
     list_volatile_values(fields, tree)                      -> what stands in volatile fields of one request
 
 `Fit.names` are the bindings whose values differ, `Fit.identities` what tools made in this pair of requests: add them to
@@ -18,26 +18,25 @@ the session's `Identities` (`known`) once the answer is served; a conflict is a 
 for people; `why`, `path`, `recorded`, `present`, `name` are for programs.
 """
 
-from llmproxy.core.bindings.candidates import bound_key
+from llmproxy.core.bindings.answer_rewriting import rebind_answer, rewrite_answer
+from llmproxy.core.bindings.bound_key import bound_key
 from llmproxy.core.bindings.expected_messages import ExpectedMessages
-from llmproxy.core.bindings.fits import expect, fit_request, rename_request
-from llmproxy.core.bindings.identities import Conflict, Identities, Identity
-from llmproxy.core.bindings.lessons import find_captured
+from llmproxy.core.bindings.fit_results import Fit, Misfit, Mismatch
+from llmproxy.core.bindings.identities import Identities, Identity, IdentityConflict
 from llmproxy.core.bindings.places import find_volatile_fields
-from llmproxy.core.bindings.results import Fit, Mismatch, Why
-from llmproxy.core.bindings.rewrite import rebind_answer, rewrite_answer
+from llmproxy.core.bindings.request_comparison import create_expectations, fit_request, rewrite_request
+from llmproxy.core.bindings.run_bindings import Bindings, bind_arguments
 from llmproxy.core.bindings.run_variables import (
     PERSONAL,
     BadRunVariable,
-    Nature,
     RunVariable,
     RunVariablePair,
+    ValueKind,
     check_run_variable,
     pair_run_variables,
     read_run_variables,
     write_run_variables,
 )
-from llmproxy.core.bindings.table import Bindings, bind_arguments
 from llmproxy.core.bindings.volatile_fields import (
     BLOCK,
     KINDS,
@@ -48,18 +47,19 @@ from llmproxy.core.bindings.volatile_fields import (
     BadVolatileField,
     VolatileField,
     VolatileKind,
-    is_of_kind,
+    fits_kind,
     read_volatile_field,
 )
+from llmproxy.core.bindings.volatile_learning import find_captured_fields
 from llmproxy.core.bindings.volatile_values import VolatileValue, list_volatile_values
 from llmproxy.core.traffic.json_bytes import split_json
 from llmproxy.protocol import Scope
 
 __all__ = [
     "BLOCK", "KINDS", "LINE", "OUTSIDE", "PERSONAL", "SYSTEM", "TEXT", "BadRunVariable", "BadVolatileField", "Bindings",
-    "Conflict", "ExpectedMessages", "Fit", "Identities", "Identity", "Mismatch", "Nature", "RunVariable",
-    "RunVariablePair", "Scope", "VolatileField", "VolatileKind", "VolatileValue", "Why", "bind_arguments",
-    "bound_key", "check_run_variable", "expect", "find_captured", "find_volatile_fields", "fit_request",
-    "is_of_kind", "list_volatile_values", "pair_run_variables", "read_run_variables", "read_volatile_field",
-    "rebind_answer", "rename_request", "rewrite_answer", "split_json", "write_run_variables",
+    "ExpectedMessages", "Fit", "Identities", "Identity", "IdentityConflict", "Misfit", "Mismatch", "RunVariable",
+    "RunVariablePair", "Scope", "ValueKind", "VolatileField", "VolatileKind", "VolatileValue", "bind_arguments",
+    "bound_key", "check_run_variable", "create_expectations", "find_captured_fields", "find_volatile_fields",
+    "fit_request", "fits_kind", "list_volatile_values", "pair_run_variables", "read_run_variables",
+    "read_volatile_field", "rebind_answer", "rewrite_answer", "rewrite_request", "split_json", "write_run_variables",
 ]  # fmt: skip

@@ -17,9 +17,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from llmproxy.core.bindings.forms import is_word, stands_alone
 from llmproxy.core.bindings.run_variables import WORDS, RunVariablePair
-from llmproxy.core.bindings.volatile_fields import is_at
+from llmproxy.core.bindings.value_forms import is_isolated, is_word_character
+from llmproxy.core.bindings.volatile_fields import is_at_path
 from llmproxy.lazy_regex import late
 
 SHORTEST_PREFIX = 7
@@ -38,17 +38,17 @@ class Identity(NamedTuple):
     @property
     def distinct(self) -> bool:
         """Whether it can be looked for in any text."""
-        return is_distinct(self.kind, self.recorded) and is_distinct(self.kind, self.present)
+        return is_distinct_value(self.kind, self.recorded) and is_distinct_value(self.kind, self.present)
 
 
-def is_distinct(kind: str, value: str) -> bool:
+def is_distinct_value(kind: str, value: str) -> bool:
     """Return whether a value is long and odd enough to be nothing else where it stands in a text."""
     if len(value) < _SHORTEST or kind in ("integer", "port"):
         return False
     return kind in PREFIXED or not value.isalpha()
 
 
-class Conflict(NamedTuple):
+class IdentityConflict(NamedTuple):
     """Why a pair cannot be added."""
 
     name: str
@@ -67,7 +67,7 @@ class Identities:
         self._by_recorded: dict[tuple[str, str], Identity] = {}
         self._by_present: dict[tuple[str, str], Identity] = {}
         for each in known:
-            self.record(each)
+            self.record_pair(each)
 
     def __iter__(self) -> Iterator[Identity]:
         yield from self._by_recorded.values()
@@ -75,24 +75,24 @@ class Identities:
     def __len__(self) -> int:
         return len(self._by_recorded)
 
-    def conflict(self, each: Identity) -> Conflict | None:
+    def find_conflict(self, each: Identity) -> IdentityConflict | None:
         """Return why a pair does not go with the others; None if it does."""
         before = self._by_recorded.get((each.name, each.recorded))
         if before is not None and before.present != each.present:
-            return Conflict(each.name, each.recorded, each.present, before.present)
+            return IdentityConflict(each.name, each.recorded, each.present, before.present)
         meant = self._by_present.get((each.name, each.present))
         if meant is not None and meant.recorded != each.recorded:
-            return Conflict(each.name, each.recorded, each.present, meant.recorded, merges=True)
+            return IdentityConflict(each.name, each.recorded, each.present, meant.recorded, merges=True)
         return None
 
-    def add(self, each: Identity) -> Conflict | None:
+    def add_pair(self, each: Identity) -> IdentityConflict | None:
         """Take a pair in; where it conflicts nothing changes, and the conflict is returned."""
-        if (conflict := self.conflict(each)) is not None:
+        if (conflict := self.find_conflict(each)) is not None:
             return conflict
         self._index_identity(each)
         return None
 
-    def record(self, each: Identity) -> bool:
+    def record_pair(self, each: Identity) -> bool:
         """Take in what a session's next pair of requests said; False where it is known, or contradicts what is.
 
         A cassette may hold recordings of several runs, so that several recorded values stand for one of today: only
@@ -108,7 +108,7 @@ class Identities:
         self._by_present[each.name, each.present] = each
 
 
-class Token(NamedTuple):
+class IdentityMatch(NamedTuple):
     """An identity, or a prefix of one, in a text."""
 
     start: int
@@ -117,39 +117,39 @@ class Token(NamedTuple):
     identity: Identity
 
 
-class IdentityTokens:
+class IdentitySearch:
     """Distinctive identities, ready to be looked for in texts."""
 
     def __init__(self, identities: Iterable[Identity]) -> None:
         """Take those that can be found in any text."""
         self._heads: dict[str, list[Identity]] = {}
         for each in identities:
-            for found in _at_hosts(each) if each.kind == "port" else _list_spellings(each) if each.distinct else []:
-                self._heads.setdefault(_find_head(found), []).append(found)
+            for found in _add_hosts(each) if each.kind == "port" else _list_spellings(each) if each.distinct else []:
+                self._heads.setdefault(_find_search_text(found), []).append(found)
         self.heads = sorted(self._heads, key=len, reverse=True)
         """Of which one is in every text that holds an identity."""
         self._pattern = re.compile("|".join(map(re.escape, self.heads))) if self.heads else None
 
-    def find(self, text: str) -> Iterator[Token]:
+    def find_matches(self, text: str) -> Iterator[IdentityMatch]:
         """Yield where recorded identities stand, from left to right."""
         if self._pattern is None or not any(head in text for head in self._heads):
             return
         at = 0
         while found := self._pattern.search(text, at):
-            token = self._find_token(text, found.start())
+            token = self._match_at(text, found.start())
             at = found.start() + 1 if token is None else token.end
             if token is not None:
                 yield token
 
-    def _find_token(self, text: str, start: int) -> Token | None:
-        best: Token | None = None
+    def _match_at(self, text: str, start: int) -> IdentityMatch | None:
+        best: IdentityMatch | None = None
         for head, identities in self._heads.items():
             if not text.startswith(head, start):
                 continue
             for each in identities:
-                length = _measure_prefix(text, start, each)
-                if length and stands_alone(text, start, start + length) and (best is None or start + length > best.end):
-                    best = Token(
+                length = _measure_recorded_prefix(text, start, each)
+                if length and is_isolated(text, start, start + length) and (best is None or start + length > best.end):
+                    best = IdentityMatch(
                         start,
                         start + length,
                         each.present[:length] if length < len(each.recorded) else each.present,
@@ -161,7 +161,7 @@ class IdentityTokens:
 _HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "[::1]")  # noqa: S104 - a name in a text
 
 
-def _at_hosts(port: Identity) -> list[Identity]:
+def _add_hosts(port: Identity) -> list[Identity]:
     """Return a port as any text has it: behind this machine's name, which alone tells it from other numbers."""
     if port.recorded == port.present:
         return []
@@ -189,16 +189,16 @@ def _list_spellings(each: Identity) -> Iterator[Identity]:
             yield each._replace(recorded=recorded, present=write(each.present))
 
 
-def is_left(each: Identity, text: str) -> bool:
+def contains_identity(each: Identity, text: str) -> bool:
     """Return whether the recorded value stands in a text, however it is written and whatever stands beside it."""
     return any(one.recorded in text and one.recorded not in one.present for one in _list_spellings(each))
 
 
-def _find_head(each: Identity) -> str:
+def _find_search_text(each: Identity) -> str:
     return each.recorded[:SHORTEST_PREFIX] if each.kind in PREFIXED else each.recorded
 
 
-def _measure_prefix(text: str, start: int, each: Identity) -> int:
+def _measure_recorded_prefix(text: str, start: int, each: Identity) -> int:
     """Return how much of the recorded value stands there: all of it, or a prefix up to a border."""
     if text.startswith(each.recorded, start):
         return len(each.recorded)
@@ -230,7 +230,7 @@ class ShortValue(NamedTuple):
         return f"{self.name}={self.recorded}"
 
 
-def list_shorts(pairs: Iterable[RunVariablePair], identities: Iterable[Identity]) -> list[ShortValue]:
+def list_short_values(pairs: Iterable[RunVariablePair], identities: Iterable[Identity]) -> list[ShortValue]:
     made = [
         ShortValue(each.name, each.recorded, each.present, identity=True)
         for each in identities
@@ -239,62 +239,62 @@ def list_shorts(pairs: Iterable[RunVariablePair], identities: Iterable[Identity]
     declared = [
         ShortValue(pair.name, pair.recorded.value, pair.present.value, pair.recorded.tool, pair.recorded.path)
         for pair in pairs
-        if pair.differs and pair.loose and (pair.name not in WORDS or pair.recorded.path)
+        if pair.differs and pair.is_too_short and (pair.name not in WORDS or pair.recorded.path)
     ]
     return made + declared  # what a tool made this time comes first: of that nothing recorded may be left
 
 
-def _letters_only(text: str) -> str:
-    return "".join(letter for letter in text.lower() if is_word(letter))
+def _keep_letters(text: str) -> str:
+    return "".join(letter for letter in text.lower() if is_word_character(letter))
 
 
-def names_member(name: str, member: str, tool: str) -> bool:
+def is_member_of_value(name: str, member: str, tool: str) -> bool:
     """Return whether a member of a tool's JSON is where a value of this name stands.
 
     ``task.id`` (or ``task``, ``task_id``) stands in ``task_id``, ``taskId``, ``task``, ``task_ids``; in ``id`` where
     the tool's name says task.
     """
-    things, field = things_of(name)
-    here = _letters_only(member)
+    things, field = split_value_name(name)
+    here = _keep_letters(member)
     if not things:
         return False
     if any(here in (thing, thing + field, thing + field + "s") for thing in things):
         return True
-    return here in (field, field + "s") and any(thing in _letters_only(tool) for thing in things)
+    return here in (field, field + "s") and any(thing in _keep_letters(tool) for thing in things)
 
 
-def things_of(name: str) -> tuple[tuple[str, ...], str]:
+def split_value_name(name: str) -> tuple[tuple[str, ...], str]:
     """Return what a value's name says: the thing in its forms, and which of its members."""
     entity, dot, attribute = name.rpartition(".")
     if not dot:
         entity, attribute = re.sub(r"(?:_id|Id|_ids)\Z", "", name), "id"
-    return _forms_of(_letters_only(entity.rpartition(".")[2])), _letters_only(attribute)
+    return _list_word_forms(_keep_letters(entity.rpartition(".")[2])), _keep_letters(attribute)
 
 
-def _forms_of(thing: str) -> tuple[str, ...]:
+def _list_word_forms(thing: str) -> tuple[str, ...]:
     """Return a word as it is and in the singular: a table is called ``tasks``, a member ``task_id``."""
     singular = thing[:-3] + "y" if thing.endswith("ies") else thing.removesuffix("s")
     return tuple(dict.fromkeys(each for each in (thing, singular) if each))
 
 
-def find_shorts(shorts: Iterable[ShortValue], tool: str, path: str, member: str, value: object) -> list[ShortValue]:
+def short_values_at(shorts: Iterable[ShortValue], tool: str, path: str, member: str, value: object) -> list[ShortValue]:
     """Return the short values possible at a leaf of tools' JSON (`path` from ``$``); several where names are alike."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         return []
     text = value if isinstance(value, str) else str(value)
     same = [each for each in shorts if each.recorded == text]
-    placed = [each for each in same if each.path and (not each.tool or each.tool == tool) and is_at(each.path, path)]
-    return placed or [each for each in same if names_member(each.name, member, tool)]
+    placed = [each for each in same if each.path and each.tool in ("", tool) and is_at_path(each.path, path)]
+    return placed or [each for each in same if is_member_of_value(each.name, member, tool)]
 
 
-def write_like(value: object, text: str) -> object:
+def cast_to_type_of(value: object, text: str) -> object:
     """Return a text in the type of a value; text that is no number, where one stood, stays text and fits nothing."""
     if isinstance(value, int) and re.fullmatch(r"-?(?:0|[1-9]\d*)", text):
         return int(text)
     return text
 
 
-def list_changed(identities: Iterable[Identity]) -> Mapping[str, Identity]:
+def list_changed_identities(identities: Iterable[Identity]) -> Mapping[str, Identity]:
     """Return the identities whose recorded value must not come back, by that value."""
     return {each.recorded: each for each in identities if each.recorded != each.present}
 
@@ -317,7 +317,7 @@ _DONE = frozenset(
 )  # fmt: skip
 
 
-def is_named_in(text: str, short: ShortValue, *, is_argument: bool) -> bool:
+def mentions_short_value(text: str, short: ShortValue, *, is_argument: bool) -> bool:
     """Return whether a text names the thing by a short value: ``task 7``, ``Task #7``, ``created with id 7``, a number
     of four digits anywhere.
 
@@ -329,7 +329,7 @@ def is_named_in(text: str, short: ShortValue, *, is_argument: bool) -> bool:
     start = text.find(value)
     while start >= 0:
         if _stands_as_word(text, start, start + len(value)) and (
-            odd or named or _names_value(short.name, text[max(0, start - _WITHIN) : start])
+            odd or named or _ends_with_value_name(short.name, text[max(0, start - _WITHIN) : start])
         ):
             return True
         start = text.find(value, start + 1)
@@ -337,7 +337,7 @@ def is_named_in(text: str, short: ShortValue, *, is_argument: bool) -> bool:
 
 
 def _stands_as_word(text: str, start: int, end: int) -> bool:
-    if not stands_alone(text, start, end):
+    if not is_isolated(text, start, end):
         return False
     before, after = text[max(0, start - 2) : start], text[end : end + 2]
     fraction = (before[-1:] in (".", ",", ":") and before[:1].isdigit()) or (
@@ -346,12 +346,12 @@ def _stands_as_word(text: str, start: int, end: int) -> bool:
     return not fraction and before[-1:] not in ("$", "-") and after[:1] != "%"
 
 
-def _names_value(name: str, before: str) -> bool:
+def _ends_with_value_name(name: str, before: str) -> bool:
     words = [word.lower() for word in _WORD_BEFORE.findall(_CLAUSE.split(before)[-1])]
     numbered = before[-1:] == "#"
     while words and (words[-1] in _ID_WORDS or words[-1] in _FILLERS or words[-1].isdigit()):
         numbered |= words.pop() in _ID_WORDS
-    things = things_of(name)[0]
+    things = split_value_name(name)[0]
     return (bool(words) and any(words[-1] in (thing, thing + "s") for thing in things)) or (
         numbered and (not words or words[-1] in _DONE)
     )
@@ -362,7 +362,7 @@ _UUID = late(r"(?<![^\W_])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?
 _BEGUN = late(r"(?<![^\W_])(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{4,6}(?![^\W_])")
 
 
-def find_begun(changed: Iterable[Identity], text: str) -> tuple[Identity, str] | None:
+def find_partial_identity(changed: Iterable[Identity], text: str) -> tuple[Identity, str] | None:
     """Return the recorded value of which a text names fewer digits than are told from other words, and these digits."""
     begun = {found[0]: found[0] for found in _BEGUN.finditer(_UUID.sub("", text))}
     for each in changed if begun else ():

@@ -17,19 +17,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from llmproxy.core.bindings.table import Bindings
+from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.volatile_fields import (
     BLOCK,
     LINE,
     OUTSIDE,
     SYSTEM,
     TEXT,
-    FoundVolatile,
     Names,
     VolatileField,
+    VolatileMatch,
     find_in_text,
-    is_at,
-    may_stand,
+    is_at_path,
+    may_occur,
 )
 from llmproxy.core.dialects.messages import find_blocks, named_in
 
@@ -83,13 +83,13 @@ class LeafPlace:
             place = place.parent
         return ""
 
-    def at(self, step: str | int) -> LeafPlace:
+    def child(self, step: str | int) -> LeafPlace:
         return LeafPlace(self.zone, self.call, self, step)
 
-    def inside(self, zone: Zone, call: PlacedCall | None = None) -> LeafPlace:
+    def enter_zone(self, zone: Zone, call: PlacedCall | None = None) -> LeafPlace:
         return LeafPlace(zone, call or self.call, self.parent, self.step, opened=self.opened)
 
-    def open_json(self) -> LeafPlace:
+    def enter_json(self) -> LeafPlace:
         """Return the place of the JSON that a text, or an argument, is."""
         return LeafPlace(self.zone, self.call, self.parent, self.step, opened=True)
 
@@ -99,7 +99,7 @@ class LeafPlace:
         return self._format_place(to_json=False)
 
     @property
-    def inner(self) -> str:
+    def subpath(self) -> str:
         """Where in the JSON of arguments or of a result, from ``$`` on; empty outside of one."""
         return self._format_place(to_json=True) if self.json else ""
 
@@ -131,12 +131,12 @@ _CLOSED = frozenset({Zone.ARGUMENTS, Zone.SYSTEM})
 """Inside of these no member is taken for a role or a call: a tool's arguments may look like anything."""
 
 
-def begin(tree: object, member: str, parent: LeafPlace | None = None) -> LeafPlace:
-    place = (parent or LeafPlace()).at(member)
+def begin_place(tree: object, member: str, parent: LeafPlace | None = None) -> LeafPlace:
+    place = (parent or LeafPlace()).child(member)
     if member in _SYSTEM:
-        return place.inside(Zone.SYSTEM)
+        return place.enter_zone(Zone.SYSTEM)
     if member in _TURNS and isinstance(tree, dict):
-        return place.inside(Zone.USER)
+        return place.enter_zone(Zone.USER)
     return place
 
 
@@ -151,16 +151,16 @@ class PlaceReader:
         self.asked: list[tuple[Node, str | None]] = []
         """What was taken for the result of a call, and of which tool."""
 
-    def recall(self, calls: list[tuple[str | None, PlacedCall]]) -> None:
+    def add_calls(self, calls: list[tuple[str | None, PlacedCall]]) -> None:
         """Note calls that somebody else read."""
         for id_, call in calls:
             self._add_call(id_, call)
 
-    def forget(self, known: int) -> None:
+    def forget_calls_after(self, known: int) -> None:
         """Know no more than the first so many calls."""
         kept = self.noted[:known]
         self._calls, self._last, self.noted = {}, {}, []
-        self.recall(kept)
+        self.add_calls(kept)
 
     def _add_call(self, id_: str | None, call: PlacedCall) -> None:
         if id_ is not None:
@@ -168,40 +168,40 @@ class PlaceReader:
         self._last[call.tool] = call
         self.noted.append((id_, call))
 
-    def enter(self, node: Node, place: LeafPlace) -> LeafPlace:
+    def enter_object(self, node: Node, place: LeafPlace) -> LeafPlace:
         """Return the place of an object, by its role and type; an object that is a call is noted."""
         if place.json or place.zone in _CLOSED:
             return place
         kind, role = node.get("type"), node.get("role")
         if isinstance(kind, str) and (kind.endswith(("tool_result", "_call_output"))):
-            return place.inside(Zone.RESULT, self._record_call(node))
+            return place.enter_zone(Zone.RESULT, self._record_call(node))
         if place.zone is Zone.RESULT:
             return place
         if isinstance(role, str) and role in ROLES:
             zone = ROLES[role]
-            return place.inside(zone, self._record_call(node) if zone is Zone.RESULT else None)
+            return place.enter_zone(zone, self._record_call(node) if zone is Zone.RESULT else None)
         if kind in ("thinking", "redacted_thinking", "reasoning") or node.get("thought") is True:
-            return place.inside(Zone.THINKING)
+            return place.enter_zone(Zone.THINKING)
         return place
 
     def member(self, node: Node, name: str, place: LeafPlace) -> LeafPlace:
         """Return the place of a member of an object whose own place is known."""
         if place.json or place.zone in _CLOSED or (name not in _SPECIAL and place.zone is not Zone.RESULT):
             return LeafPlace(place.zone, place.call, place, name)
-        inner = place.at(name)
+        inner = place.child(name)
         value = node[name]
         if place.zone is Zone.RESULT and isinstance(value, dict) and (name == "json" or _is_object_result(name, value)):
-            return inner.open_json()
+            return inner.enter_json()
         if name in _RESULTS and isinstance(value, dict):
-            return inner.inside(Zone.RESULT, self._record_call(value))
+            return inner.enter_zone(Zone.RESULT, self._record_call(value))
         if name in _CALLS and isinstance(value, dict):
             self._record_node(value, node.get("id") or value.get("id") or value.get("toolUseId"))
-            return inner.inside(Zone.ASSISTANT)
+            return inner.enter_zone(Zone.ASSISTANT)
         if name in _ASKED and (tool := named_in(node)) is not None:
             call = self._record_node(node, node.get("call_id") or node.get("id") or node.get("toolUseId"))
-            return inner.inside(Zone.ARGUMENTS, call or PlacedCall(tool, value)).open_json()
+            return inner.enter_zone(Zone.ARGUMENTS, call or PlacedCall(tool, value)).enter_json()
         if name in _THOUGHTS:
-            return inner.inside(Zone.THINKING)
+            return inner.enter_zone(Zone.THINKING)
         return inner
 
     def _record_node(self, node: Node, name: object) -> PlacedCall | None:
@@ -218,7 +218,7 @@ class PlaceReader:
         self.asked.append((node, call.tool if call is not None else None))
         return call
 
-    def answers(self, asked: list[tuple[Node, str | None]]) -> bool:
+    def resolves_to_same_tools(self, asked: list[tuple[Node, str | None]]) -> bool:
         """Return whether results are of the same tools here as where they were read first."""
         return all((call.tool if (call := self._find_call(node)) is not None else None) == tool for node, tool in asked)
 
@@ -244,17 +244,17 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z_-]*")
 """A member's name that holds neither a path nor an id."""
 
 
-def are_plain(names: Iterable[str]) -> bool:
+def are_plain_names(names: Iterable[str]) -> bool:
     """Return whether no member of an object is called by a value of some run: ``{"/tmp/a/x.py": ...}``."""
     return all(_PLAIN_NAME.fullmatch(name) for name in names)
 
 
-def is_agents(spans: list[tuple[int, int]], at: int) -> bool:
+def is_in_agent_block(spans: list[tuple[int, int]], at: int) -> bool:
     """Return whether a position lies in one of the blocks."""
     return any(start <= at < end for start, end in spans)
 
 
-def iterate(tree: object) -> Iterator[tuple[str, object, LeafPlace]]:
+def iterate_members(tree: object) -> Iterator[tuple[str, object, LeafPlace]]:
     """Yield the top-level members of a request's tree with their places, sorted; of another tree that itself."""
     if not isinstance(tree, dict):
         yield "", tree, LeafPlace()
@@ -263,17 +263,17 @@ def iterate(tree: object) -> Iterator[tuple[str, object, LeafPlace]]:
     for name in sorted(tree):
         if name == "request" and isinstance(body, dict):  # Code Assist wraps it
             for each in sorted(body):
-                yield f"request.{each}", body[each], begin(body, each, LeafPlace(step="request"))
+                yield f"request.{each}", body[each], begin_place(body, each, LeafPlace(step="request"))
         else:
-            yield name, tree[name], begin(tree, name)
+            yield name, tree[name], begin_place(tree, name)
 
 
 def find_volatile_fields(
     fields: Sequence[VolatileField], call: PlacedCall | None, text: str, names: Names, bound: Callable[[object], str]
-) -> list[FoundVolatile]:
+) -> list[VolatileMatch]:
     """Return the values of text volatile fields in a tool's result, or (`call` None) elsewhere; in order, apart."""
     wanted = [
-        field for field in fields if field.at in (LINE, TEXT) and may_stand(field, text) and is_of(field, call, bound)
+        each for each in fields if each.at in (LINE, TEXT) and may_occur(each, text) and is_of_call(each, call, bound)
     ]
     if not wanted:
         return []
@@ -282,9 +282,9 @@ def find_volatile_fields(
         key=lambda each: (each.start, -each.end),
     )
     blocks = find_blocks(text) if any(field.tool == BLOCK for field in wanted) else []
-    kept: list[FoundVolatile] = []
+    kept: list[VolatileMatch] = []
     for each in found:
-        if each.slot.tool == BLOCK and not is_agents(blocks, each.start):
+        if each.slot.tool == BLOCK and not is_in_agent_block(blocks, each.start):
             continue
         if not kept or each.start >= kept[-1].end:
             kept.append(each)
@@ -298,22 +298,22 @@ def volatile_fields_at(bindings: Bindings, place: LeafPlace) -> tuple[VolatileFi
         return ()
     if place.zone is Zone.RESULT and place.call is not None:
         tool = place.call.tool
-        alike = tuple(field for field in bindings.of_many if tool.startswith(field.prefix))
+        alike = tuple(field for field in bindings.of_many if tool.startswith(field.tool_prefix))
         return (*fields.get(tool, ()), *alike) if alike else fields.get(tool, ())
     anywhere = fields.get(OUTSIDE, ())
     written = {Zone.SYSTEM: SYSTEM, Zone.USER: BLOCK}.get(place.zone)
     return (*anywhere, *fields.get(written, ())) if written else anywhere
 
 
-def is_of(field: VolatileField, call: PlacedCall | None, bound: Callable[[object], str]) -> bool:
+def is_of_call(field: VolatileField, call: PlacedCall | None, bound: Callable[[object], str]) -> bool:
     """Return whether a volatile field is of this call's results; `bound` is its `bind_arguments`."""
     if field.tool in (BLOCK, OUTSIDE, SYSTEM) or call is None:
         return field.tool in (BLOCK, OUTSIDE, SYSTEM) and call is None
-    same = call.tool.startswith(field.prefix) if field.prefix else field.tool == call.tool
+    same = call.tool.startswith(field.tool_prefix) if field.tool_prefix else field.tool == call.tool
     return same and (not field.arguments or field.arguments == bound(call.arguments))
 
 
-def json_volatile_field(bindings: Bindings, bound: Callable[[object], str], place: LeafPlace) -> VolatileField | None:
+def find_json_field(bindings: Bindings, bound: Callable[[object], str], place: LeafPlace) -> VolatileField | None:
     if (
         not place.json
         or place.call is None
@@ -321,5 +321,5 @@ def json_volatile_field(bindings: Bindings, bound: Callable[[object], str], plac
         or place.call.tool not in bindings.json_tools
     ):
         return None
-    named = (field for field in bindings.slots if field.at.startswith("$") and is_of(field, place.call, bound))
-    return next((field for field in named if is_at(field.at, place.inner)), None)
+    named = (field for field in bindings.slots if field.at.startswith("$") and is_of_call(field, place.call, bound))
+    return next((field for field in named if is_at_path(field.at, place.subpath)), None)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from llmproxy.core.bindings.listings import leave_out_our_status
+from llmproxy.core.bindings.shell_listings import remove_own_git_status
 from llmproxy.errors import LLMProxyError
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import API_KEYS
@@ -42,7 +42,7 @@ _WELL_KNOWN = re.compile(
 """Folders of machines and images, which a text may name without meaning this run's."""
 
 
-def is_own_folder(path: str) -> bool:
+def is_own_path(path: str) -> bool:
     """Return whether a path can only be a run's own: ``/srv/ci/work``, and neither ``/app`` nor ``/usr/local``."""
     trimmed = path.rstrip("/\\")
     return len([part for part in re.split(r"[/\\]", trimmed) if part]) > 1 and not _WELL_KNOWN.fullmatch(trimmed)
@@ -55,7 +55,7 @@ class BadRunVariable(LLMProxyError):
     status = 400
 
 
-class Nature(StrEnum):
+class ValueKind(StrEnum):
     """What a value is, and so where it may be bound."""
 
     PATH = "path"
@@ -83,23 +83,23 @@ class RunVariable:
     """Of a captured value: where in that JSON, ``$.items[*].id``; empty for the members that its name fits."""
 
     @property
-    def nature(self) -> Nature:
+    def kind(self) -> ValueKind:
         if self.name in BLOCKS:
-            return Nature.BLOCK
+            return ValueKind.BLOCK
         if self.name in WORDS:
-            return Nature.SHORT
+            return ValueKind.SHORT
         if self.value.startswith("/") or _WINDOWS.fullmatch(self.value):
-            return Nature.PATH
+            return ValueKind.PATH
         if self.name == "date" and _DATE.fullmatch(self.value):
-            return Nature.DATE
+            return ValueKind.DATE
         if _UUID.fullmatch(self.value) or (
             len(self.value) >= _DISTINCT
             and any(letter.isdigit() for letter in self.value)
             and any(letter.isalpha() for letter in self.value)
             and not any(letter.isspace() for letter in self.value)
         ):
-            return Nature.IDENTIFIER
-        return Nature.SHORT
+            return ValueKind.IDENTIFIER
+        return ValueKind.SHORT
 
     def to_dict(self) -> dict[str, str]:
         """Return plain values; what is empty is left out."""
@@ -158,28 +158,28 @@ class RunVariablePair:
         return mine.value != theirs.value or (mine.other or mine.value) != (theirs.other or theirs.value)
 
     @property
-    def loose(self) -> bool:
+    def is_too_short(self) -> bool:
         """Whether one of the values is too short to be bound in any text."""
-        both = {self.recorded.nature, self.present.nature}
-        return Nature.SHORT in both and both <= {Nature.SHORT, Nature.IDENTIFIER}
+        both = {self.recorded.kind, self.present.kind}
+        return ValueKind.SHORT in both and both <= {ValueKind.SHORT, ValueKind.IDENTIFIER}
 
 
 def pair_run_variables(recorded: Iterable[RunVariable], present: Iterable[RunVariable]) -> tuple[RunVariablePair, ...]:
     """Return the pairs of one name and one nature, in the order of names; who is on one side only binds nothing."""
-    now: Mapping[str, RunVariable] = {each.name: _without_ours(each) for each in present}
+    now: Mapping[str, RunVariable] = {each.name: _remove_own_status(each) for each in present}
     found = [
         RunVariablePair(each, now[each.name])
-        for each in map(_without_ours, sorted(recorded, key=lambda each: each.name))
-        if each.name in now and each.name != API_KEYS and _are_alike(each, now[each.name])
+        for each in map(_remove_own_status, sorted(recorded, key=lambda each: each.name))
+        if each.name in now and each.name != API_KEYS and _are_same_kind(each, now[each.name])
     ]
     return tuple(found)
 
 
-def _without_ours(each: RunVariable) -> RunVariable:
+def _remove_own_status(each: RunVariable) -> RunVariable:
     """Return what git says of a folder without our own files, which come there when a run begins."""
-    return replace(each, value=leave_out_our_status(each.value)) if each.name == "git_status" else each
+    return replace(each, value=remove_own_git_status(each.value)) if each.name == "git_status" else each
 
 
-def _are_alike(recorded: RunVariable, present: RunVariable) -> bool:
-    loose = (Nature.IDENTIFIER, Nature.SHORT)
-    return recorded.nature == present.nature or (recorded.nature in loose and present.nature in loose)
+def _are_same_kind(recorded: RunVariable, present: RunVariable) -> bool:
+    loose = (ValueKind.IDENTIFIER, ValueKind.SHORT)
+    return recorded.kind == present.kind or (recorded.kind in loose and present.kind in loose)

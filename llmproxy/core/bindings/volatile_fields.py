@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from llmproxy.core.bindings.forms import is_word
-from llmproxy.core.bindings.listings import LISTED, ROW, pad_freely
+from llmproxy.core.bindings.shell_listings import LISTED, ROW, match_any_padding
+from llmproxy.core.bindings.value_forms import is_word_character
 from llmproxy.errors import LLMProxyError
 from llmproxy.files import DATA
 from llmproxy.lazy_regex import late
@@ -113,12 +113,12 @@ class VolatileField:
     """What must stand right behind it."""
 
     @property
-    def prefix(self) -> str:
+    def tool_prefix(self) -> str:
         """How the names of its tools begin; empty where it is one tool's."""
         return self.tool[:-1] if self.tool.endswith("*") else ""
 
     @property
-    def identity(self) -> bool:
+    def is_identity(self) -> bool:
         """Whether its values map one to one and are exchanged."""
         return KINDS[self.kind].identity if self.noise is None else not self.noise
 
@@ -162,7 +162,7 @@ def read_volatile_field(value: object) -> VolatileField:
             f"llmproxy: volatile field {field.name} stands at {field.at!r}.",
             hint="`line`, `text`, or a JSON path from $ on.",
         )
-    if field.at not in (LINE, TEXT) and (field.prefix or field.after):
+    if field.at not in (LINE, TEXT) and (field.tool_prefix or field.after):
         raise BadVolatileField(
             f"llmproxy: volatile field {field.name} stands in JSON: it is of one tool, and nothing is `after` it."
         )
@@ -173,7 +173,7 @@ def read_volatile_field(value: object) -> VolatileField:
     return field
 
 
-class FoundVolatile(NamedTuple):
+class VolatileMatch(NamedTuple):
     """A volatile field's value in a text."""
 
     slot: VolatileField
@@ -182,11 +182,11 @@ class FoundVolatile(NamedTuple):
     value: str
 
 
-def is_of_kind(kind: str, value: str) -> bool:
+def fits_kind(kind: str, value: str) -> bool:
     return _EXACT[kind].fullmatch(value) is not None
 
 
-def match_at(kind: str, text: str, at: int) -> Iterator[int]:
+def list_match_ends(kind: str, text: str, at: int) -> Iterator[int]:
     """Yield where a value of this kind that begins at `at` may end, the longest first."""
     if (found := _INSIDE[kind].match(text, at)) is not None:
         yield found.end()
@@ -198,7 +198,7 @@ def _compile_anchor(field: VolatileField, names: tuple[tuple[str, tuple[str, ...
     known = dict(names)
     parts: list[str] = []
     last = 0
-    literally = pad_freely if LISTED.match(field.before) else re.escape
+    literally = match_any_padding if LISTED.match(field.before) else re.escape
     gave_back = False
     for wild in _WILD.finditer(field.before):
         parts.append(literally(field.before[last : wild.start()]))
@@ -210,7 +210,7 @@ def _compile_anchor(field: VolatileField, names: tuple[tuple[str, tuple[str, ...
             # One kind may give back what it took; of several, each for every end of the one before, the time would be a
             # power of the text.
             follows = field.before[wild.end() : wild.end() + 1]
-            alone = wild[2] not in _OF_WORDS and follows != "" and not is_of_kind("word", follows)
+            alone = wild[2] not in _OF_WORDS and follows != "" and not fits_kind("word", follows)
             parts.append(f"(?>{pattern})" if alone or gave_back else f"(?:{pattern})")
             gave_back = gave_back or not alone
         else:
@@ -224,7 +224,7 @@ def _compile_anchor(field: VolatileField, names: tuple[tuple[str, tuple[str, ...
 
 
 @lru_cache(512)
-def _longest_literal(field: VolatileField) -> str:
+def _longest_literal_part(field: VolatileField) -> str:
     """Return the longest part of a volatile field's anchor without a name or a kind: it certainly stands there."""
     literal = _WILD.split(field.before)[::3]
     if LISTED.match(field.before):  # its columns are padded freely
@@ -232,22 +232,22 @@ def _longest_literal(field: VolatileField) -> str:
     return max(literal, key=len, default="")
 
 
-def may_stand(field: VolatileField, text: str) -> bool:
+def may_occur(field: VolatileField, text: str) -> bool:
     """Tell at little cost whether a volatile field's anchor may be in a text at all."""
-    return _longest_literal(field) in text
+    return _longest_literal_part(field) in text
 
 
 Names = tuple[tuple[str, tuple[str, ...]], ...]
 """What each bound name may stand for in the text in which a volatile field is looked for."""
 
 
-def find_in_text(field: VolatileField, text: str, names: Names) -> Iterator[FoundVolatile]:
+def find_in_text(field: VolatileField, text: str, names: Names) -> Iterator[VolatileMatch]:
     """Yield the volatile field's values in a text, in order. Only for volatile fields at `LINE` and `TEXT`."""
     for found in _compile_anchor(field, names).finditer(text):
         start, end = found.span("value")
-        if start and not field.before and is_word(text[start - 1]):
+        if start and not field.before and is_word_character(text[start - 1]):
             continue
-        yield FoundVolatile(field, start, end, found["value"])
+        yield VolatileMatch(field, start, end, found["value"])
 
 
 @lru_cache(512)
@@ -257,13 +257,13 @@ def _path_pattern(path: str) -> Callable[[str], object]:
     return re.compile(r"\$" + "".join(steps)).fullmatch
 
 
-def is_at(slot_path: str, path: str) -> bool:
+def is_at_path(slot_path: str, path: str) -> bool:
     """Return whether a JSON path is the one that a volatile field names; ``[*]`` stands for any index."""
     return _path_pattern(slot_path)(path) is not None
 
 
 @cache
-def list_shipped() -> tuple[VolatileField, ...]:
+def list_builtin() -> tuple[VolatileField, ...]:
     """Return the volatile fields of all agents; each is anchored by a tool and a text that only its agent has."""
     rows = json.loads((DATA / "volatile_fields.json").read_bytes())
     return tuple(read_volatile_field(field) for row in rows for field in row["volatile"])

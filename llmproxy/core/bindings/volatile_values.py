@@ -9,31 +9,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from llmproxy.core.bindings.fit_results import Misfit, Mismatch
 from llmproxy.core.bindings.identities import Identities, Identity
-from llmproxy.core.bindings.listings import leave_out_ours
+from llmproxy.core.bindings.leaf_pairs import Leaf, LeafPairVisitor, pair_bodies
 from llmproxy.core.bindings.places import (
     LeafPlace,
     PlacedCall,
     Zone,
+    find_json_field,
     find_volatile_fields,
-    json_volatile_field,
     volatile_fields_at,
 )
-from llmproxy.core.bindings.results import Mismatch, Why
+from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import RunVariablePair
-from llmproxy.core.bindings.table import Bindings
-from llmproxy.core.bindings.volatile_fields import Names, VolatileField, is_of_kind
-from llmproxy.core.bindings.walking import Leaf, Walking, pair_bodies
+from llmproxy.core.bindings.shell_listings import remove_own_files
+from llmproxy.core.bindings.volatile_fields import Names, VolatileField, fits_kind
 from llmproxy.core.traffic.json_bytes import pair_json, split_json
 
 
-def _values_now(pair: RunVariablePair) -> tuple[str, ...]:
+def _list_present_values(pair: RunVariablePair) -> tuple[str, ...]:
     """Return what may stand for a value in this run: the present one, its other form, the recorded one unchanged."""
     present = pair.present
     return tuple(dict.fromkeys((present.value, present.other or present.value, pair.recorded.value)))
 
 
-class VolatileReading(Walking):
+class VolatileFieldReader(LeafPairVisitor):
     """Reads the volatile fields of both requests and pairs their identities; no other difference is its business."""
 
     def __init__(self, bindings: Bindings) -> None:
@@ -41,18 +41,18 @@ class VolatileReading(Walking):
         self.found = Identities()
         self._names: tuple[Names, Names] = (
             tuple((pair.name, (pair.recorded.value,)) for pair in bindings.pairs),
-            tuple((pair.name, _values_now(pair)) for pair in bindings.pairs),
+            tuple((pair.name, _list_present_values(pair)) for pair in bindings.pairs),
         )
 
-    def read(self, leaves: list[Leaf]) -> Mismatch | None:
+    def read_fields(self, leaves: list[Leaf]) -> Mismatch | None:
         """Fill `found`; a mismatch where the values of a volatile field do not map one to one."""
-        return self.go(leaves) if self.bindings.slots else None
+        return self.visit(leaves) if self.bindings.slots else None
 
-    def is_settled(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
+    def skips_parsing(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
         """Return whether no volatile field stands in arguments."""
         return not volatile_fields_at(self.bindings, place)
 
-    def pair_names(
+    def pair_member_names(
         self,
         recorded: Mapping[str, object],
         present: Mapping[str, object],
@@ -63,28 +63,28 @@ class VolatileReading(Walking):
         mine, theirs = ([name for name in names_of if name not in names] for names_of in (recorded, present))
         return names | (dict(zip(mine, theirs, strict=True)) if len(mine) == len(theirs) == 1 else {})
 
-    def value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
+    def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Read a volatile field that is a number."""
-        field = json_volatile_field(self.bindings, self.bound_arguments, place)
-        if field is not None and field.identity and not isinstance(recorded, bool) and not isinstance(present, bool):
+        field = find_json_field(self.bindings, self.bound_arguments, place)
+        if field is not None and field.is_identity and not isinstance(recorded, bool) and not isinstance(present, bool):
             return self._pair_identity(field, str(recorded), str(present), place)
         return None
 
-    def text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
+    def visit_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         if not (
             volatile_fields_at(self.bindings, place)
             or (place.call is not None and place.call.tool in self.bindings.json_tools)
         ):
             return None
-        if place.json and (field := json_volatile_field(self.bindings, self.bound_arguments, place)) is not None:
-            return self._pair_identity(field, recorded, present, place) if field.identity else None
+        if place.json and (field := find_json_field(self.bindings, self.bound_arguments, place)) is not None:
+            return self._pair_identity(field, recorded, present, place) if field.is_identity else None
         call = place.call if place.zone is Zone.RESULT else None
         if call is not None and not place.json:
-            recorded, present = leave_out_ours(recorded, present)
+            recorded, present = remove_own_files(recorded, present)
         fields = volatile_fields_at(self.bindings, place)
-        if call is not None and not place.json and _may_be_json(recorded, self.bindings, call):
+        if call is not None and not place.json and _may_vary_in_json(recorded, self.bindings, call):
             for mine, theirs in pair_json(recorded, present):
-                if not isinstance(mine, str) and (wrong := self.node(mine, theirs, place.open_json())) is not None:
+                if not isinstance(mine, str) and (wrong := self.descend(mine, theirs, place.enter_json())) is not None:
                     return wrong
         if not fields:
             return None
@@ -94,22 +94,22 @@ class VolatileReading(Walking):
             if one.slot != other.slot:
                 break
             if (
-                one.slot.identity
+                one.slot.is_identity
                 and (wrong := self._pair_identity(one.slot, one.value, other.value, place)) is not None
             ):
                 return wrong
         return None
 
     def _pair_identity(self, field: VolatileField, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        if not (is_of_kind(field.kind, recorded) and is_of_kind(field.kind, present)):
+        if not (fits_kind(field.kind, recorded) and fits_kind(field.kind, present)):
             return None
-        conflict = self.found.add(Identity(field.name, field.kind, recorded, present))
+        conflict = self.found.add_pair(Identity(field.name, field.kind, recorded, present))
         if conflict is None:
             return None
-        return Mismatch(Why.NOT_ONE_TO_ONE, place.path, recorded, f"{present}, before {conflict.other}", field.name)
+        return Mismatch(Misfit.NOT_ONE_TO_ONE, place.path, recorded, f"{present}, before {conflict.other}", field.name)
 
 
-def _may_be_json(text: str, bindings: Bindings, call: PlacedCall) -> bool:
+def _may_vary_in_json(text: str, bindings: Bindings, call: PlacedCall) -> bool:
     """Return whether volatile fields may stand in a result's JSON: at a path, or in the lines of a member."""
     return text[:1] == "{" or call.tool in bindings.json_tools
 
@@ -123,17 +123,17 @@ class VolatileValue(NamedTuple):
 
 def list_volatile_values(fields: Sequence[VolatileField], tree: object) -> list[VolatileValue]:
     """Return what stands in volatile fields of one request (a canonical tree), in its order."""
-    listing = _Listing(Bindings((), (), fields))
-    listing.go(pair_bodies(tree, tree).leaves)
+    listing = _VolatileValueLister(Bindings((), (), fields))
+    listing.visit(pair_bodies(tree, tree).leaves)
     return listing.found
 
 
-class _Listing(Walking):
+class _VolatileValueLister(LeafPairVisitor):
     def __init__(self, bindings: Bindings) -> None:
         super().__init__(bindings)
         self.found: list[VolatileValue] = []
 
-    def pair_names(
+    def pair_member_names(
         self,
         recorded: Mapping[str, object],
         present: Mapping[str, object],  # noqa: ARG002 - the same for all of its kind
@@ -141,22 +141,22 @@ class _Listing(Walking):
     ) -> dict[str, str]:
         return {name: name for name in sorted(recorded)}
 
-    def is_settled(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
+    def skips_parsing(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
         return not volatile_fields_at(self.bindings, place)
 
-    def value(self, recorded: object, present: object, place: LeafPlace) -> None:  # noqa: ARG002 - the same for all of its kind
-        field = json_volatile_field(self.bindings, self.bound_arguments, place)
-        if field is not None and is_of_kind(field.kind, str(recorded)):
+    def visit_value(self, recorded: object, present: object, place: LeafPlace) -> None:  # noqa: ARG002 - the same for all of its kind
+        field = find_json_field(self.bindings, self.bound_arguments, place)
+        if field is not None and fits_kind(field.kind, str(recorded)):
             self.found.append(VolatileValue(field, str(recorded), place.path))
 
-    def text(self, recorded: str, present: str, place: LeafPlace) -> None:
+    def visit_text(self, recorded: str, present: str, place: LeafPlace) -> None:
         call = place.call if place.zone is Zone.RESULT else None
         fields = volatile_fields_at(self.bindings, place)
         if place.json:
-            self.value(recorded, present, place)
-        elif call is not None and _may_be_json(recorded, self.bindings, call):
+            self.visit_value(recorded, present, place)
+        elif call is not None and _may_vary_in_json(recorded, self.bindings, call):
             for part in split_json(recorded):
                 if not isinstance(part, str):
-                    self.node(part, part, place.open_json())
+                    self.descend(part, part, place.enter_json())
         found = find_volatile_fields(fields, call, recorded, (), self.bound_arguments) if fields else []
         self.found += [VolatileValue(each.slot, each.value, place.path) for each in found]

@@ -24,13 +24,13 @@ from llmproxy.core.bindings import (
     Bindings,
     Fit,
     Mismatch,
-    Nature,
     RunVariable,
+    ValueKind,
     VolatileField,
     read_run_variables,
     read_volatile_field,
-    rename_request,
     rewrite_answer,
+    rewrite_request,
     write_run_variables,
 )
 from llmproxy.core.cassettes.formats.jsonl import line_of, of_line
@@ -87,7 +87,7 @@ def _build_renaming(said: str) -> tuple[str, Bindings]:
 def _stand_in(each: RunVariable, all_of_them: Sequence[RunVariable]) -> RunVariable:
     if each.name in _CALLED:
         return each if each.value in _CALLED[each.name] else replace(each, value=each.name, other="")
-    if each.nature is not Nature.PATH:
+    if each.kind is not ValueKind.PATH:
         return replace(
             each, value=_replace_names(each.value, all_of_them), other=_replace_names(each.other, all_of_them)
         )
@@ -148,7 +148,7 @@ def _put_stand_ins(body: bytes, bindings: Bindings) -> bytes:
         tree = json.loads(body)
     except (ValueError, RecursionError):
         return body
-    renamed = rename_request(bindings, tree)
+    renamed = rewrite_request(bindings, tree)
     return body if renamed == tree else write_json(renamed, like=body)
 
 
@@ -192,7 +192,7 @@ def notes_in(recorded: Sequence[Recorded], file: object) -> tuple[Note, ...]:
     readers: dict[str, Callable[[Any], Note]] = {
         "max_age": MaxAge.of,
         "volatile": read_volatile_field,
-        "changes": AcceptedChange.of,
+        "changes": AcceptedChange.from_member,
     }
     found: dict[Note, None] = {}
     for name, read in readers.items():

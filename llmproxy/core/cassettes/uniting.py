@@ -24,7 +24,7 @@ from llmproxy.core.cassettes.formats import Source, open_source, review, write_t
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.review import places
 from llmproxy.core.cassettes.stand_ins import notes_in, put_notes_first
-from llmproxy.core.changes.accepted import AcceptedChange, unite
+from llmproxy.core.changes.accepted import AcceptedChange, unite_accepted
 from llmproxy.core.forks.table import CassetteExists, fork_of, put_fork
 from llmproxy.core.keys.normalize import TAG
 from llmproxy.core.store.file.connect import open_reader, translate
@@ -225,7 +225,7 @@ def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: 
     if fork := next(filter(None, forks), None):
         put_fork(made, fork)
     fields = next(filter(None, [_list_others(store, name) for store in stores.values()]), ())
-    accepted = unite(*(accepted_of(store, name) for store in stores.values()))
+    accepted = unite_accepted(*(accepted_of(store, name) for store in stores.values()))
     if fields or accepted:
         put_notes(made, name, [*fields, *accepted])
     for sample in samples:
@@ -317,7 +317,7 @@ def _three_way(name: str, base: Source | None, sides: Sequence[Source], conflict
         each for each, _ in new.values()
     ]
     kept.sort(key=_sort_key)
-    united = [*fields, *unite(*([each for each in side if each not in dropped] for side in accepted))]
+    united = [*fields, *unite_accepted(*([each for each in side if each not in dropped] for side in accepted))]
     bare = [
         replace(each, extra={name: value for name, value in each.extra.items() if name not in review.NOTES})
         for each in kept

@@ -23,7 +23,7 @@ from datetime import date
 from itertools import chain
 from typing import Any, NamedTuple, Self
 
-from llmproxy.core.changes.values import Change, Origin, Source, digest_of, list_hunks
+from llmproxy.core.changes.values import Author, Change, ChangeOrigin, digest_of, list_hunks
 from llmproxy.core.providers.table import Client
 from llmproxy.core.traffic.interaction import Key
 
@@ -46,17 +46,17 @@ class Condition(NamedTuple):
     since: str = ""
     """The first version of it; empty: all."""
 
-    def holds(self, client: Client | None) -> bool:
-        if client is None or slug(client.name) != slug(self.client):
+    def matches_client(self, client: Client | None) -> bool:
+        if client is None or client_slug(client.name) != client_slug(self.client):
             return False
-        return not self.since or _rank(client.version) >= _rank(self.since)
+        return not self.since or _parse_version(client.version) >= _parse_version(self.since)
 
 
 GONE = "gone"
 """Kind of a change: a recorded call that is no longer made."""
 
 
-def build_gone(what: str, key: Key, origin: Origin) -> Change:
+def build_call_removal(what: str, key: Key, origin: ChangeOrigin) -> Change:
     """Return the change that a recorded call is no longer made; `what` says which, for people."""
     return Change(GONE, f"call {what}", what, None, digest_call(key), "", list_hunks(what, None), origin)
 
@@ -65,12 +65,12 @@ def digest_call(key: Key) -> str:
     return digest_of([str(key)])
 
 
-def slug(name: str) -> str:
+def client_slug(name: str) -> str:
     """Return a client's name as it is typed: ``claude-code``."""
     return name.lower().replace(" ", "-")
 
 
-def _rank(version: str) -> list[int]:
+def _parse_version(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)]
 
 
@@ -87,16 +87,16 @@ class AcceptedChange(NamedTuple):
     """The last day on which it holds."""
     when: Condition | None = None
 
-    def covers(self, change: Change, client: Client | None) -> bool:
-        """Return whether a change of a client's request is this one; `has_ended` is another question."""
+    def covers_change(self, change: Change, client: Client | None) -> bool:
+        """Return whether a change of a client's request is this one; `has_expired` is another question."""
         return (
             change.name == self.name
             and change.segment == self.segment
-            and change.pair in self.exactly
-            and (self.when is None or self.when.holds(client))
+            and change.digests in self.exactly
+            and (self.when is None or self.when.matches_client(client))
         )
 
-    def has_ended(self, today: date) -> bool:
+    def has_expired(self, today: date) -> bool:
         return self.until is not None and today > self.until
 
     def to_member(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class AcceptedChange(NamedTuple):
         return said
 
     @classmethod
-    def of(cls, value: object) -> Self:
+    def from_member(cls, value: object) -> Self:
         """Read that form. Raises BadChange."""
         if not isinstance(value, Mapping) or not value.keys() <= _MEMBERS:
             more = sorted(value.keys() - _MEMBERS) if isinstance(value, Mapping) else value
@@ -127,7 +127,7 @@ class AcceptedChange(NamedTuple):
         if day is None:
             raise BadChange(f"change {texts[0]}: it has no day on which it was accepted")
         name, segment, difference = map(str, texts)
-        return cls(name, segment, difference, exactly, day, _read_day(value.get("until")), _read_when(value))
+        return cls(name, segment, difference, exactly, day, _read_day(value.get("until")), _read_condition(value))
 
 
 def _read_day(value: object) -> date | None:
@@ -139,7 +139,7 @@ def _read_day(value: object) -> date | None:
         raise BadChange(f"{value!r:.40} is no day: 2026-11-26 is one") from error
 
 
-def _read_when(value: Mapping[str, Any]) -> Condition | None:
+def _read_condition(value: Mapping[str, Any]) -> Condition | None:
     if (said := value.get("when")) is None:
         return None
     if not isinstance(said, Mapping) or not {"client"} <= said.keys() <= {"client", "since"}:
@@ -147,26 +147,26 @@ def _read_when(value: Mapping[str, Any]) -> Condition | None:
     return Condition(str(said["client"]), str(said.get("since") or ""))
 
 
-def accept(
+def accept_changes(
     changes: Iterable[Change], day: date, *, until: date | None = None, when: Condition | None = None
 ) -> list[AcceptedChange]:
     """Return changes that one cassette's trial saw as accepted ones, one of each name."""
     made = [
-        AcceptedChange(each.name, each.segment, _shorten(each), frozenset([each.pair]), day, until, when)
+        AcceptedChange(each.name, each.segment, _shorten(each), frozenset([each.digests]), day, until, when)
         for each in changes
     ]
-    return unite(made)
+    return unite_accepted(made)
 
 
 def _shorten(change: Change) -> str:
     """Return the difference that stands in a file: of what only a client can have written, its beginning."""
     lines = change.difference.split("\n")
-    if change.origin.source is not Source.CLIENT or len(lines) <= _CLIENTS_LINES:
+    if change.origin.source is not Author.CLIENT or len(lines) <= _CLIENTS_LINES:
         return change.difference
     return "\n".join([*lines[:_CLIENTS_LINES], f"... {len(lines) - _CLIENTS_LINES} more lines"])
 
 
-def unite(*lists: Iterable[AcceptedChange]) -> list[AcceptedChange]:
+def unite_accepted(*lists: Iterable[AcceptedChange]) -> list[AcceptedChange]:
     """Return what is accepted in any list, all pairs of one end and condition together: neither makes others hold."""
     found: dict[tuple[object, ...], AcceptedChange] = {}
     for each in chain(*lists):

@@ -3,8 +3,8 @@
 A place is the provider, the operation, whether there are tools, the recorded answers that the history holds, and the
 user's words so far. What people edit is no part of it: system text, tools, parameters, headers, wordings of results.
 
-    Places.add(recording)   for each recording of a party in a cassette, once
-    Places.find(request)    -> those that stand at its place, or at the one that it has but for lines of a template
+    CallPositions(recordings)   for each recording of a party in a cassette, once
+    CallPositions.find_recordings(request)    -> those at its place, or at the one that it has but for its template
 
 The index is asked with digests, so that a look-up costs the same for ten recordings and for ten thousand. Where two
 recordings with different answers stand at one place, the thread (the first block of system text) says which is meant,
@@ -22,10 +22,10 @@ from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from llmproxy.core.changes.accepted import AcceptedChange
-from llmproxy.core.changes.frames import frames_of
-from llmproxy.core.changes.reading import KnownAnswers, ReadRequest, read_request, read_text, render
-from llmproxy.core.changes.values import Refusal, Why, digest_of
-from llmproxy.core.changes.wordings import leave_out
+from llmproxy.core.changes.client_frames import frames_of
+from llmproxy.core.changes.request import KnownAnswers, ParsedRequest, as_text, read_request, read_text
+from llmproxy.core.changes.result_wordings import blank_values
+from llmproxy.core.changes.values import Reason, Refusal, digest_of
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.normalize import Canonical
@@ -44,7 +44,7 @@ _LONGEST_TEMPLATE = 400
 """Lines of a message that is compared with others of its cassette."""
 
 
-class Recorded(NamedTuple):
+class RecordedCall(NamedTuple):
     id: int
     key: Key
     canonical: Canonical
@@ -57,9 +57,9 @@ class Recorded(NamedTuple):
 
 
 @dataclass(slots=True)
-class Standing:
-    recorded: Recorded
-    request: ReadRequest
+class PlacedRecording:
+    recorded: RecordedCall
+    request: ParsedRequest
     meaning: str
     """Of its answer, without ids: equal answers say the same."""
     prompt: frozenset[tuple[int, str]] = frozenset()
@@ -68,32 +68,32 @@ class Standing:
     """Lines of its system text that are others in other calls with the same text around them."""
 
 
-class Places:
+class CallPositions:
     """Recordings of one party in one cassette and sample, by their places."""
 
-    def __init__(self, recordings: Iterable[Recorded]) -> None:
+    def __init__(self, recordings: Iterable[RecordedCall]) -> None:
         all_ = list(recordings)
         self.known = KnownAnswers()
         for each in all_:
             if each.answer is not None:
-                self.known.add(each.answer)
-        self._at: dict[str, list[Standing]] = {}
-        self._by_line: dict[tuple[str, str], list[Standing]] = {}
-        self._at_history: dict[str, list[Standing]] = {}
+                self.known.add_answer(each.answer)
+        self._at: dict[str, list[PlacedRecording]] = {}
+        self._by_line: dict[tuple[str, str], list[PlacedRecording]] = {}
+        self._at_history: dict[str, list[PlacedRecording]] = {}
         self.results: dict[str, set[str]] = {}
         """What each tool answered in any recording."""
         for each in all_:
-            self._add(each)
+            self._add_recording(each)
         for alike in self._at_history.values():
-            self._find_templates(alike)
-        self._find_data([each for alike in self._at.values() for each in alike])
+            self._find_template_lines(alike)
+        self._find_varying_lines([each for alike in self._at.values() for each in alike])
 
     @staticmethod
-    def _find_data(standing: Sequence[Standing]) -> None:
+    def _find_varying_lines(standing: Sequence[PlacedRecording]) -> None:
         """Note which lines of system text say something else in calls that share most of it."""
-        texts: dict[frozenset[str], list[Standing]] = {}
+        texts: dict[frozenset[str], list[PlacedRecording]] = {}
         for each in standing:
-            lines = frozenset(line for block in each.request.systems for line in render(block.value).split("\n"))
+            lines = frozenset(line for block in each.request.systems for line in as_text(block.value).split("\n"))
             texts.setdefault(lines, []).append(each)
         some = list(texts)[:_MOST_ALIKE]
         for lines, group in texts.items():
@@ -102,26 +102,26 @@ class Places:
             for each in group:
                 each.data = data
 
-    def _add(self, recorded: Recorded) -> None:
-        request = self.read(recorded.canonical, recorded.call_ids, recorded.client)
-        for tool, text in request.results:
+    def _add_recording(self, recorded: RecordedCall) -> None:
+        request = self.parse(recorded.canonical, recorded.call_ids, recorded.client)
+        for tool, text in request.list_results:
             self.results.setdefault(tool, set()).add(text)
-        standing = Standing(recorded, request, _describe_meaning(recorded.answer))
+        standing = PlacedRecording(recorded, request, _describe_meaning(recorded.answer))
         if (history := _digest_history(request)) is not None:
             self._at.setdefault(_digest_position(history, request), []).append(standing)
             self._at_history.setdefault(history, []).append(standing)
 
-    def _find_templates(self, alike: list[Standing]) -> None:
+    def _find_template_lines(self, alike: list[PlacedRecording]) -> None:
         """Note which lines of users' words are shared by recordings with the same history and other words."""
-        texts: dict[str, list[Standing]] = {}
+        texts: dict[str, list[PlacedRecording]] = {}
         for each in alike:
-            texts.setdefault(_digest_words(each.request), []).append(each)
+            texts.setdefault(_digest_user_words(each.request), []).append(each)
         lines: dict[tuple[int, str], int] = {}
         for group in texts.values():
-            for line in set(_list_lines(group[0].request)):
+            for line in set(_list_user_lines(group[0].request)):
                 lines[line] = lines.get(line, 0) + 1
         for group in texts.values():
-            own = list(_list_lines(group[0].request))
+            own = list(_list_user_lines(group[0].request))
             if len(own) > _LONGEST_TEMPLATE:
                 continue
             prompt = frozenset(line for line in own if lines[line] > 1)
@@ -131,34 +131,36 @@ class Places:
                 if prompt and question is not None and (history := _digest_history(each.request)) is not None:
                     self._by_line.setdefault((history, question[1]), []).append(each)
 
-    def read(self, canonical: Canonical, call_ids: Sequence[str], client: Client | None = None) -> ReadRequest:
+    def parse(self, canonical: Canonical, call_ids: Sequence[str], client: Client | None = None) -> ParsedRequest:
         return read_request(canonical, call_ids, self.known, frames_of(client))
 
-    def find(self, request: ReadRequest) -> list[Standing] | Refusal:
+    def find_recordings(self, request: ParsedRequest) -> list[PlacedRecording] | Refusal:
         """Return the recordings at a request's place, all with one answer; else why there is none."""
         if (history := _digest_history(request)) is None:
-            return Refusal(Why.NO_PLACE, "its history holds a part of a recorded answer, or it has no conversation")
+            return Refusal(Reason.NO_PLACE, "its history holds a part of a recorded answer, or it has no conversation")
         found = self._at.get(_digest_position(history, request), [])
         if not found:
             found = self._find_by_question(history, request)
         if not found:
-            return Refusal(Why.NO_PLACE, "no recording has its place in the run")
+            return Refusal(Reason.NO_PLACE, "no recording has its place in the run")
         if not (good := [each for each in found if each.recorded.answer is not None]):
-            return Refusal(Why.IMPOSSIBLE, f"recording #{found[0].recorded.id} has its place, but is a failed answer")
+            return Refusal(
+                Reason.IMPOSSIBLE, f"recording #{found[0].recorded.id} has its place, but is a failed answer"
+            )
         if not _have_one_answer(good):  # a client says the same around the words of the same call
-            framed = [render(part.value) for part in request.frames]
-            good = [each for each in good if [render(part.value) for part in each.request.frames] == framed] or good
+            framed = [as_text(part.value) for part in request.frames]
+            good = [each for each in good if [as_text(part.value) for part in each.request.frames] == framed] or good
         if not _have_one_answer(good):
             good = [each for each in good if each.request.first_system == request.first_system]
         if not good or not _have_one_answer(good):
-            return Refusal(Why.AMBIGUOUS, "recordings with different answers stand at its place")
+            return Refusal(Reason.AMBIGUOUS, "recordings with different answers stand at its place")
         return good
 
     def find_merges(self, accepted: Iterable[AcceptedChange]) -> Iterator[tuple[int, int]]:
         """Yield pairs of recordings with different answers whose requests are one under accepted changes."""
         after = {was: now for each in accepted for was, now in each.exactly if was and now}
         for standing in self._at.values():
-            seen: dict[tuple[str, ...], Standing] = {}
+            seen: dict[tuple[str, ...], PlacedRecording] = {}
             for each in standing:
                 segments = [*each.request.systems, *each.request.slots.values()]
                 digests = [digest_of([dump(segment.value).hex()]) for segment in segments]
@@ -166,18 +168,18 @@ class Places:
                 if other.meaning != each.meaning and other.recorded.key != each.recorded.key:
                     yield other.recorded.id, each.recorded.id
 
-    def _find_by_question(self, history: str, request: ReadRequest) -> list[Standing]:
+    def _find_by_question(self, history: str, request: ParsedRequest) -> list[PlacedRecording]:
         """Return the recordings of the same question in another template."""
-        found: dict[int, Standing] = {}
-        for line in dict.fromkeys(line for _, line in _list_lines(request)):
+        found: dict[int, PlacedRecording] = {}
+        for line in dict.fromkeys(line for _, line in _list_user_lines(request)):
             alike = self._by_line.get((history, line), ())
             if len(alike) > _MOST_ALIKE:
                 return []
             found.update((each.recorded.id, each) for each in alike)
-        return [each for each in found.values() if asks_same(each, request)]
+        return [each for each in found.values() if asks_same_question(each, request)]
 
 
-def _have_one_answer(standing: Sequence[Standing]) -> bool:
+def _have_one_answer(standing: Sequence[PlacedRecording]) -> bool:
     """Return whether recordings have one answer; of equal requests the order of the run tells which."""
     by_key: dict[Key, list[str]] = {}
     for each in standing:
@@ -185,7 +187,7 @@ def _have_one_answer(standing: Sequence[Standing]) -> bool:
     return len({tuple(meanings) for meanings in by_key.values()}) == 1
 
 
-def asks_same(standing: Standing, request: ReadRequest) -> bool:
+def asks_same_question(standing: PlacedRecording, request: ParsedRequest) -> bool:
     """Return whether a request asks a recording's question: only lines of its template are others."""
     was, now = standing.request, request
     if was.turns != now.turns or len(was.words) != len(now.words):
@@ -195,38 +197,38 @@ def asks_same(standing: Standing, request: ReadRequest) -> bool:
             continue
         if read_text(old.value) is None or read_text(new.value) is None:
             return False
-        before, after = render(old.value).split("\n"), render(new.value).split("\n")
+        before, after = as_text(old.value).split("\n"), as_text(new.value).split("\n")
         matcher = SequenceMatcher(None, before, after, autojunk=False)
         for tag, i, j, at, to in matcher.get_opcodes():
             if tag == "equal":
                 continue
-            if tag == "insert" and not _between_prompt(standing, n, before, i):
+            if tag == "insert" and not _is_inside_template(standing, n, before, i):
                 return False
             if any((n, line) not in standing.prompt for line in before[i:j]) or (j > i and to - at > j - i):
                 return False
-            if leave_out("\n".join(before[i:j]))[1] != leave_out("\n".join(after[at:to]))[1]:
+            if blank_values("\n".join(before[i:j]))[1] != blank_values("\n".join(after[at:to]))[1]:
                 return False
     return True
 
 
-def _between_prompt(standing: Standing, n: int, lines: Sequence[str], at: int) -> bool:
+def _is_inside_template(standing: PlacedRecording, n: int, lines: Sequence[str], at: int) -> bool:
     """Return whether a new line would stand between lines of the template; beside a question it may be a part of it."""
     beside = [lines[i] for i in (at - 1, at) if 0 <= i < len(lines)]
     return len(beside) == 2 and all((n, line) in standing.prompt for line in beside)
 
 
-def _list_lines(request: ReadRequest) -> Iterable[tuple[int, str]]:
+def _list_user_lines(request: ParsedRequest) -> Iterable[tuple[int, str]]:
     for n, part in enumerate(request.words):
-        for line in render(part.value).split("\n"):
+        for line in as_text(part.value).split("\n"):
             yield n, line
 
 
-def _digest_words(request: ReadRequest) -> str:
+def _digest_user_words(request: ParsedRequest) -> str:
     said = [f"{turn} {dump(part.value).hex()}" for turn, part in zip(request.turns, request.words, strict=True)]
     return digest_of(said)
 
 
-def _digest_history(request: ReadRequest) -> str | None:
+def _digest_history(request: ParsedRequest) -> str | None:
     """Return what stands for all of a place but the user's words; None where it has no place."""
     canonical = request.canonical
     if canonical.kind != "json" or not request.whole or not (request.words or request.chain):
@@ -239,8 +241,8 @@ def _digest_history(request: ReadRequest) -> str | None:
     return digest_of(said)
 
 
-def _digest_position(history: str, request: ReadRequest) -> str:
-    return digest_of([history, _digest_words(request)])
+def _digest_position(history: str, request: ParsedRequest) -> str:
+    return digest_of([history, _digest_user_words(request)])
 
 
 def _describe_meaning(answer: Message | None) -> str:

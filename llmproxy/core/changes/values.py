@@ -24,14 +24,14 @@ _MOST_LINES = 4000
 """Different lines that are aligned; of more, all stand in the place of all."""
 
 
-class Source(StrEnum):
+class Author(StrEnum):
     CLIENT = "client"
     PROMPT = "prompt"
     TOOL_SERVER = "tool server"
 
 
-class Origin(NamedTuple):
-    source: Source
+class ChangeOrigin(NamedTuple):
+    source: Author
     name: str = ""
     """Of the client, or of the tool's server; empty where nobody says it."""
     version: str = ""
@@ -66,7 +66,7 @@ class Change(NamedTuple):
     after_digest: str
     hunks: tuple[Hunk, ...]
     """What is different, by lines; of a tool's result with its values left out."""
-    origin: Origin = Origin(Source.PROMPT)
+    origin: ChangeOrigin = ChangeOrigin(Author.PROMPT)
     turned: str = ""
     """Of a tool's result: ``fails now``, where it had succeeded."""
     place: str = ""
@@ -85,7 +85,7 @@ class Change(NamedTuple):
         return f"{self.kind}-{self.digest[:_DIGITS]}"
 
     @property
-    def pair(self) -> tuple[str, str]:
+    def digests(self) -> tuple[str, str]:
         return self.before_digest, self.after_digest
 
     def __str__(self) -> str:
@@ -118,7 +118,7 @@ class Change(NamedTuple):
         }  # fmt: skip
 
     @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Self:
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read the JSON form: of the texts only what differs."""
         source, name, version = value["origin"]
         hunks = tuple(Hunk(line, tuple(before), tuple(after)) for line, before, after in value["hunks"])
@@ -126,7 +126,7 @@ class Change(NamedTuple):
         after = "\n".join(line for hunk in hunks for line in hunk.after) if value["after_digest"] else None
         return cls(
             value["kind"], value["segment"], before, after, value["before_digest"], value["after_digest"], hunks,
-            Origin(Source(source), name, version), value["turned"], value.get("place", ""),
+            ChangeOrigin(Author(source), name, version), value["turned"], value.get("place", ""),
         )  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def list_hunks(before: str | None, after: str | None) -> tuple[Hunk, ...]:
     )
 
 
-class Why(StrEnum):
+class Reason(StrEnum):
     """Why an answer is not carried."""
 
     NO_PLACE = "new"
@@ -187,7 +187,7 @@ class Why(StrEnum):
 class Refusal(NamedTuple):
     """Why an answer is not carried, and where that shows."""
 
-    why: Why
+    why: Reason
     text: str
     """For people: ``message 3 (user), line 1: "..." -> "..."``."""
 
@@ -219,15 +219,15 @@ class TrialCall(NamedTuple):
 
     @property
     def is_new(self) -> bool:
-        return self.refusal is not None and self.refusal.why is Why.NO_PLACE
+        return self.refusal is not None and self.refusal.why is Reason.NO_PLACE
 
     def to_json(self) -> dict[str, Any]:
         refusal = None if self.refusal is None else {"why": self.refusal.why.value, "text": self.refusal.text}
         return self._asdict() | {"changes": [each.to_json() for each in self.changes], "refusal": refusal}
 
     @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Self:
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read the JSON form."""
-        said, changes = value["refusal"], tuple(map(Change.of, value["changes"]))
-        refusal = None if said is None else Refusal(Why(said["why"]), said["text"])
+        said, changes = value["refusal"], tuple(map(Change.from_json, value["changes"]))
+        refusal = None if said is None else Refusal(Reason(said["why"]), said["text"])
         return cls(**{**value, "changes": changes, "refusal": refusal, "pending": tuple(value["pending"])})

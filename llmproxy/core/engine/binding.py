@@ -21,22 +21,22 @@ from llmproxy.calls import Call
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
+    Misfit,
     Mismatch,
     RunVariable,
     VolatileField,
-    Why,
     bound_key,
-    find_captured,
+    find_captured_fields,
     fit_request,
     rebind_answer,
     rewrite_answer,
 )
-from llmproxy.core.bindings.candidates import read_last_user_text
-from llmproxy.core.bindings.fits import Renamer
-from llmproxy.core.bindings.lessons import find_lessons, restate
-from llmproxy.core.bindings.results import ON_TRIAL
-from llmproxy.core.bindings.session import Bound, BoundAnswer, LearningTrial
-from llmproxy.core.bindings.volatile_fields import list_shipped
+from llmproxy.core.bindings.bound_key import read_last_user_text
+from llmproxy.core.bindings.fit_results import ON_TRIAL
+from llmproxy.core.bindings.request_comparison import RequestRewriter
+from llmproxy.core.bindings.session_bindings import BoundAnswer, LearningTrial, SessionBindings
+from llmproxy.core.bindings.volatile_fields import list_builtin
+from llmproxy.core.bindings.volatile_learning import learn_volatile_fields, restate
 from llmproxy.core.engine.decide import playable
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.normalize import Canonical
@@ -184,7 +184,7 @@ class RecordedRequests:
         known = volatile_fields_of(store, session.cassette)
         ids = sorted(session.served)[-_LOOKED_AT:]
         trees = [made.tree for id_ in ids if (made := self.load(store, id_)) is not None]
-        found = [slot for each in run_variables for slot in find_captured(trees, each)]
+        found = [slot for each in run_variables for slot in find_captured_fields(trees, each)]
         places = {(slot.tool, slot.at, slot.before) for slot in known}
         new = [slot for slot in dict.fromkeys(found) if (slot.tool, slot.at, slot.before) not in places]
         if new:
@@ -194,9 +194,9 @@ class RecordedRequests:
 class _InThisRunsWords(Wording):
     """Recordings with this run's run variables for their own, which are no difference."""
 
-    def __init__(self, bound: Bound, requests: RecordedRequests, store: Store, wanted: Canonical) -> None:
+    def __init__(self, bound: SessionBindings, requests: RecordedRequests, store: Store, wanted: Canonical) -> None:
         self._bound, self._requests, self._store, self._wanted = bound, requests, store, wanted
-        self._renamers: dict[int, Renamer] = {}
+        self._renamers: dict[int, RequestRewriter] = {}
         """By table: recordings of one run share theirs."""
         self._messages: dict[tuple[int, int], tuple[object, object]] = {}
         """By table and message, as recordings of a conversation share it: the message, kept in memory, and how it is
@@ -213,7 +213,7 @@ class _InThisRunsWords(Wording):
             return said[n]
         which = id(table), id(said[n])
         if which not in self._messages:
-            self._messages[which] = said[n], self._find_renamer(table).message(member, said[n])
+            self._messages[which] = said[n], self._find_renamer(table).rewrite_message(member, said[n])
         return self._messages[which][1]
 
     def whole(self, id_: int, recorded: Canonical) -> Canonical:
@@ -228,8 +228,8 @@ class _InThisRunsWords(Wording):
         """Return the whole of a recording, its messages as they were told already."""
         member, said = conversation(recorded.tree)
         if not isinstance(recorded.tree, dict) or not isinstance(recorded.tree.get(member), list):
-            return self._find_renamer(table).request(recorded.tree)
-        rest = self._find_renamer(table).request({**recorded.tree, member: []})
+            return self._find_renamer(table).rewrite_tree(recorded.tree)
+        rest = self._find_renamer(table).rewrite_tree({**recorded.tree, member: []})
         messages = [self.message(id_, recorded, n) for n in range(len(said))]
         return {**rest, member: messages} if isinstance(rest, dict) else rest
 
@@ -248,10 +248,10 @@ class _InThisRunsWords(Wording):
 
     def _find_bindings(self, id_: int) -> Bindings:
         """Return what binds a recording in this session."""
-        return self._bound.table(self._requests.declared_of(self._store, id_))
+        return self._bound.build_bindings(self._requests.declared_of(self._store, id_))
 
-    def _find_renamer(self, table: Bindings) -> Renamer:
-        return self._renamers.setdefault(id(table), Renamer(table))
+    def _find_renamer(self, table: Bindings) -> RequestRewriter:
+        return self._renamers.setdefault(id(table), RequestRewriter(table))
 
 
 @dataclass(slots=True)
@@ -267,7 +267,7 @@ class _Compared:
 class BindingInterceptor(Interceptor[Exchange]):
     """What one session binds: run variables, the volatile fields of its cassette, what tools made in it so far."""
 
-    def __init__(self, parts: EngineParts, requests: RecordedRequests, bound: Bound) -> None:
+    def __init__(self, parts: EngineParts, requests: RecordedRequests, bound: SessionBindings) -> None:
         self._parts, self._requests, self.bound = parts, requests, bound
         self._said: tuple[str, int, str] = ("", 0, "")
         """Run variables, credentials learned when they were redacted, and as they are kept: the same all through a run.
@@ -276,7 +276,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     # -- the session
 
     def restart(self) -> None:
-        self.bound.restart()
+        self.bound.forget_identities()
 
     def report(self) -> Mapping[str, Any]:
         """Return the run variables, too; one that is a secret without its value."""
@@ -324,13 +324,13 @@ class BindingInterceptor(Interceptor[Exchange]):
     def on_answer(self, call: Exchange, response: Response) -> Response:
         """Note what a served answer's pair of requests said."""
         if (answer := call.state.get(BoundAnswer)) is not None:
-            self.bound.learn(answer.identities, answer.below)
+            self.bound.add_identities(answer.identities, answer.below)
         return response
 
     @override
     def on_interaction(self, call: Exchange, made: Interaction) -> Interaction:
         """Keep the run variables under which the session records, without what is secret."""
-        said, redactor = self.bound.said, self._parts.state.redactor
+        said, redactor = self.bound.variables_text, self._parts.state.redactor
         if self._said[:2] != (said, redactor.epoch.count):
             self._said = said, redactor.epoch.count, redactor.text(said)
         return replace(made, run_variables=self._said[2])
@@ -367,16 +367,16 @@ class BindingInterceptor(Interceptor[Exchange]):
         fitting: list[FoundRecording] = []
         typed = None if len(bound.known) else read_last_user_text(wanted, bound.typed)
         for key, ids in self._list_candidates(call, store, wanted):
-            table = bound.table(self._requests.declared_of(store, ids[0]))
+            table = bound.build_bindings(self._requests.declared_of(store, ids[0]))
             if not table or (recorded := self._requests.load(store, ids[0])) is None:
                 continue
-            if compared.why and typed is not None and not typed.may_be(ids[0], recorded, table):
+            if compared.why and typed is not None and not typed.may_equal(ids[0], recorded, table):
                 continue
-            result = fit_request(table, recorded.tree, wanted.tree, bound.known, bound.expectations(table))
+            result = fit_request(table, recorded.tree, wanted.tree, bound.known, bound.expected_messages(table))
             if isinstance(result, Mismatch):
                 if not compared.why:
                     compared.why = f"recording #{ids[0]}, bound: {result}"
-                    compared.at = result.path if result.why is Why.DIFFERENT else ""
+                    compared.at = result.path if result.why is Misfit.DIFFERENT else ""
                 continue
             slots = store.slots(session.cassette, session.sample, call.party, key)
             if playable(session.policy, slots):
@@ -398,8 +398,8 @@ class BindingInterceptor(Interceptor[Exchange]):
         for id_ in fresh[:_MOST_ADVISED]:
             if (recorded := self._requests.load(store, id_)) is None:
                 continue
-            table = bound.table(self._requests.declared_of(store, id_))
-            lessons = find_lessons(table, recorded.tree, wanted.tree, bound.known)
+            table = bound.build_bindings(self._requests.declared_of(store, id_))
+            lessons = learn_volatile_fields(table, recorded.tree, wanted.tree, bound.known)
             if not isinstance(lessons, Mismatch) and lessons:
                 named = ", ".join(
                     f"{each.slot.name} {each.recorded} -> {each.present}" for each in lessons[:_MOST_ADVISED]
@@ -422,10 +422,10 @@ class BindingInterceptor(Interceptor[Exchange]):
         for key, ids in self._list_candidates(call, store, wanted):
             if ids[0] in session.served or (recorded := self._requests.load(store, ids[0])) is None:
                 continue
-            table = bound.table(said := self._requests.declared_of(store, ids[0]))
-            if outside and typed is not None and not typed.may_be(ids[0], recorded, table):
+            table = bound.build_bindings(said := self._requests.declared_of(store, ids[0]))
+            if outside and typed is not None and not typed.may_equal(ids[0], recorded, table):
                 continue
-            lessons = find_lessons(table, recorded.tree, wanted.tree, bound.known)
+            lessons = learn_volatile_fields(table, recorded.tree, wanted.tree, bound.known)
             if isinstance(lessons, Mismatch):
                 outside.append((ids[0], lessons))
             else:
@@ -434,8 +434,8 @@ class BindingInterceptor(Interceptor[Exchange]):
             call.state.put(_Compared(ON_TRIAL + _why_not([each[1] for each in teaching], outside)))
             return None
         key, _, said, recorded, lessons = teaching[0]
-        bound.teach(lessons)
-        table = bound.table(said)
+        bound.add_learned_fields(lessons)
+        table = bound.build_bindings(said)
         result = fit_request(table, recorded.tree, wanted.tree, bound.known)
         slots = store.slots(session.cassette, session.sample, call.party, key)
         if isinstance(result, Mismatch) or not playable(session.policy, slots):
@@ -497,7 +497,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         bound = self.bound
         if slot.id in bound.untouched or slot.status == SWITCHING:
             return None  # a WebSocket's frames are held against what its client sends
-        table = bound.table(self._requests.declared_of(store, slot.id))
+        table = bound.build_bindings(self._requests.declared_of(store, slot.id))
         if not table.own_paths.changed and not len(bound.known):
             bound.untouched.add(slot.id)
             return None
@@ -533,7 +533,7 @@ class BindingFeature(Feature):
         if not variables and scope is ours and not (fields and scope is Scope.ALL):
             return None
         made = self._build_interceptor(scope, fields)
-        made.bound.declare(variables)
+        made.bound.declare_variables(variables)
         return made
 
     def _fields_of(self, session: Session) -> tuple[VolatileField, ...]:
@@ -541,9 +541,9 @@ class BindingFeature(Feature):
         return volatile_fields_of(store, session.cassette) if store is not None else ()
 
     def _build_interceptor(self, scope: Scope, fields: Sequence[VolatileField]) -> BindingInterceptor:
-        return BindingInterceptor(self.parts, self._requests, Bound(scope, slots=(*fields, *list_shipped())))
+        return BindingInterceptor(self.parts, self._requests, SessionBindings(scope, slots=(*fields, *list_builtin())))
 
-    def _find_bound(self, session: Session) -> Bound:
+    def _find_bound(self, session: Session) -> SessionBindings:
         if (known := session.find(BindingInterceptor)) is None:
             known = self._build_interceptor(self.parts.state.config.bind, self._fields_of(session))
             self.parts.state.sessions.features.put(session, known)
@@ -552,7 +552,7 @@ class BindingFeature(Feature):
     def declare(self, session: Session, run_variables: Sequence[RunVariable]) -> None:
         """Declare a session's run variables, from its next request on; captured values become volatile fields."""
         if run_variables:
-            self._find_bound(session).declare(run_variables)
+            self._find_bound(session).declare_variables(run_variables)
         store = self.parts.state.stores.opened
         if session.policy.writes and session.served and store is not None:
             self._requests.record_captured(session, store, run_variables)

@@ -27,17 +27,17 @@ from llmproxy.core.bindings import (
     find_volatile_fields,
     fit_request,
     read_run_variables,
-    rename_request,
     rewrite_answer,
+    rewrite_request,
 )
 from llmproxy.core.bindings.places import PlacedCall
 from llmproxy.core.bindings.run_variables import PATHS
-from llmproxy.core.bindings.session import BoundAnswer
+from llmproxy.core.bindings.session_bindings import BoundAnswer
 from llmproxy.core.changes.accepted import AcceptedChange
-from llmproxy.core.changes.call_positions import Places, Recorded, Standing
-from llmproxy.core.changes.compare import ReadVolatile, compare
-from llmproxy.core.changes.reading import ReadRequest, list_call_ids
-from llmproxy.core.changes.values import Change, Refusal, TrialCall, Why
+from llmproxy.core.changes.call_positions import CallPositions, PlacedRecording, RecordedCall
+from llmproxy.core.changes.request import ParsedRequest, list_call_ids
+from llmproxy.core.changes.request_diff import ReadVolatile, compare_requests
+from llmproxy.core.changes.values import Change, Reason, Refusal, TrialCall
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.table import CHAT
@@ -68,7 +68,7 @@ _KEPT = 10_000
 class Found(NamedTuple):
     """What became of a call that has no recording of its own."""
 
-    standing: Standing | None
+    standing: PlacedRecording | None
     changes: tuple[Change, ...] = ()
     pending: tuple[Change, ...] = ()
     """Those that nobody accepted, or not for today; only in a session on trial."""
@@ -95,7 +95,7 @@ class CarryInterceptor(Interceptor[Exchange]):
     ) -> None:
         """`barred`: why this session carries nothing, which its misses say."""
         self._parts, self._accepted, self._trial, self._barred = parts, accepted, trial, barred
-        self._places: dict[str, tuple[object, Places]] = {}
+        self._places: dict[str, tuple[object, CallPositions]] = {}
         """By party: the store's generation, and the recordings."""
         self._run = Run()
         self._told: list[TrialCall] = []
@@ -140,7 +140,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         if looked.bindings is not None and store is not None and decided.recording is not None:
             answer = _rewrite_carried(call, looked, looked.bindings, store.response(decided.recording.id))
             if isinstance(answer, Mismatch):
-                call.state.put(looked._replace(refusal=Refusal(Why.IMPOSSIBLE, f"its answer: {answer}")))
+                call.state.put(looked._replace(refusal=Refusal(Reason.IMPOSSIBLE, f"its answer: {answer}")))
                 policy = call.session.policy
                 return (
                     Decided(Decision.RECORD) if policy.writes else Decided(Decision.REFUSE, reason=MissReason.UNBOUND)
@@ -182,31 +182,31 @@ class CarryInterceptor(Interceptor[Exchange]):
     def _find_carried_answer(self, call: Exchange, store: Store, found: Lookup) -> Found:
         if call.channel is not Channel.LLM or call.operation not in CHAT:
             return _build_refusal(
-                Why.NO_PLACE, f"a call of {call.operation or call.channel} is not part of a conversation"
+                Reason.NO_PLACE, f"a call of {call.operation or call.channel} is not part of a conversation"
             )
         if self._barred:
-            return _build_refusal(Why.REQUEST, self._barred)
+            return _build_refusal(Reason.REQUEST, self._barred)
         if call.request.rewritten or call.kept.into is not None:
-            return _build_refusal(Why.REQUEST, "another feature of the session has changed the request")
+            return _build_refusal(Reason.REQUEST, "another feature of the session has changed the request")
         if (restated := self._restate_request(call, store, found.canonical())) is None:
-            return _build_refusal(Why.REQUEST, "it names a folder or a day of the recorded run")
+            return _build_refusal(Reason.REQUEST, "it names a folder or a day of the recorded run")
         wanted, bindings = restated
         places = self._read_places(call, store)
-        request = places.read(
+        request = places.parse(
             wanted,
             _read_ids(wanted, self._parts.keying.request(call, call.request.body or b"").body),
             client_of(call.request.headers),
         )
-        for tool, text in request.results:
+        for tool, text in request.list_results:
             self._run.results.setdefault(tool, set()).add(text)
         thread = (
             call.party,
             header(call.request.headers, THREAD_FIELD) or "",
-            *request.first_words,
+            *request.first_user_texts,
             request.first_system,
         )
         if self._trial and call.key is not None and self._run.refused.get(thread, call.key) != call.key:
-            return _build_refusal(Why.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
+            return _build_refusal(Reason.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
         looked = self._choose_standing(call, store, places, request, bindings)
         if looked.refusal is not None and call.key is not None:
             self._run.refused.setdefault(thread, call.key)
@@ -222,29 +222,29 @@ class CarryInterceptor(Interceptor[Exchange]):
         forward = Bindings(then, now, scope=scope)
         if not forward.changed:
             return wanted, None
-        if rename_request(forward, wanted.tree) != wanted.tree:
+        if rewrite_request(forward, wanted.tree) != wanted.tree:
             return None
-        tree = rename_request(Bindings(now, then, scope=scope), wanted.tree)
+        tree = rewrite_request(Bindings(now, then, scope=scope), wanted.tree)
         return replace(wanted, tree=tree, body=dump(tree)), forward
 
     def _choose_standing(
-        self, call: Exchange, store: Store, places: Places, request: ReadRequest, bindings: Bindings | None
+        self, call: Exchange, store: Store, places: CallPositions, request: ParsedRequest, bindings: Bindings | None
     ) -> Found:
-        standing = places.find(request)
+        standing = places.find_recordings(request)
         if isinstance(standing, Refusal):
             return Found(None, refusal=standing)
         session, client, looked = call.session, client_of(call.request.headers), None
         for each in standing:
             key = each.recorded.key
             if session.position.counts[(call.party, key)] and self._run.given.get(key) != call.key:
-                looked = looked or _build_refusal(Why.NO_PLACE, "another request had the recording at its place")
+                looked = looked or _build_refusal(Reason.NO_PLACE, "another request had the recording at its place")
                 continue
             if bindings is not None and (named := _find_named(bindings, each.recorded.answer)):
                 looked = looked or _build_refusal(
-                    Why.IMPOSSIBLE, f"the recorded answer names {named}, which is another one now"
+                    Reason.IMPOSSIBLE, f"the recorded answer names {named}, which is another one now"
                 )
                 continue
-            changes = compare(
+            changes = compare_requests(
                 each, request, client, recorded=places.results, present=self._run.results,
                 output=summary(store, each.recorded.id).tokens_out, read_volatile=_build_reader(session, bindings),
             )  # fmt: skip
@@ -255,21 +255,21 @@ class CarryInterceptor(Interceptor[Exchange]):
             else:
                 pending = tuple(change for change in changes if self._find_unaccepted([change], client) is not None)
                 return Found(each, tuple(changes), pending, bindings=bindings)
-        return looked or _build_refusal(Why.NO_PLACE, "no recording has its place in the run")
+        return looked or _build_refusal(Reason.NO_PLACE, "no recording has its place in the run")
 
     def _find_unaccepted(self, changes: Sequence[Change], client: Client | None) -> Refusal | None:
         """Return which change nobody accepted, or not for today."""
         today = datetime.fromtimestamp(self._parts.state.now(), UTC).date()
         for change in changes:
-            covering = [each for each in self._accepted if each.covers(change, client)]
+            covering = [each for each in self._accepted if each.covers_change(change, client)]
             if not covering:
-                return Refusal(Why.NOT_ACCEPTED, f"{change.name} is not accepted: {change}")
-            if all(each.has_ended(today) for each in covering):
+                return Refusal(Reason.NOT_ACCEPTED, f"{change.name} is not accepted: {change}")
+            if all(each.has_expired(today) for each in covering):
                 last = max(each.until for each in covering if each.until is not None)
-                return Refusal(Why.ENDED, f"{change.name} was accepted until {last}: {change}")
+                return Refusal(Reason.ENDED, f"{change.name} was accepted until {last}: {change}")
         return None
 
-    def _read_places(self, call: Exchange, store: Store) -> Places:
+    def _read_places(self, call: Exchange, store: Store) -> CallPositions:
         opened, written = store.generation
         generation = (
             opened,
@@ -280,14 +280,14 @@ class CarryInterceptor(Interceptor[Exchange]):
             return known[1]
         config, session = self._parts.state.config, call.session
         found = list_recordings(store, (session.cassette, session.sample), call.party, config.rules, config.upstreams)
-        made = Places(each for each in found if (call.party, each.key) not in session.position.recorded_here)
+        made = CallPositions(each for each in found if (call.party, each.key) not in session.position.recorded_here)
         self._places[call.party] = generation, made
         return made
 
 
 def list_recordings(
     store: Store, place: tuple[str, int], party: str, rules: Rules, upstreams: Mapping[str, str]
-) -> Iterator[Recorded]:
+) -> Iterator[RecordedCall]:
     """Yield the recordings of a party's conversations in a cassette and sample, in the order of the run."""
     for id_, key, _ in list_in_order(store, place, party):
         try:
@@ -297,7 +297,7 @@ def list_recordings(
             continue
         if each.operation in CHAT:
             ids, client = _read_ids(canonical, each.request.body), client_of(each.request.headers)
-            yield Recorded(id_, key, canonical, ids, _read_answer(each, canonical), client)
+            yield RecordedCall(id_, key, canonical, ids, _read_answer(each, canonical), client)
 
 
 def find_merged(
@@ -307,7 +307,7 @@ def find_merged(
     for info in store.cassettes(cassette) if accepted else ():
         place = (cassette, info.sample)
         for party in dict.fromkeys(each.party for each in store.list_keys(*place)):
-            yield from Places(list_recordings(store, place, party, rules, upstreams)).find_merges(accepted)
+            yield from CallPositions(list_recordings(store, place, party, rules, upstreams)).find_merges(accepted)
 
 
 def _read_ids(canonical: Canonical, body: bytes) -> list[str]:
@@ -328,7 +328,7 @@ def _rewrite_carried(call: Exchange, looked: Found, bindings: Bindings, response
     if binding is None or looked.standing is None:
         return response
     recorded = looked.standing.recorded.canonical.tree
-    fit = fit_request(bindings, recorded, rename_request(bindings, recorded), binding.bound.known)
+    fit = fit_request(bindings, recorded, rewrite_request(bindings, recorded), binding.bound.known)
     return fit if isinstance(fit, Mismatch) else rewrite_answer(bindings, fit, response, binding.bound.known)
 
 
@@ -342,7 +342,7 @@ def _build_reader(session: Session, bindings: Bindings | None) -> ReadVolatile |
     def read(tool: str, arguments: object, text: str) -> tuple[str, Sequence[str]]:
         found = find_volatile_fields(binding.bound.slots, PlacedCall(tool, arguments), text, (), bound)
         ends = [0, *(end for each in found for end in (each.start, each.end)), len(text)]
-        values = [each.value for each in found if each.slot.identity]
+        values = [each.value for each in found if each.slot.is_identity]
         return "\0".join(text[at:to] for at, to in batched(ends, 2)), values
 
     return read
@@ -351,11 +351,11 @@ def _build_reader(session: Session, bindings: Bindings | None) -> ReadVolatile |
 def _find_named(bindings: Bindings, answer: Message | None) -> str:
     """Return which value of the recorded run an answer names; folders are exchanged where answers are bound."""
     said = [] if answer is None else [answer.text, *(call.arguments for call in answer.tool_calls)]
-    found = (form.name for text in said for spot in bindings.forms.find(text) for form in spot.forms)
+    found = (form.name for text in said for spot in bindings.forms.find_matches(text) for form in spot.forms)
     return next((name for name in found if name in bindings.changed and name not in PATHS), "")
 
 
-def _build_refusal(why: Why, text: str) -> Found:
+def _build_refusal(why: Reason, text: str) -> Found:
     return Found(None, refusal=Refusal(why, text))
 
 

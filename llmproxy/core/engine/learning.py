@@ -2,7 +2,7 @@
 
 Questions to a store, asked by `llmproxy learn` and `run`.
 
-recordings of several runs -> the values that vary between them (`Lesson`s)
+recordings of several runs -> the values that vary between them (`LearnedField`s)
 volatile fields -> the recordings of which one would answer the other's question with other words (`Merge`s)
 """
 
@@ -25,13 +25,13 @@ from llmproxy.core.bindings import (
     Mismatch,
     VolatileField,
     bound_key,
-    expect,
+    create_expectations,
     fit_request,
     read_run_variables,
     rewrite_answer,
 )
-from llmproxy.core.bindings.lessons import Lesson, find_lessons
-from llmproxy.core.bindings.volatile_fields import list_shipped
+from llmproxy.core.bindings.volatile_fields import list_builtin
+from llmproxy.core.bindings.volatile_learning import LearnedField, learn_volatile_fields
 from llmproxy.core.cassettes.stand_ins import rename
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.keys.normalize import Canonical, canonicalize
@@ -65,10 +65,10 @@ class _LearnedRun(NamedTuple):
     canonical: Canonical
 
 
-def find_varying(store: Store, cassette: str, rules: Rules, upstreams: Mapping[str, str]) -> tuple[Lesson, ...]:
+def find_varying(store: Store, cassette: str, rules: Rules, upstreams: Mapping[str, str]) -> tuple[LearnedField, ...]:
     """Return what varies between a cassette's runs beyond its fields: a recording against the one older that fits."""
-    lessons: list[Lesson] = []
-    known = (*volatile_fields_of(store, cassette), *list_shipped())
+    lessons: list[LearnedField] = []
+    known = (*volatile_fields_of(store, cassette), *list_builtin())
     left = MOST_COMPARED
     for group in _group_recordings(store, cassette, rules, upstreams).values():
         used: set[int | None] = set()
@@ -79,7 +79,7 @@ def find_varying(store: Store, cassette: str, rules: Rules, upstreams: Mapping[s
                     continue
                 left -= 1
                 table = _build_bindings(recorded.row, present.row, (*(lesson.slot for lesson in lessons), *known))
-                outcome = find_lessons(table, recorded.canonical.tree, present.canonical.tree)
+                outcome = learn_volatile_fields(table, recorded.canonical.tree, present.canonical.tree)
                 if not isinstance(outcome, Mismatch):
                     found.append((recorded.row.id, outcome))
             if len(found) == 1:
@@ -92,7 +92,7 @@ def find_merges(
     store: Store, cassette: str, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> list[Merge]:
     """Return the recordings that volatile fields would merge: these, the cassette's own, and the shipped ones."""
-    slots = tuple(dict.fromkeys((*slots, *volatile_fields_of(store, cassette), *list_shipped())))
+    slots = tuple(dict.fromkeys((*slots, *volatile_fields_of(store, cassette), *list_builtin())))
     names = {slot.name for slot in slots}
     tables: dict[tuple[str, str], tuple[Bindings, ExpectedMessages]] = {}
     found = []
@@ -105,7 +105,7 @@ def find_merges(
                 which = recorded.row.run_variables, present.row.run_variables
                 if which not in tables:
                     table = _build_bindings(recorded.row, present.row, slots)
-                    tables[which] = table, expect(table)
+                    tables[which] = table, create_expectations(table)
                 table, expectations = tables[which]
                 fit = fit_request(table, recorded.canonical.tree, present.canonical.tree, None, expectations)
                 if isinstance(fit, Fit) and (guilty := names & set(fit.names)):
@@ -223,7 +223,7 @@ def _as_asked(
     if isinstance(response, Mismatch):
         return None
     for each in fit.identities:
-        known.record(each)
+        known.record_pair(each)
     return replace(one, key=other.key, request=other.request, response=response)
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, override
 
 from llmproxy.calls import Call
-from llmproxy.core.changes.values import Change, Why
+from llmproxy.core.changes.values import Change, Reason
 from llmproxy.core.dialects.conversation import answer_of, read_conversation
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage import MARGIN
@@ -186,8 +186,8 @@ class ChangedInterceptor(ReplacementInterceptor):
             return True
         if looked.refusal is None:
             return any(map(self._is_chosen, looked.pending))
-        if looked.refusal.why in {Why.NO_PLACE, Why.NOT_LOOKED_AT, Why.AMBIGUOUS}:
-            return self._follows_new_answer(call) or (looked.refusal.why is Why.NOT_LOOKED_AT and bool(self._asked))
+        if looked.refusal.why in {Reason.NO_PLACE, Reason.NOT_LOOKED_AT, Reason.AMBIGUOUS}:
+            return self._follows_new_answer(call) or (looked.refusal.why is Reason.NOT_LOOKED_AT and bool(self._asked))
         return not self._state.config.change or any(self._is_chosen(each) for each in looked.changes)
 
     def _is_chosen(self, change: Change) -> bool:

@@ -112,7 +112,7 @@ def read_trials(store: Path, since: float = 0.0) -> list[Trial]:
             at,
             None if passed is None else bool(passed),
             calls,
-            tuple(map(TrialCall.of, json.loads(seen))),
+            tuple(map(TrialCall.from_json, json.loads(seen))),
             None if served is None else frozenset(json.loads(served)),
         )
         for name, sample, at, passed, calls, seen, served in query_state(state_of(store), _SINCE, (since,))

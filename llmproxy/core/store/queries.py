@@ -144,7 +144,7 @@ def notes_of(store: Reading, cassette: str) -> tuple[Note, ...]:
 def _read_note(value: Mapping[str, Any]) -> Note:
     if _AGE in value:
         return MaxAge.of(value[_AGE])
-    return AcceptedChange.of(value[_CHANGE]) if _CHANGE in value else read_volatile_field(value)
+    return AcceptedChange.from_member(value[_CHANGE]) if _CHANGE in value else read_volatile_field(value)
 
 
 def put_notes(store: Store, cassette: str, notes: Iterable[Note]) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from llmproxy.core.bindings import Bindings, Fit, RunVariable, bound_key, fit_request
-from llmproxy.core.bindings.candidates import read_last_user_text
+from llmproxy.core.bindings.bound_key import read_last_user_text
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import route
@@ -58,7 +58,7 @@ def test_whatever_fits_is_a_candidate(recorded: str) -> None:
                         fitted += 1
                         assert _key(one) == _key(other), (one, other)
                         typed = known(read_last_user_text(_canonical(other), {}))
-                        assert typed.may_be(1, _canonical(one), bindings), (one, other)
+                        assert typed.may_equal(1, _canonical(one), bindings), (one, other)
     assert fitted > 50
 
 
@@ -68,7 +68,7 @@ def test_what_was_typed_is_looked_at_first() -> None:
     recorded = [_canonical(f"In {folder} say {n}") for folder in ("/tmp/a", "/data") for n in range(9)]
     for question, wanted in (("In /srv/b say 7", [7]), ("In /data say 3", [3, 12]), ("In /srv/b say 77", [])):
         typed = known(read_last_user_text(_canonical(question), {}))
-        assert [n for n, one in enumerate(recorded) if typed.may_be(n, one, bindings)] == wanted
+        assert [n for n, one in enumerate(recorded) if typed.may_equal(n, one, bindings)] == wanted
 
 
 @pytest.mark.parametrize("last", [

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from llmproxy.core.bindings import Fit, Mismatch, expect, fit_request
-from llmproxy.core.bindings.lessons import find_lessons
+from llmproxy.core.bindings import Fit, Mismatch, create_expectations, fit_request
+from llmproxy.core.bindings.volatile_learning import learn_volatile_fields
 from tests.support.duplicates import bind, differing, list_duplicates, plant, prefixes
 from tests.support.renamings import REQUESTS, make_run, make_world
 
@@ -27,11 +27,11 @@ def test_nothing_that_asks_something_else_is_served(operation: str) -> None:
         parts = list(prefixes(run))
         for part in (parts[0], parts[-1]):
             before, now = (REQUESTS[operation](part, world) for world in (recorded, present))
-            lessons = find_lessons(bind(recorded, present, ()), before, now)
+            lessons = learn_volatile_fields(bind(recorded, present, ()), before, now)
             assert not isinstance(lessons, Mismatch), str(lessons)
             learned += len(lessons)
             for bindings in (bind(recorded, present), bind(recorded, present, [each.slot for each in lessons])):
-                expectations = expect(bindings)
+                expectations = create_expectations(bindings)
                 for _ in range(3):
                     fit = fit_request(bindings, before, now, None, expectations)
                     assert isinstance(fit, Fit), (seed, str(fit))

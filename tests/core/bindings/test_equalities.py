@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from llmproxy.core.bindings import Bindings, Fit, Mismatch, RunVariable, Why, expect, fit_request
+from llmproxy.core.bindings import Bindings, Fit, Misfit, Mismatch, RunVariable, create_expectations, fit_request
 from tests.support.narrowing import narrow
 
 Json = Any
@@ -103,7 +103,7 @@ def test_what_is_renamed_as_a_whole_fits() -> None:
     for n in range(CASES // 10):
         places, bindings, recorded, present = _make(rng)
         before, now = (_write(places, [world[place] for place in places]) for world in (recorded, present))
-        expectations = expect(bindings)
+        expectations = create_expectations(bindings)
         for _ in range(3):
             result = fit_request(bindings, before, now, None, expectations)
             assert isinstance(result, Fit), (n, str(result))
@@ -117,7 +117,7 @@ def test_no_coincidence_is_served() -> None:
         places, bindings, recorded, present = _make(rng)
         for why, was, now in _break(rng, places, recorded, present):
             before, asked = _write(places, was), _write(places, now)
-            expectations = expect(bindings)
+            expectations = create_expectations(bindings)
             for again in range(3):
                 result = fit_request(bindings, before, asked, None, expectations)
                 assert isinstance(result, Mismatch), (n, again, why, before, asked)
@@ -142,17 +142,17 @@ def _about(asked: int, *told: int) -> Json:
 
 @pytest.mark.parametrize(("bindings", "recorded", "present", "why"), [
     (DATES, _system("Today is 2026-11-25. The contract ends on 2026-11-25."),
-     _system("Today is 2026-11-26. The contract ends on 2026-11-25."), Why.UNEVEN),
+     _system("Today is 2026-11-26. The contract ends on 2026-11-25."), Misfit.UNEVEN),
     (DATES, _system("Today is 2026-11-25. The contract ends on 2026-11-26."),
-     _system("Today is 2026-11-26. The contract ends on 2026-11-26."), Why.MERGED),
+     _system("Today is 2026-11-26. The contract ends on 2026-11-26."), Misfit.MERGED),
     (DATES, _system("Today is 2026-11-25.", "Is 2026-11-26 today?"),
-     _system("Today is 2026-11-26.", "Is 2026-11-26 today?"), Why.MERGED),
-    (PATHS, _system("", "Compare /tmp/a/x with /srv/b/x"), _system("", "Compare /srv/b/x with /srv/b/x"), Why.MERGED),
-    (PATHS, _system("In /tmp/a.", "Read /tmp/a/x"), _system("In /srv/b.", "Read /tmp/a/x"), Why.UNEVEN),
-    (TASKS, _about(7, 7), _about(9, 7), Why.UNEVEN),
-    (TASKS, _about(7, 7, 9), _about(9, 9, 9), Why.MERGED),
+     _system("Today is 2026-11-26.", "Is 2026-11-26 today?"), Misfit.MERGED),
+    (PATHS, _system("", "Compare /tmp/a/x with /srv/b/x"), _system("", "Compare /srv/b/x with /srv/b/x"), Misfit.MERGED),
+    (PATHS, _system("In /tmp/a.", "Read /tmp/a/x"), _system("In /srv/b.", "Read /tmp/a/x"), Misfit.UNEVEN),
+    (TASKS, _about(7, 7), _about(9, 7), Misfit.UNEVEN),
+    (TASKS, _about(7, 7, 9), _about(9, 9, 9), Misfit.MERGED),
 ])  # fmt: skip
-def test_these_are_other_questions(bindings: Bindings, recorded: Json, present: Json, why: Why) -> None:
+def test_these_are_other_questions(bindings: Bindings, recorded: Json, present: Json, why: Misfit) -> None:
     """Each was a hit once, and its answer wrong."""
     result = narrow(Mismatch, fit_request(bindings, recorded, present))
     assert result.why is why, str(result)
@@ -177,7 +177,7 @@ def test_two_variables_stay_apart() -> None:
         [RunVariable("cwd", "/srv/x"), RunVariable("tmp", "/srv/x")],
     )
     result = narrow(Mismatch, fit_request(bindings, _system("", "cp /tmp/a /tmp/b"), _system("", "cp /srv/x /srv/x")))
-    assert result.why is Why.MERGED
+    assert result.why is Misfit.MERGED
 
 
 def test_a_line_may_say_the_same_of_something_else() -> None:

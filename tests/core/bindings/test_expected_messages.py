@@ -14,14 +14,14 @@ from llmproxy.core.bindings import (
     Fit,
     Identities,
     Identity,
+    Misfit,
     Mismatch,
     RunVariable,
-    Why,
-    expect,
+    create_expectations,
     fit_request,
-    rename_request,
+    rewrite_request,
 )
-from llmproxy.core.bindings.fits import Renamer
+from llmproxy.core.bindings.request_comparison import RequestRewriter
 from llmproxy.core.misses.nearest import conversation
 from tests.core.bindings import test_near_duplicates as near
 from tests.support.narrowing import narrow
@@ -44,13 +44,13 @@ def test_the_outcome_is_that_of_the_comparison_of_leaves(operation: str) -> None
         presents = [now, before, _changed(now, rng), _changed(before, rng)]
         if made:
             presents.append(REQUESTS[operation](run, World({**present.values, made[0]: recorded.values[made[0]]})))
-        expectations = expect(bindings)
+        expectations = create_expectations(bindings)
         for known in (None, _some_ids(rng, before)):
             for _ in range(3):
                 for each in presents:
                     wanted = fit_request(bindings, before, each, known)
                     assert fit_request(bindings, before, each, known, expectations) == wanted, seed
-        settled += bool(expectations.expected)
+        settled += bool(expectations.list_expected)
     assert settled > len(SEEDS) // 4
 
 
@@ -74,7 +74,7 @@ def _some_ids(rng: random.Random, tree: Json) -> Identities:
 def test_a_near_duplicate_is_a_miss_after_any_number_of_hits(name: str) -> None:
     """What was expected once does not let pass what differs."""
     recorded, bindings = near._recorded(), Bindings(near.RECORDED, near.PRESENT, near.SLOTS)
-    expectations = expect(bindings)
+    expectations = create_expectations(bindings)
     for _ in range(3):
         assert isinstance(fit_request(bindings, recorded, near._present(), None, expectations), Fit)
     present = near.plant(name)
@@ -97,7 +97,7 @@ A, B = [RunVariable("cwd", "/tmp/a")], [RunVariable("cwd", "/srv/b")]
 def test_equal_in_python_is_not_equal_in_json(recorded: Json, present: Json) -> None:
     """1, 1.0 and true are three values, however often they are compared."""
     bindings, before = Bindings(A, B), _chat(recorded)
-    expectations = expect(bindings)
+    expectations = create_expectations(bindings)
     for _ in range(3):
         assert isinstance(fit_request(bindings, before, _chat(recorded), None, expectations), Fit)
         assert isinstance(fit_request(bindings, before, _chat(present), None, expectations), Mismatch)
@@ -120,7 +120,7 @@ def test_arguments_are_read_as_json(recorded: str, present: str) -> None:
     """What looks like the end of a folder's name in written JSON need not be one."""
     bindings = Bindings(A, B)
     before, now = _chat(*_call(recorded)), _chat(*_call(present))
-    expectations = expect(bindings)
+    expectations = create_expectations(bindings)
     for _ in range(3):
         assert isinstance(fit_request(bindings, before, now, None, expectations), Mismatch)
         assert isinstance(fit_request(bindings, before, copy.deepcopy(before), None, expectations), Fit)
@@ -132,12 +132,12 @@ def test_an_id_that_a_tool_makes_later_counts_in_what_was_expected_before() -> N
     before, now = (
         _chat({"role": "user", "content": "in " + cwd}, *_call("{}", "made c0ffee12")) for cwd in ("/tmp/a", "/srv/b")
     )
-    expectations = expect(bindings)
+    expectations = create_expectations(bindings)
     for _ in range(3):
         assert isinstance(fit_request(bindings, before, now, None, expectations), Fit)
     known = Identities([Identity("made", "hex", "c0ffee12", "beefbeef")])
     result = narrow(Mismatch, fit_request(bindings, before, now, known, expectations))
-    assert result.why is Why.LEAKED
+    assert result.why is Misfit.LEAKED
 
 
 def test_a_message_after_another_call_is_that_tools_result() -> None:
@@ -147,7 +147,7 @@ def test_a_message_after_another_call_is_that_tools_result() -> None:
     read = copy.deepcopy(first)
     read["tool_calls"][0]["function"]["name"] = "read"
     now = {**second, "content": "Chunk ID: ddeeff\n/srv/b"}
-    expectations = expect(bindings)
+    expectations = create_expectations(bindings)
     for _ in range(3):
         assert isinstance(fit_request(bindings, _chat(read, second), _chat(read, now), None, expectations), Mismatch)
         assert isinstance(fit_request(bindings, _chat(first, second), _chat(first, now), None, expectations), Fit)
@@ -157,7 +157,7 @@ def test_a_value_is_known_as_it_reads_not_as_json_writes_it() -> None:
     """A folder beyond ASCII is escaped in the arguments of a call, and answers are written with the folder itself."""
     bindings = Bindings(A, [RunVariable("cwd", "/srv/\u00fcb")])
     before, now = (_chat(*_call(json.dumps({"path": cwd}))) for cwd in ("/tmp/a", "/srv/\u00fcb"))
-    expectations = expect(bindings)
+    expectations = create_expectations(bindings)
     for _ in range(3):
         fit = narrow(Fit, fit_request(bindings, before, now, None, expectations))
         assert fit.chosen == {"/tmp/a": {"/srv/\u00fcb"}}
@@ -177,8 +177,8 @@ def test_a_message_is_told_as_in_the_whole(operation: str) -> None:
         bindings = Bindings(recorded.run_variables(), present.run_variables(), SLOTS)
         tree = REQUESTS[operation](run, recorded)
         member, messages = conversation(tree)
-        whole = rename_request(bindings, tree)
+        whole = rewrite_request(bindings, tree)
         assert isinstance(whole, dict)
-        assert [Renamer(bindings).message(member, each) for each in messages] == whole[member]
+        assert [RequestRewriter(bindings).rewrite_message(member, each) for each in messages] == whole[member]
         told += whole[member] != messages
     assert told > 3

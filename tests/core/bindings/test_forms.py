@@ -12,9 +12,9 @@ from llmproxy.core.bindings import (
     Bindings,
     Fit,
     Mismatch,
-    Nature,
     RunVariable,
     Scope,
+    ValueKind,
     check_run_variable,
     fit_request,
 )
@@ -219,18 +219,18 @@ def test_blocks_are_bound_whole() -> None:
 
 
 @pytest.mark.parametrize(("name", "value", "nature"), [
-    ("cwd", "/w", Nature.PATH),
-    ("cwd", "C:\\x\\y", Nature.PATH),
-    ("task.id", "7", Nature.SHORT),
-    ("app", "app", Nature.SHORT),
-    ("user", "root-user-1234", Nature.SHORT),
-    ("order", "b7e2c1d0-1111-4a4a-8b8b-000000000001", Nature.IDENTIFIER),
-    ("words", "two words with 1 digit", Nature.SHORT),
-    ("date", "2026-11-22", Nature.DATE),
+    ("cwd", "/w", ValueKind.PATH),
+    ("cwd", "C:\\x\\y", ValueKind.PATH),
+    ("task.id", "7", ValueKind.SHORT),
+    ("app", "app", ValueKind.SHORT),
+    ("user", "root-user-1234", ValueKind.SHORT),
+    ("order", "b7e2c1d0-1111-4a4a-8b8b-000000000001", ValueKind.IDENTIFIER),
+    ("words", "two words with 1 digit", ValueKind.SHORT),
+    ("date", "2026-11-22", ValueKind.DATE),
 ])  # fmt: skip
-def test_the_kind_of_a_value_says_where_it_may_be_bound(name: str, value: str, nature: Nature) -> None:
+def test_the_kind_of_a_value_says_where_it_may_be_bound(name: str, value: str, nature: ValueKind) -> None:
     """A path, a day, an id anywhere; what is short only where it was captured."""
-    assert RunVariable(name, value).nature is nature
+    assert RunVariable(name, value).kind is nature
 
 
 @pytest.mark.parametrize(("name", "value"), [

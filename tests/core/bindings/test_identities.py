@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.core.bindings import Identities, Identity
-from llmproxy.core.bindings.identities import IdentityTokens
+from llmproxy.core.bindings.identities import IdentitySearch
 
 
 def exchanged(text: str, *identities: Identity) -> str:
     """Return a text with this run's values."""
     parts, last = [], 0
-    for token in IdentityTokens(Identities(identities)).find(text):
+    for token in IdentitySearch(Identities(identities)).find_matches(text):
         parts += [text[last : token.start], token.present]
         last = token.end
     return "".join([*parts, text[last:]])

@@ -11,15 +11,21 @@ from llmproxy.core.bindings import (
     SYSTEM,
     Bindings,
     Fit,
+    Misfit,
     Mismatch,
     VolatileField,
-    Why,
     check_run_variable,
     fit_request,
     read_volatile_field,
 )
-from llmproxy.core.bindings.kinds import find_value, kind_of
-from llmproxy.core.bindings.lessons import Lesson, find_lessons, generalize, is_foreign, name_volatile_field
+from llmproxy.core.bindings.volatile_kinds import find_value_pair, kind_of_pair
+from llmproxy.core.bindings.volatile_learning import (
+    LearnedField,
+    generalize_fields,
+    is_external_result,
+    learn_volatile_fields,
+    name_volatile_field,
+)
 from tests.support.narrowing import narrow
 
 
@@ -49,9 +55,9 @@ def asked(
     return {"model": "m", "messages": said}
 
 
-def learn(recorded: dict[str, Any], present: dict[str, Any]) -> tuple[Lesson, ...] | Mismatch:
+def learn(recorded: dict[str, Any], present: dict[str, Any]) -> tuple[LearnedField, ...] | Mismatch:
     """Return what the pair teaches, under the run variables of A and B."""
-    return find_lessons(Bindings(A, B), recorded, present)
+    return learn_volatile_fields(Bindings(A, B), recorded, present)
 
 
 PAIRS = [
@@ -137,7 +143,7 @@ NEVER = [
 def test_words_are_never_learned(recorded: str, present: str) -> None:
     """Another result is another question, whatever surrounds it."""
     outcome = narrow(Mismatch, learn(asked(recorded), asked(present, cwd="/srv/of-today")))
-    assert outcome.why is Why.DIFFERENT
+    assert outcome.why is Misfit.DIFFERENT
 
 
 TYPED = [
@@ -161,7 +167,7 @@ def test_system_text_is_learned_only_where_that_is_asked_for() -> None:
     """For volatile fields that ship with an agent; `--accept` never takes one."""
     old, new = ({"model": "m", "system": f"Git user: {name}\nBe brief."} for name in ("ann", "kim"))
     assert isinstance(learn(old, new), Mismatch)
-    found = find_lessons(Bindings(A, B), old, new, outside=True)
+    found = learn_volatile_fields(Bindings(A, B), old, new, outside=True)
     assert isinstance(found, tuple)
     assert [(each.slot.tool, each.slot.before, each.accepted) for each in found] == [("<system>", "Git user: ", False)]
 
@@ -206,16 +212,16 @@ def test_a_number_that_does_not_map_one_to_one_is_a_count() -> None:
 ])  # fmt: skip
 def test_kinds_of_whole_values(recorded: str, present: str, kind: str | None) -> None:
     """What a leaf of JSON may be; two of different kinds, or two words, are none; equal requests teach nothing."""
-    assert kind_of(recorded, present) == kind
+    assert kind_of_pair(recorded, present) == kind
     assert learn(asked("ok"), asked("ok", cwd="/srv/of-today")) == ()
 
 
 def test_a_difference_at_the_end_of_a_text_is_found() -> None:
     """A value that is longer now than it was."""
-    found = find_value("took 5 ms", 6, "took 51 ms", 6)
+    found = find_value_pair("took 5 ms", 6, "took 51 ms", 6)
     assert found is not None
     assert (found.kind, found.recorded, found.present) == ("duration", "5 ms", "51 ms")
-    assert find_value("abc", 3, "abcd", 3) is None
+    assert find_value_pair("abc", 3, "abcd", 3) is None
 
 
 def test_slots_that_stand_behind_every_command_become_one() -> None:
@@ -226,8 +232,8 @@ def test_slots_that_stand_behind_every_command_become_one() -> None:
     found = learn(asked(*results, commands=commands), asked(*others, commands=commands))
     assert isinstance(found, tuple)
     assert len(found) == 4
-    assert [(each.slot.name, each.slot.arguments) for each in generalize(found)] == [("chunk_id", "")]
-    assert generalize(found[:2]) == found[:2]
+    assert [(each.slot.name, each.slot.arguments) for each in generalize_fields(found)] == [("chunk_id", "")]
+    assert generalize_fields(found[:2]) == found[:2]
 
 
 def test_times_of_a_listing_are_one_slot() -> None:
@@ -238,18 +244,18 @@ def test_times_of_a_listing_are_one_slot() -> None:
     before, now = asked(old), asked(new, cwd="/srv/of-today")
     found = learn(before, now)
     assert isinstance(found, tuple), found
-    merged = generalize(found)
+    merged = generalize_fields(found)
     assert [(each.slot.name, each.slot.before, each.accepted) for each in merged] == [("file_time", "{:row} ", True)]
     assert isinstance(fit_request(Bindings(A, B, [merged[0].slot]), before, now), Fit)
     assert read_volatile_field(merged[0].slot.to_dict()) == merged[0].slot
-    assert [each.slot.before for each in generalize(found[:1])] == ["-rw-r--r-- 1 root root 0 "]
+    assert [each.slot.before for each in generalize_fields(found[:1])] == ["-rw-r--r-- 1 root root 0 "]
 
 
 def test_a_slot_behind_the_branch_is_found_on_another_branch() -> None:
     """Learned where the branch was the same in both runs: its name stands in the anchor, not its value."""
     here = run_variables("/srv/of-today", git_branch="main", user="ann")
     old, new = asked("[main 1f3a9c0] Add"), asked("[main 0c0ffee] Add", cwd="/srv/of-today")
-    found = find_lessons(Bindings(A, here), old, new)
+    found = learn_volatile_fields(Bindings(A, here), old, new)
     assert isinstance(found, tuple), found
     assert [(each.slot.name, each.slot.before) for each in found] == [("commit", "[{git_branch} ")]
     there = asked("[trunk abcdef1] Add", cwd="/srv/of-today")
@@ -265,12 +271,12 @@ def test_an_agents_own_word_for_gits_user_is_learned_for_whoever_ships_slots() -
         {"model": "m", "messages": [{"role": "system", "content": f"Status:\nGit user: {name}\nBranch"}]}
         for name in ("Ann Smith", "Kim García Ek")
     )
-    found = find_lessons(bindings, old, new, outside=True)
+    found = learn_volatile_fields(bindings, old, new, outside=True)
     assert isinstance(found, tuple), found
     assert [(each.slot.name, each.slot.kind, each.slot.tool, each.slot.before) for each in found] == [
         ("git_user", "person", SYSTEM, "Git user: ")
     ]
-    assert isinstance(find_lessons(bindings, old, new), Mismatch)
+    assert isinstance(learn_volatile_fields(bindings, old, new), Mismatch)
 
 
 # -- names of volatile fields say to a person what varies
@@ -333,7 +339,7 @@ def test_two_slots_have_two_names() -> None:
 ])  # fmt: skip
 def test_what_asks_others_is_foreign(tool: str, arguments: str) -> None:
     """By the tool's name, or by the program that a command runs."""
-    assert is_foreign(tool, arguments)
+    assert is_external_result(tool, arguments)
 
 
 @pytest.mark.parametrize(("tool", "arguments"), [
@@ -346,12 +352,14 @@ def test_what_asks_others_is_foreign(tool: str, arguments: str) -> None:
 ])  # fmt: skip
 def test_what_this_machine_does_is_not(tool: str, arguments: str) -> None:
     """Its own servers among it."""
-    assert not is_foreign(tool, arguments)
+    assert not is_external_result(tool, arguments)
 
 
 def test_a_foreign_value_is_accepted_by_name_only() -> None:
     """A uuid is plain where a tool of this machine made it."""
-    here, elsewhere = (Lesson(VolatileField("id", "uuid", tool), "a", "b", "$") for tool in ("make_task", "web_search"))
+    here, elsewhere = (
+        LearnedField(VolatileField("id", "uuid", tool), "a", "b", "$") for tool in ("make_task", "web_search")
+    )
     assert (here.accepted, elsewhere.accepted) == (True, False)
 
 
@@ -388,4 +396,4 @@ def test_an_id_of_the_recorded_run_in_json_inside_of_a_member_is_no_fit() -> Non
     recorded, present = (json.dumps({"output": f'{made}\n{{"id": "{ONE}"}}'}) for made in (ONE, TWO))
     found = learn(asked(recorded), asked(present, cwd="/srv/of-today"))
     assert isinstance(found, Mismatch)
-    assert found.why is Why.LEAKED
+    assert found.why is Misfit.LEAKED

@@ -10,10 +10,10 @@ import pytest
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
+    Misfit,
     Mismatch,
-    Nature,
     RunVariable,
-    Why,
+    ValueKind,
     check_run_variable,
     fit_request,
     rewrite_answer,
@@ -65,10 +65,10 @@ def test_no_value_breaks_anything_or_changes_what_is_another_thing(name: str) ->
             rewrite_answer(bindings, fit, answer(text))
             without = answer(OTHERS)
             assert rewrite_answer(bindings, Fit((), ()), without) is without, (value, other)
-            if all(side[0].nature is Nature.SHORT for side in sides):
+            if all(side[0].kind is ValueKind.SHORT for side in sides):
                 same = answer(text)
                 got = rewrite_answer(bindings, Fit((), ()), same)
-                assert got is same or (isinstance(got, Mismatch) and got.why is Why.SHORT), (value, other)
+                assert got is same or (isinstance(got, Mismatch) and got.why is Misfit.SHORT), (value, other)
 
 
 def test_one_that_is_a_prefix_of_another_is_not_taken_for_it() -> None:

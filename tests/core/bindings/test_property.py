@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from llmproxy.core.bindings import Bindings, Fit, Mismatch, Why, bound_key, fit_request, rewrite_answer
+from llmproxy.core.bindings import Bindings, Fit, Misfit, Mismatch, bound_key, fit_request, rewrite_answer
 from llmproxy.core.keys.normalize import canonicalize
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import Route, route
@@ -73,7 +73,7 @@ def test_what_is_not_one_to_one_fits_nothing(operation: str) -> None:
             for before, now in ((recorded, joined), (parted, present)):
                 result = fit_request(bindings, REQUESTS[operation](run, before), REQUESTS[operation](run, now))
                 assert isinstance(result, Mismatch), (seed, one, other)
-                assert result.why is Why.NOT_ONE_TO_ONE, str(result)
+                assert result.why is Misfit.NOT_ONE_TO_ONE, str(result)
                 seen += 1
     assert seen > 3
 
@@ -90,7 +90,7 @@ def test_a_value_that_was_left_behind_is_a_leak(operation: str) -> None:
             leaky = Forgetful(present, name, recorded.values[name])
             result = fit_request(bindings, REQUESTS[operation](run, recorded), REQUESTS[operation](run, leaky))
             assert isinstance(result, Mismatch), (seed, name)
-            assert result.why is Why.LEAKED, str(result)
+            assert result.why is Misfit.LEAKED, str(result)
             seen += 1
     assert seen > 2
 

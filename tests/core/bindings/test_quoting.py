@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from llmproxy.core.bindings import Bindings, Fit, Mismatch, RunVariable, Why, rewrite_answer
-from llmproxy.core.bindings.rewrite import is_in_fence, may_stand
+from llmproxy.core.bindings import Bindings, Fit, Misfit, Mismatch, RunVariable, rewrite_answer
+from llmproxy.core.bindings.answer_rewriting import is_in_code_block, keeps_shell_quoting
 from llmproxy.core.traffic.interaction import Chunk, Response
 
 COMMANDS = (
@@ -49,7 +49,7 @@ def test_a_shell_reads_a_rewritten_command_as_it_read_the_recorded_one(command: 
     for folder in FOLDERS:
         got = rewritten(command.replace("@", HERE), HERE, folder)
         if isinstance(got, Mismatch):
-            assert got.why is Why.QUOTING
+            assert got.why is Misfit.QUOTING
         else:
             assert said(got) == before.replace(HERE, folder), got
             served.append(folder)
@@ -90,6 +90,6 @@ def test_a_quote_in_a_folder_is_found_as_a_shell_writes_it() -> None:
 def test_a_block_of_code_in_markdown_is_a_command() -> None:
     """Some agents run it; the same words outside of it are prose."""
     text = "See /tmp/a:\n```bash\ncat /tmp/a/x\n```\n"
-    assert not is_in_fence(text, text.index("/tmp/a"))
-    assert is_in_fence(text, text.index("/tmp/a/x"))
-    assert not may_stand("cat /tmp/a", 4, 10, "/srv/my work")
+    assert not is_in_code_block(text, text.index("/tmp/a"))
+    assert is_in_code_block(text, text.index("/tmp/a/x"))
+    assert not keeps_shell_quoting("cat /tmp/a", 4, 10, "/srv/my work")

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from llmproxy.core.bindings import Bindings, RunVariable, VolatileField
-from llmproxy.core.bindings.lessons import RestatedRequest, restate
+from llmproxy.core.bindings.volatile_learning import RestatedRequest, restate
 from llmproxy.core.traffic.differences import differences
 
 A, B = (RunVariable("cwd", "/tmp/a"),), (RunVariable("cwd", "/srv/ci/w"),)

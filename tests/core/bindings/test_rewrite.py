@@ -13,10 +13,10 @@ from llmproxy.core.bindings import (
     Fit,
     Identities,
     Identity,
+    Misfit,
     Mismatch,
     RunVariable,
     VolatileField,
-    Why,
     fit_request,
     rebind_answer,
     rewrite_answer,
@@ -121,7 +121,7 @@ def test_an_id_has_borders_of_letters_and_digits_only() -> None:
 def test_a_recorded_id_that_is_left_is_a_leak() -> None:
     """Where it cannot be exchanged, glued to other letters, the answer is not served."""
     result = narrow(Mismatch, rewrite_answer(BINDINGS, _identity(), _message({"type": "text", "text": f"x{OLD}y"})))
-    assert result.why is Why.LEAKED
+    assert result.why is Misfit.LEAKED
 
 
 @pytest.mark.parametrize("text", ["{made}", "{other}", "see /tmp/a/x and {made}.txt", "{made} {other}"])
@@ -135,7 +135,7 @@ def test_what_this_run_made_leaks_nothing(text: str) -> None:
     assert _blocks(result)[0]["text"] == wanted.replace("/tmp/a", folder)
     left = rewrite_answer(bindings, _identity(new=new), _message({"type": "text", "text": f"{said}, in short 3f2b"}))
     assert isinstance(left, Mismatch)
-    assert left.why is Why.LEAKED
+    assert left.why is Misfit.LEAKED
 
 
 def test_two_ids_may_have_changed_places() -> None:
@@ -164,7 +164,7 @@ def test_one_value_seen_both_ways_that_the_answer_holds_is_a_miss() -> None:
     bodies = [{"system": f"in {cwd}; a file says /tmp/a"} for cwd in ("/tmp/a", "/srv/ci/w")]
     fit = narrow(Fit, fit_request(BINDINGS, bodies[0], bodies[1]))
     result = narrow(Mismatch, rewrite_answer(BINDINGS, fit, _message({"type": "text", "text": "cd /tmp/a"})))
-    assert result.why is Why.BOTH_WAYS
+    assert result.why is Misfit.BOTH_WAYS
     assert "cwd" in str(result)
     unchanged = narrow(Fit, fit_request(BINDINGS, bodies[0], bodies[0]))
     same = _message({"type": "text", "text": "cd /tmp/a"})
@@ -183,7 +183,7 @@ def test_a_path_that_needs_quotes_now_is_a_miss_in_a_command(tool: str, argument
     got = rewrite_answer(bindings, EMPTY, _message({"type": "tool_use", "id": "t", "name": tool, "input": arguments}))
     if wanted is None:
         assert isinstance(got, Mismatch)
-        assert got.why is Why.QUOTING
+        assert got.why is Misfit.QUOTING
     else:
         assert _blocks(got)[0]["input"] == wanted
 
@@ -194,7 +194,7 @@ def test_two_names_of_one_recorded_value_are_not_guessed() -> None:
     bindings = Bindings(before, [RunVariable("cwd", "/w"), RunVariable("home", "/users/ann")])
     answer = _message({"type": "text", "text": "in /h"})
     result = narrow(Mismatch, rewrite_answer(bindings, EMPTY, answer))
-    assert result.why is Why.AMBIGUOUS
+    assert result.why is Misfit.AMBIGUOUS
     fit = narrow(Fit, fit_request(bindings, {"system": "in /h"}, {"system": "in /w"}))
     assert _blocks(rewrite_answer(bindings, fit, answer))[0]["text"] == "in /w"
 
@@ -234,7 +234,7 @@ def test_a_sentence_that_names_a_thing_by_its_old_number_is_not_said(words: str)
     bindings = Bindings([RunVariable("task.id", "7")], [RunVariable("task.id", "1007")])
     answer = _message({"type": "text", "text": words})
     result = narrow(Mismatch, rewrite_answer(bindings, EMPTY, answer))
-    assert (result.why, result.name, result.recorded, result.present) == (Why.SHORT, "task.id", "7", "1007")
+    assert (result.why, result.name, result.recorded, result.present) == (Misfit.SHORT, "task.id", "7", "1007")
     unchanged = Fit((), (), unchanged={"task.id=7"})
     assert rewrite_answer(bindings, unchanged, answer) is answer, "this run calls it so too"
     assert rewrite_answer(bindings, EMPTY, answer, strict=False) is answer, "nobody is answered with it"
@@ -250,7 +250,7 @@ def test_a_command_with_what_the_recorded_tool_made_is_not_run(kind: str, old: s
     """Too short to be exchanged in a text, and long enough to be meant."""
     call = {"type": "tool_use", "id": "t", "name": "bash", "input": {"command": command}}
     result = narrow(Mismatch, rewrite_answer(BINDINGS, _identity(kind, old, new), _message(call)))
-    assert result.why in (Why.SHORT, Why.LEAKED)
+    assert result.why in (Misfit.SHORT, Misfit.LEAKED)
     other = _message({"type": "tool_use", "id": "t", "name": "bash", "input": {"command": "git show deadbeef 10071"}})
     assert rewrite_answer(BINDINGS, _identity(kind, old, new), other) is other
 
@@ -263,7 +263,7 @@ def test_one_number_of_two_things_is_not_guessed() -> None:
         for name, arguments in (("assign_user_task", {"id": 7}), ("assign_user_task", {"task_id": 7, "user_id": 7}))
     ]
     result = narrow(Mismatch, rewrite_answer(Bindings(before, now), EMPTY, _message(calls[0])))
-    assert (result.why, result.name) == (Why.AMBIGUOUS, "task.id and user.id")
+    assert (result.why, result.name) == (Misfit.AMBIGUOUS, "task.id and user.id")
     assert _blocks(rewrite_answer(Bindings(before, now), EMPTY, _message(calls[1])))[0]["input"] == {
         "task_id": 1007,
         "user_id": 2001,
@@ -279,7 +279,7 @@ def test_an_id_may_be_written_otherwise(write: Callable[[str], str]) -> None:
     result = rewrite_answer(BINDINGS, _identity(), _message({"type": "text", "text": f"made {write(OLD)}."}))
     if write(OLD).startswith("x"):
         assert isinstance(result, Mismatch)
-        assert result.why is Why.LEAKED
+        assert result.why is Misfit.LEAKED
     else:
         assert _blocks(result)[0]["text"] == f"made {write(NEW)}."
 
@@ -306,7 +306,7 @@ def test_two_members_do_not_become_one() -> None:
     old = {"changes": {"/tmp/a": 1, "/srv/ci/w": 2}}
     result = rewrite_answer(BINDINGS, EMPTY, _message({"type": "tool_use", "id": "t", "name": "edit", "input": old}))
     assert isinstance(result, Mismatch)
-    assert result.why is Why.NOT_ONE_TO_ONE
+    assert result.why is Misfit.NOT_ONE_TO_ONE
 
 
 def test_what_a_tool_answers_as_an_object_is_rewritten_whole() -> None:
@@ -336,7 +336,7 @@ def test_a_short_id_that_this_run_leaves_as_it_was_stays_in_the_answer(number: b
         fit = narrow(Fit, fit_request(bindings, asked(old, 3), asked(*ids)))
         assert _blocks(rewrite_answer(bindings, fit, answer))[0]["input"] == {"task_id": wanted}
     both = narrow(Mismatch, fit_request(bindings, asked(old, old), asked(new, old)))
-    assert (both.why, both.name) == (Why.UNEVEN, "task.id")
+    assert (both.why, both.name) == (Misfit.UNEVEN, "task.id")
 
 
 def test_a_tilde_that_a_request_holds_is_written_only_where_one_was() -> None:
@@ -353,7 +353,7 @@ def test_a_tools_value_of_any_characters_is_no_command() -> None:
     call = {"type": "tool_use", "id": "t", "name": "bash", "input": {"command": "deploy release-12345"}}
     result = rewrite_answer(BINDINGS, _identity("word", "release-12345", "release-1;id"), _message(call))
     assert isinstance(result, Mismatch)
-    assert result.why is Why.QUOTING
+    assert result.why is Misfit.QUOTING
 
 
 def test_an_exact_hit_names_this_runs_folder() -> None:
@@ -412,7 +412,7 @@ def test_what_cannot_be_read_is_served_only_if_nothing_is_in_it() -> None:
     """Bytes that are no JSON and hold the folder are a miss, others pass."""
     headers = (("content-type", "text/plain"),)
     result = narrow(Mismatch, rewrite_answer(BINDINGS, EMPTY, Response(200, "OK", headers, (Chunk(0, b"in /tmp/a"),))))
-    assert result.why is Why.UNREADABLE
+    assert result.why is Misfit.UNREADABLE
     audio = Response(200, "OK", (("content-type", "audio/mpeg"),), (Chunk(0, bytes(range(256))),))
     assert rewrite_answer(BINDINGS, EMPTY, audio) is audio
 
@@ -436,7 +436,7 @@ def test_what_the_session_knows_checks_and_does_not_choose() -> None:
     known = Identities(fit.identities)
     assert isinstance(fit_request(bindings, body(OLD), body(NEW), known), Fit)
     third = narrow(Mismatch, fit_request(bindings, body(OLD), body(NEW.replace("7", "8")), known))
-    assert third.why is Why.NOT_ONE_TO_ONE
+    assert third.why is Misfit.NOT_ONE_TO_ONE
 
 
 @pytest.mark.parametrize(("said", "got"), [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.core.bindings import Bindings, Fit, RunVariable, fit_request
-from llmproxy.core.bindings.volatile_fields import OUTSIDE, SYSTEM, list_shipped
+from llmproxy.core.bindings.volatile_fields import OUTSIDE, SYSTEM, list_builtin
 
 NOTICE = """<system-reminder>
 <task-notification>
@@ -48,13 +48,13 @@ def test_what_claude_code_notes_of_its_sub_agents_varies(
     result: str, said: str, changed: dict[str, str], *, fits: bool
 ) -> None:
     """Ids, tokens and milliseconds, where the agent writes them; nothing that an agent or a user said."""
-    found = fit_request(Bindings((), (), list_shipped()), ask(result, said, THEN), ask(result, said, NOW | changed))
+    found = fit_request(Bindings((), (), list_builtin()), ask(result, said, THEN), ask(result, said, NOW | changed))
     assert isinstance(found, Fit) is fits, found
 
 
 def test_each_shipped_slot_is_anchored_by_words_of_its_agent() -> None:
     """None may vary something of an agent that nobody looked at: each has a text before it, or stands in its own tool's."""
-    slots = list_shipped()
+    slots = list_builtin()
     assert {slot.name for slot in slots} >= {"chunk_id", "git_user"}
     loose = [slot for slot in slots if len(slot.before) < len("Chunk ID") or slot.arguments]
     assert [slot for slot in loose if slot.tool != "multi_agent_v1__spawn_agent" or not slot.at.startswith("$.")] == []
@@ -84,7 +84,7 @@ def test_what_codex_and_opencode_note_of_their_sub_agents_varies(
         answer = {"role": "tool", "tool_call_id": "call#1", "content": result.format(**values)}
         return {"messages": [{"role": "assistant", "tool_calls": [call]}, answer]}
 
-    found = fit_request(Bindings((), (), list_shipped()), said(CARVER), said(HUME | changed))
+    found = fit_request(Bindings((), (), list_builtin()), said(CARVER), said(HUME | changed))
     assert isinstance(found, Fit) is fits, found
 
 
@@ -112,11 +112,11 @@ def test_copilot_s_session_and_clock_vary(now: tuple[str, ...], *, fits: bool) -
         for each in (then, now)
     ]
     homes = [RunVariable("home", "/home/ann")], [RunVariable("home", "/srv/kim")]
-    found = fit_request(Bindings(*homes, list_shipped()), requests[0], requests[1])
+    found = fit_request(Bindings(*homes, list_builtin()), requests[0], requests[1])
     assert isinstance(found, Fit) is fits, found
 
 
 def test_outside_of_results_ours_are_of_system_text() -> None:
     """Claude Code names git's user there, Copilot its session; nothing else that ships stands outside."""
-    assert [slot.before for slot in list_shipped() if slot.tool in (OUTSIDE, SYSTEM)] == ["Git user: ", SESSION]
-    assert [slot for slot in list_shipped() if slot.tool == OUTSIDE] == []
+    assert [slot.before for slot in list_builtin() if slot.tool in (OUTSIDE, SYSTEM)] == ["Git user: ", SESSION]
+    assert [slot for slot in list_builtin() if slot.tool == OUTSIDE] == []

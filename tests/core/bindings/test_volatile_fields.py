@@ -16,7 +16,7 @@ from llmproxy.core.bindings import (
     RunVariable,
     VolatileField,
     fit_request,
-    is_of_kind,
+    fits_kind,
     read_volatile_field,
 )
 from llmproxy.core.bindings.volatile_fields import find_in_text
@@ -55,8 +55,8 @@ def _fit(slot: VolatileField, before: Json, now: Json, folders: tuple[str, str] 
 ])  # fmt: skip
 def test_a_slot_takes_values_of_its_kind(kind: str, values: list[str], others: list[str]) -> None:
     """And nothing else."""
-    assert all(is_of_kind(kind, value) for value in values)
-    assert not any(is_of_kind(kind, value) for value in others)
+    assert all(fits_kind(kind, value) for value in values)
+    assert not any(fits_kind(kind, value) for value in others)
 
 
 def test_only_what_cannot_be_a_question_is_accepted_without_asking() -> None:

@@ -13,7 +13,7 @@ import pytest
 from llmproxy.core.bindings import read_volatile_field
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.uniting import MergeConflict, unite_folders, unite_stores
-from llmproxy.core.changes.accepted import accept
+from llmproxy.core.changes.accepted import accept_changes
 from llmproxy.core.changes.values import Change, digest_of
 from llmproxy.core.forks.table import Fork, fork_of, put_fork
 from llmproxy.core.keys.scrub import Rules
@@ -205,7 +205,7 @@ def test_what_two_branches_accept_is_accepted_by_both(folder: Callable[..., Path
         made = [Change("system", "system prompt", "a", text, "0" * 16, digest_of([text]), ()) for text in texts]
         store = fill(folder(name, [named(1, "c")]).with_suffix(".accepted"), [named(1, "c")])
         with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
-            put_accepted(opened, "c", accept(made, date(2026, 11, 26)))
+            put_accepted(opened, "c", accept_changes(made, date(2026, 11, 26)))
             CassetteDir(store.with_suffix(""), now=lambda: NOW).save(opened, "c")
         return store.with_suffix("")
 

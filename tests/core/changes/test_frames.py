@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.changes.frames import Frames, digest_line, frames_of
+from llmproxy.core.changes.client_frames import ClientFrames, digest_line, frames_of
 from llmproxy.core.providers.table import Client
 
 OPENING, NEXT = "<system-reminder>", "As you answer, you can use the following context:"
@@ -16,7 +16,7 @@ OWN = (
     "---",
     "IMPORTANT: this context may or may not be relevant.",
 )
-FRAMES = Frames({
+FRAMES = ClientFrames({
     "lines": [digest_line(line) for line in OWN], "holes": ["Today's date is {}.", "You are the model named {*}."],
     "tools": [], "parameters": [], "members": [],
 })  # fmt: skip
@@ -54,7 +54,7 @@ def test_what_stands_between_is_kept_whole(lines: tuple[str, ...], others: list[
 ])  # fmt: skip
 def test_a_tag_that_anybody_could_type_makes_no_frame(part: str, writes: bool) -> None:
     """A part of a user's message is the client's only if its head and its end are the client's very lines."""
-    assert FRAMES.writes(part) is writes
+    assert FRAMES.wrote_part(part) is writes
 
 
 def test_frames_ship_for_two_agents() -> None:

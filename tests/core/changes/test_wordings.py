@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.changes.possible import Given, check_schema, find_impossible, may_ask
-from llmproxy.core.changes.reading import KnownAnswers, read_request
-from llmproxy.core.changes.wordings import FAILS_NOW, find_wording
+from llmproxy.core.changes.answer_plausibility import AnswerRequests, check_schema, find_impossible, is_question
+from llmproxy.core.changes.request import KnownAnswers, read_request
+from llmproxy.core.changes.result_wordings import FAILS_NOW, find_rewording
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.traffic.json_bytes import dump
@@ -38,7 +38,7 @@ NEVER = [
 @pytest.mark.parametrize(("before", "after"), NEVER)
 def test_what_a_tool_answered_is_no_wording(before: str, after: str) -> None:
     """Values, outcomes, lists, signs and lines stay; where they do not, the reason is said."""
-    found = find_wording(before, after, "tool", [before, f"{before}\nBye"], [after])
+    found = find_rewording(before, after, "tool", [before, f"{before}\nBye"], [after])
     assert isinstance(found, str), found
 
 
@@ -47,14 +47,14 @@ def test_a_wording_is_systematic() -> None:
     said the new one then.
     """
     before, after, other = "Wrote 5 lines into a.txt", "Put 5 lines into a.txt", "Wrote 8 lines into c.txt"
-    assert isinstance(find_wording(before, after, "write", [before], [after]), str)
-    found = find_wording(before, after, "write", [before, other], [after])
+    assert isinstance(find_rewording(before, after, "write", [before], [after]), str)
+    found = find_rewording(before, after, "write", [before, other], [after])
     assert not isinstance(found, str)
     assert (found[0][0].before, found[0][0].after, found[1]) == (("Wrote {} lines into {}",),
                                                                 ("Put {} lines into {}",), "")  # fmt: skip
-    assert isinstance(find_wording(before, after, "write", [before, other], [after, "Wrote 6 lines into a.txt"]), str)
-    assert isinstance(find_wording(before, after, "write", [before, other, "Put 7 lines into a.txt"], [after]), str)
-    lost = find_wording("Intent logged", "Tool 'log' does not exist.", "log", ["Intent logged"], [])
+    assert isinstance(find_rewording(before, after, "write", [before, other], [after, "Wrote 6 lines into a.txt"]), str)
+    assert isinstance(find_rewording(before, after, "write", [before, other, "Put 7 lines into a.txt"], [after]), str)
+    lost = find_rewording("Intent logged", "Tool 'log' does not exist.", "log", ["Intent logged"], [])
     assert not isinstance(lost, str)
     assert lost[1] == FAILS_NOW
 
@@ -95,14 +95,14 @@ def test_an_answer_is_possible_or_the_parameter_is_named(
 ) -> None:
     """Limits, formats, choices and schemas of today are held against the recorded answer, which had three tokens."""
     sides = [read_request(_request(**each), [], KnownAnswers()) for each in (was, now)]
-    assert (find_impossible(Given(answer, 3), *sides) == "") is possible
+    assert (find_impossible(AnswerRequests(answer, 3), *sides) == "") is possible
 
 
 def test_parameters_may_hold_a_question() -> None:
     """By their names, or by prose in them; schemas are full of prose, and are none."""
-    assert may_ask("prompt", "x")
-    assert may_ask("vendor_note", "please pay 5 euros")
-    assert not may_ask("temperature", 1)
-    assert not may_ask("response_format", {"description": "please pay"})
+    assert is_question("prompt", "x")
+    assert is_question("vendor_note", "please pay 5 euros")
+    assert not is_question("temperature", 1)
+    assert not is_question("response_format", {"description": "please pay"})
     assert check_schema("x", {"type": "STRING"}) == ""
     assert check_schema(None, {"type": "STRING"}) != ""

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from llmproxy.core.bindings.volatile_fields import VolatileField
-from llmproxy.core.changes.accepted import AcceptedChange, Condition, accept, build_gone
-from llmproxy.core.changes.values import Origin, Source, TrialCall, Why
+from llmproxy.core.changes.accepted import AcceptedChange, Condition, accept_changes, build_call_removal
+from llmproxy.core.changes.values import Author, ChangeOrigin, Reason, TrialCall
 from llmproxy.core.engine.carried_answers import find_merged
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import open_store
@@ -57,11 +57,11 @@ def _try(store: Path, *bodies: bytes, **more: Json) -> list[TrialCall]:
         assert proxy.control("POST", "sessions", name="c", trial=True, **more)[0] == 201
         for body in bodies:
             _send(proxy, body)
-        return [TrialCall.of(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
+        return [TrialCall.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
 
 
 def _accept(store: Path, body: bytes, **more: date | Condition) -> list[AcceptedChange]:
-    made = accept((change for call in _try(store, body) for change in call.changes), TODAY, **more)  # type: ignore[arg-type]
+    made = accept_changes((change for call in _try(store, body) for change in call.changes), TODAY, **more)  # type: ignore[arg-type]
     with open_store(store, writable=True, now=lambda: NOW) as opened:
         put_accepted(opened, "c", made)
     return made
@@ -175,10 +175,10 @@ def test_an_upgrade_of_a_client_is_one_change(tmp_path: Path, more: Json, status
     with InProcess(store, "replay") as proxy:
         proxy.control("POST", "sessions", name="c", trial=True)
         _send(proxy, *_ask_as("2.1.332"))
-        (call,) = [TrialCall.of(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
-    assert {each.origin for each in call.changes} == {Origin(Source.CLIENT, "Claude Code", "2.1.332")}, call
+        (call,) = [TrialCall.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
+    assert {each.origin for each in call.changes} == {ChangeOrigin(Author.CLIENT, "Claude Code", "2.1.332")}, call
     with open_store(store, writable=True, now=lambda: NOW) as opened:
-        put_accepted(opened, "c", accept(call.changes, TODAY))
+        put_accepted(opened, "c", accept_changes(call.changes, TODAY))
     with InProcess(store, "replay") as proxy:
         assert _send(proxy, *_ask_as(**{"version": "2.1.332", **more})).status == status
 
@@ -203,9 +203,9 @@ def test_a_call_that_may_be_gone_is_not_unused(store: Path) -> None:
     _record(store, (_ask(SYSTEM, "Title?"), "A title", 200))
     with open_store(store, writable=True, now=lambda: NOW) as opened:
         key = next(row.key for row in opened.summaries("c") if row.last_user_text == "Title?")
-        gone = build_gone("chat.completions", key, Origin(Source.PROMPT))
+        gone = build_call_removal("chat.completions", key, ChangeOrigin(Author.PROMPT))
         counts = []
-        for accepted in (accept([gone], TODAY), []):
+        for accepted in (accept_changes([gone], TODAY), []):
             put_accepted(opened, "c", accepted)
             with InProcess(store, "replay") as proxy:
                 _send(proxy, _ask(SYSTEM))
@@ -246,7 +246,7 @@ def test_a_failure_and_two_answers_are_never_carried(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     _record(store, (_ask(SYSTEM), "overloaded", 400), (_ask("A", "Who?"), "Ann", 200), (_ask("B", "Who?"), "Bob", 200))
     whys = [call.refusal.why for call in _try(store, _ask(EDITED), _ask("C", "Who?")) if call.refusal]
-    assert whys == [Why.IMPOSSIBLE, Why.AMBIGUOUS]
+    assert whys == [Reason.IMPOSSIBLE, Reason.AMBIGUOUS]
     (call,) = _try(store, _ask("B", "Who?", temperature=1))
     assert (call.recording, call.refusal) == (3, None)
 
@@ -265,7 +265,7 @@ def test_what_says_something_else_in_each_call_is_data(tmp_path: Path) -> None:
     _record(store, *((body, f"of {n}", 200) for n, body in enumerate(asked)))
     edited = prompt.replace("Be brief.", "Be kind.")
     carried, data = _try(store, _ask(edited.format("one"), "What of one?"), _ask(prompt.format("2"), "What of two?"))
-    assert (carried.refusal, data.refusal and data.refusal.why) == (None, Why.DATA)
+    assert (carried.refusal, data.refusal and data.refusal.why) == (None, Reason.DATA)
 
 
 def test_lines_around_questions_may_change(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_a_value_learned_behind_one_command_is_no_change(tmp_path: Path) -> None
     with InProcess(store, "record") as proxy:
         proxy.ask("r", "/s/c/v1/chat/completions", ask(SYSTEM), lambda _: asking)
         proxy.ask("r", "/s/c/v1/chat/completions", ask(SYSTEM, old), _say("made"))
-    for command, refused in (("date", Why.RESULT), ("uuidgen", None)):
+    for command, refused in (("date", Reason.RESULT), ("uuidgen", None)):
         with open_store(store, writable=True, now=lambda: NOW) as opened:
             field = VolatileField("uuid", "uuid", "sh", "line", "", f'{{"cmd":"{command}"}}')
             put_volatile_fields(opened, "c", [field])
@@ -322,7 +322,7 @@ def test_what_would_be_one_with_two_answers_is_found(tmp_path: Path) -> None:
         made += [change for call in _try(tmp_path / f"{name}.db", _ask(EDITED)) for change in call.changes]
     with open_store(store, writable=False, now=lambda: NOW) as opened:
         for changes, found in ((made[:1], []), (made, [(1, 2)])):
-            assert list(find_merged(opened, "c", accept(changes, TODAY), Rules(), {})) == found
+            assert list(find_merged(opened, "c", accept_changes(changes, TODAY), Rules(), {})) == found
 
 
 def test_another_folder_and_day_are_no_changes(tmp_path: Path) -> None:
@@ -346,9 +346,9 @@ def test_another_folder_and_day_are_no_changes(tmp_path: Path) -> None:
     with InProcess(store, "replay") as proxy:
         opened(proxy, *there, trial=True)
         _send(proxy, ask("Be kind.", *there))
-        made = [TrialCall.of(each).changes for each in proxy.control("GET", "sessions/c")[1]["trial"]]
+        made = [TrialCall.from_json(each).changes for each in proxy.control("GET", "sessions/c")[1]["trial"]]
     with open_store(store, writable=True, now=lambda: NOW) as kept:
-        put_accepted(kept, "c", accept((change for changes in made for change in changes), TODAY))
+        put_accepted(kept, "c", accept_changes((change for changes in made for change in changes), TODAY))
     with InProcess(store, "replay") as proxy:
         opened(proxy, *here)
         answer = _send(proxy, ask("Be kind.", *here))

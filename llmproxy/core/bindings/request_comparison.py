@@ -7,8 +7,8 @@ a committed file names another home), volatile fields hold values of their kind,
 question is never bound. Volatile fields are read first, in both requests; their identities must map one to one, go with
 what the session knows, and are then looked for everywhere.
 
-A `Renamer` says a recorded request in this run's words: it exchanges what a comparison would let differ, but for
-volatile fields.
+A `RequestRewriter` says a recorded request in this run's words: it exchanges what a comparison would let differ, but
+for volatile fields.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 
-from llmproxy.core.bindings.comparison import ChosenOption, FittingGap, FittingOption, TextDivergence, align, splice
-from llmproxy.core.bindings.equalities import Equalities, merge_identities
-from llmproxy.core.bindings.expected_messages import Expected, ExpectedMessages, reads_alike
-from llmproxy.core.bindings.forms import Form, Reach, Spot, stands_alone
+from llmproxy.core.bindings.expected_messages import ExpectedMessage, ExpectedMessages, survives_parsing
+from llmproxy.core.bindings.fit_results import Fit, Misfit, Mismatch, build_mismatch, excerpt_line
 from llmproxy.core.bindings.identities import (
     Identities,
-    IdentityTokens,
+    IdentityMatch,
+    IdentitySearch,
     ShortValue,
-    Token,
-    find_shorts,
-    list_changed,
-    list_shorts,
-    write_like,
+    cast_to_type_of,
+    list_changed_identities,
+    list_short_values,
+    short_values_at,
 )
-from llmproxy.core.bindings.listings import (
-    BRANCH,
-    LISTING,
-    USER,
-    find_git,
-    find_listed,
-    leave_out_our_status,
-    leave_out_ours,
-)
+from llmproxy.core.bindings.leaf_pairs import Leaf, LeafPairVisitor, PairedLeaves, pair_bodies
 from llmproxy.core.bindings.places import (
     LeafPlace,
     PlaceReader,
     Zone,
-    begin,
+    begin_place,
+    find_json_field,
     find_volatile_fields,
-    is_agents,
-    iterate,
-    json_volatile_field,
+    is_in_agent_block,
+    iterate_members,
     volatile_fields_at,
 )
-from llmproxy.core.bindings.results import Fit, Mismatch, Why, describe_difference, excerpt
-from llmproxy.core.bindings.table import Bindings
-from llmproxy.core.bindings.volatile_fields import FoundVolatile, Names, is_of_kind, match_at
-from llmproxy.core.bindings.volatile_values import VolatileReading
-from llmproxy.core.bindings.walking import Leaf, Paired, Walking, pair_bodies
+from llmproxy.core.bindings.run_bindings import Bindings
+from llmproxy.core.bindings.shell_listings import (
+    BRANCH,
+    LISTING,
+    USER,
+    find_git_parts,
+    find_listing_parts,
+    remove_own_files,
+    remove_own_git_status,
+)
+from llmproxy.core.bindings.text_alignment import FilledGap, GapOption, TextDivergence, TextGap, align_text, splice
+from llmproxy.core.bindings.value_equalities import ValueEqualities, merge_identities
+from llmproxy.core.bindings.value_forms import FormMatch, FormScope, ValueForm, is_isolated
+from llmproxy.core.bindings.volatile_fields import Names, VolatileMatch, fits_kind, list_match_ends
+from llmproxy.core.bindings.volatile_values import VolatileFieldReader
 from llmproxy.core.dialects.messages import find_blocks
 from llmproxy.core.traffic.json_bytes import dump, split_json
 
@@ -79,68 +79,68 @@ def fit_request(
     not change then.
     """
     paired = pair_bodies(recorded, present, expectations)
-    fields = VolatileReading(bindings)
-    if (wrong := fields.read(paired.leaves)) is not None:
+    fields = VolatileFieldReader(bindings)
+    if (wrong := fields.read_fields(paired.leaves)) is not None:
         return wrong
-    if known is not None and (wrong := _check_known(fields.found, known, paired)) is not None:
+    if known is not None and (wrong := _check_known_identities(fields.found, known, paired)) is not None:
         return wrong
-    comparing = Comparing(bindings, fields.found, known)
-    if not comparing.take(paired.settled):
+    comparing = RequestComparison(bindings, fields.found, known)
+    if not comparing.record_whole_messages(paired.settled):
         return fit_request(bindings, recorded, present, known)
-    return comparing.go(paired.leaves) or paired.parted or comparing.check(paired.leaves) or comparing.fit()
+    return comparing.visit(paired.leaves) or paired.parted or comparing.find_unequal(paired.leaves) or comparing.fit()
 
 
-def expect(bindings: Bindings) -> ExpectedMessages:
+def create_expectations(bindings: Bindings) -> ExpectedMessages:
     """Return what remembers the messages of one recorded run under these bindings."""
-    return ExpectedMessages(bindings, Comparing(bindings, Identities(), None).gaps)
+    return ExpectedMessages(bindings, RequestComparison(bindings, Identities(), None).list_gaps)
 
 
-def _check_known(found: Identities, known: Identities, paired: Paired) -> Mismatch | None:
+def _check_known_identities(found: Identities, known: Identities, paired: PairedLeaves) -> Mismatch | None:
     """Let what the session knows check what this pair of requests says."""
     for each in found:
-        conflict = known.conflict(each)
+        conflict = known.find_conflict(each)
         # A recording of another run calls the same by another name; one that holds both names is of one run.
-        if conflict is not None and not (conflict.merges and not paired.holds(conflict.other)):
+        if conflict is not None and not (conflict.merges and not paired.contains_recorded(conflict.other)):
             return Mismatch(
-                Why.NOT_ONE_TO_ONE, "$", each.recorded, f"{each.present}, before {conflict.other}", each.name
+                Misfit.NOT_ONE_TO_ONE, "$", each.recorded, f"{each.present}, before {conflict.other}", each.name
             )
     return None
 
 
-class Comparing(Walking):
+class RequestComparison(LeafPairVisitor):
     """The comparison proper, once the identities are known."""
 
     def __init__(self, bindings: Bindings, found: Identities, known: Identities | None) -> None:
         super().__init__(bindings)
         whole = Identities(found)
         for each in known or ():
-            whole.record(each)  # what this pair says comes first; a conflict was found already
+            whole.record_pair(each)  # what this pair says comes first; a conflict was found already
         self._identities = whole
-        self._tokens = IdentityTokens(whole)
-        self._shorts = list_shorts(bindings.pairs, whole)
-        self._forbidden = [text for text in list_changed(whole) if len(text) >= _WHOLE_ID]
-        self.equalities = Equalities(bindings, whole, self._shorts)
-        self._heads = (*self._tokens.heads, *self._forbidden, *self.equalities.heads)
+        self._tokens = IdentitySearch(whole)
+        self._shorts = list_short_values(bindings.pairs, whole)
+        self._forbidden = [text for text in list_changed_identities(whole) if len(text) >= _WHOLE_ID]
+        self.equalities = ValueEqualities(bindings, whole, self._shorts)
+        self._heads = (*self._tokens.heads, *self._forbidden, *self.equalities.search_texts)
         self._used: set[str] = set()
         self._chosen: dict[str, set[str]] = {}
         self._unchanged: set[str] = set()
         self._found = found
         self._names: Names = tuple((pair.name, (pair.recorded.value,)) for pair in bindings.pairs)
 
-    def take(self, settled: list[Expected]) -> bool:
+    def record_whole_messages(self, settled: list[ExpectedMessage]) -> bool:
         """Note what messages compared as a whole said; False where one holds what a tool made: its leaves count."""
         if self._shorts and settled:
             return False
         for each in settled:
-            if self._heads and each.holds(self._heads):
+            if self._heads and each.contains_any(self._heads):
                 return False
             for chosen, recorded, place in each.chosen:
                 self._record_choice(chosen, recorded, place)
         return True
 
-    def check(self, leaves: list[Leaf]) -> Mismatch | None:
+    def find_unequal(self, leaves: list[Leaf]) -> Mismatch | None:
         """Return which values are no longer equal, or became so; each leaf by itself fits."""
-        return merge_identities(self._found) or self.equalities.check(leaves, self.gaps, self._found)
+        return merge_identities(self._found) or self.equalities.find_unequal(leaves, self.list_gaps, self._found)
 
     def fit(self) -> Fit:
         """Return what was found; nothing differed."""
@@ -149,70 +149,70 @@ class Comparing(Walking):
 
     # -- leaves
 
-    def pair_names(
+    def pair_member_names(
         self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace
     ) -> dict[str, str] | Mismatch:
         """Pair members by their names, in which the same may differ as in texts; each is one of the other's."""
         names, left = dict[str, str](), set(present)
         for name in sorted(recorded):
-            gaps = _with_gaps(self._token_gaps(name, accepts=False), self._spot_gaps(name, place))
-            told = self._name_as_now(name, gaps, left, place)
+            gaps = _merge_gaps(self._list_identity_gaps(name, accepts=False), self._list_form_gaps(name, place))
+            told = self._find_present_name(name, gaps, left, place)
             if told is None:
                 if name in left and gaps:
-                    return Mismatch(Why.LEAKED, place.path, name, "", gaps[0].name)
-                return describe_difference(
+                    return Mismatch(Misfit.LEAKED, place.path, name, "", gaps[0].name)
+                return build_mismatch(
                     place.path, sorted(recorded.keys() - present.keys()), sorted(present.keys() - recorded.keys())
                 )
             names[name] = told
             left.remove(told)
         if left:
-            return describe_difference(place.path, [], sorted(left))
+            return build_mismatch(place.path, [], sorted(left))
         return names
 
-    def _name_as_now(self, name: str, gaps: list[FittingGap], left: set[str], place: LeafPlace) -> str | None:
+    def _find_present_name(self, name: str, gaps: list[TextGap], left: set[str], place: LeafPlace) -> str | None:
         """Return which of the members that are left is called so in this run: as it must be, else as it may be."""
         told = splice(name, ((gap.start, gap.end, gap.options[0].text) for gap in gaps))
         others = sorted(left) if len(left) <= _MOST_NAMES else [name] if name in left else []
         for other in dict.fromkeys([each for each in (told,) if each in left] + (others if gaps else [])):
-            aligned = align(name, gaps, other)
+            aligned = align_text(name, gaps, other)
             if not isinstance(aligned, TextDivergence):
                 for each in aligned:
                     self._record_choice(each, name, place)
                 return other
         return None
 
-    def value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
+    def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Compare two leaves that are no texts."""
-        if type(recorded) is type(present) and recorded == present and not self._find_short(recorded, place):
-            self.equalities.record_plain(recorded, place)
+        if type(recorded) is type(present) and recorded == present and not self._find_short_value(recorded, place):
+            self.equalities.record_plain_member(recorded, place)
             return None
-        field = json_volatile_field(self.bindings, self.bound_arguments, place)
-        if field is not None and not field.identity and _are_of_kind(field.kind, recorded, present):
+        field = find_json_field(self.bindings, self.bound_arguments, place)
+        if field is not None and not field.is_identity and _are_of_kind(field.kind, recorded, present):
             self._used.add(field.name)
             return None
-        if field is not None and field.identity and self._is_mapped(field.name, str(recorded), str(present)):
-            self._note_changed(field.name, str(recorded), str(present))
+        if field is not None and field.is_identity and self._is_mapped(field.name, str(recorded), str(present)):
+            self._record_changed_value(field.name, str(recorded), str(present))
             return None
-        short = self._find_short(recorded, place, present)
+        short = self._find_short_value(recorded, place, present)
         if short is not None:
-            if present == write_like(recorded, short.present) and type(present) is type(
-                write_like(recorded, short.present)
+            if present == cast_to_type_of(recorded, short.present) and type(present) is type(
+                cast_to_type_of(recorded, short.present)
             ):
-                self._use_short(short, place)
+                self._record_short_value(short, place)
                 return None
             if type(recorded) is type(present) and recorded == present:
                 if short.identity:
-                    return Mismatch(Why.LEAKED, place.path, short.recorded, short.present, short.name)
+                    return Mismatch(Misfit.LEAKED, place.path, short.recorded, short.present, short.name)
                 self._unchanged.add(short.mark)
-                self.equalities.record_short(short, place, moved=False)
+                self.equalities.record_short_value(short, place, moved=False)
                 return None
-        return describe_difference(place.path, recorded, present)
+        return build_mismatch(place.path, recorded, present)
 
-    def _find_short(self, value: object, place: LeafPlace, present: object = None) -> ShortValue | None:
+    def _find_short_value(self, value: object, place: LeafPlace, present: object = None) -> ShortValue | None:
         """Return the short value that a leaf is; of several the one that this run's leaf says."""
         if not place.json or place.zone not in (Zone.ARGUMENTS, Zone.RESULT) or not self._shorts:
             return None
-        found = find_shorts(self._shorts, place.call.tool if place.call else "", place.inner, place.member, value)
+        found = short_values_at(self._shorts, place.call.tool if place.call else "", place.subpath, place.member, value)
         return next((each for each in found if each.present == str(present)), found[0] if found else None)
 
     def _is_mapped(self, name: str, recorded: str, present: str) -> bool:
@@ -220,50 +220,50 @@ class Comparing(Walking):
             each.name == name and each.recorded == recorded and each.present == present for each in self._identities
         )
 
-    def _use_short(self, short: ShortValue, place: LeafPlace) -> None:
+    def _record_short_value(self, short: ShortValue, place: LeafPlace) -> None:
         if not short.identity:
-            self.equalities.record_short(short, place, moved=True)
-        self._note_changed(short.name, short.recorded, short.present)
+            self.equalities.record_short_value(short, place, moved=True)
+        self._record_changed_value(short.name, short.recorded, short.present)
         self._chosen.setdefault(short.mark, set()).add(short.present)
 
-    def _note_changed(self, name: str, recorded: str, present: str) -> None:
+    def _record_changed_value(self, name: str, recorded: str, present: str) -> None:
         if recorded != present:
             self._used.add(name)
 
-    def text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        if recorded == present and not self._may_hold(recorded, place):
+    def visit_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
+        if recorded == present and not self._may_hold_identity(recorded, place):
             return None
         if place.zone in (Zone.RESULT, Zone.SYSTEM) and not place.json:
             if place.zone is Zone.RESULT:
-                mine, theirs = leave_out_ours(recorded, present)
+                mine, theirs = remove_own_files(recorded, present)
             else:
-                mine, theirs = leave_out_our_status(recorded), leave_out_our_status(present)
+                mine, theirs = remove_own_git_status(recorded), remove_own_git_status(present)
             if recorded != present and mine == theirs:
                 self._used.add(LISTING)
             recorded, present = mine, theirs
-        short = self._find_short(recorded, place, present)
+        short = self._find_short_value(recorded, place, present)
         if short is not None and recorded == present:
             if short.identity:
-                return Mismatch(Why.LEAKED, place.path, short.recorded, short.present, short.name)
+                return Mismatch(Misfit.LEAKED, place.path, short.recorded, short.present, short.name)
             self._unchanged.add(short.mark)
-            self.equalities.record_short(short, place, moved=False)
+            self.equalities.record_short_value(short, place, moved=False)
         elif short is not None:
             if present == short.present:
-                self._use_short(short, place)
+                self._record_short_value(short, place)
                 return None
-            return describe_difference(place.path, recorded, present)
+            return build_mismatch(place.path, recorded, present)
         elif place.json and recorded == present:
-            self.equalities.record_plain(recorded, place)
-        if place.json and json_volatile_field(self.bindings, self.bound_arguments, place) is not None:
-            field = json_volatile_field(self.bindings, self.bound_arguments, place)
+            self.equalities.record_plain_member(recorded, place)
+        if place.json and find_json_field(self.bindings, self.bound_arguments, place) is not None:
+            field = find_json_field(self.bindings, self.bound_arguments, place)
             if field is None or not _are_of_kind(field.kind, recorded, present):
                 return self._compare_plain_text(recorded, present, place)
-            if not field.identity:
+            if not field.is_identity:
                 self._used.add(field.name)
                 return None
             if not self._is_mapped(field.name, recorded, present):
-                return Mismatch(Why.NOT_ONE_TO_ONE, place.path, recorded, present, field.name)
-            self._note_changed(field.name, recorded, present)
+                return Mismatch(Misfit.NOT_ONE_TO_ONE, place.path, recorded, present, field.name)
+            self._record_changed_value(field.name, recorded, present)
             return None
         if (
             (not place.json or "\n" in recorded)
@@ -274,14 +274,14 @@ class Comparing(Walking):
             return done
         return self._compare_plain_text(recorded, present, place)
 
-    def is_settled(self, recorded: str, present: str, place: LeafPlace) -> bool:
+    def skips_parsing(self, recorded: str, present: str, place: LeafPlace) -> bool:
         """Return whether two texts of arguments fit, read as they are written."""
         if self._shorts or any(text in present for text in self._forbidden):
             return False
-        gaps = self.gaps(recorded, place)
-        if not all(reads_alike(recorded, gap) and not recorded[gap.start : gap.end].isdigit() for gap in gaps):
+        gaps = self.list_gaps(recorded, place)
+        if not all(survives_parsing(recorded, gap) and not recorded[gap.start : gap.end].isdigit() for gap in gaps):
             return False
-        aligned = align(recorded, gaps, present) if gaps else []
+        aligned = align_text(recorded, gaps, present) if gaps else []
         if isinstance(aligned, TextDivergence) or (not gaps and recorded != present):
             return False
         if any("\\" in each.text for each in aligned):  # written with an escape, which is no part of the value
@@ -290,7 +290,7 @@ class Comparing(Walking):
             self._record_choice(each, recorded, place)
         return True
 
-    def _may_hold(self, text: str, place: LeafPlace) -> bool:
+    def _may_hold_identity(self, text: str, place: LeafPlace) -> bool:
         """Return whether a text both say may hold anything: a value that must not come back, or one that stayed."""
         if (self._shorts and (place.json or place.zone is Zone.RESULT)) or volatile_fields_at(self.bindings, place):
             return True
@@ -315,33 +315,33 @@ class Comparing(Walking):
             elif place.json:  # JSON in a text in JSON: volatile fields name no place in it
                 wrong = self._compare_plain_text(dump(one).decode(), dump(other).decode(), place)
             else:
-                wrong = self.node(one, other, place.open_json())
+                wrong = self.descend(one, other, place.enter_json())
             if wrong is not None:
                 return wrong
         return None
 
     def _compare_plain_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        gaps = self.gaps(recorded, place)
+        gaps = self.list_gaps(recorded, place)
         if place.zone is not Zone.THINKING:
             for text in self._forbidden:
                 if text in present and not any(
                     option.text == text and not option.leaks for gap in gaps for option in gap.options
                 ):
                     name = next(each.name for each in self._identities if each.recorded == text)
-                    return Mismatch(Why.LEAKED, place.path, text, "", name)
-        aligned = align(recorded, gaps, present)
+                    return Mismatch(Misfit.LEAKED, place.path, text, "", name)
+        aligned = align_text(recorded, gaps, present)
         if isinstance(aligned, TextDivergence):
             if aligned.leaked:
                 gap = next(gap for gap in gaps if gap.start <= aligned.recorded <= gap.end)
-                return Mismatch(Why.LEAKED, place.path, recorded[gap.start : gap.end], "", gap.name)
-            return self.describe_difference(place, recorded, present, aligned.recorded, aligned.present)
+                return Mismatch(Misfit.LEAKED, place.path, recorded[gap.start : gap.end], "", gap.name)
+            return self.describe_text_difference(place, recorded, present, aligned.recorded, aligned.present)
         for each in aligned:
             self._record_choice(each, recorded, place)
         return None
 
-    def _record_choice(self, chosen: ChosenOption, recorded: str, place: LeafPlace) -> None:
+    def _record_choice(self, chosen: FilledGap, recorded: str, place: LeafPlace) -> None:
         before = recorded[chosen.gap.start : chosen.gap.end]
-        self.equalities.record(chosen, recorded, place)
+        self.equalities.record_gap(chosen, recorded, place)
         if chosen.option is None:
             if chosen.text != before:
                 self._used.add(chosen.gap.name)
@@ -353,80 +353,80 @@ class Comparing(Walking):
             self._used.add(name)
             self._chosen.setdefault(before, set()).add(chosen.text)
 
-    def describe_difference(self, place: LeafPlace, recorded: str, present: str, at: int, there: int) -> Mismatch:
+    def describe_text_difference(self, place: LeafPlace, recorded: str, present: str, at: int, there: int) -> Mismatch:
         """Say where two texts part; a short value that stands there is named."""
         for short in self._shorts:
             before = recorded[max(0, at - len(short.recorded)) :]
             if short.recorded in before[: 2 * len(short.recorded) + 1] and short.present in present:
-                return Mismatch(Why.SHORT, place.path, short.recorded, short.present, short.name)
-        return Mismatch(Why.DIFFERENT, place.path, excerpt(recorded, at), excerpt(present, there))
+                return Mismatch(Misfit.SHORT, place.path, short.recorded, short.present, short.name)
+        return Mismatch(Misfit.DIFFERENT, place.path, excerpt_line(recorded, at), excerpt_line(present, there))
 
     # -- gaps
 
-    def gaps(self, recorded: str, place: LeafPlace) -> list[FittingGap]:
+    def list_gaps(self, recorded: str, place: LeafPlace) -> list[TextGap]:
         """Return where a recorded text may differ: listings, then volatile fields, then ids, then run variables."""
-        gaps = self._compare_listings(recorded) if place.zone is Zone.RESULT else []
+        gaps = self._list_listing_gaps(recorded) if place.zone is Zone.RESULT else []
         if fields := volatile_fields_at(self.bindings, place):
             call = place.call if place.zone is Zone.RESULT else None
             found = find_volatile_fields(fields, call, recorded, self._names, self.bound_arguments)
-            gaps = _with_gaps(gaps, [self._volatile_gap(each) for each in found])
-        gaps = _with_gaps(gaps, self._token_gaps(recorded, accepts=place.zone is Zone.THINKING))
-        return _with_gaps(gaps, self._spot_gaps(recorded, place))
+            gaps = _merge_gaps(gaps, [self._build_volatile_gap(each) for each in found])
+        gaps = _merge_gaps(gaps, self._list_identity_gaps(recorded, accepts=place.zone is Zone.THINKING))
+        return _merge_gaps(gaps, self._list_form_gaps(recorded, place))
 
-    def _token_gaps(self, recorded: str, *, accepts: bool) -> list[FittingGap]:
-        return [_token_gap(each, recorded, accepts=accepts) for each in self._tokens.find(recorded)]
+    def _list_identity_gaps(self, recorded: str, *, accepts: bool) -> list[TextGap]:
+        return [_build_identity_gap(each, recorded, accepts=accepts) for each in self._tokens.find_matches(recorded)]
 
-    def _spot_gaps(self, recorded: str, place: LeafPlace) -> list[FittingGap]:
-        return [self._spot_gap(spot) for spot in self.spots(recorded, place)]
+    def _list_form_gaps(self, recorded: str, place: LeafPlace) -> list[TextGap]:
+        return [self._build_form_gap(spot) for spot in self.find_forms(recorded, place)]
 
-    def spots(self, recorded: str, place: LeafPlace) -> list[Spot]:
+    def find_forms(self, recorded: str, place: LeafPlace) -> list[FormMatch]:
         """Return where run variables stand that count in this zone."""
         if place.zone is Zone.SYSTEM:
-            return self.bindings.forms.find(recorded)
+            return self.bindings.forms.find_matches(recorded)
         if place.zone is not Zone.USER:
-            return self.bindings.plain_forms.find(recorded)
+            return self.bindings.plain_forms.find_matches(recorded)
         if not (spans := find_blocks(recorded)):
-            return self.bindings.typed_forms.find(recorded)
-        return self.bindings.forms.find(
-            recorded, lambda form, at: form.reach is Reach.EVERYWHERE or is_agents(spans, at)
+            return self.bindings.typed_forms.find_matches(recorded)
+        return self.bindings.forms.find_matches(
+            recorded, lambda form, at: form.reach is FormScope.EVERYWHERE or is_in_agent_block(spans, at)
         )
 
-    def _compare_listings(self, recorded: str) -> list[FittingGap]:
+    def _list_listing_gaps(self, recorded: str) -> list[TextGap]:
         """Return what listings and git say of where and whose a run is; volatile fields are anchored behind it."""
         values = self.bindings.values
-        parts = [*find_listed(recorded, elsewhere="cwd" in self.bindings.changed, users=values.get("user"))]
-        parts += find_git(recorded, values.get(USER, ("", self.bindings.git_user)), values.get(BRANCH))
+        parts = [*find_listing_parts(recorded, elsewhere="cwd" in self.bindings.changed, users=values.get("user"))]
+        parts += find_git_parts(recorded, values.get(USER, ("", self.bindings.git_user)), values.get(BRANCH))
         return [
-            FittingGap(part.start, part.end, free=partial(_match_pattern, part.pattern), name=part.name)
+            TextGap(part.start, part.end, free=partial(_match_pattern, part.pattern), name=part.name)
             for part in sorted(parts, key=lambda part: part.start)
         ]
 
-    def _volatile_gap(self, found: FoundVolatile) -> FittingGap:
+    def _build_volatile_gap(self, found: VolatileMatch) -> TextGap:
         field = found.slot
-        if not field.identity:
-            return FittingGap(found.start, found.end, free=partial(match_at, field.kind), name=field.name)
+        if not field.is_identity:
+            return TextGap(found.start, found.end, free=partial(list_match_ends, field.kind), name=field.name)
         present = next(
             (each.present for each in self._identities if each.name == field.name and each.recorded == found.value),
             None,
         )
-        options = [FittingOption(present, stands_alone, field.name)] if present is not None else []
+        options = [GapOption(present, is_isolated, field.name)] if present is not None else []
         if present is None or present != found.value:
-            options.append(FittingOption(found.value, stands_alone, field.name, unchanged=True, leaks=True))
-        return FittingGap(found.start, found.end, tuple(options), name=field.name)
+            options.append(GapOption(found.value, is_isolated, field.name, unchanged=True, leaks=True))
+        return TextGap(found.start, found.end, tuple(options), name=field.name)
 
     @staticmethod
-    def _spot_gap(spot: Spot) -> FittingGap:
+    def _build_form_gap(spot: FormMatch) -> TextGap:
         in_answers = any(form.in_answers for form in spot.forms)
-        return FittingGap(spot.start, spot.end, _list_options(spot.forms), None, spot.forms[0].name, in_answers)
+        return TextGap(spot.start, spot.end, _list_gap_options(spot.forms), None, spot.forms[0].name, in_answers)
 
 
 @lru_cache(2_000)
-def _list_options(forms: tuple[Form, ...]) -> tuple[FittingOption, ...]:
+def _list_gap_options(forms: tuple[ValueForm, ...]) -> tuple[GapOption, ...]:
     """Return what may stand where these forms were recorded: present values, the longest first, or the recorded one."""
-    options = [FittingOption(text, form.border, form.name) for form in forms for text in form.present]
+    options = [GapOption(text, form.border, form.name) for form in forms for text in form.present]
     options.sort(key=lambda option: -len(option.text))
     alike = any(option.text == forms[0].recorded for option in options)
-    same = FittingOption(forms[0].recorded, forms[0].border, forms[0].name, unchanged=True, same=alike)
+    same = GapOption(forms[0].recorded, forms[0].border, forms[0].name, unchanged=True, same=alike)
     return (*(option for option in options if option.text != same.text), same)
 
 
@@ -438,15 +438,15 @@ def _match_pattern(pattern: re.Pattern[str], text: str, at: int) -> Iterator[int
         yield found.end()
 
 
-def _token_gap(token: Token, recorded: str, *, accepts: bool) -> FittingGap:
+def _build_identity_gap(token: IdentityMatch, recorded: str, *, accepts: bool) -> TextGap:
     name, same = token.identity.name, recorded[token.start : token.end]
-    options = [FittingOption(token.present, stands_alone, name)]
+    options = [GapOption(token.present, is_isolated, name)]
     if token.present != same:
-        options.append(FittingOption(same, stands_alone, name, unchanged=True, leaks=not accepts))
-    return FittingGap(token.start, token.end, tuple(options), name=name)
+        options.append(GapOption(same, is_isolated, name, unchanged=True, leaks=not accepts))
+    return TextGap(token.start, token.end, tuple(options), name=name)
 
 
-def _with_gaps(gaps: list[FittingGap], more: list[FittingGap]) -> list[FittingGap]:
+def _merge_gaps(gaps: list[TextGap], more: list[TextGap]) -> list[TextGap]:
     """Return gaps with those of `more` that overlap none; both are in order, and so is what is returned."""
     if not gaps or not more:
         return gaps or more
@@ -461,58 +461,58 @@ def _with_gaps(gaps: list[FittingGap], more: list[FittingGap]) -> list[FittingGa
 
 def _are_of_kind(kind: str, *values: object) -> bool:
     return all(
-        not isinstance(value, bool) and isinstance(value, (str, int, float)) and is_of_kind(kind, str(value))
+        not isinstance(value, bool) and isinstance(value, (str, int, float)) and fits_kind(kind, str(value))
         for value in values
     )
 
 
-def rename_request(bindings: Bindings, tree: object) -> object:
+def rewrite_request(bindings: Bindings, tree: object) -> object:
     """Return a request's tree, as it was sent or canonical, with present values for recorded ones."""
-    return Renamer(bindings).request(tree)
+    return RequestRewriter(bindings).rewrite_tree(tree)
 
 
 _WRAPPED = "request."
 
 
-class Renamer:
+class RequestRewriter:
     """Tells recorded requests in the words of one other run, whole or message by message."""
 
     def __init__(self, bindings: Bindings) -> None:
-        self._comparing = Comparing(bindings, Identities(), None)
+        self._comparing = RequestComparison(bindings, Identities(), None)
         users = next((pair for pair in bindings.pairs if pair.name == "user" and pair.differs), None)
         self._users = (users.recorded.value, users.present.value) if users is not None else None
 
-    def request(self, tree: object) -> object:
+    def rewrite_tree(self, tree: object) -> object:
         if not isinstance(tree, dict):
             return tree
         reader = PlaceReader()
-        renamed = {name: self._rename_node(reader, value, place) for name, value, place in iterate(tree)}
+        renamed = {name: self._rewrite_node(reader, value, place) for name, value, place in iterate_members(tree)}
         wrapped = {
             name.removeprefix(_WRAPPED): renamed.pop(name) for name in list(renamed) if name.startswith(_WRAPPED)
         }
         whole = renamed | ({"request": wrapped} if wrapped else {})
         return {name: whole[name] for name in tree}
 
-    def message(self, member: str, message: object) -> object:
+    def rewrite_message(self, member: str, message: object) -> object:
         """Return one element of a body's member, as in the whole: speaker and form stand in the message itself."""
-        return self._rename_node(PlaceReader(), message, begin({}, member).at(0))
+        return self._rewrite_node(PlaceReader(), message, begin_place({}, member).child(0))
 
-    def _rename_node(self, reader: PlaceReader, node: object, place: LeafPlace) -> object:
+    def _rewrite_node(self, reader: PlaceReader, node: object, place: LeafPlace) -> object:
         if isinstance(node, dict):
-            place = reader.enter(node, place)
-            called = (lambda name: self._rename_text(name, place)) if place.json else str
+            place = reader.enter_object(node, place)
+            called = (lambda name: self._rewrite_text(name, place)) if place.json else str
             return {
-                called(name): self._rename_node(reader, value, reader.member(node, name, place))
+                called(name): self._rewrite_node(reader, value, reader.member(node, name, place))
                 for name, value in node.items()
             }
         if isinstance(node, list):
-            return [self._rename_node(reader, each, place.at(n)) for n, each in enumerate(node)]
-        return self._rename_text(node, place) if isinstance(node, str) else node
+            return [self._rewrite_node(reader, each, place.child(n)) for n, each in enumerate(node)]
+        return self._rewrite_text(node, place) if isinstance(node, str) else node
 
-    def _rename_text(self, text: str, place: LeafPlace) -> str:
-        changes = [(spot.start, spot.end, spot.forms[0].present[0]) for spot in self._comparing.spots(text, place)]
+    def _rewrite_text(self, text: str, place: LeafPlace) -> str:
+        changes = [(spot.start, spot.end, spot.forms[0].present[0]) for spot in self._comparing.find_forms(text, place)]
         if self._users is not None and place.zone is Zone.RESULT:
-            rows = find_listed(text, elsewhere=False, users=self._users)
+            rows = find_listing_parts(text, elsewhere=False, users=self._users)
             changes += [(part.start, part.end, self._users[1]) for part in rows if part.name == "user"]
         parts, last = list[str](), 0
         for start, end, new in sorted(changes):

@@ -50,7 +50,7 @@ _LONGEST = 2000
 """Lines of a result in which a wording is looked for."""
 
 
-def find_wording(
+def find_rewording(
     before: str, after: str, tool: str, recorded: Iterable[str], present: Iterable[str]
 ) -> tuple[tuple[Hunk, ...], str] | str:
     """Return the wording by which a result of a tool became another one: hunks with their values left out, and
@@ -67,7 +67,7 @@ def find_wording(
         return "what the tool answers today is as it was, too"
     acknowledges = "\n" not in before and len(before) < 100 and not _VALUE.search(before)
     if acknowledges and not others and _is_new_failure(before, after):
-        return (Hunk(1, tuple(old), tuple(leave_out(line, tool)[0] for line in new)),), FAILS_NOW
+        return (Hunk(1, tuple(old), tuple(blank_values(line, tool)[0] for line in new)),), FAILS_NOW
     hunks = []
     for tag, i, j, at, to in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if tag == "equal":
@@ -75,16 +75,16 @@ def find_wording(
         was, now = "\n".join(old[i:j]), "\n".join(new[at:to])
         if (why := _find_meaning_change(was, now, tool)) != "":
             return why
-        sides = [leave_out(text, tool)[0] for text in (was, now)]
+        sides = [blank_values(text, tool)[0] for text in (was, now)]
         hunks.append(Hunk(at + 1, *(tuple(side.split("\n")) if side else () for side in sides)))
         if not sides[0].strip() or not sides[1].strip():
             return "a line of it appears or vanishes"
     for hunk in hunks:
-        if any(_holds_lines(text, hunk.after, tool) for text in (before, *others)):
+        if any(_contains_lines(text, hunk.after, tool) for text in (before, *others)):
             return "what was recorded has the new wording, too"
-        if any(_holds_lines(text, hunk.before, tool) for text in today):
+        if any(_contains_lines(text, hunk.before, tool) for text in today):
             return "what the tool answers today has the old wording, too"
-        if not any(_holds_lines(text, hunk.before, tool) for text in others):
+        if not any(_contains_lines(text, hunk.before, tool) for text in others):
             return "no other result has these words: nobody can say that they are a wording"
     return tuple(hunks), ""
 
@@ -97,7 +97,7 @@ def _is_new_failure(before: str, after: str) -> bool:
     return not _FAILURE.search(before) and _FAILURE.search(after) is not None and not words[0] & words[1]
 
 
-def leave_out(text: str, tool: str = "") -> tuple[str, list[str]]:
+def blank_values(text: str, tool: str = "") -> tuple[str, list[str]]:
     """Return a text with a hole for each of its values, and those; the tool's own name is none."""
     values: list[str] = []
 
@@ -116,7 +116,7 @@ def leave_out(text: str, tool: str = "") -> tuple[str, list[str]]:
 
 def _find_meaning_change(was: str, now: str, tool: str) -> str:
     """Return why one text is no other wording of another one; empty where it is."""
-    if leave_out(was, tool)[1] != leave_out(now, tool)[1]:
+    if blank_values(was, tool)[1] != blank_values(now, tool)[1]:
         return "a value of it vanished, appeared or moved"
     old, fresh = ([found[0] for found in _WORD.finditer(_VALUE.sub(" ", text))] for text in (was, now))
     gone: list[str] = []
@@ -132,5 +132,5 @@ def _find_meaning_change(was: str, now: str, tool: str) -> str:
     return ""
 
 
-def _holds_lines(text: str, lines: tuple[str, ...], tool: str) -> bool:
-    return "\n".join(lines) in leave_out(text, tool)[0]
+def _contains_lines(text: str, lines: tuple[str, ...], tool: str) -> bool:
+    return "\n".join(lines) in blank_values(text, tool)[0]

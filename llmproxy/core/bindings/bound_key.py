@@ -6,7 +6,7 @@ Route, model, headers that count, the order of roles and blocks, the names of to
 anything that can hold a bound value (a path, a long id: ``What do my 7 notes say?``). Neither run variables nor
 volatile fields are in it, so it never has to be derived anew. It finds candidates and decides nothing: `fits` does.
 
-    this run's request -> `TypedText`: whether a recorded one asks something else, or None where only comparing tells
+    this run's request -> `LastUserText`: whether a recorded one asks something else, or None where only comparing tells
 
 A suite of a thousand questions that begin with a path has a thousand candidates for each of them. Where no tool
 answered yet, nothing but a path or a declared id can differ in what was typed last, and the bindings say where.
@@ -19,8 +19,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from llmproxy.core.bindings.places import ROLES, Zone, iterate
-from llmproxy.core.bindings.table import Bindings
+from llmproxy.core.bindings.places import ROLES, Zone, iterate_members
+from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.volatile_fields import OUTSIDE
 from llmproxy.core.dialects.messages import find_blocks
 from llmproxy.core.keys.normalize import Canonical
@@ -49,10 +49,10 @@ def bound_key(canonical: Canonical) -> str:
     parts += [text for pair in canonical.headers for text in pair]
     parts += [text for pair in canonical.query for text in pair]
     parts.append(canonical.operation)
-    for name, value, place in iterate(canonical.tree):
+    for name, value, place in iterate_members(canonical.tree):
         parts.append(name)
         if place.zone is Zone.USER:
-            parts += _find_turns(value)
+            parts += _list_turns(value)
         elif place.zone is not Zone.SYSTEM:
             parts += _list_parameters(name, value)
     if canonical.tree is None:
@@ -76,17 +76,17 @@ def _list_parameters(name: str, node: object) -> Iterator[str]:
         yield node
 
 
-def _find_turns(node: object) -> Iterator[str]:
+def _list_turns(node: object) -> Iterator[str]:
     """Yield who spoke in which order, and what users typed."""
     if isinstance(node, list):
         yield str(len(node))
         for each in node:
-            yield from _find_turns(each)
+            yield from _list_turns(each)
     elif isinstance(node, str):
         if not find_blocks(node):
-            yield _LONG.sub(_unless_long, node[: _find_path_start(node)])
+            yield _LONG.sub(_drop_if_long, node[: _find_path_start(node)])
     elif isinstance(node, dict):
-        yield from _list_turn(node)
+        yield from _list_turn_parts(node)
     else:
         yield repr(node)
 
@@ -102,11 +102,11 @@ def _find_path_start(text: str) -> int:
     return len(text)
 
 
-def _unless_long(found: re.Match[str]) -> str:
+def _drop_if_long(found: re.Match[str]) -> str:
     return found[0] if len(found[0]) < _SHORTEST and "-" not in found[0] else "*"
 
 
-def _list_turn(node: dict[str, object]) -> Iterator[str]:
+def _list_turn_parts(node: dict[str, object]) -> Iterator[str]:
     role, kind = node.get("role"), node.get("type")
     if isinstance(role, str):
         yield role
@@ -119,7 +119,7 @@ def _list_turn(node: dict[str, object]) -> Iterator[str]:
     for name in sorted(node):
         yield name
         if name not in _BESIDE and name not in _COUNTED:
-            yield from _find_turns(node[name])
+            yield from _list_turns(node[name])
 
 
 _RESULTS = re.compile(rb'tool_result|_output"|"role":"(?:tool|function|TOOL)"|unction_?[rR]esponse|toolResult')
@@ -127,26 +127,26 @@ _LISTS = ("messages", "input", "contents")
 _MOST = 100_000
 
 
-class TypedEnds(NamedTuple):
+class UserTextEnds(NamedTuple):
     """The literal ends of a recorded text; `tail` None where all of it is literal."""
 
     head: str
     tail: str | None
 
 
-class TypedText:
+class LastUserText:
     """The last thing that was typed in one request."""
 
-    def __init__(self, text: str, known: dict[tuple[int, int], TypedEnds | None]) -> None:
+    def __init__(self, text: str, known: dict[tuple[int, int], UserTextEnds | None]) -> None:
         self._text, self._known = text, known
 
-    def may_be(self, id_: int, recorded: Canonical, table: Bindings) -> bool:
+    def may_equal(self, id_: int, recorded: Canonical, table: Bindings) -> bool:
         """Return whether a recording may say the same under these bindings; yes where that is not clear."""
         which = id_, id(table)
         if which not in self._known:
             if len(self._known) >= _MOST:
                 self._known.clear()
-            self._known[which] = _read_ends(recorded, table)
+            self._known[which] = _read_literal_ends(recorded, table)
         ends = self._known[which]
         if ends is None:
             return True
@@ -155,21 +155,21 @@ class TypedText:
         return self._text.startswith(ends.head) and self._text.endswith(ends.tail)
 
 
-def read_last_user_text(present: Canonical, known: dict[tuple[int, int], TypedEnds | None]) -> TypedText | None:
+def read_last_user_text(present: Canonical, known: dict[tuple[int, int], UserTextEnds | None]) -> LastUserText | None:
     """Return what was typed last; None where a tool answered, or where it is not clear who wrote it."""
-    text = _last_message(present)
-    return None if text is None else TypedText(text, known)
+    text = _last_message_text(present)
+    return None if text is None else LastUserText(text, known)
 
 
-def _read_ends(recorded: Canonical, table: Bindings) -> TypedEnds | None:
-    text = _last_message(recorded)
+def _read_literal_ends(recorded: Canonical, table: Bindings) -> UserTextEnds | None:
+    text = _last_message_text(recorded)
     if text is None or table.text_slots.get(OUTSIDE):
         return None
-    spots = table.typed_forms.find(text)
-    return TypedEnds(text[: spots[0].start], text[spots[-1].end :]) if spots else TypedEnds(text, None)
+    spots = table.typed_forms.find_matches(text)
+    return UserTextEnds(text[: spots[0].start], text[spots[-1].end :]) if spots else UserTextEnds(text, None)
 
 
-def _last_message(canonical: Canonical) -> str | None:
+def _last_message_text(canonical: Canonical) -> str | None:
     tree = canonical.tree
     if not isinstance(tree, dict) or _RESULTS.search(canonical.body):
         return None

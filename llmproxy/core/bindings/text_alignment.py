@@ -1,6 +1,6 @@
 """Two texts, the recorded one with the places that may differ: does the present one say the same?
 
-    recorded text, `FittingGap`s in it, present text -> what stands at each gap now, or how far they agree
+    recorded text, `TextGap`s in it, present text -> what stands at each gap now, or how far they agree
 
 What lies between gaps must be equal, letter for letter. Where several texts may stand at a gap each is tried; every
 state (gap, position) is visited once, so the work is bounded by gaps times alternatives, whatever the input.
@@ -16,7 +16,7 @@ from llmproxy.core.traffic.differences import common_prefix
 Fits = Callable[[str, int, int], bool]
 
 
-class FittingOption(NamedTuple):
+class GapOption(NamedTuple):
     """One text that may stand at a gap."""
 
     text: str
@@ -31,12 +31,12 @@ class FittingOption(NamedTuple):
     """The recorded and the present value are written alike: ``November 2026`` on two of its days."""
 
 
-class FittingGap(NamedTuple):
+class TextGap(NamedTuple):
     """A place in a recorded text that may differ."""
 
     start: int
     end: int
-    options: tuple[FittingOption, ...] = ()
+    options: tuple[GapOption, ...] = ()
     free: Callable[[str, int], Iterable[int]] | None = None
     """Instead of options: yields where a value of the right kind that begins at a position may end."""
     name: str = ""
@@ -44,11 +44,11 @@ class FittingGap(NamedTuple):
     """Whether answers are written with this run's value."""
 
 
-class ChosenOption(NamedTuple):
+class FilledGap(NamedTuple):
     """What stands at a gap now."""
 
-    gap: FittingGap
-    option: FittingOption | None
+    gap: TextGap
+    option: GapOption | None
     text: str
 
 
@@ -62,11 +62,11 @@ class TextDivergence(NamedTuple):
     """There stands a recorded value that must not."""
 
 
-def align(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[ChosenOption] | TextDivergence:
+def align_text(recorded: str, gaps: Sequence[TextGap], present: str) -> list[FilledGap] | TextDivergence:
     """Compare; `gaps` are in order and do not overlap."""
     furthest = TextDivergence(0, 0)
     seen: set[tuple[int, int]] = set()
-    todo: list[tuple[int, int, tuple[ChosenOption, object] | None]] = [(0, 0, None)]
+    todo: list[tuple[int, int, tuple[FilledGap, object] | None]] = [(0, 0, None)]
     while todo:
         n, at, path = todo.pop()
         if (n, at) in seen:
@@ -82,25 +82,25 @@ def align(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Chose
             continue
         at += len(literal)
         if n == len(gaps):
-            found: list[ChosenOption] = []
+            found: list[FilledGap] = []
             node: object = path
             while isinstance(node, tuple):
                 found.append(node[0])
                 node = node[1]
             return found[::-1]
-        branches = list(_list_branches(gaps[n], present, at))
+        branches = list(_list_gap_fillings(gaps[n], present, at))
         if not branches and end >= furthest.recorded:
             furthest = TextDivergence(end, at)
         for length, option in reversed(branches):
             if option is not None and option.leaks:
                 furthest = TextDivergence(end, at, leaked=True)
                 continue
-            chosen = ChosenOption(gaps[n], option, present[at : at + length])
+            chosen = FilledGap(gaps[n], option, present[at : at + length])
             todo.append((n + 1, at + length, (chosen, path)))
     return furthest
 
 
-def _list_branches(gap: FittingGap, present: str, at: int) -> Iterable[tuple[int, FittingOption | None]]:
+def _list_gap_fillings(gap: TextGap, present: str, at: int) -> Iterable[tuple[int, GapOption | None]]:
     if gap.free is not None:
         for end in gap.free(present, at):
             yield end - at, None

@@ -1,7 +1,7 @@
 """Frames: what a client itself writes into its requests, around what people and tools say.
 
-    client of a request -> `frames_of`: its `Frames`, where we know some
-    text                -> `Frames.split`: the client's own lines, and what stands between them
+    client of a request -> `frames_of`: its `ClientFrames`, where we know some
+    text                -> `ClientFrames.split`: the client's own lines, and what stands between them
 
 A line is known by its whole text, never by a tag that somebody could type; one with holes by all that stands around
 them. What stands in a hole or between the lines is never the client's: an attached file, a project's instructions, a
@@ -33,7 +33,7 @@ _LETTER = re.compile(r"[^\W\d_]")
 _DIGITS = 12
 
 
-class _Own(NamedTuple):
+class _ClientLine(NamedTuple):
     """A line that the client wrote."""
 
     text: str
@@ -41,7 +41,7 @@ class _Own(NamedTuple):
     """What stands in its holes."""
 
 
-class Split(NamedTuple):
+class FrameSplit(NamedTuple):
     own: tuple[str, ...]
     """The client's lines, in their order."""
     others: tuple[str, ...]
@@ -50,7 +50,7 @@ class Split(NamedTuple):
     """What stands in holes."""
 
 
-class Frames:
+class ClientFrames:
     """What one client writes, in any version that was derived."""
 
     def __init__(self, row: dict[str, list[str]]) -> None:
@@ -59,23 +59,23 @@ class Frames:
         self.tools, self.members = frozenset(row["tools"]), frozenset(row["members"])
         """Names of its own tools, and of what it writes beside the parts of messages."""
         self.parameters = frozenset(row["parameters"])
-        self.split = lru_cache(64)(self._split)
+        self.split = lru_cache(64)(self._split_text)
 
-    def writes(self, text: str) -> bool:
+    def wrote_part(self, text: str) -> bool:
         """Return whether the client wrote a part of a user's message: its head and its last line are the client's."""
         lines = [line for line in text.split("\n") if line.strip()]
-        known = len(lines) > 2 and all(map(self._find_own_line, (*lines[:2], lines[-1])))
+        known = len(lines) > 2 and all(map(self._match_client_line, (*lines[:2], lines[-1])))
         return known and len(lines[0]) + len(lines[1]) >= SHORT
 
-    def _find_own_line(self, line: str) -> _Own | None:
+    def _match_client_line(self, line: str) -> _ClientLine | None:
         """Return a line of the client with what stands in its holes; None where it is not the client's."""
         if digest_line(line) in self._lines:
-            return _Own(line.strip())
+            return _ClientLine(line.strip())
         matches = ((text, pattern.fullmatch(line.strip())) for text, pattern in self._holes.items())
-        return next((_Own(text, found.groups()) for text, found in matches if found), None)
+        return next((_ClientLine(text, found.groups()) for text, found in matches if found), None)
 
-    def _split(self, text: str) -> Split:
-        own, others, between = list[_Own](), list[str](), list[str]()
+    def _split_text(self, text: str) -> FrameSplit:
+        own, others, between = list[_ClientLine](), list[str](), list[str]()
         for line, found in self._classify_lines(text.split("\n")):
             if found is None:
                 between.append(line)
@@ -85,12 +85,12 @@ class Frames:
                 between.clear()
         others.append("\n".join(between).strip())
         values = tuple(value for each in own for value in each.values)
-        return Split(tuple(each.text for each in own), tuple(filter(None, others)), values)
+        return FrameSplit(tuple(each.text for each in own), tuple(filter(None, others)), values)
 
-    def _classify_lines(self, lines: Sequence[str]) -> Iterator[tuple[str, _Own | None]]:
+    def _classify_lines(self, lines: Sequence[str]) -> Iterator[tuple[str, _ClientLine | None]]:
         """Yield lines, each with what it is of the client's; empty lines are what stands around them."""
         said = [n for n, line in enumerate(lines) if line.strip()]
-        found = {n: self._find_own_line(lines[n]) for n in said}
+        found = {n: self._match_client_line(lines[n]) for n in said}
         sure = {n for n, own in found.items() if own and (own.values or len(own.text) >= SHORT)}
         numbers = range(len(said))
 
@@ -118,10 +118,10 @@ def _build_pattern(text: str) -> re.Pattern[str]:
 
 
 @cache
-def _rows() -> dict[str, Frames]:
-    return {row["client"]: Frames(row) for row in json.loads((DATA / "frames.json").read_bytes())}
+def _load_client_frames() -> dict[str, ClientFrames]:
+    return {row["client"]: ClientFrames(row) for row in json.loads((DATA / "frames.json").read_bytes())}
 
 
-def frames_of(client: Client | None) -> Frames | None:
+def frames_of(client: Client | None) -> ClientFrames | None:
     """Return what a client writes; None where nobody knows."""
-    return None if client is None else _rows().get(client.name)
+    return None if client is None else _load_client_frames().get(client.name)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
-from llmproxy.core.bindings.comparison import splice
-from llmproxy.core.bindings.forms import Form, Forms, Reach, list_forms
 from llmproxy.core.bindings.run_variables import (
     PATHS,
-    Nature,
     RunVariable,
     RunVariablePair,
-    is_own_folder,
+    ValueKind,
+    is_own_path,
     pair_run_variables,
 )
+from llmproxy.core.bindings.text_alignment import splice
+from llmproxy.core.bindings.value_forms import FormScope, FormSearch, ValueForm, list_value_forms
 from llmproxy.core.bindings.volatile_fields import LINE, TEXT, VolatileField
 from llmproxy.core.traffic.json_bytes import dump, read_json
 from llmproxy.protocol import Scope
@@ -44,7 +44,7 @@ class Bindings:
         for field in self.slots:
             if field.at in (LINE, TEXT):
                 self.text_slots[field.tool] = (*self.text_slots.get(field.tool, ()), field)
-        self.of_many: tuple[VolatileField, ...] = tuple(field for field in self.slots if field.prefix)
+        self.of_many: tuple[VolatileField, ...] = tuple(field for field in self.slots if field.tool_prefix)
         """Those of all tools whose names begin alike."""
         self.changed = frozenset(pair.name for pair in pairs if pair.differs)
         self.values = {pair.name: (pair.recorded.value, pair.present.value) for pair in pairs}
@@ -54,37 +54,37 @@ class Bindings:
         """This run's, also where the recorded one was not kept: a file for pull requests names nobody."""
 
     @cached_property
-    def _all_forms(self) -> tuple[Form, ...]:
-        return tuple(list_forms(self.pairs))
+    def _all_forms(self) -> tuple[ValueForm, ...]:
+        return tuple(list_value_forms(self.pairs))
 
     @cached_property
-    def forms(self) -> Forms:
+    def forms(self) -> FormSearch:
         """Every form: what the agent wrote may hold any."""
-        return Forms(self._all_forms)
+        return FormSearch(self._all_forms)
 
     @cached_property
-    def present_forms(self) -> Forms:
+    def present_forms(self) -> FormSearch:
         """The present values as looked for in what was recorded: what stood there already, and was no variable."""
-        return Forms(list_forms([RunVariablePair(pair.present, pair.recorded) for pair in self.pairs]))
+        return FormSearch(list_value_forms([RunVariablePair(pair.present, pair.recorded) for pair in self.pairs]))
 
     @cached_property
-    def plain_forms(self) -> Forms:
+    def plain_forms(self) -> FormSearch:
         """What counts in arguments, results and the model's words: no days, no blocks."""
-        return Forms(form for form in self._all_forms if form.reach is not Reach.AGENT)
+        return FormSearch(form for form in self._all_forms if form.reach is not FormScope.AGENT)
 
     @cached_property
-    def typed_forms(self) -> Forms:
-        return Forms(form for form in self._all_forms if form.reach is Reach.EVERYWHERE)
+    def typed_forms(self) -> FormSearch:
+        return FormSearch(form for form in self._all_forms if form.reach is FormScope.EVERYWHERE)
 
     @cached_property
-    def answer_forms(self) -> Forms:
-        return Forms(form for form in self._all_forms if form.in_answers)
+    def answer_forms(self) -> FormSearch:
+        return FormSearch(form for form in self._all_forms if form.in_answers)
 
     @cached_property
     def own_paths(self) -> Bindings:
         """cwd, home and tmp, where the recorded one is that run's own: what may change an exact hit's answer."""
         pairs = [
-            pair for pair in self.pairs if pair.recorded.nature is not Nature.PATH or is_own_folder(pair.recorded.value)
+            pair for pair in self.pairs if pair.recorded.kind is not ValueKind.PATH or is_own_path(pair.recorded.value)
         ]
         return Bindings((pair.recorded for pair in pairs), (pair.present for pair in pairs), scope=Scope.PATHS)
 
@@ -97,5 +97,5 @@ def bind_arguments(bindings: Bindings, arguments: object) -> str:
     """Return a recorded call's arguments as canonical JSON with ``{name}`` for what is bound: anchors hold them."""
     value = read_json(arguments) if isinstance(arguments, str) else arguments
     text = dump(arguments if value is None else value).decode("ascii")
-    spots = bindings.typed_forms.find(text)
+    spots = bindings.typed_forms.find_matches(text)
     return splice(text, ((spot.start, spot.end, f"{{{spot.forms[0].name}}}") for spot in spots))

@@ -25,24 +25,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from llmproxy.core.bindings.answer_channels import ChannelForm, Path, Piece, list_arguments, list_pieces, put, rename
-from llmproxy.core.bindings.comparison import splice
-from llmproxy.core.bindings.forms import Spot
+from llmproxy.core.bindings.answer_text import ChannelForm, Path, Piece, list_arguments, list_texts, put_at, rename_keys
+from llmproxy.core.bindings.fit_results import Fit, Misfit, Mismatch
 from llmproxy.core.bindings.identities import (
     Identities,
     Identity,
-    IdentityTokens,
+    IdentitySearch,
     ShortValue,
-    find_begun,
-    find_shorts,
-    is_left,
-    is_named_in,
-    list_changed,
-    list_shorts,
-    write_like,
+    cast_to_type_of,
+    contains_identity,
+    find_partial_identity,
+    list_changed_identities,
+    list_short_values,
+    mentions_short_value,
+    short_values_at,
 )
-from llmproxy.core.bindings.results import Fit, Mismatch, Why
-from llmproxy.core.bindings.table import Bindings
+from llmproxy.core.bindings.run_bindings import Bindings
+from llmproxy.core.bindings.text_alignment import splice
+from llmproxy.core.bindings.value_forms import FormMatch
 from llmproxy.core.dialects.answer_bodies import Edit, edit_chunks, list_parts
 from llmproxy.core.traffic.interaction import Response, header
 from llmproxy.lazy_regex import late
@@ -62,17 +62,17 @@ def format_path(path: Path) -> str:
     return f"${''.join(f'[{step}]' if isinstance(step, int) else f'.{step}' for step in path)}"
 
 
-def apply_changes(text: str, changes: Iterable[RewrittenPart]) -> str:
+def apply_text_changes(text: str, changes: Iterable[RewrittenPart]) -> str:
     return splice(text, (change[:3] for change in changes))
 
 
-def value_at(value: object, path: tuple[str | int, ...]) -> object:
+def value_at_path(value: object, path: tuple[str | int, ...]) -> object:
     for step in path:
         value = value[step]  # type: ignore[index]
     return value
 
 
-def block_of(channel: tuple[object, ...]) -> object:
+def block_id_of(channel: tuple[object, ...]) -> object:
     return (
         (channel[0], channel[1]) if channel[0] == "block" else (channel[:3] if channel[0] == "choice" else channel[-3:])
     )
@@ -84,7 +84,7 @@ _SCALAR = late(
 )
 
 
-def members_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def build_unique_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Return an object; ValueError where two members have one name: places could not tell its texts apart."""
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -92,7 +92,7 @@ def members_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-def pair_leaves(text: str, pieces: Iterable[Piece]) -> Iterator[tuple[int, int, Piece | None]]:
+def pair_json_leaves(text: str, pieces: Iterable[Piece]) -> Iterator[tuple[int, int, Piece | None]]:
     """Pair the strings and whole numbers of JSON text with their place in its tree; None for a member's name."""
     left = (piece for piece in pieces if not piece.is_name)
     for found in _SCALAR.finditer(text):
@@ -139,13 +139,13 @@ _KEPT_BY = {"'": frozenset("'\\\n"), '"': frozenset('"$`\\\n!')}
 _FENCE = "```"
 
 
-def may_stand(text: str, start: int, end: int, new: str) -> bool:
+def keeps_shell_quoting(text: str, start: int, end: int, new: str) -> bool:
     if _PLAIN.fullmatch(new):
         return True
     recorded = text[start:end]
     if _shell_characters(new) <= _shell_characters(recorded):
         return True
-    opened = _open_quote(text, start)
+    opened = _find_open_quote(text, start)
     if opened < 0:
         return "\\" in recorded and _ESCAPED.match(new) is not None
     if opened != start - 1 or (opened and text[opened - 1] == "$") or _READ_TWICE.search(text):
@@ -153,7 +153,7 @@ def may_stand(text: str, start: int, end: int, new: str) -> bool:
     return not _KEPT_BY[text[opened]] & set(new)
 
 
-def is_in_fence(text: str, at: int) -> bool:
+def is_in_code_block(text: str, at: int) -> bool:
     """Return whether a position of Markdown lies in a block of code, which some agents run."""
     return text.count(_FENCE, 0, at) % 2 == 1
 
@@ -163,7 +163,7 @@ def _shell_characters(value: str) -> set[str]:
     return set(_PLAIN.sub("", value))
 
 
-def _open_quote(text: str, at: int) -> int:
+def _find_open_quote(text: str, at: int) -> int:
     """Return where the quote begins in which a position lies, as a POSIX shell reads it; -1 for none."""
     opened, n = -1, 0
     while n < at:
@@ -208,7 +208,7 @@ def rewrite_answer(
     Not `strict`: nobody is answered with it, so a sentence may name a thing by its recorded number.
     """
     try:
-        return Rewriter(bindings, fit, known, strict=strict).response(response)
+        return AnswerRewriter(bindings, fit, known, strict=strict).rewrite_response(response)
     except _Refused as refused:
         return refused.mismatch
 
@@ -233,22 +233,22 @@ def rebind_answer(
     paths = bindings.own_paths
     if not paths.changed and not known:
         return response
-    held = set(_find_forms(paths, request))
+    held = set(_find_present_forms(paths, request))
     # A short value may be meant by any number of an equal request, so its answer stays.
     left = [each for each in known or () if each.distinct and each.recorded != each.present]
-    tokens = IdentityTokens(left)
-    held_ids = {token.identity for text in _iterate_texts(request) for token in tokens.find(text)}
+    tokens = IdentitySearch(left)
+    held_ids = {token.identity for text in _iterate_texts(request) for token in tokens.find_matches(text)}
     fit = Fit((), (), unchanged=held)
     others = Identities(each for each in left if each not in held_ids)
     try:
-        return Rewriter(paths, fit, others, named=named).response(response)
+        return AnswerRewriter(paths, fit, others, named=named).rewrite_response(response)
     except _Refused as refused:
         return refused.mismatch
 
 
-def _find_forms(bindings: Bindings, tree: object) -> Iterator[str]:
+def _find_present_forms(bindings: Bindings, tree: object) -> Iterator[str]:
     for text in _iterate_texts(tree):
-        for spot in bindings.answer_forms.find(text):
+        for spot in bindings.answer_forms.find_matches(text):
             yield text[spot.start : spot.end]
 
 
@@ -265,7 +265,7 @@ def _iterate_texts(tree: object) -> Iterator[str]:
             todo.extend(node)
 
 
-class Rewriter:
+class AnswerRewriter:
     def __init__(
         self,
         bindings: Bindings,
@@ -284,17 +284,17 @@ class Rewriter:
         self._named = named
         whole = Identities(fit.identities)
         for each in known or ():
-            whole.record(each)
+            whole.record_pair(each)
         self._bindings, self._fit = bindings, fit
-        self._tokens = IdentityTokens(each for each in whole if each.recorded != each.present)
-        self._shorts = list_shorts(bindings.pairs, whole)
-        self._changed: Mapping[str, Identity] = list_changed(whole)
+        self._tokens = IdentitySearch(each for each in whole if each.recorded != each.present)
+        self._shorts = list_short_values(bindings.pairs, whole)
+        self._changed: Mapping[str, Identity] = list_changed_identities(whole)
         self._members: dict[tuple[int, Path], dict[str, str]] = {}
         """What members of objects are called in this run, by value and place of the object."""
         self.names: set[str] = set()
         """Bindings whose values were written."""
 
-    def response(self, response: Response) -> Response:
+    def rewrite_response(self, response: Response) -> Response:
         """Return the response with everything exchanged; the same object where nothing is."""
         body = response.body
         content_type = header(response.headers, "content-type") or ""
@@ -305,7 +305,7 @@ class Rewriter:
         except ValueError:
             parts = []
         if not parts:
-            return self._check_opaque(response, body)
+            return self._check_non_json(response, body)
         edited = self._rewrite_values([part.value for part in parts])
         edits = [Edit(part.start, part.end, part.write(part.value)) for n, part in enumerate(parts) if n in edited]
         if not edits:
@@ -313,11 +313,11 @@ class Rewriter:
         headers = tuple((name, value) for name, value in response.headers if name.lower() not in DROPPED)
         return replace(response, headers=headers, chunks=edit_chunks(response.chunks, edits))
 
-    def _check_opaque(self, response: Response, body: bytes) -> Response:
+    def _check_non_json(self, response: Response, body: bytes) -> Response:
         """Let through what is no JSON, unless it holds what would have to be rewritten."""
         text = body.decode("utf-8", "replace")
-        if any(True for _ in self._list_changes(text, "$", None)) or any(value in text for value in self._changed):
-            raise _Refused(Mismatch(Why.UNREADABLE, "$"))
+        if any(True for _ in self._list_text_changes(text, "$", None)) or any(value in text for value in self._changed):
+            raise _Refused(Mismatch(Misfit.UNREADABLE, "$"))
         return response
 
     # -- all values of an answer
@@ -330,49 +330,49 @@ class Rewriter:
         for n, value in enumerate(values):
             for each in value if isinstance(value, list) else [value]:
                 base = (value.index(each),) if isinstance(value, list) else ()
-                for piece in list(list_pieces(each)):
+                for piece in list(list_texts(each)):
                     located = piece._replace(path=(*base, *piece.path))
                     if piece.channel is None:
-                        if self._rewrite_single(values, n, located):
+                        if self._rewrite_value(values, n, located):
                             edited.add(n)
                     else:
                         channels.setdefault(piece.channel, []).append((n, located))
                         if piece.tool:
                             tools.setdefault(piece.channel, piece.tool)
-                _note_tool(each, tools)
+                _record_tool(each, tools)
         for channel, pieces in channels.items():
-            edited |= self._rewrite_channel(values, pieces, tools.get(channel) or tools.get(block_of(channel)) or "")
+            edited |= self._rewrite_channel(values, pieces, tools.get(channel) or tools.get(block_id_of(channel)) or "")
         self._rename_members(values)
         return edited
 
-    def _rewrite_single(self, values: list[object], n: int, piece: Piece) -> bool:
+    def _rewrite_value(self, values: list[object], n: int, piece: Piece) -> bool:
         place = format_path(piece.path)
         if piece.is_name:
-            return self._record_name(n, piece, place)
-        node = value_at(values[n], piece.path)
-        if piece.inner and (short := self._find_short(piece.tool or "", piece, node, place)):
+            return self._record_member_name(n, piece, place)
+        node = value_at_path(values[n], piece.path)
+        if piece.inner and (short := self._find_short_value(piece.tool or "", piece, node, place)):
             self.names.add(short.name)
-            put(values[n], piece.path, write_like(node, short.present))
+            put_at(values[n], piece.path, cast_to_type_of(node, short.present))
             return True
         if not isinstance(node, str):
             return False
         changes = (
-            self._json_changes(node, place, piece.tool or "")
+            self._list_json_changes(node, place, piece.tool or "")
             if piece.form is ChannelForm.JSON
-            else list(self._list_changes(node, place, piece))
+            else list(self._list_text_changes(node, place, piece))
         )
-        self._refuse_left(node, changes, place)
-        new = apply_changes(node, changes)
+        self._refuse_remaining(node, changes, place)
+        new = apply_text_changes(node, changes)
         if new == node:
             return False
-        put(values[n], piece.path, new)
+        put_at(values[n], piece.path, new)
         return True
 
-    def _record_name(self, n: int, piece: Piece, place: str) -> bool:
+    def _record_member_name(self, n: int, piece: Piece, place: str) -> bool:
         """Note what a member is called in this run."""
-        changes = list(self._list_changes(piece.text, place, None))
-        self._refuse_left(piece.text, changes, place)
-        if (new := apply_changes(piece.text, changes)) == piece.text:
+        changes = list(self._list_text_changes(piece.text, place, None))
+        self._refuse_remaining(piece.text, changes, place)
+        if (new := apply_text_changes(piece.text, changes)) == piece.text:
             return False
         self._members.setdefault((n, piece.path[:-1]), {})[piece.text] = new
         return True
@@ -380,9 +380,9 @@ class Rewriter:
     def _rename_members(self, values: list[object]) -> None:
         """Rename members, the innermost first, those of one object at once: two may have changed places."""
         for (n, path), names in sorted(self._members.items(), key=lambda each: -len(each[0][1])):
-            if not rename(values[n], path, names):
+            if not rename_keys(values[n], path, names):
                 place, (old, new) = format_path(path), next(iter(names.items()))
-                raise _Refused(Mismatch(Why.NOT_ONE_TO_ONE, place, old, new, " and ".join(sorted(self.names))))
+                raise _Refused(Mismatch(Misfit.NOT_ONE_TO_ONE, place, old, new, " and ".join(sorted(self.names))))
         self._members.clear()
 
     def _rewrite_channel(self, values: list[object], pieces: list[tuple[int, Piece]], tool: str) -> set[int]:
@@ -391,11 +391,11 @@ class Rewriter:
         first = pieces[0][1]
         place = f"${''.join(f'.{step}' for step in first.path)}"
         changes = (
-            self._json_changes(text, place, tool)
+            self._list_json_changes(text, place, tool)
             if first.form is ChannelForm.JSON
-            else list(self._list_changes(text, place, first))
+            else list(self._list_text_changes(text, place, first))
         )
-        self._refuse_left(text, changes, place)
+        self._refuse_remaining(text, changes, place)
         edited: set[int] = set()
         at, k = 0, 0
         gone = 0
@@ -409,85 +409,85 @@ class Rewriter:
                 k += 1
             new += text[position:end] if position < end else ""
             if new != piece.text:
-                put(values[n], piece.path, new)
+                put_at(values[n], piece.path, new)
                 edited.add(n)
             at = end
         return edited
 
-    def _find_short(self, tool: str, piece: Piece, value: object, place: str) -> ShortValue | None:
+    def _find_short_value(self, tool: str, piece: Piece, value: object, place: str) -> ShortValue | None:
         """Return the short value to exchange at a leaf of arguments: none where this run's request leaves it."""
         found = [
             short
-            for short in find_shorts(self._shorts, tool, piece.inner, piece.member, value)
-            if self._is_exchanged(short, place)
+            for short in short_values_at(self._shorts, tool, piece.inner, piece.member, value)
+            if self._is_replaced(short, place)
         ]
         if len({short.present for short in found}) > 1:
             names = " and ".join(sorted({short.name for short in found}))
-            raise _Refused(Mismatch(Why.AMBIGUOUS, place, found[0].recorded, "", names))
+            raise _Refused(Mismatch(Misfit.AMBIGUOUS, place, found[0].recorded, "", names))
         return found[0] if found else None
 
-    def _is_exchanged(self, short: ShortValue, place: str) -> bool:
+    def _is_replaced(self, short: ShortValue, place: str) -> bool:
         """Return whether a short value is another one in this run: its request may leave it as it was."""
         if short.mark not in self._fit.unchanged:
             return True
         if self._fit.chosen.get(short.mark):
-            raise _Refused(Mismatch(Why.BOTH_WAYS, place, short.recorded, short.present, short.name))
+            raise _Refused(Mismatch(Misfit.BOTH_WAYS, place, short.recorded, short.present, short.name))
         return False
 
     # -- one text
 
-    def _json_changes(self, text: str, place: str, tool: str) -> list[RewrittenPart]:
+    def _list_json_changes(self, text: str, place: str, tool: str) -> list[RewrittenPart]:
         """Return the changes to JSON text that keep it JSON: each string in it is rewritten by itself."""
         try:
-            whole = json.loads(text, object_pairs_hook=members_once)
+            whole = json.loads(text, object_pairs_hook=build_unique_members)
         except (ValueError, RecursionError):
             whole = None
         if not isinstance(whole, (dict, list)):  # broken off, a member twice, or a text of its own
-            return list(self._list_changes(text, place, None))
+            return list(self._list_text_changes(text, place, None))
         changes: list[RewrittenPart] = []
-        for start, end, piece in pair_leaves(text, list_arguments(whole, tool)):
+        for start, end, piece in pair_json_leaves(text, list_arguments(whole, tool)):
             value = json.loads(text[start:end])
-            if piece is not None and (short := self._find_short(tool, piece, value, place)):
+            if piece is not None and (short := self._find_short_value(tool, piece, value, place)):
                 self.names.add(short.name)
-                changes.append(RewrittenPart(start, end, json.dumps(write_like(value, short.present)), short.name))
+                changes.append(RewrittenPart(start, end, json.dumps(cast_to_type_of(value, short.present)), short.name))
             elif isinstance(value, str):
-                inner = list(self._list_changes(value, place, piece))
+                inner = list(self._list_text_changes(value, place, piece))
                 if inner:
-                    new = json.dumps(apply_changes(value, inner), ensure_ascii=text.isascii())
+                    new = json.dumps(apply_text_changes(value, inner), ensure_ascii=text.isascii())
                     changes += narrow(text, start, end, value, inner, new)
         return changes
 
-    def _list_changes(self, text: str, place: str, piece: Piece | None) -> Iterator[RewrittenPart]:
+    def _list_text_changes(self, text: str, place: str, piece: Piece | None) -> Iterator[RewrittenPart]:
         found: list[RewrittenPart] = [
-            RewrittenPart(t.start, t.end, t.present, t.identity.name) for t in self._tokens.find(text)
+            RewrittenPart(t.start, t.end, t.present, t.identity.name) for t in self._tokens.find_matches(text)
         ]
         for each in found:
             self._check_quoting(text, each, place, piece)
         is_argument = piece is not None and bool(piece.inner)
-        for spot in self._bindings.answer_forms.find(text):
+        for spot in self._bindings.answer_forms.find_matches(text):
             if self._named is not None and not is_argument and spot.forms[0].name not in self._named:
                 continue
             if not any(change.start < spot.end and spot.start < change.end for change in found):
-                change = self._exchange_spot(text, spot, place)
+                change = self._replace_form(text, spot, place)
                 if change is not None:
                     self._check_quoting(text, change, place, piece)
                     found.append(change)
-        self._check_prose(text, place, piece)
+        self._refuse_short_in_prose(text, place, piece)
         for change in sorted(found):
             if change.new != text[change.start : change.end]:
                 self.names.add(change.name)
                 yield change
 
-    def _check_prose(self, text: str, place: str, piece: Piece | None) -> None:
+    def _refuse_short_in_prose(self, text: str, place: str, piece: Piece | None) -> None:
         """Refuse a sentence with a short value that has another name now: nobody can tell it from other words."""
         is_argument = piece is not None and bool(piece.inner)
         for short in self._shorts if self._strict else ():
             if is_argument and text.strip() == short.recorded:
                 continue  # its member says what it is
-            if is_named_in(text, short, is_argument=is_argument) and self._is_exchanged(short, place):
-                raise _Refused(Mismatch(Why.SHORT, place, short.recorded, short.present, short.name))
+            if mentions_short_value(text, short, is_argument=is_argument) and self._is_replaced(short, place):
+                raise _Refused(Mismatch(Misfit.SHORT, place, short.recorded, short.present, short.name))
 
-    def _exchange_spot(self, text: str, spot: Spot, place: str) -> RewrittenPart | None:
+    def _replace_form(self, text: str, spot: FormMatch, place: str) -> RewrittenPart | None:
         recorded = text[spot.start : spot.end]
         usual = spot.forms[0].present[0]
         seen = {each for each in self._fit.chosen.get(recorded, ()) if _is_written_like(each, recorded, usual)}
@@ -498,37 +498,37 @@ class Rewriter:
             wanted = {spot.forms[0].name: next(iter(seen))}
         names = " and ".join(sorted(wanted))
         if len(set(wanted.values())) > 1:
-            raise _Refused(Mismatch(Why.AMBIGUOUS, place, recorded, "", names))
+            raise _Refused(Mismatch(Misfit.AMBIGUOUS, place, recorded, "", names))
         new = next(iter(wanted.values()))
         if new != recorded and recorded in self._fit.unchanged:
             if self._fit.chosen.get(recorded):
-                raise _Refused(Mismatch(Why.BOTH_WAYS, place, recorded, new, names))
+                raise _Refused(Mismatch(Misfit.BOTH_WAYS, place, recorded, new, names))
             return None  # this run names it as it was: so does its answer
         return RewrittenPart(spot.start, spot.end, new, spot.forms[0].name)
 
     @staticmethod
     def _check_quoting(text: str, change: RewrittenPart, place: str, piece: Piece | None) -> None:
-        if piece is None or may_stand(text, change.start, change.end, change.new):
+        if piece is None or keeps_shell_quoting(text, change.start, change.end, change.new):
             return
         if not piece.inner:
-            is_command = is_in_fence(text, change.start)
+            is_command = is_in_code_block(text, change.start)
         else:
             named = _COMMANDS.fullmatch(piece.member) is not None
             is_command = named or (" " in text.strip() and piece.member not in _WRITTEN)
         if is_command:
             recorded = text[change.start : change.end]
-            raise _Refused(Mismatch(Why.QUOTING, place, recorded, change.new, change.name))
+            raise _Refused(Mismatch(Misfit.QUOTING, place, recorded, change.new, change.name))
 
-    def _refuse_left(self, text: str, changes: Iterable[RewrittenPart], place: str) -> None:
+    def _refuse_remaining(self, text: str, changes: Iterable[RewrittenPart], place: str) -> None:
         """Refuse recorded identities in recorded text; in this run's values four digits are one's only by chance."""
         if not self._changed:
             return
-        stays = apply_changes(text, [each._replace(new=_GAP) for each in changes])
+        stays = apply_text_changes(text, [each._replace(new=_GAP) for each in changes])
         for value, identity in self._changed.items():
-            if len(value) >= _WHOLE_ID and is_left(identity, stays):
-                raise _Refused(Mismatch(Why.LEAKED, place, value, "", identity.name))
-        if (begun := find_begun(self._changed.values(), stays)) is not None:
-            raise _Refused(Mismatch(Why.LEAKED, place, begun[1], "", begun[0].name))
+            if len(value) >= _WHOLE_ID and contains_identity(identity, stays):
+                raise _Refused(Mismatch(Misfit.LEAKED, place, value, "", identity.name))
+        if (begun := find_partial_identity(self._changed.values(), stays)) is not None:
+            raise _Refused(Mismatch(Misfit.LEAKED, place, begun[1], "", begun[0].name))
 
 
 def _is_written_like(new: str, recorded: str, usual: str) -> bool:
@@ -536,7 +536,7 @@ def _is_written_like(new: str, recorded: str, usual: str) -> bool:
     return all(sign not in new or sign in recorded or sign in usual for sign in ("~", "\\"))
 
 
-def _note_tool(event: object, tools: dict[object, str]) -> None:
+def _record_tool(event: object, tools: dict[object, str]) -> None:
     """Note which tool a block or an item is a call of, before its arguments come."""
     if not isinstance(event, dict):
         return

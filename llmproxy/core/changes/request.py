@@ -1,6 +1,6 @@
 """One request, read so that it can be held against another one at its place.
 
-    canonical request, ids of its calls -> `ReadRequest`: segments by what they stand for, answers in its history, words
+    canonical request, ids of calls -> `ParsedRequest`: segments by what they stand for, answers in its history, words
 
 A segment stands for the same thing in both where its `Slot` is the same: the second block of system text, the tool of a
 name, the first part of what the user said after the third answer, the result of a call. Every leaf of the body is in
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from llmproxy.core.changes.frames import FRAME, Frames
+from llmproxy.core.changes.client_frames import FRAME, ClientFrames
 from llmproxy.core.changes.values import digest_of
 from llmproxy.core.dialects.conversation import Kind, Segment, list_segments
 from llmproxy.core.dialects.messages import Message, as_dict, as_list, as_str, block_call, block_result
@@ -57,7 +57,7 @@ class KnownAnswers:
         """None: calls of several answers have it, so that it proves nothing."""
         self._by_names: dict[tuple[str, ...], dict[str, KnownAnswer]] = {}
 
-    def add(self, message: Message) -> None:
+    def add_answer(self, message: Message) -> None:
         calls = tuple(
             HistoryCall(call.id or "", call.name, parse_arguments(call.arguments))
             for call in message.tool_calls
@@ -65,7 +65,7 @@ class KnownAnswers:
         )
         if not calls:
             return
-        told = [message.text, *(text for call in calls for text in (call.id, call.name, _dump(call.arguments)))]
+        told = [message.text, *(text for call in calls for text in (call.id, call.name, _to_json(call.arguments)))]
         answer = KnownAnswer(digest_of(told), calls)
         for call in calls:
             if call.id and self._by_id.setdefault(call.id, answer) != answer:
@@ -75,34 +75,34 @@ class KnownAnswers:
     def find_by_id(self, call: HistoryCall) -> KnownAnswer | None:
         return self._by_id.get(call.id) if call.id else None
 
-    def find_alike(self, calls: Sequence[HistoryCall]) -> KnownAnswer | None:
+    def find_by_calls(self, calls: Sequence[HistoryCall]) -> KnownAnswer | None:
         """Return the one answer that calls these tools with these arguments, or with fewer of them."""
         known = self._by_names.get(tuple(call.name for call in calls), {}).values()
         found = [
             answer
             for answer in known
-            if all(holds(now.arguments, was.arguments) for now, was in zip(calls, answer.calls, strict=True))
+            if all(extends(now.arguments, was.arguments) for now, was in zip(calls, answer.calls, strict=True))
         ]
         return found[0] if len(found) == 1 else None
 
 
-def holds(now: object, was: object) -> bool:
+def extends(now: object, was: object) -> bool:
     """Return whether arguments are the recorded ones, or those and further members, which clients add as defaults."""
     if isinstance(now, dict) and isinstance(was, dict):
         return all(name in now and now[name] == value for name, value in was.items())
     return now == was
 
 
-def _parse_given(arguments: object) -> object:
+def _parse_arguments(arguments: object) -> object:
     return parse_arguments(arguments) if isinstance(arguments, str) else arguments
 
 
-def _dump(value: object) -> str:
+def _to_json(value: object) -> str:
     return dump(value).decode("utf-8", "surrogatepass")
 
 
 @dataclass(slots=True)
-class ReadRequest:
+class ParsedRequest:
     canonical: Canonical
     slots: dict[Slot, Segment] = field(default_factory=dict)
     systems: list[Segment] = field(default_factory=list)
@@ -126,18 +126,18 @@ class ReadRequest:
 
     @property
     def first_system(self) -> str:
-        return _dump(self.systems[0].value) if self.systems else ""
+        return _to_json(self.systems[0].value) if self.systems else ""
 
     @property
-    def first_words(self) -> tuple[str, ...]:
+    def first_user_texts(self) -> tuple[str, ...]:
         """What the user said first: with the system text it tells threads of one run apart."""
-        return tuple(render(part.value) for part, turn in zip(self.words, self.turns, strict=True) if not turn)
+        return tuple(as_text(part.value) for part, turn in zip(self.words, self.turns, strict=True) if not turn)
 
     @property
-    def results(self) -> Iterator[tuple[str, str]]:
+    def list_results(self) -> Iterator[tuple[str, str]]:
         for slot, segment in self.slots.items():
             if slot[0] == Kind.RESULT:
-                yield tool_of(segment), render(segment.value)
+                yield tool_of(segment), as_text(segment.value)
 
 
 def tool_of(segment: Segment) -> str:
@@ -148,19 +148,19 @@ def tool_of(segment: Segment) -> str:
 _NESTED = ("toolUse", "toolResult", "functionCall", "function_call", "functionResponse", "function_response")
 
 
-def without_ids(value: object) -> object:
+def drop_ids(value: object) -> object:
     """Return what a call or a result says, without the ids that tie the two together."""
     kept = {name: each for name, each in as_dict(value).items() if name not in _IDS}
-    return {name: without_ids(each) if name in _NESTED else each for name, each in kept.items()} or value
+    return {name: drop_ids(each) if name in _NESTED else each for name, each in kept.items()} or value
 
 
 def read_call(value: object, call_id: str = "") -> HistoryCall:
     tree = as_dict(value)
     if (block := block_call(tree)) is not None:
-        return HistoryCall(call_id, as_str(block[1]), _parse_given(block[2]))
+        return HistoryCall(call_id, as_str(block[1]), _parse_arguments(block[2]))
     inner = as_dict(tree.get("function")) or as_dict(tree.get("custom")) or tree
     arguments = next((inner[name] for name in _ARGUMENTS if name in inner), None)
-    return HistoryCall(call_id, as_str(inner.get("name")), _parse_given(arguments))
+    return HistoryCall(call_id, as_str(inner.get("name")), _parse_arguments(arguments))
 
 
 def list_call_ids(operation: str, body: object) -> list[str]:
@@ -170,10 +170,10 @@ def list_call_ids(operation: str, body: object) -> list[str]:
 
 
 def read_request(
-    canonical: Canonical, ids: Sequence[str], known: KnownAnswers, frames: Frames | None = None
-) -> ReadRequest:
+    canonical: Canonical, ids: Sequence[str], known: KnownAnswers, frames: ClientFrames | None = None
+) -> ParsedRequest:
     """Read a request; `ids`: of its calls (`list_call_ids`), `known`: its cassette's answers, `frames`: client's."""
-    made = ReadRequest(canonical)
+    made = ParsedRequest(canonical)
     found = list_segments(canonical.operation, canonical.tree)
     for segment in found:
         if segment.kind is Kind.SYSTEM:
@@ -185,21 +185,21 @@ def read_request(
         if segment.kind in _CONVERSATION:
             entry = _ENTRY.match(segment.path)
             entries.setdefault(entry[0] if entry else "", []).append(segment)
-    _Conversation(made, list(ids), known, frames).read(list(entries.values()))
+    _ConversationReader(made, list(ids), known, frames).read_entries(list(entries.values()))
     return made
 
 
-def _add_segment(made: ReadRequest, slot: Slot, segment: Segment) -> None:
+def _add_segment(made: ParsedRequest, slot: Slot, segment: Segment) -> None:
     n = 0
     while (*slot, n) in made.slots:
         n += 1
     made.slots[*slot, n] = segment
 
 
-class _Conversation:
+class _ConversationReader:
     """Reads the entries of one conversation, answer by answer."""
 
-    def __init__(self, made: ReadRequest, ids: list[str], known: KnownAnswers, frames: Frames | None) -> None:
+    def __init__(self, made: ParsedRequest, ids: list[str], known: KnownAnswers, frames: ClientFrames | None) -> None:
         self._made, self._ids, self._known, self._frames = made, ids, known, frames
         self._turn = 0
         self._open: dict[str, set[str]] = {}
@@ -207,7 +207,7 @@ class _Conversation:
         self._calls: dict[str, Slot] = {}
         """By the alias that the canonical form gives to a call: its place."""
 
-    def read(self, entries: list[list[Segment]]) -> None:
+    def read_entries(self, entries: list[list[Segment]]) -> None:
         step: list[list[Segment]] = []
         for entry in entries:
             if any(each.kind in _OF_MODEL for each in entry):
@@ -243,10 +243,10 @@ class _Conversation:
             for call, answer in zip(calls, proven, strict=True):
                 self._open.setdefault(answer.digest, {each.id for each in answer.calls}).discard(call.id)
             return list(dict.fromkeys(f"answer {answer.digest}" for answer in proven)), True
-        if calls and (alike := self._known.find_alike(calls)) is not None:
+        if calls and (alike := self._known.find_by_calls(calls)) is not None:
             return [f"answer {alike.digest}"], False
-        texts = [render(each.value).strip() for entry in entries for each in entry if each.kind is Kind.ASSISTANT]
-        return [digest_of([*texts, *(part for call in calls for part in (call.name, _dump(call.arguments)))])], False
+        texts = [as_text(each.value).strip() for entry in entries for each in entry if each.kind is Kind.ASSISTANT]
+        return [digest_of([*texts, *(part for call in calls for part in (call.name, _to_json(call.arguments)))])], False
 
     def _read_entry(self, entry: list[Segment], calls: Iterator[HistoryCall]) -> None:
         for segment in entry:
@@ -254,16 +254,16 @@ class _Conversation:
                 case Kind.MEMBER:
                     name = segment.name.rpartition(": ")[2]
                     if name not in _IDS:
-                        self._made.members.setdefault((self._turn, name), set()).add(_dump(segment.value))
+                        self._made.members.setdefault((self._turn, name), set()).add(_to_json(segment.value))
                 case Kind.CALL:
                     call = next(calls, HistoryCall("", "", None))
                     slot: Slot = (Kind.CALL, call.id) if self._known.find_by_id(call) else (Kind.CALL, self._turn, "")
                     self._calls[_read_id(segment.value)] = slot
                     _add_segment(self._made, slot, segment)
                 case Kind.RESULT:
-                    of = self._calls.get(self._result_of(entry, segment), ("", self._turn))
+                    of = self._calls.get(self._find_result_call(entry, segment), ("", self._turn))
                     _add_segment(self._made, (Kind.RESULT, *of), segment)
-                case Kind.USER if self._frames is not None and self._frames.writes(render(segment.value)):
+                case Kind.USER if self._frames is not None and self._frames.wrote_part(as_text(segment.value)):
                     self._made.frames.append(segment)
                     _add_segment(self._made, (FRAME, self._turn), segment)
                 case Kind.USER:
@@ -274,7 +274,7 @@ class _Conversation:
                     _add_segment(self._made, (segment.kind, self._turn), segment)
 
     @staticmethod
-    def _result_of(entry: Sequence[Segment], segment: Segment) -> str:
+    def _find_result_call(entry: Sequence[Segment], segment: Segment) -> str:
         """Return the alias of the call that a result answers."""
         if (block := block_result(as_dict(segment.value))) is not None:
             return block.tool_call_id or ""
@@ -288,7 +288,7 @@ def _read_id(value: object) -> str:
     return as_str(block[0] if block is not None else tree.get("id"))
 
 
-def render(value: object) -> str:
+def as_text(value: object) -> str:
     """Return a value as text, as people read and compare it; a tree with a line for each leaf."""
     if (plain := read_text(value)) is not None:
         return plain[0]

@@ -60,24 +60,24 @@ _STRUCTURED = "structuredContent"
 """What a tool of MCP answers as an object of its own: any member of it may hold a value."""
 
 
-def list_pieces(value: object) -> Iterator[Piece]:
+def list_texts(value: object) -> Iterator[Piece]:
     """Yield the texts of one JSON value of an answer: a whole body, or the data of an event."""
     if not isinstance(value, dict):
         return
-    yield from _walk_answer(value, (), value, None)
+    yield from _list_body_pieces(value, (), value, None)
 
 
 def list_arguments(value: object, tool: str, path: Path = ()) -> Iterator[Piece]:
     """Yield the texts and numbers of arguments; the name of a member comes behind what it holds."""
-    yield from _find_nested(value, path, tool, "$", "")
+    yield from _list_nested_pieces(value, path, tool, "$", "")
 
 
-def _walk_answer(node: object, path: Path, event: dict[str, Any], tool: str | None) -> Iterator[Piece]:
+def _list_body_pieces(node: object, path: Path, event: dict[str, Any], tool: str | None) -> Iterator[Piece]:
     if isinstance(node, list):
         for n, each in enumerate(node):
-            yield from _walk_answer(each, (*path, n), event, tool)
+            yield from _list_body_pieces(each, (*path, n), event, tool)
         return
-    if not isinstance(node, dict) or _is_thinking(node):
+    if not isinstance(node, dict) or _is_thinking_block(node):
         return
     named = node.get("name")
     tool = named if isinstance(named, str) else tool
@@ -86,29 +86,29 @@ def _walk_answer(node: object, path: Path, event: dict[str, Any], tool: str | No
         if name in _SEALED or (name in _ECHOED and node.get("object") == "response"):
             continue
         if name == _STRUCTURED or (name in _OBJECTS and isinstance(value, dict) and tool is not None):
-            yield from _find_nested(value, here, tool or "", "$", "")
+            yield from _list_nested_pieces(value, here, tool or "", "$", "")
         elif isinstance(value, str):
             if value:
                 yield _build_piece(node, name, value, here, event, tool)
         else:
-            yield from _walk_answer(value, here, event, tool)
+            yield from _list_body_pieces(value, here, event, tool)
 
 
-def _is_thinking(node: dict[str, Any]) -> bool:
+def _is_thinking_block(node: dict[str, Any]) -> bool:
     """Return whether an object is the model's thinking: often signed, so nobody touches it."""
     kind = node.get("type")
     return (isinstance(kind, str) and ("thinking" in kind or "reasoning" in kind)) or node.get("thought") is True
 
 
-def _find_nested(value: object, path: Path, tool: str, inner: str, member: str) -> Iterator[Piece]:
+def _list_nested_pieces(value: object, path: Path, tool: str, inner: str, member: str) -> Iterator[Piece]:
     if isinstance(value, dict):
         for name, each in value.items():
             here, at = (*path, name), f"{inner}.{name}"
-            yield from _find_nested(each, here, tool, at, name)
+            yield from _list_nested_pieces(each, here, tool, at, name)
             yield Piece(here, name, None, ChannelForm.TEXT, tool, "", at, is_name=True)
     elif isinstance(value, list):
         for n, each in enumerate(value):
-            yield from _find_nested(each, (*path, n), tool, f"{inner}[{n}]", member)
+            yield from _list_nested_pieces(each, (*path, n), tool, f"{inner}[{n}]", member)
     elif isinstance(value, (str, int)) and not isinstance(value, bool):
         yield Piece(path, value if isinstance(value, str) else str(value), None, ChannelForm.TEXT, tool, member, inner)
 
@@ -122,7 +122,7 @@ def _build_piece(
         which = (kind, event.get("item_id"), event.get("output_index"), event.get("content_index"))
         return Piece(path, value, which, form, tool)
     if kind == "content_block_delta":  # of Messages
-        return Piece(path, value, ("block", event.get("index"), name), _form_of_member(name), tool)
+        return Piece(path, value, ("block", event.get("index"), name), _channel_form_of(name), tool)
     if "contentBlockDelta" in event:  # of converse
         index = (
             event["contentBlockDelta"].get("contentBlockIndex")
@@ -136,7 +136,7 @@ def _build_piece(
         choice, call = _read_index(event, ("choices", numbers[0])), node.get("index") if "tool_calls" in path else None
         if "tool_calls" in path and len(numbers) > 1:
             call = _read_index(event, ("choices", numbers[0], "delta", "tool_calls", numbers[1]))
-        return Piece(path, value, ("choice", choice, call, name), _form_of_member(name), tool)
+        return Piece(path, value, ("choice", choice, call, name), _channel_form_of(name), tool)
     if path and path[0] in ("candidates", "response") and name == "text":  # of generateContent
         numbers = [step for step in path if isinstance(step, int)]
         return Piece(path, value, ("candidate", *numbers[:1]), ChannelForm.TEXT, tool)
@@ -147,12 +147,12 @@ def _build_piece(
         and "delta" in event
         and kind in ("content-delta", "tool-call-delta", "tool-call-start", "tool-plan-delta")
     ):
-        form = _form_of_member(name)
+        form = _channel_form_of(name)
         return Piece(path, value, ("cohere", event.get("index"), form), form, tool)
-    return Piece(path, value, None, _form_of_member(name), tool)
+    return Piece(path, value, None, _channel_form_of(name), tool)
 
 
-def _form_of_member(name: str) -> ChannelForm:
+def _channel_form_of(name: str) -> ChannelForm:
     return ChannelForm.JSON if name in _ARGUMENTS else ChannelForm.TEXT
 
 
@@ -163,7 +163,7 @@ def _read_index(event: object, path: Path) -> object:
     return node.get("index", path[-1]) if isinstance(node, dict) else path[-1]
 
 
-def rename(value: Any, path: Path, names: Mapping[str, str]) -> bool:  # noqa: ANN401 - JSON
+def rename_keys(value: Any, path: Path, names: Mapping[str, str]) -> bool:  # noqa: ANN401 - JSON
     """Rename members of the object at a path, all at once and in order; False where two would be called alike."""
     for step in path:
         value = value[step]
@@ -175,7 +175,7 @@ def rename(value: Any, path: Path, names: Mapping[str, str]) -> bool:  # noqa: A
     return True
 
 
-def put(value: Any, path: Path, new: object) -> None:  # noqa: ANN401 - JSON
+def put_at(value: Any, path: Path, new: object) -> None:  # noqa: ANN401 - JSON
     """Replace what stands at a path, in place."""
     for step in path[:-1]:
         value = value[step]

@@ -56,7 +56,7 @@ class ListingPart(NamedTuple):
     name: str = LISTING
 
 
-def find_listed(text: str, *, elsewhere: bool, users: tuple[str, str] | None = None) -> Iterator[ListingPart]:
+def find_listing_parts(text: str, *, elsewhere: bool, users: tuple[str, str] | None = None) -> Iterator[ListingPart]:
     """Yield padding between the columns of listings, parents' rows and the user's name in rows, in order.
 
     `elsewhere`: the run is in another folder. `users`: the recorded user's name and this one's, where they differ.
@@ -75,7 +75,7 @@ def find_listed(text: str, *, elsewhere: bool, users: tuple[str, str] | None = N
         yield from sorted([*padded, *owned, *sized], key=lambda part: part.start)
 
 
-def leave_out_ours(recorded: str, present: str) -> tuple[str, str]:
+def remove_own_files(recorded: str, present: str) -> tuple[str, str]:
     """Return two results without lines of listings that name llmproxy's files, and ``ls -l``'s sums of blocks."""
     if "llmproxy.db" not in recorded and "llmproxy.db" not in present:
         return recorded, present
@@ -84,7 +84,7 @@ def leave_out_ours(recorded: str, present: str) -> tuple[str, str]:
     return mine, theirs
 
 
-def leave_out_our_status(text: str) -> str:
+def remove_own_git_status(text: str) -> str:
     """Return a text without the lines in which git names llmproxy's files; `CLEAN` where it said nothing else."""
     if "llmproxy.db" not in text:
         return text
@@ -95,7 +95,7 @@ def leave_out_our_status(text: str) -> str:
     return "\n".join(kept)
 
 
-def pad_freely(literal: str) -> str:
+def match_any_padding(literal: str) -> str:
     """Return a pattern for what stands before a value in a row: the same, however it is padded."""
     return " +".join(re.escape(each) for each in _PADDED.split(literal))
 
@@ -113,19 +113,19 @@ _ON_BRANCH = (
 )
 
 
-def find_git(text: str, user: tuple[str, str], branch: tuple[str, str] | None) -> Iterator[ListingPart]:
+def find_git_parts(text: str, user: tuple[str, str], branch: tuple[str, str] | None) -> Iterator[ListingPart]:
     """Yield where this run's user or branch may stand for the recorded one, in order.
 
     `user` and `branch` are (recorded, present); an empty recorded user is one that was not kept: then any author may be
     this run's user.
     """
-    found = list(_of_user(text, *user)) if user[1] else []
+    found = list(_find_user_parts(text, *user)) if user[1] else []
     if branch is not None and branch[0] in text:
-        found += _of_branch(text, *branch)
+        found += _find_branch_parts(text, *branch)
     yield from sorted(found, key=lambda part: part.start)
 
 
-def list_people(text: str) -> dict[str, list[int]]:
+def list_git_users(text: str) -> dict[str, list[int]]:
     """Return whom git names in a text, or in a file that holds such texts, and where."""
     found: dict[str, list[int]] = {}
     for each in _PEOPLE.finditer(text):
@@ -133,16 +133,16 @@ def list_people(text: str) -> dict[str, list[int]]:
     return found
 
 
-def _of_user(text: str, recorded: str, present: str) -> Iterator[ListingPart]:
+def _find_user_parts(text: str, recorded: str, present: str) -> Iterator[ListingPart]:
     for line in _AUTHOR.finditer(text):
         if (who := line["who"]) == recorded or not recorded:
-            yield ListingPart(*line.span("who"), _match_any(who, present), USER)
+            yield ListingPart(*line.span("who"), _compile_alternatives(who, present), USER)
 
 
-def _of_branch(text: str, recorded: str, present: str) -> Iterator[ListingPart]:
+def _find_branch_parts(text: str, recorded: str, present: str) -> Iterator[ListingPart]:
     for place in re.finditer(_ON_BRANCH.format(re.escape(recorded)), text, re.MULTILINE):
-        yield ListingPart(place.end() - len(recorded), place.end(), _match_any(recorded, present), BRANCH)
+        yield ListingPart(place.end() - len(recorded), place.end(), _compile_alternatives(recorded, present), BRANCH)
 
 
-def _match_any(*texts: str) -> re.Pattern[str]:
+def _compile_alternatives(*texts: str) -> re.Pattern[str]:
     return re.compile(rf"(?:{'|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))})")

@@ -17,12 +17,12 @@ from llmproxy.core.bindings import (
     RunVariable,
     Scope,
     VolatileField,
-    expect,
+    create_expectations,
     read_run_variables,
     write_run_variables,
 )
-from llmproxy.core.bindings.candidates import TypedEnds
-from llmproxy.core.bindings.lessons import Lesson
+from llmproxy.core.bindings.bound_key import UserTextEnds
+from llmproxy.core.bindings.volatile_learning import LearnedField
 from llmproxy.core.traffic.interaction import Response
 
 _REMEMBERED = 64
@@ -45,13 +45,13 @@ class BoundAnswer(NamedTuple):
 class LearningTrial:
     """A run that is to show what varies."""
 
-    lessons: list[Lesson] = field(default_factory=list)
+    lessons: list[LearnedField] = field(default_factory=list)
     served: int = 0
     """Requests that were answered on trial."""
 
 
 @dataclass(slots=True)
-class Bound:
+class SessionBindings:
     """The state of one session."""
 
     scope: Scope = Scope.ALL
@@ -66,63 +66,63 @@ class Bound:
     """Paths below which an earlier request named something in this run's words."""
     untouched: set[int] = field(default_factory=set)
     """Recordings whose answer an exact hit gets as it is."""
-    typed: dict[tuple[int, int], TypedEnds | None] = field(default_factory=dict)
+    typed: dict[tuple[int, int], UserTextEnds | None] = field(default_factory=dict)
     """What was typed last in recorded requests, as `read_last_user_text` keeps it."""
     _tables: dict[str, Bindings] = field(default_factory=dict)
     _expected: dict[Bindings, ExpectedMessages] = field(default_factory=dict)
     _said: str | None = None
 
-    def declare(self, run_variables: Iterable[RunVariable]) -> None:
+    def declare_variables(self, run_variables: Iterable[RunVariable]) -> None:
         """Take run variables in; one of a name that is there takes its place."""
         self.declared |= {each.name: each for each in run_variables}
-        self._forget_tables()
+        self._forget_bindings()
         self.untouched.clear()
         self._said = None
 
     @property
-    def said(self) -> str:
+    def variables_text(self) -> str:
         """The run variables as a recording keeps them."""
         if self._said is None:
             self._said = write_run_variables(self.declared.values())
         return self._said
 
-    def table(self, recorded: str) -> Bindings:
+    def build_bindings(self, recorded: str) -> Bindings:
         """Return what binds a recording made under these run variables, as `write_run_variables` wrote them."""
         if (known := self._tables.get(recorded)) is None:
             if len(self._tables) >= _REMEMBERED:
-                self._forget_tables()
+                self._forget_bindings()
             known = Bindings(read_run_variables(recorded), self.declared.values(), self.slots, self.scope)
             self._tables[recorded] = known
         return known
 
-    def expectations(self, table: Bindings) -> ExpectedMessages:
+    def expected_messages(self, table: Bindings) -> ExpectedMessages:
         if (known := self._expected.get(table)) is None:
-            known = self._expected[table] = expect(table)
+            known = self._expected[table] = create_expectations(table)
         return known
 
-    def _forget_tables(self) -> None:
+    def _forget_bindings(self) -> None:
         self._tables.clear()
         self._expected.clear()
         self.typed.clear()
 
-    def learn(self, identities: Iterable[Identity], below: frozenset[str] = frozenset()) -> None:
+    def add_identities(self, identities: Iterable[Identity], below: frozenset[str] = frozenset()) -> None:
         """Note what a served answer's pair of requests said; it was checked already."""
         if not below <= self.named:
             self.named |= below
             self.untouched.clear()
         for each in identities:
-            if each.recorded != each.present and self.known.record(each):
+            if each.recorded != each.present and self.known.record_pair(each):
                 self.untouched.clear()
 
-    def teach(self, lessons: Sequence[Lesson]) -> None:
+    def add_learned_fields(self, lessons: Sequence[LearnedField]) -> None:
         """Take in what a trial taught: it counts for this session alone, from now on."""
         if self.trial is None:
             raise AssertionError("taught outside of a trial")
         self.trial.lessons += lessons
         self.slots = (*(lesson.slot for lesson in lessons), *self.slots)
-        self._forget_tables()
+        self._forget_bindings()
 
-    def restart(self) -> None:
+    def forget_identities(self) -> None:
         """Forget what tools made: another run begins."""
         self.known = Identities()
         self.named.clear()

@@ -1,6 +1,6 @@
 r"""Every way in which a run variable is written, on both sides, and where in a text it stands.
 
-    pairs -> `Forms`, which finds recorded values in a text, longest first, each with what may stand there now
+    pairs -> `FormSearch`, which finds recorded values in a text, longest first, each with what may stand there now
 
 A path has many: itself, what its links resolve to, percent-encoded, escaped in JSON or for a shell, with ``\``, as a
 folder's name (``-tmp-a-project``), ``~/rest`` below home, relative, hashed, its last part behind a separator; a day has
@@ -26,7 +26,7 @@ from enum import StrEnum
 from typing import NamedTuple
 from urllib.parse import quote
 
-from llmproxy.core.bindings.run_variables import Nature, RunVariable, RunVariablePair
+from llmproxy.core.bindings.run_variables import RunVariable, RunVariablePair, ValueKind
 from llmproxy.core.dialects.messages import STATE_FOLDERS
 from llmproxy.lazy_regex import late
 
@@ -44,16 +44,16 @@ _FOLLOWED = frozenset("_~$%+@")
 _FIRST_MARK = "\u0300"
 
 
-def is_word(letter: str) -> bool:
+def is_word_character(letter: str) -> bool:
     """Return whether a character is a letter or digit of any script, or a mark on one: ``é`` may be two characters."""
     return letter.isalnum() or (letter >= _FIRST_MARK and unicodedata.category(letter)[0] == "M")
 
 
-def stands_alone(text: str, start: int, end: int) -> bool:
+def is_isolated(text: str, start: int, end: int) -> bool:
     """Return whether no letter or digit is beside text[start:end]: the borders of ids (``<uuid>.txt`` holds the id)."""
-    if start and is_word(text[start - 1]) and not _follows_escape(text, start):
+    if start and is_word_character(text[start - 1]) and not _follows_escape(text, start):
         return False
-    return end >= len(text) or not is_word(text[end])
+    return end >= len(text) or not is_word_character(text[end])
 
 
 def _follows_escape(text: str, start: int) -> bool:
@@ -70,7 +70,7 @@ def _path_begins(text: str, start: int) -> bool:
     if not start:
         return True
     last = text[start - 1]
-    if not (is_word(last) or last in _INSIDE_PATH):
+    if not (is_word_character(last) or last in _INSIDE_PATH):
         return True
     before = text[max(0, start - _LOOK_BACK) : start]
     if before.endswith("://") or (before.endswith("\\/\\/") and ":" in before[-5:]):
@@ -87,17 +87,17 @@ def path_ends(text: str, end: int) -> bool:
         return True
     letter = text[at]
     if at > end:
-        return not (is_word(letter) or letter in "_/")
-    if is_word(letter) or letter in _FOLLOWED:
+        return not (is_word_character(letter) or letter in "_/")
+    if is_word_character(letter) or letter in _FOLLOWED:
         return False
     return not (letter == "\\" and text[at : at + 2] == "\\ ")
 
 
 def is_slug(text: str, start: int, end: int) -> bool:
     """Return whether a folder's name made of a path stands alone."""
-    if start and (is_word(text[start - 1]) or text[start - 1] in "-_") and not _follows_escape(text, start):
+    if start and (is_word_character(text[start - 1]) or text[start - 1] in "-_") and not _follows_escape(text, start):
         return False
-    return end >= len(text) or not (is_word(text[end]) or text[end] in "-_")
+    return end >= len(text) or not (is_word_character(text[end]) or text[end] in "-_")
 
 
 def is_slug_below(text: str, start: int, end: int) -> bool:
@@ -105,7 +105,7 @@ def is_slug_below(text: str, start: int, end: int) -> bool:
     return start > 0 and text[start - 1] in "/\\" and is_slug(text, start, end)
 
 
-def is_base(text: str, start: int, end: int) -> bool:
+def is_bare_folder_name(text: str, start: int, end: int) -> bool:
     """Return whether a folder's name stands where only it is meant, ``../project``, behind no other folder."""
     return _ABOVE.search(text, max(0, start - 5), start) is not None and path_ends(text, end)
 
@@ -123,7 +123,7 @@ _MONTHS = ("January", "February", "March", "April", "May", "June", "July", "Augu
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
-def write_dates(day: str) -> tuple[str, ...]:
+def format_dates(day: str) -> tuple[str, ...]:
     """Return a day, ``2026-11-22``, in every form that is bound, forms of all days in one order. Raises ValueError."""
     on = date.fromisoformat(day)
     month, name, number = _MONTHS[on.month - 1], _DAYS[on.weekday()], on.day
@@ -148,7 +148,7 @@ def write_dates(day: str) -> tuple[str, ...]:
 Border = Callable[[str, int, int], bool]
 
 
-class Reach(StrEnum):
+class FormScope(StrEnum):
     EVERYWHERE = "everywhere"
     NOT_TYPED = "not typed"
     """Nowhere in what a user typed: too short to be sure of."""
@@ -157,7 +157,7 @@ class Reach(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Form:
+class ValueForm:
     """One way to write a recorded value, and what may stand in its place now; told apart by identity."""
 
     name: str
@@ -165,34 +165,34 @@ class Form:
     present: tuple[str, ...]
     """The first is what answers are written with."""
     border: Border
-    reach: Reach = Reach.EVERYWHERE
+    reach: FormScope = FormScope.EVERYWHERE
     in_answers: bool = True
 
 
-class Spot(NamedTuple):
+class FormMatch(NamedTuple):
     start: int
     end: int
-    forms: tuple[Form, ...]
+    forms: tuple[ValueForm, ...]
     """More than one where two names have the same recorded value."""
 
 
-def list_forms(pairs: Sequence[RunVariablePair]) -> list[Form]:
+def list_value_forms(pairs: Sequence[RunVariablePair]) -> list[ValueForm]:
     if not any(pair.differs for pair in pairs):
         return []
-    homes = next((pair for pair in pairs if pair.name == "home" and pair.recorded.nature is Nature.PATH), None)
-    found: list[Form] = []
+    homes = next((pair for pair in pairs if pair.name == "home" and pair.recorded.kind is ValueKind.PATH), None)
+    found: list[ValueForm] = []
     for pair in pairs:
-        match pair.recorded.nature:
-            case Nature.PATH:  # the same on both sides too: /home/kim/work stays while /home/kim becomes another home
+        match pair.recorded.kind:
+            case ValueKind.PATH:  # the same on both sides: /home/kim/work stays while /home/kim becomes another home
                 found += _path_forms(pair, homes if homes is not pair else None)
-            case Nature.DATE if pair.differs:
+            case ValueKind.DATE if pair.differs:
                 found += _date_forms(pair)
-            case Nature.BLOCK if pair.differs:
+            case ValueKind.BLOCK if pair.differs:
                 for prefix in _LINE_PREFIXES:
                     text, now = (_prefix_lines(each.value, prefix) for each in (pair.recorded, pair.present))
-                    found.append(Form(pair.name, text, (now,), is_block, Reach.AGENT, in_answers=False))
-            case Nature.IDENTIFIER if pair.differs and pair.present.nature is Nature.IDENTIFIER:
-                found.append(Form(pair.name, pair.recorded.value, (pair.present.value,), stands_alone))
+                    found.append(ValueForm(pair.name, text, (now,), is_block, FormScope.AGENT, in_answers=False))
+            case ValueKind.IDENTIFIER if pair.differs and pair.present.kind is ValueKind.IDENTIFIER:
+                found.append(ValueForm(pair.name, pair.recorded.value, (pair.present.value,), is_isolated))
             case _:
                 pass
     return found
@@ -209,17 +209,17 @@ def _prefix_lines(text: str, prefix: str) -> str:
 # -- days --------------------------------------------------------------------------------------------------------------
 
 
-def _date_forms(pair: RunVariablePair) -> Iterator[Form]:
+def _date_forms(pair: RunVariablePair) -> Iterator[ValueForm]:
     days = [pair.present.value, *([pair.present.other] if pair.present.other else [])]
     try:
-        present = [write_dates(day) for day in days]
-        recorded = [write_dates(day) for day in dict.fromkeys((pair.recorded.value, pair.recorded.other)) if day]
+        present = [format_dates(day) for day in days]
+        recorded = [format_dates(day) for day in dict.fromkeys((pair.recorded.value, pair.recorded.other)) if day]
     except ValueError:
         return
     for forms in recorded:
         for n, text in enumerate(forms):
             others = tuple(dict.fromkeys(each[n] for each in present))
-            yield Form(pair.name, text, others, stands_alone, Reach.AGENT, in_answers=False)
+            yield ValueForm(pair.name, text, others, is_isolated, FormScope.AGENT, in_answers=False)
 
 
 # -- paths -------------------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class _Way(NamedTuple):
 
     write: Callable[[str], str]
     border: Border
-    reach: Reach = Reach.EVERYWHERE
+    reach: FormScope = FormScope.EVERYWHERE
     in_answers: bool = True
 
 
@@ -253,13 +253,18 @@ _WAYS = (
     _Way(lambda path: path.replace("'", "'\\''") if path[:1] == "/" else "", is_path),
     _Way(lambda path: re.sub(r'(["$`\\])', r"\\\1", path) if path[:1] == "/" else "", is_path),
     _Way(lambda path: quote(path, safe="/"), is_path),
-    _Way(lambda path: quote(path, safe=""), stands_alone),
-    _Way(lambda path: quote(path, safe="").lower() if quote(path, safe="") != path else "", stands_alone),
+    _Way(lambda path: quote(path, safe=""), is_isolated),
+    _Way(lambda path: quote(path, safe="").lower() if quote(path, safe="") != path else "", is_isolated),
     _Way(lambda path: path.replace("/", "\\") if path[:1] != "/" else "", is_path),
     _Way(lambda path: path.replace("\\", "/") if path[:1] != "/" else "", is_path),
     _Way(lambda path: re.sub(r"[^A-Za-z0-9]", "-", path) if len(path) > 2 else "", is_slug),
-    _Way(lambda path: hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest(), stands_alone),
-    _Way(lambda path: posixpath.basename(path.replace("\\", "/")), is_base, Reach.NOT_TYPED, in_answers=False),
+    _Way(lambda path: hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest(), is_isolated),
+    _Way(
+        lambda path: posixpath.basename(path.replace("\\", "/")),
+        is_bare_folder_name,
+        FormScope.NOT_TYPED,
+        in_answers=False,
+    ),
 )
 
 
@@ -279,7 +284,7 @@ def _list_paths(one: RunVariable) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_trim_path(path) for path in (one.value, one.other) if path))
 
 
-def _path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> Iterator[Form]:
+def _path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> Iterator[ValueForm]:
     recorded, present = _list_paths(pair.recorded), _list_paths(pair.present)
     for n, before in enumerate(recorded):
         now = (present[min(n, len(present) - 1)], *present)
@@ -293,23 +298,23 @@ def _path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> Iterato
                     )
                     if there:
                         border = is_slug_below if way.border is is_slug and _is_at_root(spelled) else way.border
-                        yield Form(pair.name, text, there, border, way.reach, way.in_answers)
+                        yield ValueForm(pair.name, text, there, border, way.reach, way.in_answers)
     if homes is None:
         return
     mine, theirs = (_relative_to_home(_trim_path(each.value), _trim_path(home.value)) for each, home in
                     ((pair.recorded, homes.recorded), (pair.present, homes.present)))  # fmt: skip
     if mine:
-        yield Form(pair.name, mine, tuple(text for text in (theirs, *present) if text), is_path)
+        yield ValueForm(pair.name, mine, tuple(text for text in (theirs, *present) if text), is_path)
     elif theirs:
-        yield Form(pair.name, recorded[0], (present[0], theirs), is_path)
+        yield ValueForm(pair.name, recorded[0], (present[0], theirs), is_path)
     yield from _folder_name_forms(pair, homes)
-    between = [_home_relative_to(_trim_path(each.value), _trim_path(home.value)) for each, home in
+    between = [_home_from_path(_trim_path(each.value), _trim_path(home.value)) for each, home in
                ((pair.recorded, homes.recorded), (pair.present, homes.present))]  # fmt: skip
     if between[0] and between[1]:
-        yield Form(homes.name, between[0], (between[1], *_list_paths(homes.present)), is_path, Reach.NOT_TYPED)
+        yield ValueForm(homes.name, between[0], (between[1], *_list_paths(homes.present)), is_path, FormScope.NOT_TYPED)
 
 
-def _folder_name_forms(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[Form]:
+def _folder_name_forms(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[ValueForm]:
     """Yield the working folder's name in hidden folders below home; in answers for known agents only."""
     recorded, present = (posixpath.basename(_trim_path(each.value)) for each in (pair.recorded, pair.present))
     if pair.name != "cwd" or not (recorded and present):
@@ -317,11 +322,11 @@ def _folder_name_forms(pair: RunVariablePair, homes: RunVariablePair) -> Iterato
     before, now = _list_paths(homes.recorded), _list_paths(homes.present)
     border = _build_border_below((*before, *now, "~"))
     for write in (str, _make_slug):
-        yield Form(pair.name, write(recorded), (write(present),), border, Reach.NOT_TYPED, in_answers=False)
+        yield ValueForm(pair.name, write(recorded), (write(present),), border, FormScope.NOT_TYPED, in_answers=False)
         for folder in STATE_FOLDERS:
             there = tuple(f"{home}/{folder}/{write(present)}" for home in now)
             for home in before:
-                yield Form(pair.name, f"{home}/{folder}/{write(recorded)}", there, is_path)
+                yield ValueForm(pair.name, f"{home}/{folder}/{write(recorded)}", there, is_path)
 
 
 def _make_slug(name: str) -> str:
@@ -350,7 +355,7 @@ def _relative_to_home(path: str, home: str) -> str:
     return "~" + path[len(home) :] if path.startswith(home + "/") else ""
 
 
-def _home_relative_to(path: str, home: str) -> str:
+def _home_from_path(path: str, home: str) -> str:
     """Return home relative to a path, if that names a folder: nothing but dots may stand anywhere."""
     if not (path.startswith("/") and home.startswith("/")):
         return ""
@@ -361,12 +366,12 @@ def _home_relative_to(path: str, home: str) -> str:
 # -- finding -----------------------------------------------------------------------------------------------------------
 
 
-class Forms:
+class FormSearch:
     """The forms of some pairs, ready to be looked for."""
 
-    def __init__(self, forms: Iterable[Form]) -> None:
+    def __init__(self, forms: Iterable[ValueForm]) -> None:
         """Group forms by what was recorded; what two forms of one name say together counts once."""
-        self.by_text: dict[str, tuple[Form, ...]] = {}
+        self.by_text: dict[str, tuple[ValueForm, ...]] = {}
         for form in forms:
             before = self.by_text.get(form.recorded, ())
             merged = _merge_form(before, form)
@@ -383,7 +388,7 @@ class Forms:
         """Return whether there is anything to look for."""
         return bool(self.stems)
 
-    def find(self, text: str, allowed: Callable[[Form, int], bool] | None = None) -> list[Spot]:
+    def find_matches(self, text: str, allowed: Callable[[ValueForm, int], bool] | None = None) -> list[FormMatch]:
         """Return where recorded values stand, in order, the longest first; `allowed` are the forms at a position."""
         if len(text) < self._least:
             return []
@@ -399,7 +404,7 @@ class Forms:
         if not found:
             return []
         found.sort()
-        spots: list[Spot] = []
+        spots: list[FormMatch] = []
         at = 0
         for start, length, recorded in found:
             if start < at:
@@ -416,16 +421,16 @@ class Forms:
                     if form.border(text, start, end) and (allowed is None or allowed(form, start))
                 )
             if forms:
-                spots.append(Spot(start, end, forms))
+                spots.append(FormMatch(start, end, forms))
                 at = end
         return spots
 
 
-def _merge_form(before: tuple[Form, ...], form: Form) -> tuple[Form, ...]:
+def _merge_form(before: tuple[ValueForm, ...], form: ValueForm) -> tuple[ValueForm, ...]:
     for n, each in enumerate(before):
         if each.name == form.name and each.border is form.border and each.reach is form.reach:
-            both = Form(form.name, form.recorded, tuple(dict.fromkeys((*each.present, *form.present))), form.border,
-                        form.reach, each.in_answers or form.in_answers)  # fmt: skip
+            both = ValueForm(form.name, form.recorded, tuple(dict.fromkeys((*each.present, *form.present))),
+                             form.border, form.reach, each.in_answers or form.in_answers)  # fmt: skip
             return (*before[:n], both, *before[n + 1 :])
     return (*before, form)
 

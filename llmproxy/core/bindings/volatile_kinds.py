@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from llmproxy.core.bindings.volatile_fields import KINDS, is_of_kind
+from llmproxy.core.bindings.volatile_fields import KINDS, fits_kind
 from llmproxy.lazy_regex import late
 
 LONGEST_BEFORE = 400
@@ -41,7 +41,7 @@ _TEMPORARY = "tmp"
 _ROLLED = late(r"[A-Za-z0-9]{6,}")
 
 
-class Value(NamedTuple):
+class ValuePair(NamedTuple):
     """A value that differs between two texts."""
 
     kind: str
@@ -51,9 +51,9 @@ class Value(NamedTuple):
     present: str
 
 
-def find_value(
+def find_value_pair(
     recorded: str, at: int, present: str, there: int, taken: Sequence[tuple[int, int, str]] = ()
-) -> Value | None:
+) -> ValuePair | None:
     """Return the volatile value in which two texts first differ, at `at` and `there`; None where that is nothing
     volatile.
 
@@ -73,19 +73,19 @@ def find_value(
             for theirs in _match_beginning(kind, present, there - same):
                 before = recorded[max(0, start - LONGEST_BEFORE) : start].rpartition("\n")[2]
                 behind = recorded[end : end + 20], present[there - same + len(theirs) :][:20]
-                likely = _is_likely(kind, mine, theirs, before, behind) or (kind == "name" and start in temporary)
+                likely = _are_plausible(kind, mine, theirs, before, behind) or (kind == "name" and start in temporary)
                 if mine != theirs and likely:
-                    return Value(kind, start, mine, theirs)
+                    return ValuePair(kind, start, mine, theirs)
     return None
 
 
-def kind_of(recorded: str, present: str, before: str = "", *, number: bool = False) -> str | None:
+def kind_of_pair(recorded: str, present: str, before: str = "", *, number: bool = False) -> str | None:
     """Return the kind of two differing whole values; None if they do not look volatile. `number`: numbers of JSON."""
     for kind in (each for each in _ORDER if not (number and each == "hex")):
         if (
-            is_of_kind(kind, recorded)
-            and is_of_kind(kind, present)
-            and _is_likely(kind, recorded, present, before, ("", ""))
+            fits_kind(kind, recorded)
+            and fits_kind(kind, present)
+            and _are_plausible(kind, recorded, present, before, ("", ""))
         ):
             return kind
     return None
@@ -100,7 +100,7 @@ def _find_values_at(kind: str, text: str, at: int) -> Iterator[tuple[int, int]]:
     found = []
     for begin in range(start, at + 1):
         if (
-            begin > start and is_joined(text, begin) and not (kind == "duration" and text[begin - 1] in "mh")
+            begin > start and is_in_word(text, begin) and not (kind == "duration" and text[begin - 1] in "mh")
         ):  # 0m1.234s
             continue
         match = pattern.match(text, begin, min(end, begin + 300))
@@ -115,12 +115,12 @@ def _match_beginning(kind: str, text: str, start: int) -> Iterator[str]:
         yield match[0]
 
 
-def is_joined(text: str, at: int) -> bool:
+def is_in_word(text: str, at: int) -> bool:
     """Return whether a position lies inside of a word."""
     return text[at - 1].isalnum() and text[at].isalnum() if at < len(text) else False
 
 
-def _is_likely(kind: str, recorded: str, present: str, before: str, behind: tuple[str, str]) -> bool:
+def _are_plausible(kind: str, recorded: str, present: str, before: str, behind: tuple[str, str]) -> bool:
     """Return whether two values of a kind are what its name says, and not anything that its pattern takes."""
     both = recorded, present
     match kind:
@@ -144,14 +144,14 @@ def _is_likely(kind: str, recorded: str, present: str, before: str, behind: tupl
         case "count":
             return bool(_NAMES_COUNT.search(before))
         case "name":
-            return _is_made_up(recorded) and _is_made_up(present)
+            return _is_generated_name(recorded) and _is_generated_name(present)
         case "word":
             return False
         case _:
             return True
 
 
-def _is_made_up(name: str) -> bool:
+def _is_generated_name(name: str) -> bool:
     """Return whether a name holds a part that nobody typed: letters of both cases, or letters and digits, mixed."""
     for part in _ROLLED.findall(name):
         mixed = any(c.islower() for c in part[1:]) and any(c.isupper() for c in part[1:])

@@ -16,15 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from llmproxy.core.bindings.comparison import ChosenOption, FittingGap
 from llmproxy.core.bindings.expected_messages import FindGaps
-from llmproxy.core.bindings.forms import Forms
-from llmproxy.core.bindings.identities import Identities, IdentityTokens, ShortValue, find_shorts
-from llmproxy.core.bindings.places import LeafPlace, Zone, is_agents
-from llmproxy.core.bindings.results import Mismatch, Why, excerpt
-from llmproxy.core.bindings.run_variables import Nature
-from llmproxy.core.bindings.table import Bindings
-from llmproxy.core.bindings.walking import Leaf
+from llmproxy.core.bindings.fit_results import Misfit, Mismatch, excerpt_line
+from llmproxy.core.bindings.identities import Identities, IdentitySearch, ShortValue, short_values_at
+from llmproxy.core.bindings.leaf_pairs import Leaf
+from llmproxy.core.bindings.places import LeafPlace, Zone, is_in_agent_block
+from llmproxy.core.bindings.run_bindings import Bindings
+from llmproxy.core.bindings.run_variables import ValueKind
+from llmproxy.core.bindings.text_alignment import FilledGap, TextGap
+from llmproxy.core.bindings.value_forms import FormSearch
 from llmproxy.core.dialects.messages import find_blocks
 from llmproxy.core.traffic.json_bytes import NotLossless, dump
 
@@ -32,14 +32,14 @@ _BINDING_ZONES = frozenset({Zone.USER, Zone.ARGUMENTS})
 """Where a path that stays as it was recorded is meant."""
 
 
-class Equalities:
+class ValueEqualities:
     """What stood at the places of one pair of requests, by variable."""
 
     def __init__(self, bindings: Bindings, identities: Identities, shorts: Sequence[ShortValue]) -> None:
         self._bindings = bindings
-        self._natures = {pair.name: pair.recorded.nature for pair in bindings.pairs}
+        self._natures = {pair.name: pair.recorded.kind for pair in bindings.pairs}
         self._values = {pair.name: pair.recorded.value for pair in bindings.pairs}
-        self._tokens = IdentityTokens(
+        self._tokens = IdentitySearch(
             each._replace(recorded=each.present, present=each.recorded)
             for each in identities
             if each.recorded != each.present
@@ -56,11 +56,11 @@ class Equalities:
         self._stood: dict[str, tuple[LeafPlace, str]] = {}
 
     @property
-    def heads(self) -> Sequence[str]:
+    def search_texts(self) -> Sequence[str]:
         """Texts of which one is in every text that holds a present identity."""
         return self._tokens.heads
 
-    def record(self, chosen: ChosenOption, recorded: str, place: LeafPlace) -> None:
+    def record_gap(self, chosen: FilledGap, recorded: str, place: LeafPlace) -> None:
         """Note what stands at a gap of a recorded text."""
         option, gap = chosen.option, chosen.gap
         if option is None:
@@ -70,7 +70,7 @@ class Equalities:
             return  # as before
         if name not in self._bindings.changed or option.same:
             return
-        if self._natures.get(name) is Nature.BLOCK:
+        if self._natures.get(name) is ValueKind.BLOCK:
             return  # a line may say the same of something else: the main branch is called main on every branch
         if not option.unchanged:
             self.moved.setdefault(name, chosen.text)
@@ -78,36 +78,35 @@ class Equalities:
                 self.below.add(name)
             other = self._names.setdefault(chosen.text, name)
             if other != name and self._values.get(other) != self._values.get(name):
-                self._merged = self._merged or Mismatch(
-                    Why.MERGED, place.path, f"{self._values.get(other)} and {self._values.get(name)}", chosen.text, name
-                )
-        elif self._is_meant(name, gap, recorded, place):
+                values = f"{self._values.get(other)} and {self._values.get(name)}"
+                self._merged = self._merged or Mismatch(Misfit.MERGED, place.path, values, chosen.text, name)
+        elif self._changes_meaning(name, gap, recorded, place):
             self._stayed.setdefault(name, (place, recorded[gap.start : gap.end]))
 
-    def record_short(self, short: ShortValue, place: LeafPlace, *, moved: bool) -> None:
+    def record_short_value(self, short: ShortValue, place: LeafPlace, *, moved: bool) -> None:
         if moved:
             self.moved.setdefault(short.name, short.present)
         else:
             self._stayed.setdefault(short.name, (place, short.recorded))
 
-    def record_plain(self, value: object, place: LeafPlace) -> None:
+    def record_plain_member(self, value: object, place: LeafPlace) -> None:
         """Note a member of JSON that is no variable, and is the same in both requests."""
         if not self._shorts:
             return
         tool = place.call.tool if place.call else ""
-        for short in find_shorts(self._shorts, tool, place.inner, place.member, value):
+        for short in short_values_at(self._shorts, tool, place.subpath, place.member, value):
             self._stood.setdefault(short.name, (place, short.recorded))
 
-    def check(self, leaves: Iterable[Leaf], find_gaps: FindGaps, present: Identities) -> Mismatch | None:
+    def find_unequal(self, leaves: Iterable[Leaf], find_gaps: FindGaps, present: Identities) -> Mismatch | None:
         """Return what is no longer equal, or became so; `leaves` are those of both requests."""
         if self._merged is not None:
             return self._merged
         for name, (place, text) in self._stayed.items():
             if name in self.moved:
-                return Mismatch(Why.UNEVEN, place.path, text, self.moved[name], name)
+                return Mismatch(Misfit.UNEVEN, place.path, text, self.moved[name], name)
         for name, (place, text) in self._stood.items():
             if name in self.moved or any(each.name == name for each in present):
-                return Mismatch(Why.MERGED, place.path, text, text, name)
+                return Mismatch(Misfit.MERGED, place.path, text, text, name)
         if not self.moved and not self._tokens.heads:
             return None
         return next(self._find_conflicts(leaves, find_gaps), None)
@@ -115,28 +114,28 @@ class Equalities:
     def _find_conflicts(self, leaves: Iterable[Leaf], find_gaps: FindGaps) -> Iterator[Mismatch]:
         present = self._bindings.present_forms
         for recorded, _, place in leaves:
-            text = write_text(recorded)
-            found = list(self._find_present(text, present)) if text else ()
+            text = format_leaf_text(recorded)
+            found = list(self._find_present_values(text, present)) if text else ()
             gaps = find_gaps(text, place) if found else ()
             for start, end, name in found:
                 if not any(gap.start < end and start < gap.end for gap in gaps):
-                    yield Mismatch(Why.MERGED, place.path, excerpt(text, start), text[start:end], name)
+                    yield Mismatch(Misfit.MERGED, place.path, excerpt_line(text, start), text[start:end], name)
 
-    def _find_present(self, text: str, present: Forms) -> Iterator[tuple[int, int, str]]:
-        for spot in present.find(text) if self.moved else ():
+    def _find_present_values(self, text: str, present: FormSearch) -> Iterator[tuple[int, int, str]]:
+        for spot in present.find_matches(text) if self.moved else ():
             form = next((each for each in spot.forms if each.name in self.moved), None)
             if form is not None and text[spot.start : spot.end] not in form.present:
                 yield spot.start, spot.end, form.name
-        for token in self._tokens.find(text):
+        for token in self._tokens.find_matches(text):
             yield token.start, token.end, token.identity.name
 
-    def _is_meant(self, name: str, gap: FittingGap, recorded: str, place: LeafPlace) -> bool:
+    def _changes_meaning(self, name: str, gap: TextGap, recorded: str, place: LeafPlace) -> bool:
         """Return whether a recorded value that stays means something else than this run's."""
-        if self._natures.get(name) is not Nature.PATH:
+        if self._natures.get(name) is not ValueKind.PATH:
             return place.zone is not Zone.THINKING
         if not gap.in_answers or place.zone not in _BINDING_ZONES:
             return False
-        return place.zone is not Zone.USER or not is_agents(find_blocks(recorded), gap.start)
+        return place.zone is not Zone.USER or not is_in_agent_block(find_blocks(recorded), gap.start)
 
 
 def merge_identities(found: Identities) -> Mismatch | None:
@@ -147,11 +146,11 @@ def merge_identities(found: Identities) -> Mismatch | None:
             continue
         name, recorded = seen.setdefault(each.present, (each.name, each.recorded))
         if recorded != each.recorded and name != each.name:
-            return Mismatch(Why.MERGED, "$", f"{recorded} and {each.recorded}", each.present, each.name)
+            return Mismatch(Misfit.MERGED, "$", f"{recorded} and {each.recorded}", each.present, each.name)
     return None
 
 
-def write_text(value: object) -> str:
+def format_leaf_text(value: object) -> str:
     """Return a leaf of a request as a text that can be searched."""
     if isinstance(value, str):
         return value

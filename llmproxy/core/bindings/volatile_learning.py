@@ -1,6 +1,6 @@
 """Which volatile fields would make a recording fit: learned from two requests that ask the same, and from nothing else.
 
-    recorded tree, present tree, bindings -> the missing volatile fields (`Lesson`), or the `Mismatch` that stays
+    recorded tree, present tree, bindings -> the missing volatile fields (`LearnedField`), or the `Mismatch` that stays
                                           -> `RestatedRequest`: the recorded request as this run would have sent it
 
 Only inside tools' results is anything learned, and only of values that look volatile on both sides, at one place,
@@ -23,18 +23,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from llmproxy.core.bindings.comparison import TextDivergence, align, splice
-from llmproxy.core.bindings.fits import Comparing, fit_request, rename_request
-from llmproxy.core.bindings.identities import Identities, Identity, IdentityTokens, ShortValue, find_shorts
-from llmproxy.core.bindings.kinds import LONGEST_BEFORE, Value, find_value, is_joined, kind_of
-from llmproxy.core.bindings.listings import LISTED, LISTING, USER
-from llmproxy.core.bindings.places import LeafPlace, PlaceReader, Zone, iterate, json_volatile_field
-from llmproxy.core.bindings.results import Fit, Mismatch, Why
-from llmproxy.core.bindings.run_variables import Nature, RunVariable
-from llmproxy.core.bindings.table import Bindings
-from llmproxy.core.bindings.volatile_fields import BLOCK, KINDS, LINE, OUTSIDE, SYSTEM, TEXT, VolatileField, is_of_kind
-from llmproxy.core.bindings.volatile_values import VolatileReading
-from llmproxy.core.bindings.walking import pair_bodies
+from llmproxy.core.bindings.fit_results import Fit, Misfit, Mismatch
+from llmproxy.core.bindings.identities import Identities, Identity, IdentitySearch, ShortValue, short_values_at
+from llmproxy.core.bindings.leaf_pairs import pair_bodies
+from llmproxy.core.bindings.places import LeafPlace, PlaceReader, Zone, find_json_field, iterate_members
+from llmproxy.core.bindings.request_comparison import RequestComparison, fit_request, rewrite_request
+from llmproxy.core.bindings.run_bindings import Bindings
+from llmproxy.core.bindings.run_variables import RunVariable, ValueKind
+from llmproxy.core.bindings.shell_listings import LISTED, LISTING, USER
+from llmproxy.core.bindings.text_alignment import TextDivergence, align_text, splice
+from llmproxy.core.bindings.volatile_fields import BLOCK, KINDS, LINE, OUTSIDE, SYSTEM, TEXT, VolatileField, fits_kind
+from llmproxy.core.bindings.volatile_kinds import LONGEST_BEFORE, ValuePair, find_value_pair, is_in_word, kind_of_pair
+from llmproxy.core.bindings.volatile_values import VolatileFieldReader
 from llmproxy.core.traffic.json_bytes import split_json
 from llmproxy.lazy_regex import late
 
@@ -47,7 +47,7 @@ _HERE = late(r"(?:https?://)?(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(?::\d
 _ASKS = late(r"\b(?:curl|wget)\b[^|;&]*\x00[^|;&]*")
 
 
-def is_foreign(tool: str, arguments: str = "") -> bool:
+def is_external_result(tool: str, arguments: str = "") -> bool:
     """Return whether a call's result says what others know; `arguments` are the call's in JSON, or empty."""
     if _TOOLS.search(tool):
         return True
@@ -71,14 +71,14 @@ _CAMEL = late(r"(?<=[a-z0-9])(?=[A-Z])")
 _LONGEST = 40
 
 
-def list_words(before: str) -> list[str]:
+def list_anchor_words(before: str) -> list[str]:
     """Return the words of an anchor that are no names of what is bound."""
     return _WORDS.findall(_BOUND.sub(" ", before))
 
 
 def name_volatile_field(before: str, called: str, kind: str, tool: str, taken: Collection[str]) -> str:
     """Return a name that is not taken; `called` is the member of JSON that the value is, empty in a text."""
-    base = _of_tool(called or _describe_anchor(before.rpartition("\n")[2], kind), tool)
+    base = _name_for_tool(called or _describe_anchor(before.rpartition("\n")[2], kind), tool)
     name, n = base, 1
     while name in taken:
         n += 1
@@ -97,12 +97,12 @@ def _describe_anchor(before: str, kind: str) -> str:
     bound = [name for wild, name in _BOUND.findall(before) if not wild]
     if bound and before.endswith(f"{{{bound[-1]}}}/"):
         return f"{bound[-1]}_{kind}"
-    if words := list_words(before):
+    if words := list_anchor_words(before):
         return "_".join([*words[-2:], "email"] if before.endswith(" <") else words[-2:])
     return "_".join([*bound[-1:], kind])
 
 
-def _of_tool(base: str, tool: str) -> str:
+def _name_for_tool(base: str, tool: str) -> str:
     base = "_".join(_WORDS.findall(base)[-2:]).lower()[:_LONGEST] or "value"
     if base not in _BARE:
         return base
@@ -122,7 +122,7 @@ _BESIDE = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class LearnedField:
     """A volatile field, and what it was learned from."""
 
     slot: VolatileField
@@ -145,12 +145,12 @@ class Lesson:
     @property
     def foreign(self) -> bool:
         """Whether the value came from outside of the agent's machine: shown apart, and accepted by name only."""
-        return is_foreign(self.slot.tool, self.slot.arguments)
+        return is_external_result(self.slot.tool, self.slot.arguments)
 
 
-def find_lessons(
+def learn_volatile_fields(
     bindings: Bindings, recorded: object, present: object, known: Identities | None = None, *, outside: bool = False
-) -> tuple[Lesson, ...] | Mismatch:
+) -> tuple[LearnedField, ...] | Mismatch:
     """Return the volatile fields under which a recorded request fits the present one; empty where it fits as it is.
 
     Both are canonical trees. The mismatch is the first difference that no volatile field takes away. `outside` also
@@ -163,10 +163,10 @@ def find_lessons(
 
 def _learn_fields(
     bindings: Bindings, recorded: object, present: object, known: Identities | None, *, outside: bool
-) -> tuple[tuple[Lesson, ...], Fit | Mismatch]:
+) -> tuple[tuple[LearnedField, ...], Fit | Mismatch]:
     """Return what was learned, and how the two compare then."""
-    learned: list[Lesson] = []
-    outcome: Fit | Mismatch = Mismatch(Why.DIFFERENT, "$")
+    learned: list[LearnedField] = []
+    outcome: Fit | Mismatch = Mismatch(Misfit.DIFFERENT, "$")
     for _ in range(ROUNDS):
         now = with_volatile_fields(bindings, [lesson.slot for lesson in learned])
         outcome = fit_request(now, recorded, present, known)
@@ -174,19 +174,19 @@ def _learn_fields(
             break
         if _unlearn_identity(outcome, learned):
             continue
-        new = _Learning(now, recorded, present, known, [lesson.slot for lesson in learned], outside=outside).lessons
+        new = _FieldLearner(now, recorded, present, known, [lesson.slot for lesson in learned], outside=outside).lessons
         if not new or len(learned) + len(new) > MOST_SLOTS:
             break
         learned += new
     return tuple(learned), outcome
 
 
-def _unlearn_identity(outcome: Mismatch, learned: list[Lesson]) -> bool:
+def _unlearn_identity(outcome: Mismatch, learned: list[LearnedField]) -> bool:
     """Make noise of a number that was taken for an id and does not map one to one: a count, then."""
-    if outcome.why is not Why.NOT_ONE_TO_ONE:
+    if outcome.why is not Misfit.NOT_ONE_TO_ONE:
         return False
     for n, lesson in enumerate(learned):
-        if lesson.slot.name == outcome.name and lesson.slot.kind == "integer" and lesson.slot.identity:
+        if lesson.slot.name == outcome.name and lesson.slot.kind == "integer" and lesson.slot.is_identity:
             learned[n] = replace(lesson, slot=replace(lesson.slot, kind="count"))
             return True
     return False
@@ -196,7 +196,7 @@ def with_volatile_fields(bindings: Bindings, fields: Sequence[VolatileField]) ->
     return Bindings([pair.recorded for pair in bindings.pairs], bindings.present, (*bindings.slots, *fields))
 
 
-class _Learning(Comparing):
+class _FieldLearner(RequestComparison):
     """A comparison that notes what it would have to know to go on, and goes on."""
 
     def __init__(
@@ -210,31 +210,31 @@ class _Learning(Comparing):
         outside: bool,
     ) -> None:
         leaves = pair_bodies(recorded, present).leaves
-        reading = VolatileReading(bindings)
-        reading.read(leaves)
+        reading = VolatileFieldReader(bindings)
+        reading.read_fields(leaves)
         whole = Identities()
         for each in (*reading.found, *(known or ())):
-            whole.record(each)
+            whole.record_pair(each)
         super().__init__(bindings, whole, None)
-        self.lessons: list[Lesson] = []
+        self.lessons: list[LearnedField] = []
         self._outside = outside
         self._known = [*bindings.slots, *before]
         self._taken = {field.name for field in self._known}
-        self.go(leaves)
+        self.visit(leaves)
 
     # -- leaves
 
-    def pair_names(
+    def pair_member_names(
         self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace
     ) -> dict[str, str] | Mismatch:
         """Go on where members are called by what no volatile field is of yet: what comes behind may teach it."""
-        names = super().pair_names(recorded, present, place)
+        names = super().pair_member_names(recorded, present, place)
         return {name: name for name in sorted(recorded) if name in present} if isinstance(names, Mismatch) else names
 
-    def value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
+    def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Learn from two leaves of JSON that are no texts."""
-        wrong = super().value(recorded, present, place)
-        if wrong is None or not self._may_learn(place) or not place.json:
+        wrong = super().visit_value(recorded, present, place)
+        if wrong is None or not self._may_learn_at(place) or not place.json:
             return wrong
         if isinstance(recorded, bool) or isinstance(present, bool) or type(recorded) is not type(present):
             return wrong
@@ -242,23 +242,23 @@ class _Learning(Comparing):
             return wrong
         return None if self._learn_leaf(str(recorded), str(present), place, number=True) else wrong
 
-    def text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        if place.json and self._may_learn(place):
-            wrong = super().text(recorded, present, place)
+    def visit_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
+        if place.json and self._may_learn_at(place):
+            wrong = super().visit_text(recorded, present, place)
             return None if wrong is None or self._learn_leaf(recorded, present, place) else wrong
-        return super().text(recorded, present, place)
+        return super().visit_text(recorded, present, place)
 
     def _compare_plain_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         wrong = super()._compare_plain_text(recorded, present, place)
         lines = not place.json or "\n" in recorded  # what a command wrote, as a member of its tool's JSON
-        while wrong is not None and lines and self._may_learn(place) and len(self.lessons) < MOST_SLOTS:
+        while wrong is not None and lines and self._may_learn_at(place) and len(self.lessons) < MOST_SLOTS:
             lesson = self._learn_text(recorded, present, place)
             if lesson is None:
                 return wrong
             wrong = super()._compare_plain_text(recorded, present, place)
         return wrong
 
-    def _may_learn(self, place: LeafPlace) -> bool:
+    def _may_learn_at(self, place: LeafPlace) -> bool:
         if self._outside and place.zone is Zone.SYSTEM and not place.json:
             return True
         return place.zone is Zone.RESULT and place.call is not None
@@ -266,21 +266,21 @@ class _Learning(Comparing):
     # -- what is learned
 
     def _learn_leaf(self, recorded: str, present: str, place: LeafPlace, *, number: bool = False) -> bool:
-        if json_volatile_field(self.bindings, self.bound_arguments, place) is not None:
+        if find_json_field(self.bindings, self.bound_arguments, place) is not None:
             return False
-        kind = kind_of(recorded, present, f"{place.member}: ", number=number)
+        kind = kind_of_pair(recorded, present, f"{place.member}: ", number=number)
         if kind is None or kind == "word":
             return False
-        at = re.sub(r"\[\d+\]", "[*]", place.inner)
-        return self._take_lesson(Value(kind, 0, recorded, present), place, at=at, before="", called=place.member)
+        at = re.sub(r"\[\d+\]", "[*]", place.subpath)
+        return self._add_field(ValuePair(kind, 0, recorded, present), place, at=at, before="", called=place.member)
 
     def _learn_text(self, recorded: str, present: str, place: LeafPlace) -> bool | None:
-        gaps = self.gaps(recorded, place)
-        parted = align(recorded, gaps, present)
+        gaps = self.list_gaps(recorded, place)
+        parted = align_text(recorded, gaps, present)
         if not isinstance(parted, TextDivergence) or parted.leaked:
             return None
         free = [(gap.start, gap.end, gap.name) for gap in gaps]
-        value = self._find_run_variable(recorded, parted.recorded, present, parted.present, place) or find_value(
+        value = self._find_variable(recorded, parted.recorded, present, parted.present, place) or find_value_pair(
             recorded, parted.recorded, present, parted.present, free
         )
         if value is None:
@@ -291,19 +291,19 @@ class _Learning(Comparing):
             # The first thing of its line: what stands on the line before tells it from the first things of other lines.
             start = recorded.rfind("\n", 0, start - 1) + 1
             before, at = self._build_anchor(recorded, start, value, place), TEXT
-        if before is None or len(before) > LONGEST_BEFORE or not self._take_lesson(value, place, at=at, before=before):
+        if before is None or len(before) > LONGEST_BEFORE or not self._add_field(value, place, at=at, before=before):
             return None
         return True
 
-    def _find_run_variable(self, recorded: str, at: int, present: str, there: int, place: LeafPlace) -> Value | None:
+    def _find_variable(self, recorded: str, at: int, present: str, there: int, place: LeafPlace) -> ValuePair | None:
         """Find a run variable too short to be bound in a text, or bound elsewhere only, where both texts hold it."""
         for pair in self.bindings.pairs:
             mine, theirs, kind = pair.recorded.value, pair.present.value, "name"
-            if pair.recorded.nature is Nature.DATE:  # a time like any other, which is never written into an answer
+            if pair.recorded.kind is ValueKind.DATE:  # a time like any other, which is never written into an answer
                 continue
             if pair.name == USER and place.zone is Zone.SYSTEM:  # an agent says the name without the address
-                mine, theirs, kind = _name_of(mine), _name_of(theirs), "person"
-            if mine == theirs or not is_of_kind(kind, mine) or not is_of_kind(kind, theirs):
+                mine, theirs, kind = _git_user_name(mine), _git_user_name(theirs), "person"
+            if mine == theirs or not fits_kind(kind, mine) or not fits_kind(kind, theirs):
                 continue
             same = next(
                 (
@@ -313,16 +313,16 @@ class _Learning(Comparing):
                 ),
                 -1,
             )
-            if same >= 0 and present.startswith(theirs, there - same) and not is_joined(recorded, at - same):
-                return Value(kind, at - same, mine, theirs)
+            if same >= 0 and present.startswith(theirs, there - same) and not is_in_word(recorded, at - same):
+                return ValuePair(kind, at - same, mine, theirs)
         return None
 
-    def _build_anchor(self, text: str, start: int, value: Value, place: LeafPlace) -> str | None:
+    def _build_anchor(self, text: str, start: int, value: ValuePair, place: LeafPlace) -> str | None:
         """Return what stands before a value: names of bound, kinds of volatile values; None: too much varies."""
         parts: list[str] = []
         last = start
         varying = 0
-        for gap in self.gaps(text, place):
+        for gap in self.list_gaps(text, place):
             if gap.start < start or gap.end > value.start or gap.name == LISTING:
                 continue
             parts.append(_escape_braces(text[last : gap.start]))
@@ -338,11 +338,11 @@ class _Learning(Comparing):
             if pair.name == name and text == pair.recorded.value:
                 return f"{{{name}}}"
         field = next((each for each in self._known if each.name == name), None)
-        if field is not None and is_of_kind(field.kind, text):
+        if field is not None and fits_kind(field.kind, text):
             return f"{{:{field.kind}}}"
         return "{:word}"
 
-    def _take_lesson(self, value: Value, place: LeafPlace, *, at: str, before: str, called: str = "") -> bool:
+    def _add_field(self, value: ValuePair, place: LeafPlace, *, at: str, before: str, called: str = "") -> bool:
         """Note a volatile field, and go on as if it had been known; False where it cannot be."""
         tool, arguments = SYSTEM, ""
         if place.zone is Zone.RESULT and place.call is not None:
@@ -359,16 +359,16 @@ class _Learning(Comparing):
         identity = Identity(name, value.kind, value.recorded, value.present)
         self._taken.add(name)
         self._known.append(field)
-        self.lessons.append(Lesson(field, value.recorded, value.present, place.path))
+        self.lessons.append(LearnedField(field, value.recorded, value.present, place.path))
         self.bindings = with_volatile_fields(self.bindings, [field])
-        if field.identity:
-            self._identities.add(identity)
-            self._tokens = IdentityTokens(self._identities)
+        if field.is_identity:
+            self._identities.add_pair(identity)
+            self._tokens = IdentitySearch(self._identities)
             self._heads = (*self._tokens.heads, *self._forbidden)
         return True
 
 
-def _name_of(user: str) -> str:
+def _git_user_name(user: str) -> str:
     """Return the name of one of git's users, ``Ann Smith <ann@example.com>``."""
     return user.partition(" <")[0]
 
@@ -382,28 +382,28 @@ _OFTEN = 3
 _ANY_ROW = "{:row} "
 
 
-def generalize(lessons: Sequence[Lesson], often: int = _OFTEN) -> tuple[Lesson, ...]:
+def generalize_fields(lessons: Sequence[LearnedField], often: int = _OFTEN) -> tuple[LearnedField, ...]:
     """Return lessons with any arguments for texts behind `often` commands, and one field for a listing's times."""
-    groups: dict[tuple[str, str, str, str], list[Lesson]] = {}
-    for lesson in _merge_rows(lessons):
+    groups: dict[tuple[str, str, str, str], list[LearnedField]] = {}
+    for lesson in _merge_listing_rows(lessons):
         field = lesson.slot
         groups.setdefault((field.tool, field.at, field.before, field.kind), []).append(lesson)
     found = []
     for (_, at, before, _), group in groups.items():
         commands = {lesson.slot.arguments for lesson in group}
-        if len(commands) >= often and at == LINE and len(list_words(before)) > 1:
+        if len(commands) >= often and at == LINE and len(list_anchor_words(before)) > 1:
             found.append(replace(group[0], slot=replace(group[0].slot, arguments="")))
         else:
             found += group
     return tuple(found)
 
 
-def _merge_rows(lessons: Sequence[Lesson]) -> Iterator[Lesson]:
+def _merge_listing_rows(lessons: Sequence[LearnedField]) -> Iterator[LearnedField]:
     """Yield lessons with one volatile field for the times of all rows of a listing, where two of them varied."""
-    rows = Counter(_listing_of(lesson.slot) for lesson in lessons)
+    rows = Counter(_find_listing_call(lesson.slot) for lesson in lessons)
     seen = set[tuple[str, str]]()
     for lesson in lessons:
-        listing = _listing_of(lesson.slot)
+        listing = _find_listing_call(lesson.slot)
         if listing is None or rows[listing] == 1:
             yield lesson
         elif listing not in seen:
@@ -411,7 +411,7 @@ def _merge_rows(lessons: Sequence[Lesson]) -> Iterator[Lesson]:
             yield replace(lesson, slot=replace(lesson.slot, before=_ANY_ROW))
 
 
-def _listing_of(field: VolatileField) -> tuple[str, str] | None:
+def _find_listing_call(field: VolatileField) -> tuple[str, str] | None:
     """Return tool and arguments of the listing in which a file's time stands; None for any other volatile field."""
     return (
         (field.tool, field.arguments)
@@ -425,16 +425,16 @@ _INDEX = re.compile(r"\[\d+\]")
 _UNNAMED = re.compile(r"[^\w.-]")
 
 
-def find_captured(trees: Iterable[object], captured: RunVariable) -> list[VolatileField]:
+def find_captured_fields(trees: Iterable[object], captured: RunVariable) -> list[VolatileField]:
     """Return the volatile fields where a captured value stood in tools' results of requests (canonical), each once."""
-    kind = next((kind for kind in _KINDS if is_of_kind(kind, captured.value)), None)
-    if kind is None or captured.nature not in (Nature.SHORT, Nature.IDENTIFIER):
+    kind = next((kind for kind in _KINDS if fits_kind(kind, captured.value)), None)
+    if kind is None or captured.kind not in (ValueKind.SHORT, ValueKind.IDENTIFIER):
         return []
     wanted = (ShortValue(captured.name, captured.value, captured.value, captured.tool, captured.path),)
     found: dict[VolatileField, None] = {}
     for tree in trees:
         for tool, inner, member, value in _list_leaves(tree):
-            if find_shorts(wanted, tool, inner, member, value):
+            if short_values_at(wanted, tool, inner, member, value):
                 name = _UNNAMED.sub("_", captured.name)
                 found[VolatileField(name, kind, tool, _INDEX.sub("[*]", inner))] = None
     return list(found)
@@ -443,25 +443,25 @@ def find_captured(trees: Iterable[object], captured: RunVariable) -> list[Volati
 def _list_leaves(tree: object) -> Iterator[tuple[str, str, str, object]]:
     """Yield tool, path, member and value of each leaf of JSON in results."""
     reader = PlaceReader()
-    for _, value, place in iterate(tree):
+    for _, value, place in iterate_members(tree):
         yield from _walk_leaves(value, place, reader)
 
 
 def _walk_leaves(node: object, place: LeafPlace, reader: PlaceReader) -> Iterator[tuple[str, str, str, object]]:
     if isinstance(node, dict):
-        place = reader.enter(node, place)
+        place = reader.enter_object(node, place)
         for name in sorted(node):
             yield from _walk_leaves(node[name], reader.member(node, name, place), reader)
     elif isinstance(node, list):
         for n, each in enumerate(node):
-            yield from _walk_leaves(each, place.at(n), reader)
+            yield from _walk_leaves(each, place.child(n), reader)
     elif place.zone is Zone.RESULT and place.call is not None:
         if place.json:
-            yield place.call.tool, place.inner, place.member, node
+            yield place.call.tool, place.subpath, place.member, node
         elif isinstance(node, str):
             for part in split_json(node):
                 if not isinstance(part, str):
-                    yield from _walk_leaves(part, place.open_json(), reader)
+                    yield from _walk_leaves(part, place.enter_json(), reader)
 
 
 class RestatedRequest(NamedTuple):
@@ -470,7 +470,7 @@ class RestatedRequest(NamedTuple):
     tree: object
     bound: tuple[str, ...] = ()
     """Run variables and volatile fields whose values differ and fit, sorted."""
-    varying: tuple[Lesson, ...] = ()
+    varying: tuple[LearnedField, ...] = ()
     """Values of tools that a trial could learn; in the tree they stand as they are now."""
 
 
@@ -488,26 +488,26 @@ def restate(bindings: Bindings, recorded: object, present: object, known: Identi
         learned = {each.slot.name for each in varying}
         return RestatedRequest(whole.tree, tuple(name for name in whole.bound if name not in learned), varying)
     found = _restate_once(bindings, recorded, present, known)
-    return found if found.tree != present else RestatedRequest(rename_request(bindings, recorded))
+    return found if found.tree != present else RestatedRequest(rewrite_request(bindings, recorded))
 
 
 def _restate_once(bindings: Bindings, recorded: object, present: object, known: Identities | None) -> RestatedRequest:
-    paired, fields = pair_bodies(recorded, present), VolatileReading(bindings)
-    fields.read(paired.leaves)
-    restating, tree = _Restating(bindings, fields.found, known), rename_request(bindings, recorded)
+    paired, fields = pair_bodies(recorded, present), VolatileFieldReader(bindings)
+    fields.read_fields(paired.leaves)
+    restating, tree = _RestatingComparison(bindings, fields.found, known), rewrite_request(bindings, recorded)
     for mine, theirs, place in paired.leaves:
-        new = theirs if restating.go([(mine, theirs, place)]) is None else restating.part(mine, theirs, place)
-        _put_at(tree, _list_steps(place), new)
+        new = theirs if restating.visit([(mine, theirs, place)]) is None else restating.write_leaf(mine, theirs, place)
+        _put_at_path(tree, _list_path_steps(place), new)
     return RestatedRequest(tree, restating.fit().names)
 
 
-class _Restating(Comparing):
-    def part(self, recorded: object, present: object, place: LeafPlace) -> object:
+class _RestatingComparison(RequestComparison):
+    def write_leaf(self, recorded: object, present: object, place: LeafPlace) -> object:
         """Return a leaf that does not fit, as it stands now as far as it fits."""
         if not isinstance(recorded, str) or not isinstance(present, str):
             return recorded
-        gaps = self.gaps(recorded, place)
-        parted = align(recorded, gaps, present)
+        gaps = self.list_gaps(recorded, place)
+        parted = align_text(recorded, gaps, present)
         return (
             present[: parted.present] + self._text_in_this_run(recorded, parted.recorded, place)
             if isinstance(parted, TextDivergence)
@@ -517,11 +517,11 @@ class _Restating(Comparing):
     def _text_in_this_run(self, text: str, start: int, place: LeafPlace) -> str:
         """Return a recorded text from a position on, with what must stand at its gaps in this run."""
         # Where a value leaked the texts part behind it: what should have stood there is the difference.
-        gaps = (gap for gap in self.gaps(text, place) if gap.options and gap.start >= start)
+        gaps = (gap for gap in self.list_gaps(text, place) if gap.options and gap.start >= start)
         return splice(text[start:], ((gap.start - start, gap.end - start, gap.options[0].text) for gap in gaps))
 
 
-def _list_steps(place: LeafPlace) -> list[str | int]:
+def _list_path_steps(place: LeafPlace) -> list[str | int]:
     steps: list[str | int] = []
     at: LeafPlace | None = place
     while at is not None:
@@ -530,7 +530,7 @@ def _list_steps(place: LeafPlace) -> list[str | int]:
     return steps[::-1]
 
 
-def _put_at(tree: Any, steps: list[str | int], value: object) -> None:  # noqa: ANN401 - any JSON
+def _put_at_path(tree: Any, steps: list[str | int], value: object) -> None:  # noqa: ANN401 - any JSON
     """Put a value into a tree; nowhere where a member is called otherwise in this run."""
     for step in steps[:-1]:
         if isinstance(tree, dict) and step not in tree:

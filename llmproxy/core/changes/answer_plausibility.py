@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from llmproxy.core.changes.reading import ReadRequest
+from llmproxy.core.changes.request import ParsedRequest
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import SCHEMAS, Message, as_dict, as_list, as_str
 from llmproxy.core.dialects.usage import LIMITS
@@ -44,17 +44,17 @@ _GROUPS = frozenset({"generationConfig", "generation_config", "inferenceConfig",
 """Parameters whose members are parameters."""
 
 
-class Given(NamedTuple):
+class AnswerRequests(NamedTuple):
     message: Message
     output: int | None = None
     """Tokens that were generated; None if unknown."""
 
 
-def find_impossible(given: Given, was: ReadRequest, now: ReadRequest) -> str:
+def find_impossible(given: AnswerRequests, was: ParsedRequest, now: ParsedRequest) -> str:
     """Return why a recorded answer is none that today's request could get; empty where it is possible."""
     if was.canonical.stream != now.canonical.stream:
         return f"stream is {str(now.canonical.stream).lower()} now"
-    before, after = dict(_parameters(was)), dict(_parameters(now))
+    before, after = dict(_list_parameters(was)), dict(_list_parameters(now))
     for name in sorted(before.keys() | after.keys()):
         old, new = before.get(name), after.get(name)
         if old != new and (why := _check_parameter(name.rpartition(".")[2], old, new, given)):
@@ -62,14 +62,14 @@ def find_impossible(given: Given, was: ReadRequest, now: ReadRequest) -> str:
     return _check_calls(given.message, was, now)
 
 
-def may_ask(name: str, value: object) -> bool:
+def is_question(name: str, value: object) -> bool:
     """Return whether a parameter may hold a part of the question: by its name, or since somebody wrote prose there."""
     if name in _FORMATS | _GROUPS | _STOPS:
         return False
     return name in _ASKING or " " in json.dumps(value, separators=(",", ":"))
 
 
-def _parameters(request: ReadRequest) -> Iterator[tuple[str, Any]]:
+def _list_parameters(request: ParsedRequest) -> Iterator[tuple[str, Any]]:
     for slot, segment in request.slots.items():
         if slot[0] != Kind.PARAMETER:
             continue
@@ -80,7 +80,7 @@ def _parameters(request: ReadRequest) -> Iterator[tuple[str, Any]]:
             yield name, segment.value
 
 
-def _check_parameter(name: str, old: Any, new: Any, given: Given) -> str:  # noqa: ANN401 - what JSON holds
+def _check_parameter(name: str, old: Any, new: Any, given: AnswerRequests) -> str:  # noqa: ANN401 - what JSON holds
     said = given.message
     if name in _LIMITS:
         return _check_limit(old, new, given.output)
@@ -147,19 +147,19 @@ def _check_format(new: Any, said: Message) -> str:  # noqa: ANN401 - what JSON h
     return f"the answer does not validate: {why}" if why else ""
 
 
-def _check_calls(said: Message, was: ReadRequest, now: ReadRequest) -> str:
-    before, after = dict(_tools(was)), dict(_tools(now))
+def _check_calls(said: Message, was: ParsedRequest, now: ParsedRequest) -> str:
+    before, after = dict(_list_tools(was)), dict(_list_tools(now))
     deferred = any("tool_search" in name or "defer" in json.dumps(tool) for name, tool in after.items())
     for call in (*said.tool_calls, *said.beside):
         tool = after.get(call.name)
         if tool is None:
-            gone = any(find_schema(old) is None for name, old in before.items() if name not in after)
+            gone = any(find_tool_schema(old) is None for name, old in before.items() if name not in after)
             if call.name in before or not (deferred or before == after or (call.hosted and not gone)):
                 return f"the answer calls {call.name}, which is not offered"
             continue
         if tool == before.get(call.name) or call.hosted:
             continue
-        schema = find_schema(tool)
+        schema = find_tool_schema(tool)
         if schema is None:
             continue
         why = check_schema(parse_arguments(call.arguments), schema)
@@ -168,13 +168,13 @@ def _check_calls(said: Message, was: ReadRequest, now: ReadRequest) -> str:
     return ""
 
 
-def _tools(request: ReadRequest) -> Iterator[tuple[str, dict[str, Any]]]:
+def _list_tools(request: ParsedRequest) -> Iterator[tuple[str, dict[str, Any]]]:
     for slot, segment in request.slots.items():
         if slot[0] == Kind.TOOL:
             yield segment.name.removeprefix("tool "), as_dict(segment.value)
 
 
-def find_schema(tool: Mapping[str, Any]) -> object:
+def find_tool_schema(tool: Mapping[str, Any]) -> object:
     inner = next((tool[name] for name in ("function", "toolSpec", "custom") if as_dict(tool.get(name))), tool)
     found = next((inner[name] for name in SCHEMAS if name in inner), None)
     return as_dict(found).get("json", found)
@@ -184,7 +184,7 @@ def check_schema(value: Any, schema: object) -> str:  # noqa: ANN401 - what JSON
     """Return why a value does not validate; empty where it does. What cannot be checked does not."""
     import jsonschema
 
-    schema = _in_lower_case({} if schema is True else schema)
+    schema = _lower_schema_types({} if schema is True else schema)
     if not isinstance(schema, dict):
         return "its schema allows nothing"
     try:
@@ -196,13 +196,13 @@ def check_schema(value: Any, schema: object) -> str:  # noqa: ANN401 - what JSON
     return "" if error is None else f"{error.json_path}: {error.message}"[:200]
 
 
-def _in_lower_case(schema: object) -> object:
+def _lower_schema_types(schema: object) -> object:
     """Return a schema with types as JSON Schema has them: Google's are in capitals, and may be nullable."""
     if isinstance(schema, list):
-        return [_in_lower_case(each) for each in schema]
+        return [_lower_schema_types(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {name: _in_lower_case(value) for name, value in schema.items()}
+    made = {name: _lower_schema_types(value) for name, value in schema.items()}
     if isinstance(kind := made.get("type"), str):
         made["type"] = [kind.lower(), "null"] if made.get("nullable") is True else kind.lower()
     return made

@@ -16,12 +16,12 @@ from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Any, NamedTuple, Self
 
-from llmproxy.core.changes.call_positions import Standing, asks_same
-from llmproxy.core.changes.frames import FRAME, Frames, frames_of
-from llmproxy.core.changes.possible import Given, find_impossible, may_ask
-from llmproxy.core.changes.reading import ReadRequest, Slot, holds, read_call, read_text, render, tool_of, without_ids
-from llmproxy.core.changes.values import Change, Hunk, Origin, Refusal, Source, Why, digest_of, list_hunks
-from llmproxy.core.changes.wordings import find_wording
+from llmproxy.core.changes.answer_plausibility import AnswerRequests, find_impossible, is_question
+from llmproxy.core.changes.call_positions import PlacedRecording, asks_same_question
+from llmproxy.core.changes.client_frames import FRAME, ClientFrames, frames_of
+from llmproxy.core.changes.request import ParsedRequest, Slot, as_text, drop_ids, extends, read_call, read_text, tool_of
+from llmproxy.core.changes.result_wordings import find_rewording
+from llmproxy.core.changes.values import Author, Change, ChangeOrigin, Hunk, Reason, Refusal, digest_of, list_hunks
 from llmproxy.core.dialects.conversation import Kind, Segment, describe_tool
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.server_state import STATE_HEADER
@@ -38,14 +38,14 @@ ReadVolatile = Callable[[str, object, str], tuple[str, Sequence[str]]]
 
 
 class Refused(Exception):
-    def __init__(self, why: Why, text: str) -> None:
+    def __init__(self, why: Reason, text: str) -> None:
         super().__init__(text)
         self.refusal = Refusal(why, text)
 
 
-def compare(
-    standing: Standing,
-    now: ReadRequest,
+def compare_requests(
+    standing: PlacedRecording,
+    now: ParsedRequest,
     client: Client | None,
     *,
     recorded: Mapping[str, AbstractSet[str]],
@@ -69,55 +69,55 @@ def compare(
         return refused.refusal
     answer = standing.recorded.answer or Message("assistant", "")
     if answer.unknown:
-        return Refusal(Why.IMPOSSIBLE, f"the recorded answer holds {answer.unknown[0]}, which nobody here knows")
-    if impossible := find_impossible(Given(answer, output), standing.request, now):
-        return Refusal(Why.IMPOSSIBLE, impossible)
-    return found or [compared.build_order()]
+        return Refusal(Reason.IMPOSSIBLE, f"the recorded answer holds {answer.unknown[0]}, which nobody here knows")
+    if impossible := find_impossible(AnswerRequests(answer, output), standing.request, now):
+        return Refusal(Reason.IMPOSSIBLE, impossible)
+    return found or [compared.build_order_change()]
 
 
 @dataclass(slots=True)
 class _Comparison:
-    standing: Standing
-    now: ReadRequest
+    standing: PlacedRecording
+    now: ParsedRequest
     client: Client | None
     recorded: Mapping[str, AbstractSet[str]]
     present: Mapping[str, AbstractSet[str]]
-    frames: Frames | None
+    frames: ClientFrames | None
     """What the client writes, where another version of it asks now."""
     read_volatile: ReadVolatile | None
 
     @property
-    def was(self) -> ReadRequest:
+    def old_request(self) -> ParsedRequest:
         return self.standing.request
 
     def list_changes(self) -> Iterator[Change]:
-        was, now = self.was.canonical, self.now.canonical
+        was, now = self.old_request.canonical, self.now.canonical
         if (was.variant, was.model) != (now.variant, now.model):
-            raise Refused(Why.MODEL, f"the path: {was.model or was.variant} -> {now.model or now.variant}")
+            raise Refused(Reason.MODEL, f"the path: {was.model or was.variant} -> {now.model or now.variant}")
         if was.kind != now.kind or was.refs != now.refs:
-            raise Refused(Why.REQUEST, "what the server keeps: the request names something else of it")
-        yield from self._compare_systems() if self.frames is None else self._compare_frames(self.frames)
-        slots = {**self.was.slots, **self.now.slots}
+            raise Refused(Reason.REQUEST, "what the server keeps: the request names something else of it")
+        yield from self._compare_system_texts() if self.frames is None else self._compare_frames(self.frames)
+        slots = {**self.old_request.slots, **self.now.slots}
         order: list[str | int] = [Kind.TOOL, Kind.MODEL, Kind.PARAMETER]
         for slot in sorted(slots, key=lambda each: order.index(each[0]) if each[0] in order else len(order)):
-            old, new = self.was.slots.get(slot), self.now.slots.get(slot)
+            old, new = self.old_request.slots.get(slot), self.now.slots.get(slot)
             if old is None or new is None or dump(old.value) != dump(new.value):
                 yield from self._compare_slot(slot, old, new)
         yield from self._compare_members()
         yield from self._compare_pairs("header", was.headers, now.headers)
         yield from self._compare_pairs("query", was.query, now.query)
 
-    def _compare_systems(self) -> Iterator[Change]:
-        old, new = ([dump(each.value) for each in side.systems] for side in (self.was, self.now))
+    def _compare_system_texts(self) -> Iterator[Change]:
+        old, new = ([dump(each.value) for each in side.systems] for side in (self.old_request, self.now))
         for tag, i, j, at, to in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
             if tag == "equal":
                 continue
             for n in range(max(j - i, to - at)):
-                before = self.was.systems[i + n] if i + n < j else None
+                before = self.old_request.systems[i + n] if i + n < j else None
                 after = self.now.systems[at + n] if at + n < to else None
                 change = self._build_change(Kind.SYSTEM, before, after, "system prompt")
-                if touches_data(change, self.standing.data):
-                    raise Refused(Why.DATA, f"{change}: other recordings say something else there")
+                if touches_varying_lines(change, self.standing.data):
+                    raise Refused(Reason.DATA, f"{change}: other recordings say something else there")
                 yield change
 
     def _compare_slot(self, slot: Slot, old: Segment | None, new: Segment | None) -> Iterator[Change]:
@@ -129,113 +129,113 @@ class _Comparison:
             case Kind.TOOL | Kind.PARAMETER:
                 change = self._build_change(segment.kind, old, new, name, self._find_source(segment))
                 asked = name.removeprefix("parameter ") if slot[0] == Kind.PARAMETER else None
-                if asked is not None and any(may_ask(asked, each.value) for each in (old, new) if each is not None):
-                    raise Refused(Why.QUESTION, f"{name}: {_format_change(change)}")
+                if asked is not None and any(is_question(asked, each.value) for each in (old, new) if each is not None):
+                    raise Refused(Reason.QUESTION, f"{name}: {_format_change(change)}")
                 yield change
             case kind if kind == FRAME:
                 if self.frames is None:
                     raise Refused(
-                        Why.RESULT, f"{name}: {_format_change(self._build_change(segment.kind, old, new, name))}"
+                        Reason.RESULT, f"{name}: {_format_change(self._build_change(segment.kind, old, new, name))}"
                     )
             case Kind.MODEL:
-                shown = " -> ".join("none" if each is None else render(each.value) for each in (old, new))
-                raise Refused(Why.MODEL, f"model: {shown}")
+                shown = " -> ".join("none" if each is None else as_text(each.value) for each in (old, new))
+                raise Refused(Reason.MODEL, f"model: {shown}")
             case Kind.USER:
                 change = self._build_change(Kind.USER, old, new, "user's words")
-                if old is None or new is None or not asks_same(self.standing, self.now):
-                    raise Refused(Why.QUESTION, f"{name}: {_format_change(change)}")
+                if old is None or new is None or not asks_same_question(self.standing, self.now):
+                    raise Refused(Reason.QUESTION, f"{name}: {_format_change(change)}")
                 yield change
             case Kind.RESULT:
                 yield from self._compare_result(slot, name, old, new)
             case Kind.CALL:
                 yield from self._compare_call(name, old, new)
-            case Kind.ASSISTANT if old and new and render(old.value).split() == render(new.value).split():
-                yield self._build_change(Kind.ASSISTANT, old, new, "assistant's text", Source.CLIENT)
+            case Kind.ASSISTANT if old and new and as_text(old.value).split() == as_text(new.value).split():
+                yield self._build_change(Kind.ASSISTANT, old, new, "assistant's text", Author.CLIENT)
             case _:
-                what = Why.REQUEST if slot[0] == Kind.UNKNOWN else Why.HISTORY
+                what = Reason.REQUEST if slot[0] == Kind.UNKNOWN else Reason.HISTORY
                 raise Refused(what, f"{name}: {_format_change(self._build_change(segment.kind, old, new, name))}")
 
-    def build_order(self) -> Change:
+    def build_order_change(self) -> Change:
         """Return what changed where all segments are equal: their order, or how messages are divided."""
-        was, now = ("\n".join(each.path for each in side.slots.values()) for side in (self.was, self.now))
-        before, after = (digest_of([side.canonical.body.hex()]) for side in (self.was, self.now))
+        was, now = ("\n".join(each.path for each in side.slots.values()) for side in (self.old_request, self.now))
+        before, after = (digest_of([side.canonical.body.hex()]) for side in (self.old_request, self.now))
         hunks = (Hunk(1, ("one order",), ("another order",)),)
         name = "order and division of the request"
-        return Change("order", name, was, now, before, after, hunks, self._build_origin(Source.CLIENT))
+        return Change("order", name, was, now, before, after, hunks, self._build_origin(Author.CLIENT))
 
     def _compare_call(self, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
         if old is None or new is None:
-            raise Refused(Why.HISTORY, f"{name} is {'new' if old is None else 'gone'}")
+            raise Refused(Reason.HISTORY, f"{name} is {'new' if old is None else 'gone'}")
         was, now = read_call(old.value), read_call(new.value)
         if was == now:
-            if dump(without_ids(old.value)) != dump(without_ids(new.value)):
-                yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Source.CLIENT)
+            if dump(drop_ids(old.value)) != dump(drop_ids(new.value)):
+                yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Author.CLIENT)
             return
-        if was.name != now.name or not holds(now.arguments, was.arguments):
-            raise Refused(Why.HISTORY, f"{name}: {_format_change(self._build_change(Kind.CALL, old, new, name))}")
-        yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Source.CLIENT)
+        if was.name != now.name or not extends(now.arguments, was.arguments):
+            raise Refused(Reason.HISTORY, f"{name}: {_format_change(self._build_change(Kind.CALL, old, new, name))}")
+        yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Author.CLIENT)
 
     def _compare_result(self, slot: Slot, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
         if old is None or new is None:
-            raise Refused(Why.RESULT, f"{name} is {'new' if old is None else 'gone'}")
-        if dump(without_ids(old.value)) == dump(without_ids(new.value)):
+            raise Refused(Reason.RESULT, f"{name} is {'new' if old is None else 'gone'}")
+        if dump(drop_ids(old.value)) == dump(drop_ids(new.value)):
             return
         was, now, tool = read_text(old.value), read_text(new.value), tool_of(old)
         if was is None or now is None:
-            raise Refused(Why.RESULT, f"{name}: it is more than text, and another one now")
+            raise Refused(Reason.RESULT, f"{name}: it is more than text, and another one now")
         before, after = was[0], now[0]
-        flags = [_take_flags(rest) for _, rest in (was, now)]
+        flags = [_pop_failure_flags(rest) for _, rest in (was, now)]
         if was[1] != now[1] or flags == [True, False]:
-            raise Refused(Why.RESULT, f"{name}: it is of another kind now")
+            raise Refused(Reason.RESULT, f"{name}: it is of another kind now")
         if self.read_volatile is not None and flags[0] == flags[1]:
-            call = self.was.slots.get((Kind.CALL, slot[2], 0))  # where its id names the answer that made it
+            call = self.old_request.slots.get((Kind.CALL, slot[2], 0))  # where its id names the answer that made it
             asked = None if call is None else read_call(call.value).arguments
             (old_rest, values), (new_rest, _) = (self.read_volatile(tool, asked, text) for text in (before, after))
             answer = self.standing.recorded.answer
             said = "" if answer is None else f"{answer.text} {[call.arguments for call in answer.tool_calls]}"
             if old_rest == new_rest and not any(value in said for value in values):
                 return
-        found = find_wording(before, after, tool, self.recorded.get(tool, ()), self.present.get(tool, ()))
+        found = find_rewording(before, after, tool, self.recorded.get(tool, ()), self.present.get(tool, ()))
         if isinstance(found, str):
             raise Refused(
-                Why.RESULT, f"{name}: {_format_change(self._build_change(Kind.RESULT, old, new, name))}: {found}"
+                Reason.RESULT, f"{name}: {_format_change(self._build_change(Kind.RESULT, old, new, name))}: {found}"
             )
         hunks, turned = found
         if flags == [False, True] and not turned:
-            raise Refused(Why.RESULT, f"{name}: it had succeeded, and failed now")
+            raise Refused(Reason.RESULT, f"{name}: it had succeeded, and failed now")
         made = self._build_change(Kind.RESULT, old, new, f"result of {tool}")
         yield made._replace(hunks=hunks, turned=turned)
 
-    def _compare_frames(self, frames: Frames) -> Iterator[Change]:
+    def _compare_frames(self, frames: ClientFrames) -> Iterator[Change]:
         """Compare system text and what the client wrote in the user's name as one, wherever a version puts it.
 
         The client's own lines are one change. What stands between them is the project's or a tool's: in system text
         it may change as any prompt, in the user's name it may not.
         """
-        was, now = (_Framed.read(side, frames) for side in (self.was, self.now))
+        was, now = (_FramedText.from_request(side, frames) for side in (self.old_request, self.now))
         if was.own != now.own:
-            yield self._build_text(FRAME, "the client's own text", "\n".join(was.own), "\n".join(now.own))
+            yield self._client_change(FRAME, "the client's own text", "\n".join(was.own), "\n".join(now.own))
         gone, new = ([*(one.others - other.others).elements()] for one, other in ((was, now), (now, was)))
         if found := next((text for text in (*gone, *new) if text in was.in_words | now.in_words), ""):
             said = "new" if found in new else "gone"
-            raise Refused(Why.RESULT, f"between the client's own lines: {found[:_SHOWN]!r} is {said}")
+            raise Refused(Reason.RESULT, f"between the client's own lines: {found[:_SHOWN]!r} is {said}")
         for texts in zip_longest(gone, new):
             before, after = (None if text is None else Segment(Kind.SYSTEM, "", "", text) for text in texts)
             change = self._build_change(Kind.SYSTEM, before, after, "system prompt")
-            if touches_data(change, self.standing.data):
-                raise Refused(Why.DATA, f"{change}: other recordings say something else there")
+            if touches_varying_lines(change, self.standing.data):
+                raise Refused(Reason.DATA, f"{change}: other recordings say something else there")
             yield change
 
     def _compare_members(self) -> Iterator[Change]:
         """Look at what stands beside the parts of messages: roles, names, types."""
-        for slot in {**self.was.members, **self.now.members}:
-            sides = [side.members.get(slot) for side in (self.was, self.now)]
+        for slot in {**self.old_request.members, **self.now.members}:
+            sides = [side.members.get(slot) for side in (self.old_request, self.now)]
             if sides[0] == sides[1]:
                 continue
             if self.frames is None or slot[1] not in self.frames.members:
-                raise Refused(Why.REQUEST, f"{slot[1]} of a message, after {slot[0]} answers")
+                raise Refused(Reason.REQUEST, f"{slot[1]} of a message, after {slot[0]} answers")
             texts = [None if each is None else "\n".join(sorted(each)) for each in sides]
-            yield self._build_text(Kind.MEMBER, f"{slot[1]} of a message", *texts)
+            yield self._client_change(Kind.MEMBER, f"{slot[1]} of a message", *texts)
 
     def _compare_pairs(
         self, kind: str, was: tuple[tuple[str, str], ...], now: tuple[tuple[str, str], ...]
@@ -245,38 +245,38 @@ class _Comparison:
             if sides[0] == sides[1]:
                 continue
             if name == STATE_HEADER:
-                raise Refused(Why.REQUEST, "what was changed before of what it names")
-            yield self._build_text(kind, f"{kind} {name}", *(", ".join(side) if side else None for side in sides))
+                raise Refused(Reason.REQUEST, "what was changed before of what it names")
+            yield self._client_change(kind, f"{kind} {name}", *(", ".join(side) if side else None for side in sides))
 
-    def _build_text(self, kind: str, name: str, before: str | None, after: str | None) -> Change:
+    def _client_change(self, kind: str, name: str, before: str | None, after: str | None) -> Change:
         """Return a change that only a client can have made."""
         digests = ["" if text is None else digest_of([text]) for text in (before, after)]
         hunks = list_hunks(before, after)
-        return Change(kind, name, before, after, digests[0], digests[1], hunks, self._build_origin(Source.CLIENT))
+        return Change(kind, name, before, after, digests[0], digests[1], hunks, self._build_origin(Author.CLIENT))
 
-    def _find_source(self, segment: Segment) -> Source | None:
+    def _find_source(self, segment: Segment) -> Author | None:
         """Return whose a tool or a parameter is that another version of a client sends; None where no one knows."""
         names = {Kind.TOOL: "tools", Kind.PARAMETER: "parameters"}
         known = getattr(self.frames, names[segment.kind], ())
-        return Source.CLIENT if segment.name.removeprefix(f"{segment.kind} ") in known else None
+        return Author.CLIENT if segment.name.removeprefix(f"{segment.kind} ") in known else None
 
     def _build_change(
-        self, kind: str, old: Segment | None, new: Segment | None, name: str, source: Source | None = None
+        self, kind: str, old: Segment | None, new: Segment | None, name: str, source: Author | None = None
     ) -> Change:
-        before, after = (None if each is None else render(each.value) for each in (old, new))
+        before, after = (None if each is None else as_text(each.value) for each in (old, new))
         digests = ["" if each is None else digest_of([dump(each.value).hex()]) for each in (old, new)]
         tool = name.removeprefix("tool ")
         if source is None:
-            source = Source.TOOL_SERVER if kind == Kind.TOOL and tool.startswith(_PROJECTS) else Source.PROMPT
-        origin = self._build_origin(source, tool.split("__")[1] if source is Source.TOOL_SERVER else "")
+            source = Author.TOOL_SERVER if kind == Kind.TOOL and tool.startswith(_PROJECTS) else Author.PROMPT
+        origin = self._build_origin(source, tool.split("__")[1] if source is Author.TOOL_SERVER else "")
         made = Change(str(kind), name, before, after, digests[0], digests[1], list_hunks(before, after), origin)
         return made._replace(place=describe_tool(old, new)) if kind == Kind.TOOL and old and new else made
 
-    def _build_origin(self, source: Source, name: str = "") -> Origin:
-        return Origin(source, *(self.client or ())) if source is Source.CLIENT else Origin(source, name)
+    def _build_origin(self, source: Author, name: str = "") -> ChangeOrigin:
+        return ChangeOrigin(source, *(self.client or ())) if source is Author.CLIENT else ChangeOrigin(source, name)
 
 
-class _Framed(NamedTuple):
+class _FramedText(NamedTuple):
     """System text, and what a client wrote in the user's name."""
 
     own: Sequence[str]
@@ -287,16 +287,16 @@ class _Framed(NamedTuple):
     """Of these what stands in the user's name."""
 
     @classmethod
-    def read(cls, request: ReadRequest, frames: Frames) -> Self:
-        systems = [frames.split(render(part.value)) for part in request.systems]
-        words = [frames.split(render(part.value)) for part in request.frames]
+    def from_request(cls, request: ParsedRequest, frames: ClientFrames) -> Self:
+        systems = [frames.split(as_text(part.value)) for part in request.systems]
+        words = [frames.split(as_text(part.value)) for part in request.frames]
         others = Counter(text for split in (*systems, *words) for text in split.others)
         others |= Counter({value for split in (*systems, *words) for value in split.values})
         own = dict.fromkeys(line for split in (*systems, *words) for line in split.own)  # reminders come again
         return cls([*own], others, {text for split in words for text in (*split.others, *split.values)})
 
 
-def touches_data(change: Change, data: AbstractSet[str]) -> bool:
+def touches_varying_lines(change: Change, data: AbstractSet[str]) -> bool:
     """Return whether a change stands at lines of system text that say something else in each call."""
     lines, after = ((text or "").split("\n") for text in (change.before, change.after))
     opcodes = SequenceMatcher(None, lines, after, autojunk=False).get_opcodes() if data else ()
@@ -308,9 +308,9 @@ def touches_data(change: Change, data: AbstractSet[str]) -> bool:
     )
 
 
-def _take_flags(rest: dict[str, Any]) -> bool:
+def _pop_failure_flags(rest: dict[str, Any]) -> bool:
     """Take what says that the tool failed out of what stands beside a result's text, and return whether it did."""
-    failed = [_take_flags(each) for each in rest.values() if isinstance(each, dict)]
+    failed = [_pop_failure_flags(each) for each in rest.values() if isinstance(each, dict)]
     status = rest.pop("status") if rest.get("status") in {"error", "success"} else None
     return any([rest.pop("is_error", None) is True, status == "error", *failed])
 
