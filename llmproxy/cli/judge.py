@@ -18,7 +18,7 @@ from llmproxy.errors import Exit, SettingsError
 from llmproxy.files import read_text
 from llmproxy.scenario.config import UNSET_ZERO
 from llmproxy.scenario.judge_agent import JudgeAgent
-from llmproxy.scenario.lab.calibration import Calibration, calibrate as measured, count_judge_calls
+from llmproxy.scenario.lab.calibration import JudgeCalibration, calibrate_judge as measured, count_judge_calls
 from llmproxy.scenario.lab.labels import read_labels
 
 _SHOWN = 20
@@ -113,11 +113,11 @@ def _text(path: Path | None) -> str | None:
         ) from error
 
 
-def _print_calibration(found: Calibration, *, as_json: bool) -> None:
+def _print_calibration(found: JudgeCalibration, *, as_json: bool) -> None:
     if as_json:
         dump({**asdict(found), "agreement": found.agreement})
         return
-    for text in found.lines():
+    for text in found.summary_lines():
         print_line(text if text.startswith(" ") else line(text))
     if found.missed:
         print_line("  to record what is missing, type the same with --mode auto")
@@ -129,7 +129,7 @@ def _print_calibration(found: Calibration, *, as_json: bool) -> None:
         print_line(f"  ... and {len(found.disagreements) - _SHOWN} more disagreements (--json lists all)")
 
 
-def _choose_exit_code(found: Calibration, min_kappa: float | None) -> Exit:
+def _choose_exit_code(found: JudgeCalibration, min_kappa: float | None) -> Exit:
     """Return the exit code: a conversation that could not be judged counts before any figure."""
     if found.errors:
         return Exit.MISS if found.missed else Exit.ENVIRONMENT

@@ -10,8 +10,8 @@ import typer
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.options import LAST_REPORT
 from llmproxy.cli.parts.printing import paragraphs, print_line
-from llmproxy.scenario.lab.labels import KEYS, Labelling, known_ids, runs_of
-from llmproxy.scenario.prompts import transcript
+from llmproxy.scenario.lab.labels import KEYS, HumanLabels, list_labelled_ids, list_report_runs
+from llmproxy.scenario.prompts import format_transcript
 
 QUIT = "q"
 
@@ -40,8 +40,8 @@ def label(
     """
     if not report.exists() and report.name == str(report) and not report.suffix:
         report, run = LAST_REPORT, str(report)
-    known = known_ids(out)
-    runs = runs_of(report, run, criterion)
+    known = list_labelled_ids(out)
+    runs = list_report_runs(report, run, criterion)
     left = [each for each in runs if each.id not in known]
     print_line(
         f"{format_count(len(left), 'conversation')} to label"
@@ -53,7 +53,7 @@ def label(
         if labels is None:
             break
         with out.open("a", encoding="utf-8") as file:
-            file.write(each.line(labels) + "\n")
+            file.write(each.format_jsonl_line(labels) + "\n")
         done += 1
     print_line(
         f"{format_count(done, 'conversation')} labelled in {out}"
@@ -61,10 +61,10 @@ def label(
     )
 
 
-def _ask_person(labelling: Labelling, number: str) -> list[str | None] | None:
+def _ask_person(labelling: HumanLabels, number: str) -> list[str | None] | None:
     """Show a conversation and ask about each criterion; None: no more."""
     print_line(f"\n{number}  {paragraphs(labelling.id)}")
-    print_line(paragraphs(transcript(labelling.messages)))
+    print_line(paragraphs(format_transcript(labelling.messages)))
     found: list[str | None] = []
     for text in labelling.criteria:
         typed = ""

@@ -21,13 +21,13 @@ from llmproxy.core.forks.table import fork_of
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import notes_of
 from llmproxy.errors import Exit, MachineError, SettingsError
-from llmproxy.scenario.agents.config import agent_from
-from llmproxy.suite.make import first_suite, place_agent, suite_of
+from llmproxy.scenario.agents.config import build_agent
+from llmproxy.suite.make import make_suite, rebase_agent_paths, starter_suite
 from llmproxy.suite.project import read_description
-from llmproxy.suite.reading.json_schema import beside, text
-from llmproxy.suite.reading.load import LoadedSuites, load
-from llmproxy.suite.run.run_context import locate_errors
-from llmproxy.suite.selection import SelectionOptions, cassette_name, select
+from llmproxy.suite.reading.json_schema import schema_text, write_schema_beside
+from llmproxy.suite.reading.load import LoadedSuites, load_suites
+from llmproxy.suite.run.run_context import add_error_place
+from llmproxy.suite.selection import SelectionOptions, cassette_name, select_cases
 
 _PATHS = typer.Argument(None, metavar="SUITE", help="Files, folders, globs. Default: this folder.")
 
@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _load_suites(paths: Sequence[str] | None) -> LoadedSuites:
-    return load(paths or ["."])
+    return load_suites(paths or ["."])
 
 
 def validate(paths: list[str] = _PATHS) -> None:
@@ -52,8 +52,8 @@ def validate(paths: list[str] = _PATHS) -> None:
     for case in {id(case.suite): case for case in loaded.scenarios}.values():
         agent = case.suite.agent
         if agent is not None and "${env:" not in str(agent):  # what another machine has in its environment
-            with locate_errors(case.suite.at("agent")):
-                agent_from(agent, case.folder)
+            with add_error_place(case.suite.at("agent")):
+                build_agent(agent, case.folder)
     for doubt in loaded.warnings:
         typer.echo(str(doubt))
     suites, scenarios = len(loaded.suites), len(loaded.scenarios)
@@ -62,7 +62,7 @@ def validate(paths: list[str] = _PATHS) -> None:
 
 def schema() -> None:
     """Print the JSON Schema of suites, for editors."""
-    typer.echo(text(), nl=False)
+    typer.echo(schema_text(), nl=False)
 
 
 def list_cases(
@@ -75,7 +75,7 @@ def list_cases(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """List scenarios: id, name, tags, runs, and their recordings."""
-    cases = select(_load_suites(paths).scenarios, SelectionOptions(tags=tags, tag=tuple(tag), grep=grep))
+    cases = select_cases(_load_suites(paths).scenarios, SelectionOptions(tags=tags, tag=tuple(tag), grep=grep))
     if not cases:
         typer.echo("llmproxy: nothing selected", err=True)
         raise typer.Exit(Exit.NOTHING)
@@ -114,11 +114,11 @@ def from_session(
     loaded = gather(flags_of(ctx))
     store = _choose_store(loaded.settings.store, given=not loaded.is_default("store"))
     folder = Path(output).parent if output else Path("tests")
-    reached = place_agent(read_description(agent, "--agent"), Path.cwd(), folder) if agent else None
-    made = suite_of(store, name, sample=sample, agent=reached)
+    reached = rebase_agent_paths(read_description(agent, "--agent"), Path.cwd(), folder) if agent else None
+    made = make_suite(store, name, sample=sample, agent=reached)
     target = Path(output or folder / f"{made.slug}.suite.yaml")
     _write_suite(target, made.text, force=force, hint="--force writes over it, --output names another file.")
-    typer.echo(f"wrote {target}: {made.told}")
+    typer.echo(f"wrote {target}: {made.summary_line}")
     _write_schema(target)
     folder = loaded.settings.cassette_dir or Path.cwd() / CASSETTES
     copied = _copy_recording(store, name, sample, cassette_name(made.suite, made.scenario), folder)
@@ -162,7 +162,7 @@ def _write_suite(target: Path, text: str, *, force: bool = False, hint: str = ""
 
 def _write_schema(target: Path) -> None:
     try:
-        made = beside(target)
+        made = write_schema_beside(target)
     except OSError as error:
         raise MachineError(f"cannot write beside {target}: {error.strerror or error}") from error
     if made is not None:
@@ -182,9 +182,9 @@ def write_first(paths: Sequence[str], agent: str) -> Exit:
             " module:function."
         )
         agent = typer.prompt("agent")
-    found = place_agent(read_description(agent, "--agent"), Path.cwd(), target.parent)
+    found = rebase_agent_paths(read_description(agent, "--agent"), Path.cwd(), target.parent)
     _write_suite(
-        target, first_suite(found), hint=f"Name another one: llmproxy test --init {target.with_stem('other.suite')}"
+        target, starter_suite(found), hint=f"Name another one: llmproxy test --init {target.with_stem('other.suite')}"
     )
     typer.echo(f"wrote {target}")
     _write_schema(target)

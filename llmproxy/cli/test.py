@@ -240,10 +240,10 @@ class TestOptions:
         return lost
 
     def _run_cases(self, reports: Sequence[Handler], env: Mapping[str, str]) -> int:
-        from llmproxy.suite.reading.load import load
-        from llmproxy.suite.selection import remember
+        from llmproxy.suite.reading.load import load_suites
+        from llmproxy.suite.selection import record_failed
 
-        settings, loaded = gather(self.flags), load(self.paths)
+        settings, loaded = gather(self.flags), load_suites(self.paths)
         cases = self.select_cases(loaded)
         for doubt in loaded.warnings:
             typer.echo(f"llmproxy: {doubt}", err=True)
@@ -285,7 +285,7 @@ class TestOptions:
             if last is not None:
                 last.close()
         if self.rejudge is None:
-            remember(Path.cwd(), tested.runs, tested.failed)
+            record_failed(Path.cwd(), tested.runs, tested.failed)
         return tested.exit_code
 
     def _may_be_live(self, settings: LoadedSettings, env: Mapping[str, str]) -> None:
@@ -314,9 +314,9 @@ class TestOptions:
         tests = read_tests(path)
         known = set(self.ids)
         if self.paths != (".",):
-            from llmproxy.suite.reading.load import load
+            from llmproxy.suite.reading.load import load_suites
 
-            known |= {case.id for case in load(self.paths).scenarios}
+            known |= {case.id for case in load_suites(self.paths).scenarios}
         lines = trend_lines(tests, lambda name: not known or name in known)
         for line in lines:
             typer.echo(line)
@@ -338,17 +338,17 @@ class TestOptions:
 
     def select_cases(self, loaded: LoadedSuites) -> list[SuiteCase]:
         """Return the cases that were asked for. Raises SuiteError."""
-        from llmproxy.suite.selection import SelectionOptions, last_failed, select
+        from llmproxy.suite.selection import SelectionOptions, read_last_failed, select_cases
 
         only = None
         if self.last_failed:
-            only = last_failed(Path.cwd())
+            only = read_last_failed(Path.cwd())
             if only is None:
                 typer.echo("llmproxy: nothing is known of a last run; all scenarios are run", err=True)
         wanted = SelectionOptions(
             tags=self.tags, tag=self.tag, ids=self.ids, grep=self.grep, label=self.step, only=only
         )
-        return select(loaded.scenarios, wanted)
+        return select_cases(loaded.scenarios, wanted)
 
     def run(
         self,
@@ -396,15 +396,15 @@ class TestOptions:
         part: CutPart | None = None,
     ) -> SuiteResult:
         """Run cases on a cluster: `shown` hears of each run when it ends, `handlers` in the order of the suites."""
-        from llmproxy.scenario.cluster.parcel import bring_home, describe_parcel, known_in, renumber_events
-        from llmproxy.suite.run.remote import InOrder, folder_of, open_suites, pack_suites
+        from llmproxy.scenario.cluster.parcel import describe_parcel, merge_back, number_calls, renumber_events
+        from llmproxy.suite.run.remote import OrderedEvents, common_folder, open_suites, pack_suites
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import refuse_costs
 
         order = [(case.id, n) for case in cases for n in range(1, (self.runs or case.scenario.runs) + 1)]
         mode = str(settings.settings.mode)
         run_context = replace(self, parallel=self.side_by_side or max(len(order), 1))._run_context(  # noqa: SLF001 - our own
-            None, [shown, InOrder(handlers, order)], mode
+            None, [shown, OrderedEvents(handlers, order)], mode
         )
         if part is not None:
             run_context.options = replace(run_context.options, title=part.title, shard=part.told)
@@ -422,12 +422,12 @@ class TestOptions:
         notes = refuse_costs(store_of(settings), cases, run_context.options)
         typer.echo(f"llmproxy: {describe_parcel(parcel, self.on, '--send FILE')}", err=True)
         with closing(run_context), open_suites(self.on, parcel) as suites:
-            run_context.execute = suites.execute
-            suites.told = partial(renumber_events, known=known_in(store_of(settings)))
+            run_context.execute = suites.run_case
+            suites.told = partial(renumber_events, known=number_calls(store_of(settings)))
             try:
-                return asyncio.run(until_signal(run_cases(run_context, cases, notes, suites.runner.notes)))
+                return asyncio.run(until_signal(run_cases(run_context, cases, notes, suites.runner.take_notes)))
             finally:
-                if home := bring_home(suites.runner.recorded, folder_of(settings)):
+                if home := merge_back(suites.runner.recorded, common_folder(settings)):
                     typer.echo(f"llmproxy: {home}", err=True)
 
     def sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
@@ -473,7 +473,7 @@ class TestOptions:
         settings: LoadedSettings,
         part: CutPart | None = None,
     ) -> SuiteResult:
-        from llmproxy.suite.run.remote import folder_of
+        from llmproxy.suite.run.remote import common_folder
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import refuse_costs
 
@@ -486,7 +486,7 @@ class TestOptions:
         if part is not None:
             run_context.options = replace(run_context.options, title=part.title, shard=part.told)
         if proxy.process is not None and find_store_server(store_of(settings)) is None:
-            run_context.files = (store_of(settings), folder_of(settings))
+            run_context.files = (store_of(settings), common_folder(settings))
         if self.rejudge is not None:
             from llmproxy.suite.run.rejudge import read_runs
 
@@ -495,17 +495,17 @@ class TestOptions:
         try:
             return asyncio.run(until_signal(run_cases(run_context, cases, notes)))
         finally:
-            for path in run_context.save():
+            for path in run_context.save_snapshots():
                 typer.echo(f"llmproxy: wrote {path}", err=True)
             run_context.close()
 
     def _run_context(self, proxy: Attached | None, handlers: Sequence[Handler], mode: str) -> RunContext:
         """Return what all runs share; whoever gets it closes it."""
-        from llmproxy.suite.project import Options, project, read_description
+        from llmproxy.suite.project import SuiteOptions, read_description, read_project_table
         from llmproxy.suite.run.run_context import RunContext
 
-        defaults, folder = project(Path.cwd())
-        options = Options(
+        defaults, folder = read_project_table(Path.cwd())
+        options = SuiteOptions(
             mode=mode, runs=self.runs, parallel=self.parallel, keep_going=self.keep_going, label=self.step,
             fast_waits=self.fast_waits, update=self.update, max_cost=self.max_cost, command=self.command,
             partly=self.partly,
@@ -539,9 +539,9 @@ class TestOptions:
 
     def watch(self, env: Mapping[str, str]) -> int:
         """Run, and run again after each change, until Ctrl-C."""
-        from llmproxy.suite.project import watch
+        from llmproxy.suite.project import rerun_on_change
 
-        return watch(lambda: self.execute(env), self.paths, lambda text: typer.echo(text, err=True))
+        return rerun_on_change(lambda: self.execute(env), self.paths, lambda text: typer.echo(text, err=True))
 
 
 def proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list[str]:

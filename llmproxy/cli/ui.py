@@ -28,7 +28,7 @@ from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.report.live_report import document_of, reporting
 from llmproxy.report.merging import kind_of
-from llmproxy.scenario.lab.labels import put_label
+from llmproxy.scenario.lab.labels import write_label
 from llmproxy.settings import shown_path
 from llmproxy.store_server import find_store_server, is_server, show_store
 from llmproxy.ui.answers import Ask
@@ -180,7 +180,7 @@ def make_label_writer(report: Path, labels: Path) -> Callable[[dict[str, str]], 
 
     def put(said: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
         with alone:
-            put_label(labels, report, said.get("run", ""), said.get("criterion", ""), said.get("label", ""))
+            write_label(labels, report, said.get("run", ""), said.get("criterion", ""), said.get("label", ""))
         return {"file": str(labels)}
 
     return put

@@ -28,15 +28,15 @@ from llmproxy.pytest.scenario_runs import LISTENER
 from llmproxy.pytest.shared import SuiteBench
 from llmproxy.report.event_handlers import Hiding
 from llmproxy.report.events import Event, Finished, Started, Status
-from llmproxy.suite.project import Options, project
-from llmproxy.suite.reading.load import SuiteCase, load
+from llmproxy.suite.project import SuiteOptions, read_project_table
+from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.reading.parts import show_path
-from llmproxy.suite.run.case_runner import CaseResult, run_once
+from llmproxy.suite.run.case_runner import CaseResult, run_case_once
 from llmproxy.suite.run.opening import run_hook
 from llmproxy.suite.run.rejudge import read_runs
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import find_unfiled
-from llmproxy.suite.run.verdicts import axes_of, build_row
+from llmproxy.suite.run.verdicts import build_row, matrix_axes
 from llmproxy.suite.schema.suite import Hook
 
 _OUTCOMES: dict[Status, Literal["passed", "skipped"]] = {Status.PASSED: "passed", Status.SKIPPED: "skipped"}
@@ -59,7 +59,7 @@ class SuiteFile(pytest.File):
     def collect(self) -> Iterator[SuiteItem]:
         """Yield the scenarios of the file. Raises CollectError with every problem, each with its place."""
         try:
-            loaded = load([self.path])
+            loaded = load_suites([self.path])
         except SuiteError as error:
             raise self.CollectError(str(error)) from None
         for doubt in loaded.warnings:
@@ -71,8 +71,8 @@ class SuiteFile(pytest.File):
     def run_context(self) -> RunContext:
         """Return what the file's scenarios share; made for the first of them. Raises LLMProxyError."""
         if self._run_context is None:
-            defaults, folder = project(self.bench.root)
-            options = Options(mode=self.bench.mode, command=f"llmproxy test {show_path(self.path)}")
+            defaults, folder = read_project_table(self.bench.root)
+            options = SuiteOptions(mode=self.bench.mode, command=f"llmproxy test {show_path(self.path)}")
             proxy = self.bench.proxy(os.environ)
             run_context = RunContext(
                 options=options, proxy=proxy, folder=self.bench.root, defaults=defaults, defaults_folder=folder
@@ -154,7 +154,7 @@ class SuiteItem(pytest.Item):
         turn: AbstractContextManager[None] = bench.alone() if run_context.entities_for(self.case) else nullcontext()
         with bench.aside(), turn:
             ran = asyncio.run(self._runs(run_context))
-        made = build_row(self.case.id, ran, self.case.scenario.min_pass_rate) | axes_of(self.case)
+        made = build_row(self.case.id, ran, self.case.scenario.min_pass_rate) | matrix_axes(self.case)
         unfiled, first = find_unfiled(run_context.files, ran), next((each.wire for each in ran if each.wire), None)
         if first is not None:
             first.unfiled = "" if in_ci(os.environ) else unfiled
@@ -165,8 +165,8 @@ class SuiteItem(pytest.Item):
             raise SuiteFailure(f"{self.case.id}: {unfiled}")
 
     async def _runs(self, run_context: RunContext) -> list[CaseResult]:
-        runs = run_context.samples(self.case)
-        return [await run_once(run_context, self.case, sample, runs) for sample in range(1, runs + 1)]
+        runs = run_context.count_samples(self.case)
+        return [await run_case_once(run_context, self.case, sample, runs) for sample in range(1, runs + 1)]
 
     def _raise_verdict(
         self, made: Mapping[str, Any], ran: Sequence[CaseResult], events: Sequence[Sequence[Event]]

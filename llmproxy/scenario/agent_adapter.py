@@ -74,7 +74,7 @@ class AdapterAttributes:
     """Environment and folder of the process that it starts; None if it starts none."""
 
     @classmethod
-    def by(cls, adapter: object) -> AdapterAttributes:
+    def of_adapter(cls, adapter: object) -> AdapterAttributes:
         found: dict[str, Any] = {each.name: getattr(adapter, each.name, each.default) for each in fields(cls)}
         return cls(**found)
 
@@ -83,27 +83,27 @@ class AdapterAttributes:
 
 
 def session_of(given: AgentInput) -> RunSession | None:
-    return getattr(_running(given), "session", None)
+    return getattr(_running_executor(given), "session", None)
 
 
 def is_unscripted(given: AgentInput) -> bool:
     """Return whether the conversation goes on by itself now; in a script, who speaks next has been decided."""
-    return bool(getattr(_running(given), "unscripted", False))
+    return bool(getattr(_running_executor(given), "unscripted", False))
 
 
 def wire_of(given: AgentInput) -> Mapping[int, Sequence[ToolUse]]:
     """Return the agent's tool calls on the wire, by the place of the message that came after them."""
-    return getattr(_running(given), "wire_before", None) or {}
+    return getattr(_running_executor(given), "wire_before", None) or {}
 
 
 def unknown_of(given: AgentInput) -> Sequence[str]:
     """Return why answers of the agent's models may have called what the wire does not show."""
-    return getattr(_running(given), "wire_unknown", None) or ()
+    return getattr(_running_executor(given), "wire_unknown", None) or ()
 
 
 def description_of(given: AgentInput) -> str:
     return str(getattr(given.scenario_state, "description", "") or "")
 
 
-def _running(given: AgentInput) -> Any:  # noqa: ANN401 - an executor, or None
+def _running_executor(given: AgentInput) -> Any:  # noqa: ANN401 - an executor, or None
     return getattr(given.scenario_state, "_executor", None) or context_scenario.get()

@@ -35,7 +35,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from llmproxy.scenario.cache_store import CacheStore, Place, remember, remember_sync
+from llmproxy.scenario.cache_store import CacheSlot, CacheStore, get_or_make, get_or_make_sync
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput
@@ -48,7 +48,7 @@ class CacheWarning(UserWarning):
     """A call that should have been cached was not, or a kept value could not be used."""
 
 
-class Unfit(Exception):
+class NotCacheable(Exception):
     """A value cannot be written down, or not be made again of what was written."""
 
 
@@ -62,29 +62,29 @@ _KNOWN = frozenset(
 """Packages whose classes answers are made of: imported where a kept value needs one."""
 
 
-def encode(value: object) -> str:
+def encode_value(value: object) -> str:
     """Return the text of a value. Raises Unfit if `decode` would not give back the same, or it holds a credential."""
     from llmproxy.core.secrets.redact import Redactor  # many patterns to compile
 
     try:
-        text = json.dumps(_Writer().write(value, _format_kind(value)), separators=(",", ":"), allow_nan=False)
+        text = json.dumps(_ValueWriter().write(value, _format_kind(value)), separators=(",", ":"), allow_nan=False)
     except (ValueError, RecursionError) as error:
-        raise Unfit(f"{_format_kind(value)}: {str(error) or type(error).__name__}") from error
+        raise NotCacheable(f"{_format_kind(value)}: {str(error) or type(error).__name__}") from error
     if Redactor().text(text) != text:
-        raise Unfit("it holds what looks like a credential, and none is ever kept")
+        raise NotCacheable("it holds what looks like a credential, and none is ever kept")
     return text
 
 
-def decode(text: str) -> Any:  # noqa: ANN401 - whatever is cached
+def decode_value(text: str) -> Any:  # noqa: ANN401 - whatever is cached
     """Return the value of a text. Raises ValueError: no JSON; Unfit: not from `encode`, or its class has changed."""
     tree = json.loads(text)
     try:
         return _read_tree(tree)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise Unfit(f"what is kept is not understood ({error!r})") from error
+        raise NotCacheable(f"what is kept is not understood ({error!r})") from error
 
 
-class _Writer:
+class _ValueWriter:
     """Writes a value as JSON: what can be made again of it, or raises Unfit."""
 
     def write(self, value: Any, where: str) -> object:  # noqa: ANN401 - whatever is cached
@@ -112,14 +112,14 @@ class _Writer:
     def write_class(self, value: object, where: str) -> str:
         path = class_path(type(value))
         if find_class(path) is not type(value):
-            raise Unfit(f"{where}: {path} is another class")
+            raise NotCacheable(f"{where}: {path} is another class")
         return path
 
     def write_object(self, value: Any, where: str) -> object:  # noqa: ANN401 - whatever is cached
         """Write a pydantic object or one of a dataclass; private attributes do not count."""
         members = _find_members(value)
         if members is None:
-            raise Unfit(f"{where} is a {_format_kind(value)}: neither JSON nor a pydantic or dataclass object")
+            raise NotCacheable(f"{where} is a {_format_kind(value)}: neither JSON nor a pydantic or dataclass object")
         tree = {_TYPE: self.write_class(value, where), "is": self.write_members(members, where)}
         if isinstance(value, BaseModel):
             gone = sorted(set(type(value).model_fields) - set(members))  # litellm deletes what was not answered
@@ -138,7 +138,7 @@ def _find_members(value: Any) -> Mapping[str, object] | None:  # noqa: ANN401 - 
         return None
     names = [each.name for each in fields(value)]
     if more := set(getattr(value, "__dict__", ())) - set(names):
-        raise Unfit(f"{_format_kind(value)}: it has more than its fields ({', '.join(sorted(more))})")
+        raise NotCacheable(f"{_format_kind(value)}: it has more than its fields ({', '.join(sorted(more))})")
     return {name: getattr(value, name, None) for name in names}
 
 
@@ -161,7 +161,7 @@ def _read_tree(tree: Any) -> Any:  # noqa: ANN401 - whatever is cached
         _fill_model(made, members, tree)
         return made
     if unlike := set(members) ^ {each.name for each in fields(cast("Any", kind))}:
-        raise Unfit(f"the fields of {tag} have changed: {', '.join(sorted(unlike))}")
+        raise NotCacheable(f"the fields of {tag} have changed: {', '.join(sorted(unlike))}")
     for name, each in members.items():
         object.__setattr__(made, name, each)
     return made
@@ -172,7 +172,7 @@ def _fill_model(made: Any, members: dict[str, object], tree: Mapping[str, Any]) 
     known = type(made).model_fields
     new = [name for name in known if name not in members and name not in tree["gone"]]
     if unlike := set(members) - set(known) | {name for name in new if known[name].is_required()}:
-        raise Unfit(f"the fields of {tree[_TYPE]} have changed: {', '.join(sorted(unlike))}")
+        raise NotCacheable(f"the fields of {tree[_TYPE]} have changed: {', '.join(sorted(unlike))}")
     state: dict[str, Any] = {
         "__dict__": members | {name: known[name].get_default(call_default_factory=True) for name in new},
         "__pydantic_extra__": {name: _read_tree(each) for name, each in tree["extra"].items()},
@@ -197,19 +197,19 @@ def find_class(path: str) -> type:
     if module is None:
         parts = module_name.split(".")
         if parts[0] not in _KNOWN or "__main__" in parts or not all(part.isidentifier() for part in parts):
-            raise Unfit(f"the module {module_name} is not imported; import it before the call")
+            raise NotCacheable(f"the module {module_name} is not imported; import it before the call")
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else its import asks the network
         try:
             module = importlib.import_module(module_name)
         except Exception as error:
-            raise Unfit(f"the module {module_name} cannot be imported ({error})") from error
+            raise NotCacheable(f"the module {module_name} cannot be imported ({error})") from error
     found: object = module
     for name in names.split("."):
         found = vars(found).get(name) if found is module or isinstance(found, type) else None
     if not isinstance(found, type) or not (
         issubclass(found, Enum) or is_dataclass(found) or issubclass(found, BaseModel)
     ):
-        raise Unfit(f"there is no class of values at {path}")
+        raise NotCacheable(f"there is no class of values at {path}")
     return found
 
 
@@ -231,7 +231,7 @@ _OF_INPUT = ("messages", "new_messages", "judgment_context", "scenario_state")
 _OF_STATE = ("description", "messages", "current_turn", "config")
 
 
-class _KeyWriter(_Writer):
+class _KeyWriter(_ValueWriter):
     """Writes what a call is: different values differently, all credentials alike."""
 
     def __init__(self) -> None:
@@ -269,14 +269,14 @@ class _KeyWriter(_Writer):
             return {_TYPE: kind, "is": f"{value.__module__}:{value.__qualname__}"}
         if hasattr(type(value), "get_secret_value"):  # pydantic's; a mock of any kind has it too, but not its type
             return _CREDENTIAL
-        members = _find_meaning(value)
+        members = _find_key_members(value)
         if members is None:
-            raise Unfit(f"{where} is a {_format_kind(value)}, which has no value that a key could be made of")
+            raise NotCacheable(f"{where} is a {_format_kind(value)}, which has no value that a key could be made of")
         extra = getattr(value, "__pydantic_extra__", None) or {}
         return {_TYPE: kind, "is": self.write_members({**members, **extra}, where)}
 
 
-def _find_meaning(value: object) -> Mapping[str, object] | None:
+def _find_key_members(value: object) -> Mapping[str, object] | None:
     """Return what of an object makes a difference to an answer: of our own, not ids, nor how verbose a run is."""
     if isinstance(value, ScenarioConfig):
         model = value.default_model
@@ -291,7 +291,7 @@ def _find_meaning(value: object) -> Mapping[str, object] | None:
 
 
 @dataclass(frozen=True)
-class Function:
+class CachedFunction:
     """A function that is cached, and what of a call of it counts."""
 
     function: Callable[..., Any]
@@ -320,7 +320,7 @@ class Function:
         told = repr((code.co_code, code.co_names, _list_constants(code)))
         return f"{name}:{hashlib.sha256(told.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
-    def key(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, cache_key: str, sample: int = 1) -> str:
+    def call_key(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, cache_key: str, sample: int = 1) -> str:
         """Return the key of function, arguments, class, `state` of `self`. Raises TypeError, Unfit, AttributeError."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
@@ -335,15 +335,15 @@ class Function:
             }
         try:
             about["arguments"] = {
-                name: writer.write_member(name, self._leave_out(name, each), f"argument {name!r}")
+                name: writer.write_member(name, self._drop_ignored(name, each), f"argument {name!r}")
                 for name, each in given.items()
                 if name not in self.ignore
             }
         except RecursionError:
-            raise Unfit("an argument is nested too deeply, or contains itself") from None
+            raise NotCacheable("an argument is nested too deeply, or contains itself") from None
         return "call:" + hashlib.sha256(json.dumps(about, sort_keys=True).encode("ascii")).hexdigest()
 
-    def _leave_out(self, name: str, value: Any) -> Any:  # noqa: ANN401 - whatever is cached
+    def _drop_ignored(self, name: str, value: Any) -> Any:  # noqa: ANN401 - whatever is cached
         """Return an argument, further keywords without those that are ignored."""
         if self._signature.parameters[name].kind is not inspect.Parameter.VAR_KEYWORD:
             return value
@@ -398,48 +398,48 @@ scenario_cache = cache
 def _wrap_function(function: Any, ignore: frozenset[str], state: tuple[str, ...]) -> Any:  # noqa: ANN401 (any function)
     if isinstance(function, (staticmethod, classmethod)):
         return type(function)(_wrap_function(function.__func__, ignore, state))
-    cached = _Cached(Function(function, ignore, state))
+    cached = _CachedCalls(CachedFunction(function, ignore, state))
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def acall(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever is cached
-            place, made = cached.find_place(args, kwargs), []
+            place, made = cached.find_cache_slot(args, kwargs), []
             if place is None:
                 return await function(*args, **kwargs)
 
             async def make() -> str | None:
                 made.append(await function(*args, **kwargs))
-                return cached.write(made[0])
+                return cached.encode_result(made[0])
 
-            text = await remember(place, make)
-            return made[0] if cached.read(place, text, made) else await function(*args, **kwargs)
+            text = await get_or_make(place, make)
+            return made[0] if cached.restore_result(place, text, made) else await function(*args, **kwargs)
 
         return acall
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever is cached
-        place, made = cached.find_place(args, kwargs), []
+        place, made = cached.find_cache_slot(args, kwargs), []
         if place is None:
             return function(*args, **kwargs)
 
         def make() -> str | None:
             made.append(function(*args, **kwargs))
-            return cached.write(made[0])
+            return cached.encode_result(made[0])
 
-        text = remember_sync(place, make)
-        return made[0] if cached.read(place, text, made) else function(*args, **kwargs)
+        text = get_or_make_sync(place, make)
+        return made[0] if cached.restore_result(place, text, made) else function(*args, **kwargs)
 
     return call
 
 
 @dataclass
-class _Cached:
+class _CachedCalls:
     """A function and what it was already warned about."""
 
-    of: Function
+    of: CachedFunction
     warned: set[str] = field(default_factory=set)
 
-    def find_place(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Place | None:
+    def find_cache_slot(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CacheSlot | None:
         """Return where a call is kept; None if it is not."""
         cache_key, sample = _find_cache_key()
         store = CacheStore.from_environment() if cache_key else None
@@ -447,30 +447,32 @@ class _Cached:
             return None
         name = self.of.name
         try:
-            return Place(store, self.of.key(args, kwargs, cache_key=cache_key, sample=sample), name, cache_key, sample)
-        except Unfit as error:
-            self._warn(error, f"{name} is not cached: {error}. Leave it out: scenario.cache(ignore=[...])")
+            return CacheSlot(
+                store, self.of.call_key(args, kwargs, cache_key=cache_key, sample=sample), name, cache_key, sample
+            )
+        except NotCacheable as error:
+            self._warn_once(error, f"{name} is not cached: {error}. Leave it out: scenario.cache(ignore=[...])")
             return None
 
-    def write(self, value: object) -> str | None:
+    def encode_result(self, value: object) -> str | None:
         """Return the text of what the function returned; None if it cannot be kept."""
         try:
-            return encode(value)
-        except Unfit as error:
-            self._warn(error, f"what {self.of.name} returned is not cached: {error}")
+            return encode_value(value)
+        except NotCacheable as error:
+            self._warn_once(error, f"what {self.of.name} returned is not cached: {error}")
             return None
 
-    def read(self, place: Place, text: str | None, made: list[Any]) -> bool:
+    def restore_result(self, place: CacheSlot, text: str | None, made: list[Any]) -> bool:
         """Put the value of a kept text in the place of what was made; False if the function is to be called."""
         if text is None:
             return bool(made)
         try:
-            value = decode(text)
-        except Unfit as error:
-            self._warn(error, f"a kept value of {self.of.name} cannot be used, and it is called: {error}")
+            value = decode_value(text)
+        except NotCacheable as error:
+            self._warn_once(error, f"a kept value of {self.of.name} cannot be used, and it is called: {error}")
             return bool(made)
         except ValueError as error:
-            raise place.store.build_damage(f"the value under {place.key} cannot be read ({error})") from error
+            raise place.store.build_corrupt_error(f"the value under {place.key} cannot be read ({error})") from error
         if not made:
             _log.debug("%s answered from the cache", self.of.name)
             running = context_scenario.get()
@@ -479,7 +481,7 @@ class _Cached:
         made[:] = [value]
         return True
 
-    def _warn(self, why: object, text: str) -> None:
+    def _warn_once(self, why: object, text: str) -> None:
         if str(why) not in self.warned:
             self.warned.add(str(why))
             warnings.warn(text, CacheWarning, stacklevel=4)
@@ -496,7 +498,7 @@ def _find_cache_key() -> tuple[str | None, int]:
 # -- names that programs written for LangWatch Scenario may know
 
 
-class _Memory:
+class _JoblibMemory:
     """Stands where joblib's memory stood: it decorates, it says where it is, it can be cleared."""
 
     @property
@@ -514,8 +516,8 @@ class _Memory:
             store.clear()
 
 
-memory = _Memory()
+memory = _JoblibMemory()
 
 
-def get_cache() -> _Memory:
+def get_cache() -> _JoblibMemory:
     return memory

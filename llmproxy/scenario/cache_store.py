@@ -101,7 +101,7 @@ class CacheStore:
 
     def get(self, key: str) -> str | None:
         """Return the text that is kept under a key, and count it as a hit; None if there is none."""
-        with self._open() as conn:
+        with self._open_file() as conn:
             found = conn and conn.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()
             if conn and found:
                 with suppress(sqlite3.OperationalError):  # a folder that may only be read
@@ -112,7 +112,7 @@ class CacheStore:
         """Keep a text and return what is kept: the text that another process kept first, unless the mode is record."""
         row = key, value, name, cache_key, sample, time.time() if now is None else now
         how = "REPLACE" if self.mode is CacheMode.RECORD else "IGNORE"
-        with self._open(make=True) as conn:
+        with self._open_file(make=True) as conn:
             assert conn is not None  # noqa: S101 (made)
             verb = f"INSERT OR {how}"
             conn.execute(f"{verb} INTO entries VALUES (?, ?, ?, ?, ?, ?, 0)", row)
@@ -124,14 +124,14 @@ class CacheStore:
             "SELECT key, name, cache_key, sample, created_at, hits, length(CAST(value AS BLOB)), value FROM entries"
             " WHERE instr(name, ?) OR ? = '' ORDER BY created_at DESC, key LIMIT ?"
         )
-        with self._open() as conn:
+        with self._open_file() as conn:
             given = name or "", name or "", -1 if limit is None else limit
             rows = conn.execute(asked, given).fetchall() if conn else ()
         return [CacheEntry(*row) for row in rows]
 
     def clear(self, name: str | None = None, *, cache_key: str | None = None, before: float | None = None) -> int:
         """Forget values and return how many: all, or those of a name, of a cache key, made before a time."""
-        with self._open() as conn:
+        with self._open_file() as conn:
             done = conn and conn.execute(
                 "DELETE FROM entries WHERE (? IS NULL OR instr(name, ?)) AND (? IS NULL OR cache_key = ?)"
                 " AND (? IS NULL OR created_at < ?)",
@@ -139,13 +139,13 @@ class CacheStore:
             )
             return done.rowcount if done else 0
 
-    def build_damage(self, what: object) -> CacheCorrupt:
+    def build_corrupt_error(self, what: object) -> CacheCorrupt:
         """Return the error for a file that does not hold what it should."""
         hint = _WORDS.damaged.format(typed=self.path)
         return CacheCorrupt(f"The cache {self.path} is damaged: {what}.", hint=hint)
 
     @contextmanager
-    def _open(self, *, make: bool = False) -> Iterator[sqlite3.Connection | None]:
+    def _open_file(self, *, make: bool = False) -> Iterator[sqlite3.Connection | None]:
         """Open the file for a moment; None where there is none and none is to be made."""
         if not make and not self.path.exists():
             yield None
@@ -171,7 +171,7 @@ class CacheStore:
                         conn.execute(f"PRAGMA user_version = {_MARK[1]}")
                     mark = _read_mark(conn)
             if mark != (*_MARK, 1):
-                raise self.build_damage("it is not a cache of this version of llmproxy, or of another program")
+                raise self.build_corrupt_error("it is not a cache of this version of llmproxy, or of another program")
             yield conn
 
 
@@ -194,7 +194,7 @@ _mine: ContextVar[frozenset[_Flight]] = ContextVar("cache_mine", default=frozens
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CacheSlot:
     """Where one value is kept."""
 
     store: CacheStore
@@ -203,7 +203,7 @@ class Place:
     cache_key: str
     sample: int
 
-    def find(self) -> str | None:
+    def find_text(self) -> str | None:
         """Return the text that is kept. Raises MissError: the mode is ``replay`` and there is none."""
         found = None if self.store.mode is CacheMode.RECORD else self.store.get(self.key)
         if found is None and self.store.mode is CacheMode.REPLAY:
@@ -222,13 +222,13 @@ class Place:
             )
         return found
 
-    def keep(self, text: str | None) -> str | None:
+    def store_text(self, text: str | None) -> str | None:
         if text is None:
             return None
         return self.store.put(self.key, text, name=self.name, cache_key=self.cache_key, sample=self.sample)
 
     @contextmanager
-    def turn(self) -> Iterator[Future[None] | None]:
+    def wait_for_maker(self) -> Iterator[Future[None] | None]:
         """Yield what to wait for before a look into the file; None: nothing, and others wait until the block ends."""
         flight = os.getpid(), self.store.path, self.key
         if flight in _mine.get():
@@ -251,7 +251,7 @@ class Place:
                 _flying.pop(flight).set_result(None)
 
 
-async def remember(place: Place, make: Callable[[], Awaitable[str | None]]) -> str | None:
+async def get_or_make(place: CacheSlot, make: Callable[[], Awaitable[str | None]]) -> str | None:
     """Return what is kept at a place; if there is nothing, let `make` make it, and keep it.
 
     None from `make` means that it cannot be kept. Who asks at the same time waits for it once, and makes it himself if
@@ -259,17 +259,17 @@ async def remember(place: Place, make: Callable[[], Awaitable[str | None]]) -> s
 
     Raises MissError: the mode is ``replay`` and nothing is kept.
     """
-    with place.turn() as theirs:
+    with place.wait_for_maker() as theirs:
         if theirs is not None:
             await asyncio.wrap_future(theirs)
-        found = await asyncio.to_thread(place.find)
-        return await asyncio.to_thread(place.keep, await make()) if found is None else found
+        found = await asyncio.to_thread(place.find_text)
+        return await asyncio.to_thread(place.store_text, await make()) if found is None else found
 
 
-def remember_sync(place: Place, make: Callable[[], str | None]) -> str | None:
+def get_or_make_sync(place: CacheSlot, make: Callable[[], str | None]) -> str | None:
     """Do what `remember` does, without an event loop."""
-    with place.turn() as theirs:
+    with place.wait_for_maker() as theirs:
         if theirs is not None:
             theirs.result()
-        found = place.find()
-        return place.keep(make()) if found is None else found
+        found = place.find_text()
+        return place.store_text(make()) if found is None else found

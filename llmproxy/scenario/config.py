@@ -40,7 +40,7 @@ MAX_TURNS = 10
 """Turns of a scenario that says nothing, or 0."""
 
 
-class Unset:
+class UnsetParameter:
     """Stands for a parameter that was not given, and prints as the default that is documented for it."""
 
     __slots__ = ("shown",)
@@ -55,16 +55,16 @@ class Unset:
     def __bool__(self) -> bool:
         return False
 
-    def __copy__(self) -> Unset:
+    def __copy__(self) -> UnsetParameter:
         return self
 
-    def __deepcopy__(self, memo: object) -> Unset:
+    def __deepcopy__(self, memo: object) -> UnsetParameter:
         return self
 
 
-UNSET: Any = Unset(None)
+UNSET: Any = UnsetParameter(None)
 """A parameter that is documented as ``=None`` and was not given."""
-UNSET_ZERO: Any = Unset(0.0)
+UNSET_ZERO: Any = UnsetParameter(0.0)
 """A parameter that is documented as ``=0.0`` and was not given."""
 
 
@@ -91,13 +91,13 @@ class ModelConfig(BaseModel):
     def _read_names(cls, given: Any) -> Any:  # noqa: ANN401 (not validated yet)
         if not isinstance(given, Mapping):
             return given
-        found = {name: value for name, value in given.items() if not isinstance(value, Unset)}
+        found = {name: value for name, value in given.items() if not isinstance(value, UnsetParameter)}
         found |= found.pop("extra", None) or {}
         other = found.pop("base_url", None)
         return {**found, "api_base": found.get("api_base") or other}
 
     @property
-    def extra(self) -> dict[str, Any]:
+    def extra_parameters(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
 
     @property
@@ -191,7 +191,7 @@ class ScenarioConfig(BaseModel):
         return {name: value for name, value in self if value is not None}
 
     @property
-    def turns(self) -> int:
+    def turn_limit(self) -> int:
         """How many turns a scenario may take: 0 and None mean the default."""
         return self.max_turns or MAX_TURNS
 
@@ -204,7 +204,7 @@ def refuse_unsupported(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name not in UNSUPPORTED}
 
 
-def refuse_slips(where: str, given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+def refuse_typos(where: str, given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     """Return keywords that are for litellm. Raises TypeError for one that is nearly a parameter of ours."""
     found = refuse_unsupported(where, given)
     for name in found:

@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter, description_of, is_unscripted, session_of, unknown_of, wire_of
-from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_slips
-from llmproxy.scenario.judging import Lookup, Question, Ruling, Vote, combine_votes, estimated_tokens, parties, vote_of
+from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_typos
+from llmproxy.scenario.judging import Lookup, Question, Ruling, Vote, combine_votes, estimate_tokens, parties, read_vote
 from llmproxy.scenario.models.models import require_model
-from llmproxy.scenario.prompts import entries, fence_text, prompt, transcript
+from llmproxy.scenario.prompts import fence_text, format_entries, format_transcript, prompt
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, CriterionResult, ScenarioResult
 from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, check_evidence
@@ -87,13 +87,13 @@ class JudgeAgent(AgentAdapter):
         one.
         """
         self.criteria = list(Criteria(() if criteria is None else criteria).texts)
-        extra = refuse_slips("JudgeAgent", more, _PARAMETERS)
-        self.configs = _configs(judges, model, api_key, temperature, max_tokens, extra)
+        extra = refuse_typos("JudgeAgent", more, _PARAMETERS)
+        self.configs = _build_judge_configs(judges, model, api_key, temperature, max_tokens, extra)
         first = self.configs[0]
         self.model, self.api_key = first.model, first.api_key
         self.temperature, self.max_tokens = first.temperature, first.max_tokens
         self.system_prompt = system_prompt
-        self.vote = vote_of(vote)
+        self.vote = read_vote(vote)
         self.min_turns = min_turns
         self.token_threshold, self.max_discovery_steps = token_threshold, max_discovery_steps
         alike = len(self.configs) > 1 and len({config.model for config in self.configs}) == 1
@@ -116,13 +116,15 @@ class JudgeAgent(AgentAdapter):
         texts = self.criteria if asked is None or asked.criteria is None else asked.criteria
         if not texts:
             return ScenarioResult(success=False, messages=[], reasoning=NO_CRITERIA) if forced else []
-        if not forced and self._is_early(input):
+        if not forced and self._is_too_early(input):
             return []
-        criteria, seen = Criteria(texts), transcript(input.messages, wire_of(input))
-        question = Question(self.system_prompt or prompt("judge"), self._text(input, criteria, seen), criteria, forced)
-        if estimated_tokens(seen) > self.token_threshold and self.max_discovery_steps > 0:
-            look = Lookup(entries(input.messages, wire_of(input), longest=None))
-            outlined = self._text(input, criteria, look.outline())
+        criteria, seen = Criteria(texts), format_transcript(input.messages, wire_of(input))
+        question = Question(
+            self.system_prompt or prompt("judge"), self._build_prompt_text(input, criteria, seen), criteria, forced
+        )
+        if estimate_tokens(seen) > self.token_threshold and self.max_discovery_steps > 0:
+            look = Lookup(format_entries(input.messages, wire_of(input), longest=None))
+            outlined = self._build_prompt_text(input, criteria, look.format_outline())
             steps = self.max_discovery_steps
             question = replace(question, text=outlined, look=look, steps=steps, whole=question.text)
             seen = "\n".join(look.entries)
@@ -133,7 +135,7 @@ class JudgeAgent(AgentAdapter):
         forced = forced or any(ruling.forced for ruling in rulings)
         return result if forced or result.success or result.failed_criteria else []
 
-    def _is_early(self, given: AgentInput) -> bool:
+    def _is_too_early(self, given: AgentInput) -> bool:
         """Return whether it is too early: the judge's `min_turns` count his turn, the run's do not (as originally)."""
         state = given.scenario_state
         if state is None:
@@ -141,7 +143,7 @@ class JudgeAgent(AgentAdapter):
         floor = getattr(getattr(state, "config", None), "min_turns", None) or 0
         return bool(state.current_turn + 1 < self.min_turns or state.current_turn < floor)
 
-    def _text(self, given: AgentInput, criteria: Criteria, seen: str) -> str:
+    def _build_prompt_text(self, given: AgentInput, criteria: Criteria, seen: str) -> str:
         parts = [fence_text("scenario", description_of(given)), fence_text("criteria", criteria.format_lines())]
         if given.judgment_context:
             parts.append(fence_text("context", given.judgment_context))
@@ -157,12 +159,13 @@ class JudgeAgent(AgentAdapter):
         asked = [(config, name) for config, name in zip(self.configs, names, strict=True)]
         rulings: list[Ruling] = []
         if self.vote is Vote.CONFIRM_ON_FAIL:
-            first = await question.put(*asked[0], session)
+            first = await question.ask_judge(*asked[0], session)
             rulings.append(first)
             if not _needs_confirmation(first, question):
                 return rulings
         said = await asyncio.gather(
-            *(question.put(config, name, session) for config, name in asked[len(rulings) :]), return_exceptions=True
+            *(question.ask_judge(config, name, session) for config, name in asked[len(rulings) :]),
+            return_exceptions=True,
         )
         for each in said:
             if isinstance(each, BaseException):
@@ -177,7 +180,7 @@ class JudgeAgent(AgentAdapter):
         texts = {status: [each.text for each in judged if each.status == status] for status in CriterionOutcome}
         passed = len(texts[CriterionOutcome.PASSED]) == len(judged)
         against = [ruling.verdict for ruling in rulings if ruling.verdict not in {None, SUCCESS}] if passed else []
-        reasoning = _reasoning(rulings, judged)
+        reasoning = _join_reasonings(rulings, judged)
         if against:
             reasoning += f" (The judge's own verdict was {against[0]!r}, although all criteria passed.)"
         return ScenarioResult(
@@ -191,7 +194,7 @@ class JudgeAgent(AgentAdapter):
         )
 
 
-def _configs(
+def _build_judge_configs(
     judges: int | Sequence[str | ModelConfig],
     model: str | ModelConfig | None,
     api_key: str | None,
@@ -224,7 +227,7 @@ def _needs_confirmation(ruling: Ruling, question: Question) -> bool:
     return CriterionOutcome.FAILED in statuses or (question.forced and not all_passed)
 
 
-def _reasoning(rulings: Sequence[Ruling], judged: Sequence[CriterionResult]) -> str:
+def _join_reasonings(rulings: Sequence[Ruling], judged: Sequence[CriterionResult]) -> str:
     """Return why, in the words of the judges; in those of the findings where they gave none."""
     told = [
         (name, ruling.reasoning)

@@ -29,7 +29,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
-from llmproxy.scenario.models.models import RefusedChoice, complete
+from llmproxy.scenario.models.models import ToolChoiceRefused, complete
 from llmproxy.scenario.prompts import prompt
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import Message
@@ -51,7 +51,7 @@ _PATTERN = 200
 """Longest pattern: longer ones are pasted texts."""
 
 
-def estimated_tokens(text: str) -> int:
+def estimate_tokens(text: str) -> int:
     return len(text) // _CHARACTERS
 
 
@@ -62,16 +62,16 @@ class Lookup:
     entries: Sequence[str]
     """What a transcript shows for each message, in order; each begins with its number in brackets."""
 
-    def outline(self) -> str:
+    def format_outline(self) -> str:
         """Return the beginning of every message, and how to see more."""
-        heads = [_head(each) for each in self.entries]
+        heads = [_shorten_first_line(each) for each in self.entries]
         how = (
             f"(Beginnings only. {EXPAND}(indices) shows messages as a whole, {GREP}(pattern) searches all of them. "
             f"Quote what you looked up.)"
         )
         return "\n".join([*heads, how])
 
-    def tools(self) -> list[dict[str, Any]]:
+    def lookup_tools(self) -> list[dict[str, Any]]:
         """Return the tools of looking up, in the form of OpenAI's chat completions."""
         indices = {
             "type": "array",
@@ -80,11 +80,11 @@ class Lookup:
         }
         pattern = {"type": "string", "description": "Words as they stand there; a|b finds either. Case does not count."}
         return [
-            _tool(EXPAND, "Show messages as a whole.", object_schema({"indices": indices})),
-            _tool(GREP, "Search all messages.", object_schema({"pattern": pattern})),
+            _function_tool(EXPAND, "Show messages as a whole.", object_schema({"indices": indices})),
+            _function_tool(GREP, "Search all messages.", object_schema({"pattern": pattern})),
         ]
 
-    def answer(self, name: str, arguments: str) -> str:
+    def answer_tool_call(self, name: str, arguments: str) -> str:
         """Return what a look-up finds; what is wrong with it, in words, where it cannot be done."""
         try:
             given = json.loads(arguments or "{}")
@@ -92,8 +92,8 @@ class Lookup:
             return f"The arguments of {name} are no JSON."
         if not isinstance(given, dict):
             return f"The arguments of {name} are no object."
-        return _cut(
-            self._expand_messages(given.get("indices")) if name == EXPAND else self._matches(given.get("pattern"))
+        return _cut_text(
+            self._expand_messages(given.get("indices")) if name == EXPAND else self._search(given.get("pattern"))
         )
 
     def _expand_messages(self, indices: object) -> str:
@@ -101,7 +101,7 @@ class Lookup:
         found = [self.entries[each - 1] for each in dict.fromkeys(wanted) if 0 < each <= len(self.entries)]
         return "\n".join(found) or f"There is no such message; they are numbered 1 to {len(self.entries)}."
 
-    def _matches(self, pattern: object) -> str:
+    def _search(self, pattern: object) -> str:
         if not isinstance(pattern, str) or not pattern.strip():
             return "The pattern is empty."
         if len(pattern) > _PATTERN:
@@ -126,12 +126,12 @@ def _find_excerpts(entry: str, words: Sequence[str]) -> list[str]:
     return found
 
 
-def _head(entry: str) -> str:
+def _shorten_first_line(entry: str) -> str:
     first = entry.replace("\n", " ")
     return first if len(first) <= _HEAD else f"{first[:_HEAD]} ... ({len(first) - _HEAD} more characters)"
 
 
-def _cut(text: str) -> str:
+def _cut_text(text: str) -> str:
     more = len(text) - _LONGEST
     return text if more <= 0 else f"{text[:_LONGEST]} ... ({more} more characters: ask for fewer messages, or search)"
 
@@ -164,7 +164,7 @@ class Ruling:
     """Its own word for all of it, where it gave one; it is not asked for."""
 
 
-class _AskingWay(IntEnum):
+class _AnswerForcing(IntEnum):
     """How the answer is demanded."""
 
     PINNED = 0
@@ -196,18 +196,18 @@ class Question:
     whole: str = ""
     """`text` with the whole conversation, for a model that takes no tools to look things up."""
 
-    async def put(self, model: ModelConfig, party: str, session: RunSession | None) -> Ruling:
+    async def ask_judge(self, model: ModelConfig, party: str, session: RunSession | None) -> Ruling:
         """Ask a judge. Raises JudgeError for an answer that makes no sense twice, and what `complete` raises."""
         said: list[Message] = []
         if self.look is None:
             return await self._make_ruling(model, party, session, said, None)
-        way = _AskingWay.REQUIRED
+        way = _AnswerForcing.REQUIRED
         for _ in range(self.steps):
             way, answer = await self._ask_model(model, party, session, said, way)
             call = answer.tool_calls[0] if answer.tool_calls else None
             if call is None or call.name not in {EXPAND, GREP}:
                 return await self._make_ruling(model, party, session, said, (way, answer))
-            found = self.look.answer(call.name, call.arguments)
+            found = self.look.answer_tool_call(call.name, call.arguments)
             said += [{"role": "assistant", "content": _quote_answer(answer)}, {"role": "user", "content": found}]
         decides = replace(self, forced=True, steps=0)
         return await decides._make_ruling(model, party, session, said, None)  # noqa: SLF001 (its own kind)
@@ -218,23 +218,23 @@ class Question:
         party: str,
         session: RunSession | None,
         said: list[Message],
-        first: tuple[_AskingWay, Answer] | None,
+        first: tuple[_AnswerForcing, Answer] | None,
     ) -> Ruling:
         """Make a ruling of the first answer, which is asked for unless it is there, or of a second one."""
-        way = _AskingWay.PINNED if self.forced and not self.steps else _AskingWay.REQUIRED
+        way = _AnswerForcing.PINNED if self.forced and not self.steps else _AnswerForcing.REQUIRED
         unusable: _Unusable | None = None
         for _ in range(2):
             way, answer = first or await self._ask_model(model, party, session, said, way)
             first = None
             try:
-                return self._read(answer)
+                return self._read_ruling(answer)
             except _Unusable as error:
                 unusable = error
             said += [
                 {"role": "assistant", "content": _quote_answer(answer)},
                 {
                     "role": "user",
-                    "content": prompt("judge_repair", problem=unusable.problem, instruction=self.instruction),
+                    "content": prompt("judge_repair", problem=unusable.problem, instruction=self.instruction_prompt),
                 },
             ]
         assert unusable is not None  # noqa: S101 - the loop runs
@@ -245,53 +245,53 @@ class Question:
         )
 
     @property
-    def instruction(self) -> str:
+    def instruction_prompt(self) -> str:
         return prompt("judge_final" if self.forced else "judge_open")
 
-    def tools(self) -> list[dict[str, Any]]:
-        finish = _tool(FINISH, "End the test with a status for every criterion.", self._verdict())
-        more = self.look.tools() if self.look is not None and self.steps else []
+    def answer_tools(self) -> list[dict[str, Any]]:
+        finish = _function_tool(FINISH, "End the test with a status for every criterion.", self._verdict_schema())
+        more = self.look.lookup_tools() if self.look is not None and self.steps else []
         if self.forced:
             return [*more, finish]
-        return [*more, _tool(CONTINUE, "Let the conversation go on.", object_schema({})), finish]
+        return [*more, _function_tool(CONTINUE, "Let the conversation go on.", object_schema({})), finish]
 
-    def _verdict(self) -> dict[str, Any]:
+    def _verdict_schema(self) -> dict[str, Any]:
         return object_schema(
             {
-                "criteria": self.criteria.schema(),
+                "criteria": self.criteria.findings_schema(),
                 "reasoning": {"type": "string", "description": "Why, in a few sentences."},
             }
         )
 
     async def _ask_model(
-        self, model: ModelConfig, party: str, session: RunSession | None, said: Sequence[Message], way: _AskingWay
-    ) -> tuple[_AskingWay, Answer]:
+        self, model: ModelConfig, party: str, session: RunSession | None, said: Sequence[Message], way: _AnswerForcing
+    ) -> tuple[_AnswerForcing, Answer]:
         """Ask in this way, or in the first one below it that the model does not refuse."""
         while True:
             try:
                 return way, await complete(
                     model=model, party=party, session=session, messages=self._messages(said, way), **self._format(way)
                 )
-            except RefusedChoice:
-                if way is _AskingWay.PLAIN:
+            except ToolChoiceRefused:
+                if way is _AnswerForcing.PLAIN:
                     raise
-                way = _AskingWay(way + 1)
+                way = _AnswerForcing(way + 1)
 
-    def _messages(self, said: Sequence[Message], way: _AskingWay) -> list[Message]:
-        shown = self.whole if self.whole and way >= _AskingWay.SCHEMA else self.text
-        text = f"{shown}\n\n{self.instruction}"
+    def _messages(self, said: Sequence[Message], way: _AnswerForcing) -> list[Message]:
+        shown = self.whole if self.whole and way >= _AnswerForcing.SCHEMA else self.text
+        text = f"{shown}\n\n{self.instruction_prompt}"
         messages: list[Message] = [{"role": "system", "content": self.system}, {"role": "user", "content": text}, *said]
-        if way >= _AskingWay.SCHEMA:
+        if way >= _AnswerForcing.SCHEMA:
             how = prompt("judge_json", or_continue="" if self.forced else ' or "continue_test"')
             messages[-1] = {"role": "user", "content": f"{messages[-1]['content']}\n\n{how}"}
         return messages
 
-    def _format(self, way: _AskingWay) -> dict[str, Any]:
-        if way is _AskingWay.PLAIN:
+    def _format(self, way: _AnswerForcing) -> dict[str, Any]:
+        if way is _AnswerForcing.PLAIN:
             return {}
-        if way is _AskingWay.SCHEMA:
+        if way is _AnswerForcing.SCHEMA:
             decision = {"type": "string", "enum": [FINISH] if self.forced else [CONTINUE, FINISH]}
-            schema = object_schema({"decision": decision, **self._verdict()["properties"]})
+            schema = object_schema({"decision": decision, **self._verdict_schema()["properties"]})
             return {
                 "response_format": {
                     "type": "json_schema",
@@ -299,26 +299,27 @@ class Question:
                 }
             }
         pinned = {"type": "function", "function": {"name": FINISH}}
-        return {"tools": self.tools(), "tool_choice": pinned if way is _AskingWay.PINNED else "required"}
+        return {"tools": self.answer_tools(), "tool_choice": pinned if way is _AnswerForcing.PINNED else "required"}
 
     # -- what came back
 
-    def _read(self, answer: Answer) -> Ruling:
+    def _read_ruling(self, answer: Answer) -> Ruling:
         if answer.tool_calls:
             first, *more = [(call.name, _parse_arguments(call.arguments)) for call in answer.tool_calls]
             if first[0] == FINISH and any(each != first for each in more):
                 problem = "it decides more than once, and not alike"
-                raise _Unusable(problem, f"{INVALID}, {problem}: {_short(_quote_answer(answer))!r}")
-            return self._ruling(*first)
+                raise _Unusable(problem, f"{INVALID}, {problem}: {_shorten(_quote_answer(answer))!r}")
+            return self._parse_ruling(*first)
         found = _OBJECT.search(answer.text)
         given = _load_json(found[0]) if found else None
         if isinstance(given, Mapping) and ("criteria" in given or given.get("decision") == CONTINUE):
-            return self._ruling(str(given.get("decision") or FINISH), given)
+            return self._parse_ruling(str(given.get("decision") or FINISH), given)
         raise _Unusable(
-            f"it calls no tool; call {self._names()}", f"{INVALID}, tool calls not found: {_short(answer.text)!r}"
+            f"it calls no tool; call {self._tool_names()}",
+            f"{INVALID}, tool calls not found: {_shorten(answer.text)!r}",
         )
 
-    def _ruling(self, name: str, given: object) -> Ruling:
+    def _parse_ruling(self, name: str, given: object) -> Ruling:
         if name == CONTINUE:
             if self.forced:
                 problem = "the conversation is over and cannot go on"
@@ -326,17 +327,18 @@ class Question:
             return Ruling(goes_on=True)
         if name in {EXPAND, GREP} and self.look is not None:
             raise _Unusable(
-                f"nothing more can be looked up; call {self._names()}", f"{INVALID}, it only looks things up"
+                f"nothing more can be looked up; call {self._tool_names()}", f"{INVALID}, it only looks things up"
             )
         if name != FINISH:
             raise _Unusable(
-                f"there is no tool {_short(name)!r}; call {self._names()}", f"{INVALID}, unknown tool: {_short(name)!r}"
+                f"there is no tool {_shorten(name)!r}; call {self._tool_names()}",
+                f"{INVALID}, unknown tool: {_shorten(name)!r}",
             )
         if not isinstance(given, Mapping):
             problem = f"the arguments of {FINISH} are no JSON object"
-            raise _Unusable(problem, f"{INVALID}, {problem}: {_short(str(given))!r}")
+            raise _Unusable(problem, f"{INVALID}, {problem}: {_shorten(str(given))!r}")
         reasoning, verdict = given.get("reasoning"), given.get("verdict")
-        findings, problems = self.criteria.read(given.get("criteria"))
+        findings, problems = self.criteria.read_findings(given.get("criteria"))
         ruling = Ruling(
             goes_on=False,
             forced=self.forced,
@@ -348,11 +350,11 @@ class Question:
             raise _Unusable("; ".join(problems), f"{INVALID}, {'; '.join(problems)}", ruling)
         return ruling
 
-    def _names(self) -> str:
+    def _tool_names(self) -> str:
         return FINISH if self.forced else f"{CONTINUE} or {FINISH}"
 
 
-def _tool(name: str, description: str, parameters: dict[str, Any]) -> dict[str, Any]:
+def _function_tool(name: str, description: str, parameters: dict[str, Any]) -> dict[str, Any]:
     function = {"name": name, "description": description, "strict": True, "parameters": parameters}
     return {"type": "function", "function": function}
 
@@ -388,7 +390,7 @@ def _quote_answer(answer: Answer) -> str:
     return "\n".join([*([answer.text] if answer.text else []), *calls]) or "(nothing)"
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
@@ -403,7 +405,7 @@ class Vote(StrEnum):
     CONFIRM_ON_FAIL = "confirm-on-fail"
 
 
-def vote_of(said: str) -> Vote:
+def read_vote(said: str) -> Vote:
     """Return the rule of a name. Raises SettingsError."""
     try:
         return Vote(said.strip().lower().replace("_", "-"))

@@ -30,11 +30,11 @@ from llmproxy.trace.observing.tools import ToolUse
 
 def prompt(name: str, **values: str) -> str:
     """Return a prompt with its places filled in. Raises KeyError for a place without a value."""
-    return Template(data(f"{name}.md")).substitute(values).strip()
+    return Template(read_file(f"{name}.md")).substitute(values).strip()
 
 
 @cache
-def data(name: str) -> str:
+def read_file(name: str) -> str:
     """Return the text of a file in `data/prompts`."""
     return (files("llmproxy") / "data" / "prompts" / name).read_text("utf-8")
 
@@ -49,12 +49,12 @@ LONGEST_RESULT = 4000
 _DATA = re.compile(r"data:([\w.+/-]*)[;,]")
 
 
-def transcript(messages: Sequence[Message], wire: Mapping[int, Sequence[ToolUse]] | None = None) -> str:
+def format_transcript(messages: Sequence[Message], wire: Mapping[int, Sequence[ToolUse]] | None = None) -> str:
     """Return a conversation as text; `wire` has calls from the wire, by the place of the message after them."""
-    return "\n".join(entries(messages, wire))
+    return "\n".join(format_entries(messages, wire))
 
 
-def entries(
+def format_entries(
     messages: Sequence[Message],
     wire: Mapping[int, Sequence[ToolUse]] | None = None,
     *,
@@ -72,14 +72,14 @@ def entries(
     return found
 
 
-def without_tools(messages: Iterable[Message], *, show: bool = False) -> list[Message]:
+def drop_tools(messages: Iterable[Message], *, show: bool = False) -> list[Message]:
     """Return a conversation as whoever talks to the agent sees it: texts, or with `show` its calls in brackets."""
     found: list[Message] = []
     names: dict[str, str] = {}
     for message in messages:
-        calls, text = _calls(message, names), content_text(message.get("content"))
+        calls, text = _format_tool_calls(message, names), content_text(message.get("content"))
         if message.get("role") == "tool":
-            text = f"[{names.get(str(message.get('tool_call_id')), 'tool')} returned {_cut(text)}]" if show else ""
+            text = f"[{names.get(str(message.get('tool_call_id')), 'tool')} returned {_cut_text(text)}]" if show else ""
             role = "assistant"
         else:
             role = str(message.get("role"))
@@ -93,16 +93,16 @@ def without_tools(messages: Iterable[Message], *, show: bool = False) -> list[Me
 def content_text(content: object) -> str:
     """Return content as text; a part that is no text is named in brackets."""
     if isinstance(content, list):
-        return "\n".join(filter(None, (_part(part) for part in content)))
-    return content if isinstance(content, str) else "" if content is None else _json(content)
+        return "\n".join(filter(None, (_format_content_part(part) for part in content)))
+    return content if isinstance(content, str) else "" if content is None else _to_json_text(content)
 
 
 def _format_message(number: int, message: Message, names: dict[str, str], longest: int | None) -> list[str]:
     role = str(message.get("role", "?"))
-    calls, text = _calls(message, names, longest), content_text(message.get("content"))
+    calls, text = _format_tool_calls(message, names, longest), content_text(message.get("content"))
     if role == "tool":
         name = message.get("name") or names.get(str(message.get("tool_call_id")))
-        role, text = f"tool {name}" if name else "tool", _cut(text, longest)
+        role, text = f"tool {name}" if name else "tool", _cut_text(text, longest)
     if not text and calls:
         head = f"[{number}] {role}:"
     else:
@@ -110,7 +110,7 @@ def _format_message(number: int, message: Message, names: dict[str, str], longes
     return [head, *(f"    calls {call}" for call in calls)]
 
 
-def _calls(message: Message, names: dict[str, str], longest: int | None = LONGEST_RESULT) -> list[str]:
+def _format_tool_calls(message: Message, names: dict[str, str], longest: int | None = LONGEST_RESULT) -> list[str]:
     """Return the tool calls of a message, and note the name of each by its id."""
     found = []
     for call in message.get("tool_calls") or ():
@@ -120,33 +120,33 @@ def _calls(message: Message, names: dict[str, str], longest: int | None = LONGES
         name = str(function.get("name"))
         if call.get("id"):
             names[str(call["id"])] = name
-        found.append(f"{name}({_arguments(function.get('arguments'), longest)})")
+        found.append(f"{name}({_normalize_arguments(function.get('arguments'), longest)})")
     return found
 
 
 def _format_calls(calls: Sequence[ToolUse], longest: int | None) -> list[str]:
     lines = []
     for call in calls:
-        lines.append(f"    the agent calls {call.name}({_arguments(call.arguments, longest)})")
+        lines.append(f"    the agent calls {call.name}({_normalize_arguments(call.arguments, longest)})")
         if call.result is not None:
             lines.append(
                 f"    {call.name} returns "
-                f"{_cut(call.result if isinstance(call.result, str) else _json(call.result), longest)}"
+                f"{_cut_text(call.result if isinstance(call.result, str) else _to_json_text(call.result), longest)}"
             )
     return lines
 
 
-def _arguments(given: object, longest: int | None) -> str:
+def _normalize_arguments(given: object, longest: int | None) -> str:
     """Return arguments in one spelling, whatever the model's white space."""
     if isinstance(given, str):
         try:
             given = json.loads(given) if given.strip() else {}
         except (ValueError, RecursionError):
-            return _cut(str(given), longest)
-    return "" if given in ({}, None) else _cut(_json(given), longest)
+            return _cut_text(str(given), longest)
+    return "" if given in ({}, None) else _cut_text(_to_json_text(given), longest)
 
 
-def _part(part: object) -> str:
+def _format_content_part(part: object) -> str:
     if isinstance(part, str):
         return part
     if not isinstance(part, Mapping):
@@ -178,10 +178,10 @@ def _describe_medium(source: object, inner: object) -> str:
     return ": " + ", ".join(said) if said else ""
 
 
-def _cut(text: str, longest: int | None = LONGEST_RESULT) -> str:
+def _cut_text(text: str, longest: int | None = LONGEST_RESULT) -> str:
     more = 0 if longest is None else len(text) - longest
     return text if more <= 0 else f"{text[:longest]} ... ({more} more characters)"
 
 
-def _json(value: Any) -> str:  # noqa: ANN401 - any JSON value
+def _to_json_text(value: Any) -> str:  # noqa: ANN401 - any JSON value
     return json.dumps(value, ensure_ascii=False, default=str)

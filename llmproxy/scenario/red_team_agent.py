@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Self
 
 from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.scenario.agent_adapter import AgentAdapter, description_of, session_of
-from llmproxy.scenario.config import ModelConfig, refuse_slips
+from llmproxy.scenario.config import ModelConfig, refuse_typos
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.models import complete, require_model
 from llmproxy.scenario.prompts import fence_text, prompt
@@ -132,7 +132,7 @@ class CrescendoStrategy(RedTeamStrategy):
     def build_system_prompt(
         self, target: str, current_turn: int, total_turns: int, scenario_description: str, metaprompt_plan: str = ""
     ) -> str:
-        _, name, advice = self._phase(current_turn, total_turns)
+        _, name, advice = self._find_phase(current_turn, total_turns)
         return prompt(
             "red_team_crescendo",
             target=fence_text("goal", target),
@@ -145,10 +145,10 @@ class CrescendoStrategy(RedTeamStrategy):
         )
 
     def get_phase_name(self, current_turn: int, total_turns: int) -> str:
-        return self._phase(current_turn, total_turns)[1]
+        return self._find_phase(current_turn, total_turns)[1]
 
     @staticmethod
-    def _phase(turn: int, turns: int) -> tuple[float, str, str]:
+    def _find_phase(turn: int, turns: int) -> tuple[float, str, str]:
         return next(each for each in _PHASES if turn / max(turns, 1) < each[0])
 
 
@@ -249,7 +249,7 @@ _PARAMETERS = (
 
 
 @dataclass(slots=True)
-class _Attacking:
+class _AttackState:
     turn: int = 0
     scores: list[int | None] = field(default_factory=list)
     """How near each answer so far came, in order; None where nobody knows."""
@@ -324,7 +324,7 @@ class RedTeamAgent(AgentAdapter):
         self.techniques = tuple(DEFAULT_TECHNIQUES if techniques is None else techniques)
         if injection_probability and not self.techniques:
             raise ValueError("techniques cannot be empty when injection_probability > 0")
-        extra = refuse_slips("RedTeamAgent", more, _PARAMETERS)
+        extra = refuse_typos("RedTeamAgent", more, _PARAMETERS)
         self.config = _require_attacker(model, api_key, temperature, max_tokens, extra)
         planner = temperature if metaprompt_temperature is None else metaprompt_temperature
         self.planner = _require_attacker(metaprompt_model or model, api_key, planner, None, extra)
@@ -335,8 +335,8 @@ class RedTeamAgent(AgentAdapter):
         self.success_score, self.success_confirm_turns = success_score, success_confirm_turns
         self.injection_probability = injection_probability
         self.max_backtracks = max(1, total_turns // 3) if max_backtracks is None else max_backtracks
-        self._now = _Attacking()
-        self._runs: dict[str, _Attacking] = {}
+        self._now = _AttackState()
+        self._runs: dict[str, _AttackState] = {}
         """By thread id; shared with clones, so that a script finds the attack of its own run."""
 
     @classmethod
@@ -405,7 +405,7 @@ class RedTeamAgent(AgentAdapter):
         """Return whether the attack of the last run reached its goal."""
         return self._is_reached(self._now)
 
-    def _is_reached(self, attack: _Attacking | None) -> bool:
+    def _is_reached(self, attack: _AttackState | None) -> bool:
         last = [] if attack is None else attack.scores[-self.success_confirm_turns :]
         least = self.success_score
         return (
@@ -417,13 +417,13 @@ class RedTeamAgent(AgentAdapter):
     # -- a turn
 
     async def open(self, session: RunSession | None) -> None:  # noqa: ARG002 (the hook's parameter)
-        self._now = _Attacking()
+        self._now = _AttackState()
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
         """Return the next message. Raises ModelError where a model answers nothing."""
         attack = self._runs[input.thread_id] = self._now
         attack.turn += 1
-        plan = await self._plan(attack, input) if self.strategy.needs_metaprompt_plan else ""
+        plan = await self._get_attack_plan(attack, input) if self.strategy.needs_metaprompt_plan else ""
         notes = await self._on_answer(attack, input)
         description = description_of(input)
         system = self.strategy.build_system_prompt(self.target, attack.turn, self.total_turns, description, plan)
@@ -442,7 +442,7 @@ class RedTeamAgent(AgentAdapter):
         self._emit_turn(attack, input, [made.strategy, *notes])
         return {"role": "user", "content": text}
 
-    async def _on_answer(self, attack: _Attacking, given: AgentInput) -> list[str]:
+    async def _on_answer(self, attack: _AttackState, given: AgentInput) -> list[str]:
         """Take what the agent answered last: back, or scored; returns what a report says of it."""
         answer = next(
             (text_of(each) for each in reversed(given.messages) if each.get("role") == "assistant" and text_of(each)),
@@ -464,7 +464,7 @@ class RedTeamAgent(AgentAdapter):
             return ["refused, taken back"]
         score, hint = (0, "it refuses; try something else") if refused and self.fast_refusal_detection else (None, "")
         if self.score_responses and score is None:
-            score, hint = await self._score(answer, given)
+            score, hint = await self._score_answer(answer, given)
         told = f"\n\n(score {score} of {BEST}; {hint})" if self.score_responses and score is not None else ""
         attack.said.append({"role": "user", "content": fence_text("answer", answer) + told})
         if not self.score_responses:
@@ -484,7 +484,7 @@ class RedTeamAgent(AgentAdapter):
         chosen = rng.choice(self.techniques)
         return chosen.transform(text), chosen.name
 
-    def _emit_turn(self, attack: _Attacking, given: AgentInput, notes: Sequence[str]) -> None:
+    def _emit_turn(self, attack: _AttackState, given: AgentInput, notes: Sequence[str]) -> None:
         """Put the turn into the reports, and what the attack comes to so far beside the result."""
         executor = given.scenario_state.executor
         phase = self.strategy.get_phase_name(attack.turn, self.total_turns)
@@ -503,7 +503,7 @@ class RedTeamAgent(AgentAdapter):
 
     # -- models
 
-    async def _plan(self, attack: _Attacking, given: AgentInput) -> str:
+    async def _get_attack_plan(self, attack: _AttackState, given: AgentInput) -> str:
         """Return the plan of a run: the one that was given, else one that is made before its first message."""
         if self.attack_plan is not None:
             return self.attack_plan
@@ -519,7 +519,7 @@ class RedTeamAgent(AgentAdapter):
             )
         return attack.plan
 
-    async def _score(self, answer: str, given: AgentInput) -> tuple[int | None, str]:
+    async def _score_answer(self, answer: str, given: AgentInput) -> tuple[int | None, str]:
         """Return how near an answer came and what to try next; None where the scorer says nothing that can be read."""
         asked = prompt("red_team_score", target=fence_text("goal", self.target), answer=fence_text("answer", answer))
         raw = await self._ask_model(self.scorer, [{"role": "user", "content": asked}], given, "scores the answers")

@@ -12,7 +12,7 @@ from llmproxy.errors import MachineError
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import Message, Messages
 from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, merge_calls, select_served, write_message
-from llmproxy.scenario.values.run import Executor
+from llmproxy.scenario.values.run import RunningScenario
 from llmproxy.trace.observing.tools import ServedTools, ToolUse, find_differences, find_misread
 
 
@@ -28,17 +28,17 @@ class ScenarioState(BaseModel):
     current_turn: int
     """Turns count from 0."""
     config: ScenarioConfig
-    _executor: Executor | None = PrivateAttr(default=None)
+    _executor: RunningScenario | None = PrivateAttr(default=None)
     _message_turns: dict[int, int] = PrivateAttr(default_factory=dict)
     """The turn of each message, by identity."""
 
-    def bind(self, executor: Executor) -> Self:
+    def bind(self, executor: RunningScenario) -> Self:
         """Let the state be that of a run; returns the state itself."""
         self._executor = executor
         return self
 
     @property
-    def executor(self) -> Executor:
+    def executor(self) -> RunningScenario:
         """The executor that plays this scenario. Raises ValueError for a state that belongs to none."""
         if self._executor is None:
             raise ValueError("this ScenarioState belongs to no running scenario.")
@@ -92,7 +92,7 @@ class ScenarioState(BaseModel):
     def tool_calls(self, name: str | None = None) -> ToolCalls:
         """Return a tool's calls, or all, of messages and the wire. Raises MachineError: some may be missing."""
         if self._executor is not None:
-            self._require(self._executor, f"what {name!r} was called with" if name else "which tools were called")
+            self._require_seen(self._executor, f"what {name!r} was called with" if name else "which tools were called")
         return ToolCalls([call for call in self._all_calls() if name in {None, call.name}], name)
 
     def server_calls(self, name: str | None = None) -> ToolCalls:
@@ -111,7 +111,7 @@ class ScenarioState(BaseModel):
     def _find_differences(self, find: Callable[[Sequence[ToolUse], ServedTools], list[str]], what: str) -> list[str]:
         found = self._require_served(what)
         executor = self.executor
-        self._require(executor, what)
+        self._require_seen(executor, what)
         return find(executor.wire_calls or (), found)
 
     def _require_served(self, what: str) -> ServedTools:
@@ -120,7 +120,7 @@ class ScenarioState(BaseModel):
         if found is None or why:
             raise MachineError(f"nobody can tell {what}: {why}.")
         if self.executor.unattributed:
-            self._require(self.executor, what)
+            self._require_seen(self.executor, what)
         if unfinished := next((each for each in found.tools if each.output is None), None):
             raise MachineError(f"nobody can tell {what}: the answer of {unfinished.where} did not come whole.")
         return found
@@ -128,7 +128,7 @@ class ScenarioState(BaseModel):
     @property
     def turns(self) -> list[Turn]:
         """What was said and called, by turn; one entry for each turn in which something was said."""
-        numbers = self._turn_of_each()
+        numbers = self._turn_by_call()
         calls = self._all_calls()
         return [
             Turn(
@@ -142,14 +142,14 @@ class ScenarioState(BaseModel):
     def record_turn(self, message: Message) -> None:
         self._message_turns[id(message)] = self.current_turn
 
-    def _turn_of_each(self) -> list[int]:
+    def _turn_by_call(self) -> list[int]:
         found: list[int] = []
         for message in self.messages:
             found.append(self._message_turns.get(id(message), found[-1] if found else 0))
         return found
 
     def _all_calls(self) -> list[ToolCall]:
-        numbers = self._turn_of_each()
+        numbers = self._turn_by_call()
         places = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
         wire = getattr(self._executor, "wire_before", None)
         return merge_calls(self.messages, [places[number] for number in numbers], wire)
@@ -165,16 +165,16 @@ class ScenarioState(BaseModel):
                 for call in message.get("tool_calls") or ():
                     if (call.get("function") or {}).get("name") == tool_name:
                         return dict(call)
-        return None if self._executor is None else self._on_the_wire(self._executor, tool_name)
+        return None if self._executor is None else self._wire_tool_uses(self._executor, tool_name)
 
-    def _on_the_wire(self, executor: Executor, tool_name: str) -> dict[str, Any] | None:
+    def _wire_tool_uses(self, executor: RunningScenario, tool_name: str) -> dict[str, Any] | None:
         for seen in reversed(executor.wire_calls or ()):
             if seen.name == tool_name:
                 return seen.to_message()
-        self._require(executor, f"whether {tool_name!r} was called")
+        self._require_seen(executor, f"whether {tool_name!r} was called")
         return None
 
-    def _require(self, executor: Executor, what: str) -> None:
+    def _require_seen(self, executor: RunningScenario, what: str) -> None:
         """Raise MachineError where calls may be missing."""
         if unread := executor.wire_unread:
             raise MachineError(f"nobody can tell {what}: the answer of {unread}.")

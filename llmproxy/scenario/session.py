@@ -33,13 +33,13 @@ from llmproxy.client.reports import Miss, Report
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
 from llmproxy.report.events import PartyUse
-from llmproxy.scenario.turn_taking import bind_source, outside, own_sessions, process_session, turn
+from llmproxy.scenario.turn_taking import bind_source, outside, own_sessions, process_session, process_turn
 from llmproxy.scenario.types import LLM, AgentRole
 
 # -- work that an interruption does not leave half done
 
 
-async def to_the_end[T](work: Awaitable[T]) -> T:
+async def wait_despite_cancel[T](work: Awaitable[T]) -> T:
     """Wait for work until it is over, however often its waiter is cancelled meanwhile; raises the cancellation then."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -55,9 +55,9 @@ async def to_the_end[T](work: Awaitable[T]) -> T:
     return task.result()
 
 
-async def in_thread[**P, T](act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def to_thread[**P, T](act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Make a blocking call that changes something; when this returns, or raises, it is over."""
-    return await to_the_end(asyncio.to_thread(act, *args, **kwargs))
+    return await wait_despite_cancel(asyncio.to_thread(act, *args, **kwargs))
 
 
 # -- the session
@@ -143,26 +143,26 @@ class RunSession:
         }
         made = cls(control, await _open_session(control, cassette, how, patience))
         try:
-            await made.begin()
+            await made.mark_run_begin()
         except BaseException:
             made.interrupted = True
             with suppress(ControlError):
-                await to_the_end(made.close())
+                await wait_despite_cancel(made.close())
             raise
         return made
 
-    async def declare(self, run_variables: Sequence[Mapping[str, str]]) -> None:
+    async def declare_run_variables(self, run_variables: Sequence[Mapping[str, str]]) -> None:
         """Declare what is true of this run only, from the next request on."""
         if run_variables and self._closed is None:
             await asyncio.to_thread(self.control.declare, self.name, run_variables)
 
-    async def meet(self, faults: Mapping[str, Any] | None, *, again: bool = False) -> Mapping[str, Any]:
+    async def set_faults(self, faults: Mapping[str, Any] | None, *, again: bool = False) -> Mapping[str, Any]:
         """Meet these faults from now on, the proxy's if None; returns the old ones' report. `again`: go on."""
         before = await asyncio.to_thread(self.control.faults, self.name)
         await asyncio.to_thread(self.control.faults, self.name, {**(faults or {"faults": None}), "again": again})
         return before
 
-    async def begin(self) -> None:
+    async def mark_run_begin(self) -> None:
         """Remember what had arrived before."""
         self._watched = {*(own_sessions(outside(), self.proxy) or (process_session(),)), HOST.session} - {self.name, ""}
         self._before = await asyncio.to_thread(self._count_arrived, self._watched)
@@ -173,7 +173,7 @@ class RunSession:
         """Return the headers of a call that the simulator (``user``) or a judge (``judge``, ``judge.2``) makes."""
         return {SESSION_HEADER: self.name, PARTY_HEADER: party}
 
-    def llm_of(self, role: AgentRole) -> LLM:
+    def llm_for_role(self, role: AgentRole) -> LLM:
         """Return access to models for an adapter of this role: with whatever client, its calls are its party's."""
         party = _PARTIES[role]
         if party not in self._llms:
@@ -187,7 +187,7 @@ class RunSession:
         return name
 
     @asynccontextmanager
-    async def turn(self, adapter: SessionSpeaker) -> AsyncIterator[float]:
+    async def speaking_turn(self, adapter: SessionSpeaker) -> AsyncIterator[float]:
         """Let an adapter speak; gives the seconds waited.
 
         One in this process that does not use `input.llm` gets the process's turn, whatever its role; a running service
@@ -202,13 +202,13 @@ class RunSession:
             yield 0.0
             return
         keys, party = self.llm.key_names, _PARTIES[adapter.role]
-        async with turn(self.control, self.name, replay=self.llm.replay, key_names=keys, party=party) as waited:
+        async with process_turn(self.control, self.name, replay=self.llm.replay, key_names=keys, party=party) as waited:
             yield waited
 
     @asynccontextmanager
-    async def importing(self) -> AsyncIterator[None]:
+    async def importing_environment(self) -> AsyncIterator[None]:
         """Lead clients made meanwhile to the proxy: an imported module makes its own, for all of its calls."""
-        async with turn(self.control, None, replay=self.llm.replay, key_names=self.llm.key_names):
+        async with process_turn(self.control, None, replay=self.llm.replay, key_names=self.llm.key_names):
             yield
 
     # -- what passed
@@ -217,7 +217,7 @@ class RunSession:
         """Return every exchange so far, in order of arrival; `after` a mark."""
         return await asyncio.to_thread(self.control.calls, self.name, after)
 
-    async def mark(self) -> int:
+    async def last_call_number(self) -> int:
         """Return how far the session is: what comes later has a higher number."""
         return (await self.report()).arrived
 
@@ -246,14 +246,14 @@ class RunSession:
         return {
             party: PartyUse(
                 calls=use.calls,
-                input_tokens=_known_sum(use.input, use.calls),
-                output_tokens=_known_sum(use.output, use.calls),
+                input_tokens=_known_tokens(use.input, use.calls),
+                output_tokens=_known_tokens(use.output, use.calls),
                 cost_usd=None if use.cost is None else format(use.cost, "f"),
             )
             for party, use in parties
         }
 
-    async def watch(self, source: str) -> None:
+    async def count_source(self, source: str) -> None:
         """Count what arrives under another name as well, from now on: that of a running service."""
         if source not in {*self._before, self.name}:
             self._watched.add(source)
@@ -264,7 +264,7 @@ class RunSession:
         now = await asyncio.to_thread(self._count_arrived, self._watched)
         return sum(max(count - self._before.get(name, 0), 0) for name, count in now.items())
 
-    async def strays(self) -> list[Call]:
+    async def unattributed_calls(self) -> list[Call]:
         """Return the calls that `unattributed` counts, as far as the proxy still tells them."""
         found: list[Call] = []
         for name, count in (await asyncio.to_thread(self._count_arrived, self._watched)).items():
@@ -273,7 +273,7 @@ class RunSession:
                     found += (await asyncio.to_thread(self.control.calls, name, 0))[-new:]
         return found
 
-    async def disown(self, since: int) -> None:
+    async def exclude_step_calls(self, since: int) -> None:
         """Leave out what arrived after `since` calls: a step of the script made them, in its test's session."""
         if HOST.session in self._watched and (more := await self.count_unattributed() - since) > 0:
             self._before[HOST.session] = self._before.get(HOST.session, 0) + more
@@ -297,7 +297,7 @@ class RunSession:
         return found
 
 
-def _known_sum(tokens: int, calls: int) -> int | None:
+def _known_tokens(tokens: int, calls: int) -> int | None:
     """Return a sum of tokens; calls that came to nothing at all did not say what they used."""
     return None if calls and not tokens else tokens
 
@@ -308,10 +308,10 @@ async def _open_session(control: Control, name: str, how: Mapping[str, Any], pat
     while True:
         opening = asyncio.ensure_future(asyncio.to_thread(control.open, name, **how))
         try:
-            return await to_the_end(opening)
+            return await wait_despite_cancel(opening)
         except asyncio.CancelledError:
             if not opening.cancelled() and opening.exception() is None:
-                await to_the_end(asyncio.to_thread(control.close, name, complete=False))
+                await wait_despite_cancel(asyncio.to_thread(control.close, name, complete=False))
             raise
         except ProxyGone as error:
             said = (
@@ -328,19 +328,19 @@ async def _open_session(control: Control, name: str, how: Mapping[str, Any], pat
 # -- which proxy -------------------------------------------------------------------------------------------------------
 
 
-class _Own:
+class _OwnProxy:
     """The proxy that ``proxy=True`` starts: one for the process, ended with it."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._process: Proxy | None = None
 
-    def url(self, env: Mapping[str, str]) -> str:
+    def proxy_url(self, env: Mapping[str, str]) -> str:
         """Return its address; started now if it does not run."""
         with self._guard:
             if self._process is None or not self._process.alive:
                 self._process = spawn(find_command(env), ("--allow-live",), env)
-                atexit.register(self.end)
+                atexit.register(self.end_proxy)
                 try:
                     self._process.wait_ready()
                 except BaseException:
@@ -348,20 +348,20 @@ class _Own:
                     raise
             return reachable(self._process.url)
 
-    def end(self) -> None:
+    def end_proxy(self) -> None:
         with self._guard:
             if self._process is not None:
                 self._process.end()
                 with suppress(OSError):
                     self._process.log.unlink(missing_ok=True)
                 self._process = None
-        atexit.unregister(self.end)
+        atexit.unregister(self.end_proxy)
 
 
-_OWN = _Own()
+_OWN = _OwnProxy()
 
 
-def proxy_of(
+def choose_proxy(
     run_proxy: str | bool | None,  # noqa: FBT001 - the keyword of run()
     configured: str | bool | None,  # noqa: FBT001 - the original's parameter
     env: Mapping[str, str],
@@ -377,10 +377,10 @@ def proxy_of(
     if chosen is None:
         return running_at(env) or None
     if chosen is True:
-        return running_at(env) or _OWN.url(env)
+        return running_at(env) or _OWN.proxy_url(env)
     return chosen.strip().rstrip("/") or None if isinstance(chosen, str) else None
 
 
 def end_own_proxy() -> None:
     """End the proxy that ``proxy=True`` started, before the process ends."""
-    _OWN.end()
+    _OWN.end_proxy()

@@ -33,7 +33,7 @@ PATIENCE = 120.0
 PAUSE = 0.05
 
 
-class Queue:
+class FairLock:
     """A lock waited for in order, from any thread and event loop, which a cancelled waiter leaves alone."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Queue:
         self._taken = False
         self._waiting: deque[Future[None]] = deque()
 
-    async def take(self) -> float:
+    async def acquire_lock(self) -> float:
         """Wait for it; return the seconds that it took."""
         since = time.monotonic()
         with self._guard:
@@ -54,11 +54,11 @@ class Queue:
             await asyncio.wrap_future(place)
         except asyncio.CancelledError:
             if not place.cancel():  # it was handed over at this very moment
-                self.give()
+                self.release_lock()
             raise
         return time.monotonic() - since
 
-    def give(self) -> None:
+    def release_lock(self) -> None:
         """Hand it to whoever waits longest."""
         with self._guard:
             while self._waiting:
@@ -69,11 +69,11 @@ class Queue:
             self._taken = False
 
 
-_PROCESS = Queue()
-_SERVICES: WeakValueDictionary[tuple[str, str], Queue] = WeakValueDictionary()
+_PROCESS = FairLock()
+_SERVICES: WeakValueDictionary[tuple[str, str], FairLock] = WeakValueDictionary()
 """Queues for as long as somebody has or wants them: a test of ten thousand runs has one for each."""
 _GUARD = threading.Lock()
-_TURN: list[_Steps] = []
+_TURN: list[_UndoableSteps] = []
 """What the turn that goes on did, while it goes on; guarded by the lock."""
 
 
@@ -82,16 +82,16 @@ def outside(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     with _GUARD:
         found = dict(env)
         for steps in _TURN:
-            steps.hide(found)
+            steps.hide_environment(found)
     return found
 
 
-def queue_of(proxy: str, session: str) -> Queue:
+def session_lock(proxy: str, session: str) -> FairLock:
     """Return the queue of a session that somebody else's base URLs name."""
     with _GUARD:
         queue = _SERVICES.get((proxy, session))
         if queue is None:
-            queue = _SERVICES[proxy, session] = Queue()
+            queue = _SERVICES[proxy, session] = FairLock()
         return queue
 
 
@@ -113,7 +113,7 @@ def process_session() -> str:
 
 
 @asynccontextmanager
-async def turn(
+async def process_turn(
     control: Control,
     session: str | None,
     *,
@@ -130,17 +130,17 @@ async def turn(
 
     Raises MachineError: the process's session stays bound to another, or the proxy is gone.
     """
-    waited = await _PROCESS.take()
-    steps = _Steps(control, session or "", party)
+    waited = await _PROCESS.acquire_lock()
+    steps = _UndoableSteps(control, session or "", party)
     try:
         since = time.monotonic()
         sources = own_sessions(env, control.url) or (process_session(),)
         for source in sources if session is not None else ():
-            await steps.bind(source, patience)
+            await steps.bind_process(source, patience)
         made = plan(control.url, sources[0], env, replay=replay, key_names=key_names)
         changes = made.changes | dict.fromkeys(made.dropped)
         changes.pop(URL_VARIABLE)  # by it other runs, which start meanwhile, find their proxy
-        steps.point(env, changes)
+        steps.point_environment(env, changes)
         yield waited + (time.monotonic() - since if steps.repeated else 0.0)
     finally:
         await _undo_steps(steps, _PROCESS)
@@ -149,30 +149,30 @@ async def turn(
 @asynccontextmanager
 async def bind_source(control: Control, source: str, session: str, patience: float = PATIENCE) -> AsyncIterator[float]:
     """Have what arrives under `source` land in `session`; gives the seconds waited. Raises MachineError."""
-    queue = queue_of(control.url, source)
-    waited = await queue.take()
-    steps = _Steps(control, session)
+    queue = session_lock(control.url, source)
+    waited = await queue.acquire_lock()
+    steps = _UndoableSteps(control, session)
     try:
         since = time.monotonic()
-        await steps.bind(source, patience)
+        await steps.bind_process(source, patience)
         yield waited + (time.monotonic() - since if steps.repeated else 0.0)
     finally:
         await _undo_steps(steps, queue)
 
 
-async def _undo_steps(steps: _Steps, queue: Queue) -> None:
+async def _undo_steps(steps: _UndoableSteps, queue: FairLock) -> None:
     """Undo everything, then let the next one in; a cancelled run does not leave that half done."""
 
     def end() -> None:
         try:
-            steps.undo()
+            steps.undo_all()
         finally:
-            queue.give()
+            queue.release_lock()
 
     await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, end))
 
 
-class _Steps:
+class _UndoableSteps:
     """What a turn did, so that it can be undone."""
 
     def __init__(self, control: Control, session: str, party: str = AGENT) -> None:
@@ -185,7 +185,7 @@ class _Steps:
         self._set: dict[str, str | None] = {}
         self._before: dict[str, str | None] = {}
 
-    async def bind(self, source: str, patience: float) -> None:
+    async def bind_process(self, source: str, patience: float) -> None:
         """Bind, waiting for another process; what a fixture of this process bound is borrowed."""
         if source == self._session:
             return
@@ -210,7 +210,7 @@ class _Steps:
                 self._bound.append((source, ""))
                 return
 
-    def point(self, env: MutableMapping[str, str], changes: Mapping[str, str | None]) -> None:
+    def point_environment(self, env: MutableMapping[str, str], changes: Mapping[str, str | None]) -> None:
         """Let the environment say so too; None: a variable that is not set."""
         with _GUARD:
             self._env = env
@@ -221,7 +221,7 @@ class _Steps:
                 del env[name]
             _TURN.append(self)
 
-    def hide(self, env: MutableMapping[str, str]) -> None:
+    def hide_environment(self, env: MutableMapping[str, str]) -> None:
         """Take what was set out of an environment; what somebody changed since is theirs."""
         for name, value in self._set.items():
             if env.get(name) == value:
@@ -231,9 +231,9 @@ class _Steps:
                 else:
                     env[name] = before
 
-    def undo(self) -> None:
+    def undo_all(self) -> None:
         with _GUARD:
-            self.hide(self._env)
+            self.hide_environment(self._env)
             _TURN[:] = [steps for steps in _TURN if steps is not self]
         for source, holder in self._bound:
             with suppress(ControlError):  # a session that was closed has unbound itself

@@ -60,7 +60,7 @@ class LLM:
 
     def base_url(self, provider: str) -> str:
         """Return a provider's base URL for its SDK, ``"openai"``, ``"groq"``, or a name of ``--upstream mine=URL``."""
-        return session_url(self.proxy, self._name()) + _paths().get(provider, f"/{provider}")
+        return session_url(self.proxy, self._session_name()) + _provider_paths().get(provider, f"/{provider}")
 
     @property
     def headers(self) -> dict[str, str]:
@@ -70,15 +70,15 @@ class LLM:
     @property
     def env(self) -> dict[str, str]:
         """The variables to set for an agent in another process: base URLs, and placeholders of keys in replay."""
-        return self._plan(os.environ).changes
+        return self._plan_environment(os.environ).changes
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return a whole environment for an agent in another process, made from `env`."""
-        return self._plan(env).applied_to(env)
+        return self._plan_environment(env).applied_to(env)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for an agent that is told in a message."""
-        urls, env = _addresses(self.proxy, self._name())
+        urls, env = _list_base_urls(self.proxy, self._session_name())
         return {
             "proxy": self.proxy,
             "session": self.session,
@@ -87,22 +87,22 @@ class LLM:
             "env": {**env, URL_VARIABLE: self.proxy},
         }
 
-    def _plan(self, env: Mapping[str, str]) -> EnvironmentPlan:
-        return plan(self.proxy, self._name(), env, replay=self.replay, key_names=self.key_names)
+    def _plan_environment(self, env: Mapping[str, str]) -> EnvironmentPlan:
+        return plan(self.proxy, self._session_name(), env, replay=self.replay, key_names=self.key_names)
 
-    def _name(self) -> str:
+    def _session_name(self) -> str:
         return self.session if self.named is None else self.named()
 
 
 @lru_cache(maxsize=64)
-def _addresses(proxy: str, session: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
+def _list_base_urls(proxy: str, session: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return base URLs by provider and by variable; an agent is told them with every message."""
     llm = LLM(proxy, session)
-    return {name: llm.base_url(name) for name in _paths()}, plan(proxy, session, {}, replay=False).base_urls
+    return {name: llm.base_url(name) for name in _provider_paths()}, plan(proxy, session, {}, replay=False).base_urls
 
 
 @cache
-def _paths() -> dict[str, str]:
+def _provider_paths() -> dict[str, str]:
     """Return what follows the session in a provider's base URL; OpenAI's has no prefix."""
     found = {"openai": "/v1"}
     for each in BASE_URLS:

@@ -27,11 +27,11 @@ from llmproxy.did_you_mean import nearest
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 from llmproxy.scenario.agent_adapter import AgentAdapter, description_of, is_unscripted, session_of
-from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_slips
+from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_typos
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
-from llmproxy.scenario.models.models import RefusedChoice, choose_model, complete, require_model
-from llmproxy.scenario.prompts import data, fence_text, prompt, without_tools
+from llmproxy.scenario.models.models import ToolChoiceRefused, choose_model, complete, require_model
+from llmproxy.scenario.prompts import drop_tools, fence_text, prompt, read_file
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
 from llmproxy.scenario.values.messages import Farewell
@@ -61,13 +61,13 @@ class Persona:
         return fence_text("persona", "\n".join(lines))
 
 
-def persona_of(said: Persona | str | Path) -> Persona:
+def find_persona(said: Persona | str | Path) -> Persona:
     """Return the persona of a name, file, text or value. Raises SettingsError: unknown name, or unreadable file."""
     if isinstance(said, Persona):
         return said
     text = str(said).strip()
     if isinstance(said, Path) or text.endswith(_SUFFIXES):
-        return _from_file(Path(said))
+        return _read_persona_file(Path(said))
     known = personas()
     if text in known:
         return known[text]
@@ -86,12 +86,12 @@ def personas() -> dict[str, Persona]:
     return {
         each.name: each
         for each in (
-            _build_persona(entry, "data/prompts/personas.yaml") for entry in yaml.safe_load(data("personas.yaml"))
+            _build_persona(entry, "data/prompts/personas.yaml") for entry in yaml.safe_load(read_file("personas.yaml"))
         )
     }
 
 
-def _from_file(path: Path) -> Persona:
+def _read_persona_file(path: Path) -> Persona:
     try:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -192,7 +192,7 @@ class UserSimulatorAgent(AgentAdapter):
             raise TypeError(f"lines takes a list of texts; write lines=[{lines!r}]")
         self.lines = tuple(lines)
         goes_on = model is not None or not self.lines
-        extra = refuse_slips("UserSimulatorAgent", more, _PARAMETERS)
+        extra = refuse_typos("UserSimulatorAgent", more, _PARAMETERS)
         chosen = ("UserSimulatorAgent", model, api_key, temperature, max_tokens, extra)
         choose = choose_model if self.lines else require_model
         self.config = choose(*chosen) if goes_on else None
@@ -201,7 +201,7 @@ class UserSimulatorAgent(AgentAdapter):
         self.temperature = self.config.temperature if self.config else temperature
         self.max_tokens = self.config.max_tokens if self.config else max_tokens
         self.system_prompt = system_prompt
-        self.persona = persona_of(persona) if persona is not None else None
+        self.persona = find_persona(persona) if persona is not None else None
         self.show_tools = show_tools
         self.may_end = may_end
         self._said = 0
@@ -228,7 +228,7 @@ class UserSimulatorAgent(AgentAdapter):
                 f"UserSimulatorAgent has said all of its {len(self.lines)} lines, and the script lets it speak again.",
                 hint='Add a line, write scenario.user("..."), or give it a model, which then goes on.',
             )
-        messages = self.prompt(input, may_end=free)
+        messages = self.build_prompt(input, may_end=free)
         tools = [END_TOOL] if free and self._has_goal_in_sight(input.messages) else []
         for attempt in range(ATTEMPTS):
             answer = await self._ask_model(self.config, messages, tools, input, attempt)
@@ -244,7 +244,7 @@ class UserSimulatorAgent(AgentAdapter):
             hint="A higher max_tokens helps where the model spends all of it on reasoning.",
         )
 
-    def prompt(self, input: AgentInput, *, may_end: bool = False) -> list[Message]:  # noqa: A002 - the original's name
+    def build_prompt(self, input: AgentInput, *, may_end: bool = False) -> list[Message]:  # noqa: A002 - the original's name
         persona = f"\n{self.persona.text()}\n" if self.persona else ""
         if self.system_prompt is None:
             system = prompt("user_simulator", description=description_of(input), persona=persona)
@@ -252,7 +252,7 @@ class UserSimulatorAgent(AgentAdapter):
             system = f"{self.system_prompt}{persona and '\n' + persona}".rstrip()
         if may_end and self._has_goal_in_sight(input.messages):
             system += "\n\n" + prompt("user_simulator_end")
-        greeted = [{"role": "assistant", "content": GREETING}, *without_tools(input.messages, show=self.show_tools)]
+        greeted = [{"role": "assistant", "content": GREETING}, *drop_tools(input.messages, show=self.show_tools)]
         found = [{"role": "system", "content": system}, *reverse_roles(greeted)]
         return [*found, {"role": "user", "content": NUDGE}] if found[-1]["role"] == "assistant" else found
 
@@ -262,7 +262,7 @@ class UserSimulatorAgent(AgentAdapter):
         how: dict[str, Any] = {"messages": messages, "party": PARTY, "session": session_of(given), "attempt": attempt}
         try:
             return await complete(model=config, tools=tools, **how)
-        except RefusedChoice:
+        except ToolChoiceRefused:
             if not tools:
                 raise
         return await complete(model=config, **how)

@@ -43,13 +43,13 @@ class MadeSuite:
     notes: tuple[str, ...] = ()
 
     @property
-    def told(self) -> str:
+    def summary_line(self) -> str:
         return f"1 scenario, {self.turns} {'message' if self.turns == 1 else 'messages'}"
 
 
-def suite_of(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any] | None = None) -> MadeSuite:
+def make_suite(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any] | None = None) -> MadeSuite:
     """Make a suite of what is recorded under `name`. Raises SuiteError: no user speaks; CassetteError."""
-    turns, notes = turns_of(spans_of(store, cassette=name, sample=sample))
+    turns, notes = read_suite_turns(spans_of(store, cassette=name, sample=sample))
     if not turns:
         raise SuiteError(
             f"{name}: nobody speaks with an agent in this recording, so there is nothing to test.",
@@ -61,7 +61,7 @@ def suite_of(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any
     return MadeSuite(_write_suite(name, slug, turns, agent), slug, name, slug, len(turns), tuple(notes))
 
 
-def turns_of(spans: Iterable[Span]) -> tuple[list[SuiteTurn], list[str]]:
+def read_suite_turns(spans: Iterable[Span]) -> tuple[list[SuiteTurn], list[str]]:
     """Return the turns of the conversations with a user, in the order of time, and what was left out.
 
     A conversation with a user is one that no tool call started, and in which the agent has the tools of the first one:
@@ -114,16 +114,16 @@ def _read_span(span: Span, name: str, turns: list[SuiteTurn]) -> None:
 
 
 def _write_suite(name: str, slug: str, turns: Sequence[SuiteTurn], agent: Mapping[str, Any] | None) -> str:
-    from llmproxy.suite.reading.json_schema import header
+    from llmproxy.suite.reading.json_schema import schema_comment
 
     several = len({turn.conversation for turn in turns}) > 1
     numbers = {each: f"c{n}" for n, each in enumerate(dict.fromkeys(turn.conversation for turn in turns), 1)}
     lines = [
-        header().rstrip(),
+        schema_comment().rstrip(),
         "# Made from a recorded conversation: it says what happened.",
         "# Take out what does not matter, and write what should have happened.",
         f"name: {_quote_text(name)}",
-        f"agent: {write_flow(agent)}"
+        f"agent: {write_flow_value(agent)}"
         if agent
         else '# agent: {http: "http://127.0.0.1:8000/v1"}   # or {command: [python, agent.py]}',
         "scenarios:",
@@ -147,7 +147,7 @@ def _write_assertions(turn: SuiteTurn) -> list[str]:
     if names:
         made.append("tools:")
         made += [
-            f"  {_quote_text(name)}: {write_flow(_expect_calls([args for each, args in turn.tools if each == name]))}"
+            f"  {_quote_text(name)}: {write_flow_value(_expect_calls([args for n, args in turn.tools if n == name]))}"
             for name in names
         ]
     made.append(f"totalToolCalls: {len(turn.tools)}")
@@ -192,12 +192,12 @@ def _quote_text(text: str) -> str:
     )
 
 
-def write_flow(value: Any) -> str:  # noqa: ANN401 - YAML
+def write_flow_value(value: Any) -> str:  # noqa: ANN401 - YAML
     """Write a value as YAML on one line."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_write_key(name)}: {write_flow(each)}" for name, each in value.items()) + "}"
+        return "{" + ", ".join(f"{_write_key(name)}: {write_flow_value(each)}" for name, each in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(write_flow, value)) + "]"
+        return "[" + ", ".join(map(write_flow_value, value)) + "]"
     return _quote_text(value) if isinstance(value, str) else json.dumps(value)
 
 
@@ -233,7 +233,7 @@ scenarios:
 """
 
 
-def place_agent(agent: Mapping[str, Any], here: Path, folder: Path) -> Mapping[str, Any]:
+def rebase_agent_paths(agent: Mapping[str, Any], here: Path, folder: Path) -> Mapping[str, Any]:
     """Return how an agent that was named `here` is reached from a suite in `folder`, whose paths begin there."""
     if here.resolve() == folder.resolve():
         return agent
@@ -247,7 +247,7 @@ def place_agent(agent: Mapping[str, Any], here: Path, folder: Path) -> Mapping[s
     return agent
 
 
-def first_suite(agent: Mapping[str, Any]) -> str:
-    from llmproxy.suite.reading.json_schema import header
+def starter_suite(agent: Mapping[str, Any]) -> str:
+    from llmproxy.suite.reading.json_schema import schema_comment
 
-    return f"{header().rstrip()}\nname: My agent\nagent: {write_flow(agent)}\n{_STEPS}"
+    return f"{schema_comment().rstrip()}\nname: My agent\nagent: {write_flow_value(agent)}\n{_STEPS}"

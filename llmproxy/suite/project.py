@@ -23,7 +23,7 @@ from llmproxy.yaml_reader import Problems, read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class SuiteOptions:
     mode: str | None = None
     """Of every session at the proxy; None: the proxy's."""
     runs: int | None = None
@@ -64,7 +64,7 @@ KEYS = ("agent", "store")
 TABLE = "[tool.llmproxy.suite]"
 
 
-def project(cwd: Path) -> tuple[dict[str, Any], Path]:
+def read_project_table(cwd: Path) -> tuple[dict[str, Any], Path]:
     """Return our table of the nearest pyproject.toml, empty if none, and its folder. Raises SuiteError."""
     for folder in (cwd, *cwd.parents):
         path = folder / "pyproject.toml"
@@ -152,12 +152,12 @@ def _list_files(paths: Sequence[str]) -> Iterator[Path]:
             )
 
 
-def find_changes(before: Seen, after: Seen) -> list[Path]:
+def find_changed_files(before: Seen, after: Seen) -> list[Path]:
     """Return the files that came, went or changed."""
     return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
 
 
-def watch(
+def rerun_on_change(
     run: Callable[[], int],
     paths: Sequence[str],
     say: Callable[[str], object],
@@ -171,6 +171,6 @@ def watch(
         except LLMProxyError as error:
             say(sign_text(error))
         say(f"llmproxy: watching {len(before)} files; Ctrl-C ends it")
-        while not (found := find_changes(before, read_times(paths))):
+        while not (found := find_changed_files(before, read_times(paths))):
             sleep(PAUSE)
         say(f"llmproxy: {found[0]} changed" + (f", and {len(found) - 1} more" if len(found) > 1 else ""))

@@ -25,7 +25,7 @@ from llmproxy.errors import LLMProxyError, MissError, SuiteError
 from llmproxy.files import replacing
 from llmproxy.protocol import OFFLINE, Mode
 from llmproxy.scenario.values.run import cassette_of
-from llmproxy.suite.project import Options
+from llmproxy.suite.project import SuiteOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.steps import StepBase
 from llmproxy.trace.reading.recording import spans_of
@@ -49,11 +49,11 @@ class NothingRecorded(MissError):
 def nothing_recorded(case: str, rerun: str, sample: int, runs: int, *, flag: str = "--mode") -> NothingRecorded:
     """Return the error of one run; `rerun` is the command that runs its case alone, `flag` its option for the mode."""
     number = f", run {sample}" if runs > 1 or sample > 1 else ""
-    command = with_runs(f"{rerun} {flag} record", runs if runs > 1 and flag == "--mode" else None)
+    command = add_runs(f"{rerun} {flag} record", runs if runs > 1 and flag == "--mode" else None)
     return NothingRecorded(f"nothing is recorded for {case}{number}; record it: {command}")
 
 
-def with_runs(command: str, runs: int | None) -> str:
+def add_runs(command: str, runs: int | None) -> str:
     """Return the command with how often each scenario runs, where that was asked for."""
     return command if runs is None else f"{command} --runs {runs}"
 
@@ -109,7 +109,7 @@ def explain_miss(
 FILE = Path(".llmproxy") / "last-failed.json"
 
 
-def last_failed(folder: Path) -> list[str] | None:
+def read_last_failed(folder: Path) -> list[str] | None:
     """Return the ids that did not pass the last time; None if nothing was ever tested here, or the file is not ours."""
     try:
         tree = json.loads((folder / FILE).read_text("utf-8"))
@@ -119,9 +119,9 @@ def last_failed(folder: Path) -> list[str] | None:
     return [each for each in found if isinstance(each, str)] if isinstance(found, list) else None
 
 
-def remember(folder: Path, ran: Iterable[str], failed: Iterable[str]) -> None:
+def record_failed(folder: Path, ran: Iterable[str], failed: Iterable[str]) -> None:
     """Keep which of the scenarios that ran did not pass, the others as they were, if the folder is writable."""
-    known, now = set(last_failed(folder) or ()), set(ran)
+    known, now = set(read_last_failed(folder) or ()), set(ran)
     left = sorted((known - now) | set(failed))
     path = folder / FILE
     with suppress(OSError), replacing(path) as file:
@@ -143,12 +143,12 @@ class SelectionOptions:
     """Ids of the cases that failed last; None: all."""
 
 
-def select(cases: Sequence[SuiteCase], wanted: SelectionOptions) -> list[SuiteCase]:
+def select_cases(cases: Sequence[SuiteCase], wanted: SelectionOptions) -> list[SuiteCase]:
     """Return the wanted cases in order. Raises SuiteError: an expression, id or label that makes no sense."""
-    holds = expression(wanted.tags) if wanted.tags else lambda _: True
+    holds = parse_tag_expression(wanted.tags) if wanted.tags else lambda _: True
     _known_tags(wanted, cases)
     for name in wanted.ids:
-        if not any(_has_id(case, name) for case in cases):
+        if not any(_has_case_id(case, name) for case in cases):
             known = suggest(name, [case.id for case in cases])
             raise SuiteError(f"--id {name!r}: there is no such scenario ({known})")
     found = [
@@ -156,22 +156,22 @@ def select(cases: Sequence[SuiteCase], wanted: SelectionOptions) -> list[SuiteCa
         for case in cases
         if holds(case.tags)
         and set(wanted.tag) <= set(case.tags)
-        and (not wanted.ids or any(_has_id(case, name) for name in wanted.ids))
-        and (not wanted.grep or _is_mentioned(case, wanted.grep))
+        and (not wanted.ids or any(_has_case_id(case, name) for name in wanted.ids))
+        and (not wanted.grep or _is_id_listed(case, wanted.grep))
         and (wanted.only is None or case.id in wanted.only)
     ]
-    return _with_label(found, wanted.label) if wanted.label else found
+    return _keep_labelled(found, wanted.label) if wanted.label else found
 
 
-def _has_id(case: SuiteCase, name: str) -> bool:
+def _has_case_id(case: SuiteCase, name: str) -> bool:
     return name in (case.id, case.scenario.id)
 
 
-def _is_mentioned(case: SuiteCase, text: str) -> bool:
+def _is_id_listed(case: SuiteCase, text: str) -> bool:
     return any(text.casefold() in each.casefold() for each in (case.id, case.title, case.description))
 
 
-def _with_label(cases: Sequence[SuiteCase], label: str) -> list[SuiteCase]:
+def _keep_labelled(cases: Sequence[SuiteCase], label: str) -> list[SuiteCase]:
     """Keep the cases that have a step of this label. Raises SuiteError if none has."""
     found = [case for case in cases if any(step.label == label for step in case.scenario.steps)]
     if cases and not found:
@@ -215,7 +215,7 @@ def _split_words(text: str) -> list[str]:
     return [next(part for part in match.groups() if part) for match in _WORD.finditer(text)]
 
 
-def expression(text: str) -> Holds:
+def parse_tag_expression(text: str) -> Holds:
     """Read an expression over tags, in which ``or`` binds least, then ``and``, then ``not``. Raises SuiteError."""
     names: dict[str, str] = {}
     source = []
@@ -230,30 +230,30 @@ def expression(text: str) -> Holds:
         raise wrong from error
     if not all(isinstance(node, _NODES) for node in nodes):
         raise wrong
-    return lambda tags: _holds(tree, {made for name, made in names.items() if name in tags})
+    return lambda tags: _evaluate_tags(tree, {made for name, made in names.items() if name in tags})
 
 
 _NODES = (ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.Name, ast.Load)
 
 
-def _holds(node: ast.expr, there: Collection[str]) -> bool:
+def _evaluate_tags(node: ast.expr, there: Collection[str]) -> bool:
     if isinstance(node, ast.BoolOp):
-        found = (_holds(each, there) for each in node.values)
+        found = (_evaluate_tags(each, there) for each in node.values)
         return all(found) if isinstance(node.op, ast.And) else any(found)
     if isinstance(node, ast.UnaryOp):
-        return not _holds(node.operand, there)
+        return not _evaluate_tags(node.operand, there)
     return isinstance(node, ast.Name) and node.id in there
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class CostEstimate:
     usd: Decimal
     """Of what was recorded before."""
     unknown: tuple[str, ...] = ()
     """Cases that were never recorded, or whose price is not known."""
 
 
-def estimate(store: Path, cases: Sequence[SuiteCase], runs: int | None = None) -> Estimate:
+def estimate_cost(store: Path, cases: Sequence[SuiteCase], runs: int | None = None) -> CostEstimate:
     """Add up what the recordings of these cases cost; of several samples the dearest stands for each run."""
     total, unknown = Decimal(0), list[str]()
     for case in cases:
@@ -262,7 +262,7 @@ def estimate(store: Path, cases: Sequence[SuiteCase], runs: int | None = None) -
             unknown.append(case.id)
         else:
             total += found * (runs or case.scenario.runs)
-    return Estimate(total, tuple(unknown))
+    return CostEstimate(total, tuple(unknown))
 
 
 def _find_cost(store: Path, cassette: str) -> Decimal | None:
@@ -278,11 +278,11 @@ def _find_cost(store: Path, cassette: str) -> Decimal | None:
     return None
 
 
-def refuse_costs(store: Path, cases: Sequence[SuiteCase], options: Options) -> list[str]:
+def refuse_costs(store: Path, cases: Sequence[SuiteCase], options: SuiteOptions) -> list[str]:
     """Return what to say about costs. Raises SuiteError: the estimate is above the limit."""
     if options.max_cost is None or options.mode is None or (options.mode in OFFLINE and not options.live):
         return []
-    found = estimate(store, cases, options.runs)
+    found = estimate_cost(store, cases, options.runs)
     if found.usd > options.max_cost:
         raise SuiteError(
             f"--max-cost {options.max_cost}: by the last recording this would cost {dollars(found.usd)}; nothing was"

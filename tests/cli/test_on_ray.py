@@ -9,10 +9,10 @@ import pytest
 from llmproxy.cli import main
 from llmproxy.cli.parts.options import gather
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.cluster.parcel import bring_home, describe_parcel
-from llmproxy.suite.project import Options
-from llmproxy.suite.reading.load import load
-from llmproxy.suite.run.remote import SuiteParcel, folder_of, pack_suites
+from llmproxy.scenario.cluster.parcel import describe_parcel, merge_back
+from llmproxy.suite.project import SuiteOptions
+from llmproxy.suite.reading.load import load_suites
+from llmproxy.suite.run.remote import SuiteParcel, common_folder, pack_suites
 from llmproxy.suite.run.run_context import RunContext
 
 SUITE = """
@@ -40,8 +40,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def packed(mode: str, files: tuple[str, ...] = (), variables: tuple[str, ...] = (), **env: str) -> SuiteParcel:
     """Pack scenario a."""
-    cases = [case for case in load(["."]).scenarios if case.id == "a"]
-    world = RunContext(options=Options(mode=mode), proxy=None)
+    cases = [case for case in load_suites(["."]).scenarios if case.id == "a"]
+    world = RunContext(options=SuiteOptions(mode=mode), proxy=None)
     return pack_suites(world, cases, ["."], gather({"mode": mode}), [], files=files, variables=variables, env=env)
 
 
@@ -63,9 +63,9 @@ def test_only_what_is_named_travels(project: Path) -> None:
 
 def test_recordings_are_brought_into_the_folder(project: Path) -> None:
     """What nobody recorded is said to nobody."""
-    folder = folder_of(gather({}))
-    assert bring_home([], folder) == ""
-    assert "0 cassette files came home to tests/cassettes" in bring_home(
+    folder = common_folder(gather({}))
+    assert merge_back([], folder) == ""
+    assert "0 cassette files came home to tests/cassettes" in merge_back(
         [{"t/a.yaml": (project / "tests/cassettes/t/a.yaml").read_bytes()}], folder
     )
 

@@ -18,7 +18,7 @@ import yaml
 from llmproxy.core.bindings.volatile_fields import read_volatile_field
 from llmproxy.core.faults.reading import load_faults
 from llmproxy.settings import load
-from llmproxy.suite.project import project
+from llmproxy.suite.project import read_project_table
 from tests.docs.test_commands import PAGES
 from tests.suite.fragment import load_fragment
 from tests.support.process import ROOT
@@ -75,7 +75,7 @@ def options(text: str, folder: Path) -> object:
 def suite_options(text: str, folder: Path) -> object:
     """Read what all suites of a folder share."""
     (folder / "pyproject.toml").write_text(text)
-    return project(folder)[0] == tomllib.loads(text)["tool"]["llmproxy"]["suite"]
+    return read_project_table(folder)[0] == tomllib.loads(text)["tool"]["llmproxy"]["suite"]
 
 
 def _read(text: str) -> dict[str, list[dict[str, object]]]:

@@ -15,15 +15,15 @@ from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, R
 from llmproxy.protocol import Decision
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.rows import RunRows
-from llmproxy.suite.checks.entities.verify import Entities, check_verify
+from llmproxy.suite.checks.entities.verify import RunEntities, check_verify
 from llmproxy.suite.checks.tools import check_order, check_tools, check_total
-from llmproxy.suite.checks.traffic import check_processing, check_usage, why_unseen
+from llmproxy.suite.checks.traffic import check_processing, check_usage, explain_unseen_traffic
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import Created, MessageProcessing, ToolExpect, Usage
 from llmproxy.suite.schema.values import Verify
-from llmproxy.suite.stores import StoreAdapter, store_from
+from llmproxy.suite.stores import StoreAdapter, build_store
 from llmproxy.suite.stores.http import HttpStore
-from llmproxy.suite.stores.http_map import http_entity
+from llmproxy.suite.stores.http_map import read_http_entity
 from llmproxy.trace.observing.processing import Processing, find_processing
 from llmproxy.trace.observing.wire import Observed, Wire
 from tests.oracle.agents import Exchange
@@ -73,7 +73,7 @@ def judge(said: dict[str, Any], step: Observed) -> Status:
     """Return what a suite makes of an assertion."""
     scope = VariableScope()
     usage = Usage.model_validate({"callCount": said["callCount"]}) if "callCount" in said else None
-    if why_unseen(cast("StepContext", SimpleNamespace(session=object(), scope=scope)), usage, step):
+    if explain_unseen_traffic(cast("StepContext", SimpleNamespace(session=object(), scope=scope)), usage, step):
         return Status.ENVIRONMENT_ERROR
     if usage is not None:
         found = check_usage(usage, step, scope)
@@ -111,14 +111,14 @@ def worst(found: Iterable[Assertion]) -> Status:
 def store_of(place: Database | Service) -> StoreAdapter:
     """Return the store that looks at a place; a service is asked without a socket."""
     if isinstance(place, Database):
-        return store_from(place.store, place.file.parent)
+        return build_store(place.store, place.file.parent)
 
     def ask(request: httpx.Request) -> httpx.Response:
         status, headers, data = place.answer(request.url.raw_path.decode())
         return httpx.Response(status, headers=headers, content=data)
 
     client = httpx.Client(transport=httpx.MockTransport(ask))
-    return HttpStore("http://rows", {"tasks": http_entity("tasks", place.entity)}, client=client)
+    return HttpStore("http://rows", {"tasks": read_http_entity("tasks", place.entity)}, client=client)
 
 
 class Books:
@@ -135,8 +135,8 @@ class Books:
     def __exit__(self, *_: object) -> None:
         self.store.close()
 
-    def _looking(self) -> Entities:
-        return Entities(
+    def _looking(self) -> RunEntities:
+        return RunEntities(
             RunRows(adapter=self.store, scope=VariableScope(), user=ME, clock=lambda: self.now, sleep=self._sleep),
             scenario="s",
         )
@@ -150,7 +150,7 @@ class Books:
     def created(self, said: dict[str, Any], happens: list[Callable[[], None]]) -> Status:
         """Return what a suite makes of an assertion about new rows; the first thing happens before the answer, the others after it."""
         entities = self._looking()
-        before = entities.baseline(["tasks"])
+        before = entities.take_baseline(["tasks"])
         happens[0]()
         self.later = deque(happens[1:])
         return worst(entities.check_created(before, [Created.model_validate(said)]))

@@ -50,10 +50,10 @@ def test_what_an_adapter_may_offer_is_an_attribute_or_a_property() -> None:
             return f"the echo {self.word}"
 
     agent = OutcomeRecorder("x")
-    assert AdapterAttributes.by(Echo("x")) == AdapterAttributes()
-    assert AdapterAttributes.by(agent) == AdapterAttributes(who="the echo x", notes=("slow today",))
+    assert AdapterAttributes.of_adapter(Echo("x")) == AdapterAttributes()
+    assert AdapterAttributes.of_adapter(agent) == AdapterAttributes(who="the echo x", notes=("slow today",))
     agent.word = "y"
-    assert AdapterAttributes.by(agent).who == "the echo y"
+    assert AdapterAttributes.of_adapter(agent).who == "the echo y"
 
 
 # -- What an adapter finds around it: in a run, and without one

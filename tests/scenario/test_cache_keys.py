@@ -20,7 +20,7 @@ from hypothesis import given, strategies as st
 from pydantic import BaseModel, SecretStr
 
 from llmproxy.scenario import AgentInput, JudgmentRequest, ModelConfig, ScenarioConfig, ScenarioState
-from llmproxy.scenario.cache import Function, Unfit
+from llmproxy.scenario.cache import CachedFunction, NotCacheable
 from tests.support.process import ROOT, clean_env
 
 VALUES = st.recursive(
@@ -86,7 +86,7 @@ def key(
     **kwargs: Any,  # noqa: ANN401
 ) -> str:
     """Return the key of a call."""
-    return Function(of, frozenset(ignore), state).key(args, kwargs, cache_key="k")
+    return CachedFunction(of, frozenset(ignore), state).call_key(args, kwargs, cache_key="k")
 
 
 def test_a_key_looks_like_one() -> None:
@@ -115,7 +115,9 @@ def test_every_other_call_has_another_key(other: str) -> None:
 
 def test_cache_key_and_sample_belong_to_it() -> None:
     """Generations and samples are apart."""
-    keys = {Function(f).key((1,), {}, cache_key=name, sample=sample) for name in ("a", "b") for sample in (1, 2)}
+    keys = {
+        CachedFunction(f).call_key((1,), {}, cache_key=name, sample=sample) for name in ("a", "b") for sample in (1, 2)
+    }
     assert len(keys) == 4
 
 
@@ -162,7 +164,7 @@ def test_objects_count_by_their_value(one: object, other: object) -> None:
 )
 def test_what_has_no_value_has_no_key(value: object) -> None:
     """Never `str()` of it: the address in it changes, or it hides a difference. It says where it is."""
-    with pytest.raises(Unfit, match="argument 'x'"):
+    with pytest.raises(NotCacheable, match="argument 'x'"):
         key(value)
 
 
@@ -170,7 +172,7 @@ def test_cycles_have_no_key() -> None:
     """A list that holds itself; the same list twice is fine."""
     loop: list[object] = []
     loop.append(loop)
-    with pytest.raises(Unfit, match="contains itself"):
+    with pytest.raises(NotCacheable, match="contains itself"):
         key(loop)
     shared = [1]
     assert key([shared, shared]) == key([[1], [1]])
@@ -193,7 +195,7 @@ def test_self_is_no_argument() -> None:
     assert key(cold, "q", of=ask, state=deep) != key(warm, "q", of=ask, state=deep)
     with pytest.raises(AttributeError, match="modle"):
         key(Agent(), "q", of=ask, state=("modle",))
-    with pytest.raises(Unfit, match=r"self\.client"):
+    with pytest.raises(NotCacheable, match=r"self\.client"):
         key(Agent(client=object()), "q", of=ask, state=("client",))
 
 
@@ -274,7 +276,7 @@ def test_words_that_only_sound_like_credentials_count() -> None:
 
 def test_an_object_that_answers_anything_is_no_credential() -> None:
     """A mock has every method that one asks for: it has no value, and two of them are not alike."""
-    with pytest.raises(Unfit, match="argument 'x'"):
+    with pytest.raises(NotCacheable, match="argument 'x'"):
         key(Mock())
 
 
@@ -294,11 +296,11 @@ def test_lambdas_are_told_apart_by_their_code() -> None:
 def test_a_name_with_a_mistake_in_it_is_refused() -> None:
     """It would silently do nothing; so is what is no function."""
     with pytest.raises(ValueError, match=r"no such parameter; it has: self, q"):
-        Function(Agent.ask, frozenset({"p"}))
+        CachedFunction(Agent.ask, frozenset({"p"}))
     with pytest.raises(ValueError, match="no method"):
-        Function(f, frozenset(), ("model",))
+        CachedFunction(f, frozenset(), ("model",))
     with pytest.raises(TypeError, match="functions and methods"):
-        Function(functools.partial(f, 1))
+        CachedFunction(functools.partial(f, 1))
 
 
 def test_a_wrong_call_is_the_callers_mistake() -> None:

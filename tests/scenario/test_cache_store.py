@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from llmproxy.errors import CassetteBusy, MissError, SettingsError, StoreReadOnly
-from llmproxy.scenario.cache_store import CacheCorrupt, CacheMode, CacheStore, Place, remember, remember_sync
+from llmproxy.scenario.cache_store import CacheCorrupt, CacheMode, CacheSlot, CacheStore, get_or_make, get_or_make_sync
 from tests.support.process import ROOT, clean_env
 
 WRITER = """
@@ -45,9 +45,9 @@ def put(store: CacheStore, key: str, value: str = "v", name: str = "m.f", cache_
     return store.put(key, value, name=name, cache_key=cache_key, now=1000.0)
 
 
-def place(store: CacheStore, key: str = "k", cache_key: str = "v1") -> Place:
+def place(store: CacheStore, key: str = "k", cache_key: str = "v1") -> CacheSlot:
     """Return where a value is kept."""
-    return Place(store, key, "m.f", cache_key, 1)
+    return CacheSlot(store, key, "m.f", cache_key, 1)
 
 
 # -- the file
@@ -244,7 +244,7 @@ def test_threads_share_one_making(store: CacheStore) -> None:
     """Eight ask, one makes."""
     maker = Maker()
     with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(lambda _: remember_sync(place(store), maker.make), range(8))) == {"made"}
+        assert set(pool.map(lambda _: get_or_make_sync(place(store), maker.make), range(8))) == {"made"}
     assert maker.calls == 1
 
 
@@ -253,12 +253,12 @@ def test_tasks_and_loops_share_one_making(store: CacheStore) -> None:
     maker = Maker()
 
     async def go(key: str) -> None:
-        assert set(await asyncio.gather(*(remember(place(store, key), maker.amake) for _ in range(4)))) == {"made"}
+        assert set(await asyncio.gather(*(get_or_make(place(store, key), maker.amake) for _ in range(4)))) == {"made"}
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda key: asyncio.run(go(key)), ["k", "k", "other"]))
     assert maker.calls == 2
-    assert remember_sync(place(store), maker.make) == "made"
+    assert get_or_make_sync(place(store), maker.make) == "made"
     assert maker.calls == 2
 
 
@@ -267,7 +267,7 @@ async def test_what_cannot_be_kept_is_made_by_each(store: CacheStore) -> None:
     maker = Maker(None)
 
     began = time.monotonic()
-    assert list(await asyncio.gather(*(remember(place(store), maker.amake) for _ in range(5)))) == [None] * 5
+    assert list(await asyncio.gather(*(get_or_make(place(store), maker.amake) for _ in range(5)))) == [None] * 5
     assert maker.calls == 5
     assert time.monotonic() - began < 5 * 0.2
     assert store.get("k") is None
@@ -277,7 +277,7 @@ async def test_who_is_cancelled_disturbs_nobody(store: CacheStore) -> None:
     """Of three the one who makes it and one who waits are cancelled: the third gets it."""
     maker = Maker()
 
-    making, waiting, impatient = (asyncio.ensure_future(remember(place(store), maker.amake)) for _ in range(3))
+    making, waiting, impatient = (asyncio.ensure_future(get_or_make(place(store), maker.amake)) for _ in range(3))
     while not maker.calls:
         await asyncio.sleep(0.001)
     impatient.cancel()
@@ -295,14 +295,14 @@ def test_asking_again_from_inside_does_not_hang(how: str, store: CacheStore) -> 
         return "inner"
 
     async def aouter() -> str | None:
-        return f"outer of {await asyncio.create_task(remember(place(store), inner))}"
+        return f"outer of {await asyncio.create_task(get_or_make(place(store), inner))}"
 
     def outer() -> str | None:
-        return f"outer of {remember_sync(place(store), lambda: 'inner')}"
+        return f"outer of {get_or_make_sync(place(store), lambda: 'inner')}"
 
     calls: dict[str, Callable[[], str | None]] = {
-        "sync": lambda: remember_sync(place(store), outer),
-        "async": lambda: asyncio.run(remember(place(store), aouter)),
+        "sync": lambda: get_or_make_sync(place(store), outer),
+        "async": lambda: asyncio.run(get_or_make(place(store), aouter)),
     }
     found: list[str | None] = []
     thread = threading.Thread(target=lambda: found.append(calls[how]()), daemon=True)
@@ -317,7 +317,7 @@ async def test_a_slow_lock_does_not_stop_the_loop(store: CacheStore) -> None:
 
     with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        pending = asyncio.ensure_future(remember(place(store), Maker().amake))
+        pending = asyncio.ensure_future(get_or_make(place(store), Maker().amake))
         for ticks in range(10):
             await asyncio.sleep(0.02)
             assert not pending.done(), ticks
@@ -332,12 +332,12 @@ def test_a_miss_in_replay_says_what_is_nearest(store: CacheStore) -> None:
 
     def missed(key: str, cache_key: str) -> str:
         with pytest.raises(MissError) as caught:
-            remember_sync(place(replay, key, cache_key), lambda: pytest.fail("called"))
+            get_or_make_sync(place(replay, key, cache_key), lambda: pytest.fail("called"))
         return str(caught.value)
 
     assert "Nothing of it was ever kept there." in missed("k", "v1")
     put(store, "k", "v")
-    assert remember_sync(place(replay), lambda: pytest.fail("called")) == "v"
+    assert get_or_make_sync(place(replay), lambda: pytest.fail("called")) == "v"
     assert "kept for cache_key 'v1', and not for 'v2'" in missed("other", "v2")
     assert "kept for 1 other inputs: llmproxy cache list m.f" in missed("other", "v1")
 
@@ -345,7 +345,7 @@ def test_a_miss_in_replay_says_what_is_nearest(store: CacheStore) -> None:
 def test_record_makes_everything_anew(store: CacheStore) -> None:
     """And replaces what was kept."""
     put(store, "k", "old")
-    assert remember_sync(place(CacheStore(store.path, CacheMode.RECORD)), lambda: "new") == "new" == store.get("k")
+    assert get_or_make_sync(place(CacheStore(store.path, CacheMode.RECORD)), lambda: "new") == "new" == store.get("k")
 
 
 def test_a_file_that_is_held_too_long_is_said(store: CacheStore) -> None:
@@ -353,5 +353,5 @@ def test_a_file_that_is_held_too_long_is_said(store: CacheStore) -> None:
     put(store, "k")
     error = sqlite3.OperationalError("database is locked")
     error.sqlite_errorcode = sqlite3.SQLITE_BUSY
-    with pytest.raises(CassetteBusy, match="locked by another program"), store._open():
+    with pytest.raises(CassetteBusy, match="locked by another program"), store._open_file():
         raise error

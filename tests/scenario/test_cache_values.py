@@ -16,7 +16,7 @@ from hypothesis import assume, given, strategies as st
 from pydantic import BaseModel, Field, PrivateAttr, SecretStr
 
 from llmproxy.scenario import ScenarioResult
-from llmproxy.scenario.cache import Unfit, class_path, decode, encode, find_class
+from llmproxy.scenario.cache import NotCacheable, class_path, decode_value, encode_value, find_class
 from tests.support.process import ROOT, clean_env
 
 JSON = st.recursive(
@@ -67,7 +67,7 @@ class Anything(BaseModel):
 
 def back(value: object) -> Any:  # noqa: ANN401
     """Return what comes of a value."""
-    return decode(encode(value))
+    return decode_value(encode_value(value))
 
 
 @given(JSON)
@@ -141,8 +141,8 @@ def test_answers_of_known_sdks_come_back() -> None:
 )
 def test_what_would_not_come_back_is_not_kept(value: object) -> None:
     """It says of which class it is, or why."""
-    with pytest.raises(Unfit):
-        encode(value)
+    with pytest.raises(NotCacheable):
+        encode_value(value)
 
 
 @dataclass
@@ -152,8 +152,8 @@ class Titled(list[int]):
 
 def test_an_object_that_is_more_than_its_data_is_not_kept() -> None:
     """A dataclass that is a list too would come back empty."""
-    with pytest.raises(Unfit, match="Titled"):
-        encode(_titled())
+    with pytest.raises(NotCacheable, match="Titled"):
+        encode_value(_titled())
 
 
 def _titled() -> Titled:
@@ -175,15 +175,15 @@ def test_a_class_that_cannot_be_found_is_not_kept() -> None:
     more = Inner(Colour.RED, (1, "y"))
     more.extra = 1  # type: ignore[attr-defined]
     for value in (Hidden(), Words(["a"]), more, [Hidden()]):
-        with pytest.raises(Unfit, match=r"Hidden|Words|extra"):
-            encode(value)
+        with pytest.raises(NotCacheable, match=r"Hidden|Words|extra"):
+            encode_value(value)
 
 
 def test_a_field_that_is_new_gets_its_default() -> None:
     """An SDK that was updated still reads what an older one answered."""
-    old = json.loads(encode(Basket(items=[])))
+    old = json.loads(encode_value(Basket(items=[])))
     del old["is"]["note"]
-    assert decode(json.dumps(old)) == Basket(items=[])
+    assert decode_value(json.dumps(old)) == Basket(items=[])
 
 
 def test_fields_that_an_object_has_lost_stay_lost() -> None:
@@ -211,8 +211,8 @@ def test_a_subclass_in_a_field_stays_one() -> None:
 )
 def test_a_credential_is_never_kept(value: object) -> None:
     """Not in any part of a value."""
-    with pytest.raises(Unfit):
-        encode(value)
+    with pytest.raises(NotCacheable):
+        encode_value(value)
 
 
 HOSTILE = [
@@ -225,8 +225,8 @@ HOSTILE = [
 def test_a_hostile_path_is_refused(path: str) -> None:
     """Before anything is imported or called."""
     text = json.dumps({"$type": path, "is": {}, "gone": [], "extra": {}, "set": []})
-    with pytest.raises(Unfit):
-        decode(text)
+    with pytest.raises(NotCacheable):
+        decode_value(text)
 
 
 def test_nothing_unknown_is_imported(tmp_path: Path) -> None:
@@ -237,14 +237,14 @@ def test_nothing_unknown_is_imported(tmp_path: Path) -> None:
         "from dataclasses import dataclass\nprint('PWNED')\n@dataclass\nclass E:\n    a: int = 1\n"
     )
     code = """
-from llmproxy.scenario.cache import Unfit, decode
+from llmproxy.scenario.cache import NotCacheable, decode_value
 text = '{"$type": "evil:E", "is": {"a": 2}}'
 try:
-    decode(text)
-except Unfit as error:
+    decode_value(text)
+except NotCacheable as error:
     print("refused:", error)
 import evil
-print(decode(text))
+print(decode_value(text))
 """
     env = clean_env({"PYTHONPATH": f"{tmp_path}:{ROOT}"})
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=60)
@@ -257,7 +257,7 @@ print(decode(text))
 def test_a_broken_text_is_an_error(text: str) -> None:
     """ValueError: the caller calls the file damaged."""
     with pytest.raises(ValueError, match=r"\S"):
-        decode(text)
+        decode_value(text)
 
 
 def test_an_old_shape_of_a_class_is_refused() -> None:
@@ -274,8 +274,8 @@ def test_an_old_shape_of_a_class_is_refused() -> None:
         {"$type": class_path(Basket), "is": {}},
     ]
     for tree in trees:
-        with pytest.raises(Unfit):
-            decode(json.dumps(tree))
+        with pytest.raises(NotCacheable):
+            decode_value(json.dumps(tree))
 
 
 def test_a_path_leads_to_its_class() -> None:

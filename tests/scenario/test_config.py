@@ -85,7 +85,7 @@ def test_the_exported_default_is_a_copy_from_import_time() -> None:
 @pytest.mark.parametrize(("given", "want"), [(None, 10), (0, 10), (3, 3)])
 def test_turns(given: int | None, want: int) -> None:
     """0 and None mean ten."""
-    assert ScenarioConfig(max_turns=given).turns == want
+    assert ScenarioConfig(max_turns=given).turn_limit == want
 
 
 @pytest.mark.parametrize("wrong", [{"max_turns": "5"}, {"max_turns": -1}, {"verbose": "yes"}, {"cache_key": 3}])
@@ -126,7 +126,7 @@ def test_what_is_unset_prints_as_the_documented_default() -> None:
 def test_a_model_takes_any_keyword_of_litellm() -> None:
     """They are kept apart, read as attributes, and `base_url` is the other name of `api_base`."""
     model = ModelConfig(model="openai/x", timeout=3, base_url="http://h/v1", extra={"seed": 1})
-    assert (cast("Any", model).timeout, cast("Any", model).seed, model.api_base, model.extra) == (
+    assert (cast("Any", model).timeout, cast("Any", model).seed, model.api_base, model.extra_parameters) == (
         3,
         1,
         "http://h/v1",

@@ -13,12 +13,12 @@ from llmproxy.report.formatting import _arguments as in_a_report
 from llmproxy.report.merging import read_part
 from llmproxy.report.sharding import read_times
 from llmproxy.scenario.models.errors import our_text
-from llmproxy.scenario.prompts import _arguments as in_a_transcript
-from llmproxy.scenario.values.calls import _value
+from llmproxy.scenario.prompts import _normalize_arguments as in_a_transcript
+from llmproxy.scenario.values.calls import _parse_arguments
 from llmproxy.scenario.values.data_files import RowError, rows_of
 from llmproxy.suite.matchers.compare import parse_json
-from llmproxy.suite.reading.parts import found_in
-from llmproxy.suite.stores.plain import plain
+from llmproxy.suite.reading.parts import find_entry_files
+from llmproxy.suite.stores.plain import to_plain
 from llmproxy.suite.stores.protocol import Kind
 from llmproxy.yaml_reader import Problems
 
@@ -27,7 +27,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "import": parse_arguments,
     "report": in_a_report,
     "transcript": lambda text: in_a_transcript(text, None),
-    "calls": _value,
+    "calls": _parse_arguments,
 }
 
 
@@ -41,7 +41,7 @@ def test_an_answer_nested_too_deeply_is_no_json() -> None:
     """An assertion about JSON does not hold of it; a column of a store has it as text; a provider's error stays what it is."""
     with pytest.raises(ValueError, match="nested too deeply"):
         parse_json(DEEP)
-    assert plain(DEEP, Kind.JSON, parse_json=True) == DEEP
+    assert to_plain(DEEP, Kind.JSON, parse_json=True) == DEEP
     assert (
         our_text(ValueError('{"a":' * 100_000 + "llmproxy: no recorded response")) == "llmproxy: no recorded response"
     )
@@ -69,5 +69,5 @@ def test_a_part_s_report_nested_too_deeply_is_refused(kind: str, tmp_path: Path)
 def test_a_name_that_is_too_long_is_no_file(tmp_path: Path) -> None:
     """It is a problem in words, with its place."""
     problems = Problems()
-    assert found_in(tmp_path, "9" * 5_000, None, problems) == []
+    assert find_entry_files(tmp_path, "9" * 5_000, None, problems) == []
     assert len(problems) == 1

@@ -26,11 +26,11 @@ from llmproxy.scenario.judging import (
     Ruling,
     Vote,
     combine_votes,
-    estimated_tokens,
+    estimate_tokens,
     parties,
-    vote_of,
+    read_vote,
 )
-from llmproxy.scenario.models.models import RefusedChoice
+from llmproxy.scenario.models.models import ToolChoiceRefused
 from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding
 from tests.provider import Provider, Step, step
 from tests.scenario.parties import bodies, called, finish, go_on, model, raw, refusal, run_session, shown
@@ -50,7 +50,7 @@ def question(*texts: str, forced: bool = True) -> Question:
 def put(*steps: Step, forced: bool = True, texts: tuple[str, ...] = ()) -> tuple[Ruling, Provider]:
     """Ask the judge that answers so."""
     with model(*steps) as (config, provider):
-        ruling = asyncio.run(question(*texts, forced=forced).put(config, "judge", None))
+        ruling = asyncio.run(question(*texts, forced=forced).ask_judge(config, "judge", None))
         provider.finish()
         return ruling, provider
 
@@ -64,7 +64,9 @@ async def ask_all(url: str, cassette: str, key: str | None, forced: bool) -> lis
         said: list[Any] = []
         for name in MODELS:
             try:
-                said.append(await question(forced=forced).put(ModelConfig(model=name, api_key=key), "judge", session))
+                said.append(
+                    await question(forced=forced).ask_judge(ModelConfig(model=name, api_key=key), "judge", session)
+                )
             except LLMProxyError as error:
                 said.append(error)
         return said
@@ -217,8 +219,8 @@ def test_at_the_bottom_it_is_asked_for_json() -> None:
 def test_who_refuses_everything_is_an_error() -> None:
     """There is no way below the last one."""
     with model(refusal(NO_CHOICE, 400), *[refusal("response_format and tools")] * 3) as (config, provider):
-        with pytest.raises(RefusedChoice):
-            asyncio.run(question().put(config, "judge", None))
+        with pytest.raises(ToolChoiceRefused):
+            asyncio.run(question().ask_judge(config, "judge", None))
         assert len(provider.requests) == 4
 
 
@@ -249,7 +251,7 @@ def test_malformed_twice_is_a_typed_error(kind: str) -> None:
     """Row 37: not a plain Exception, and no fault of the agent under test."""
     answer, says = ODD[kind]
     with model(answer, answer) as (config, _), pytest.raises(JudgeError, match=says) as caught:
-        asyncio.run(question().put(config, "judge.2", None))
+        asyncio.run(question().ask_judge(config, "judge.2", None))
     assert caught.value.exit_code is Exit.ENVIRONMENT
     assert "(judge.2) was asked twice" in str(caught.value)
 
@@ -375,13 +377,13 @@ def test_a_model_without_tools_gets_all_of_it() -> None:
 def test_look_ups_are_no_larger_than_the_outline_saves() -> None:
     """What is cut says so; a pattern is words, never an expression that runs for hours."""
     lookup = Lookup(["[1] user: " + "a" * 50_000, *(f"[{n}] user: needle {n}" for n in range(2, 40))])
-    assert "more characters: ask for fewer messages" in lookup.answer(EXPAND, '{"indices": [1, 1, "x"]}')
-    assert "(18 more matches)" in lookup.answer(GREP, '{"pattern": "NEEDLE"}')
-    assert lookup.answer(GREP, '{"pattern": "(a+)+$"}') == "No message has '(a+)+$'."
-    assert "no JSON" in lookup.answer(GREP, "{")
-    assert "longer than" in lookup.answer(GREP, '{"pattern": "' + "x" * 300 + '"}')
-    assert estimated_tokens("abcd" * 10) == 10
-    assert len(lookup.outline().splitlines()) == 40
+    assert "more characters: ask for fewer messages" in lookup.answer_tool_call(EXPAND, '{"indices": [1, 1, "x"]}')
+    assert "(18 more matches)" in lookup.answer_tool_call(GREP, '{"pattern": "NEEDLE"}')
+    assert lookup.answer_tool_call(GREP, '{"pattern": "(a+)+$"}') == "No message has '(a+)+$'."
+    assert "no JSON" in lookup.answer_tool_call(GREP, "{")
+    assert "longer than" in lookup.answer_tool_call(GREP, '{"pattern": "' + "x" * 300 + '"}')
+    assert estimate_tokens("abcd" * 10) == 10
+    assert len(lookup.format_outline().splitlines()) == 40
 
 
 # -- What votes come to
@@ -445,6 +447,6 @@ def test_judges_are_parties_of_their_own() -> None:
 
 def test_a_vote_that_there_is_not_is_refused_with_those_that_there_are() -> None:
     """A typing mistake does not become a majority."""
-    assert vote_of("Confirm_on_fail") is Vote.CONFIRM_ON_FAIL
+    assert read_vote("Confirm_on_fail") is Vote.CONFIRM_ON_FAIL
     with pytest.raises(SettingsError, match=r"vote='most'(.|\n)*majority, unanimous, confirm-on-fail"):
-        vote_of("most")
+        read_vote("most")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.scenario.prompts import content_text, data, fence_text, prompt, transcript, without_tools
+from llmproxy.scenario.prompts import content_text, drop_tools, fence_text, format_transcript, prompt, read_file
 from llmproxy.scenario.types import Message
 from llmproxy.trace.observing.tools import ToolUse
 
@@ -40,7 +40,7 @@ def seen(name: str, result: object = None) -> ToolUse:
 
 def test_tool_calls_are_written_as_calls_in_order() -> None:
     """Row 17: the judge sees who called what with which arguments, and what came back, as text."""
-    assert transcript(talk()) == (
+    assert format_transcript(talk()) == (
         "[1] user: Weather in Paris?\n"
         "[2] assistant:\n"
         '    calls get_weather({"city": "Paris", "days": 1})\n'
@@ -52,14 +52,14 @@ def test_tool_calls_are_written_as_calls_in_order() -> None:
 
 def test_ids_are_not_in_it() -> None:
     """Row 1: two runs whose tool calls have other ids have the same transcript, so the judge's call is found again."""
-    assert transcript(talk("call_abc")) == transcript(talk("call_xyz"))
-    assert "call_abc" not in transcript(talk("call_abc"))
+    assert format_transcript(talk("call_abc")) == format_transcript(talk("call_xyz"))
+    assert "call_abc" not in format_transcript(talk("call_abc"))
 
 
 def test_calls_on_the_wire_stand_before_the_message_that_followed() -> None:
     """What an agent does not report is shown where it happened; ids and times of the wire are not."""
     messages: list[Message] = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "done"}]
-    text = transcript(messages, {1: [seen("save", {"ok": True})], 2: [seen("later")]})
+    text = format_transcript(messages, {1: [seen("save", {"ok": True})], 2: [seen("later")]})
     assert text == (
         '[1] user: hi\n    the agent calls save({"a": 1})\n    save returns {"ok": true}\n'
         '[2] assistant: done\n    the agent calls later({"a": 1})'
@@ -68,7 +68,7 @@ def test_calls_on_the_wire_stand_before_the_message_that_followed() -> None:
 
 def test_calls_that_are_reported_are_not_shown_twice() -> None:
     """An agent that returns its tool calls is believed; the wire says the same again."""
-    assert transcript(talk(), {1: [seen("get_weather")]}) == transcript(talk())
+    assert format_transcript(talk(), {1: [seen("get_weather")]}) == format_transcript(talk())
 
 
 def test_media_are_named_and_not_shown() -> None:
@@ -93,7 +93,7 @@ def test_a_huge_result_is_cut() -> None:
     """A dump of a table does not push the conversation out of the judge's window; messages stay whole."""
     long = "x" * 10_000
     messages: list[Message] = [{"role": "tool", "content": long}, {"role": "assistant", "content": long}]
-    tool, assistant = transcript(messages).split("\n")
+    tool, assistant = format_transcript(messages).split("\n")
     assert tool.endswith("(6000 more characters)")
     assert assistant == f"[2] assistant: {long}"
 
@@ -106,7 +106,7 @@ def test_odd_messages_do_not_break_it() -> None:
         {"content": {"a": 1}},
         {"role": "tool", "tool_call_id": "nobody", "content": None},
     ]
-    assert transcript(messages) == (
+    assert format_transcript(messages) == (
         '[1] assistant:\n    calls a({"broken)\n[2] assistant: (empty)\n[3] ?: {"a": 1}\n[4] tool: (empty)'
     )
 
@@ -115,13 +115,13 @@ def test_who_talks_to_the_agent_sees_no_tools() -> None:
     """Row 31: calls and results are internals of the agent; what it says beside a call stays."""
     messages = talk()
     messages[1]["content"] = "Let me look."
-    assert [m["content"] for m in without_tools(messages)] == ["Weather in Paris?", "Let me look.", "24 degrees."]
-    assert [m["content"] for m in without_tools(talk())] == ["Weather in Paris?", "24 degrees."]
+    assert [m["content"] for m in drop_tools(messages)] == ["Weather in Paris?", "Let me look.", "24 degrees."]
+    assert [m["content"] for m in drop_tools(talk())] == ["Weather in Paris?", "24 degrees."]
 
 
 def test_tools_can_be_shown() -> None:
     """Row 31: with the switch, they are summarised in brackets as the agent's words."""
-    shown = without_tools(talk(), show=True)
+    shown = drop_tools(talk(), show=True)
     assert [m["role"] for m in shown] == ["user", "assistant", "assistant", "assistant"]
     assert shown[1]["content"] == '[called get_weather({"city": "Paris", "days": 1})]\n[called log()]'
     assert shown[2]["content"] == '[get_weather returned {"degrees": 24}]'
@@ -147,7 +147,7 @@ def test_every_prompt_is_a_file_that_can_be_read() -> None:
     beside = (files("llmproxy") / "data" / "prompts").iterdir()
     names = sorted(each.name for each in beside if each.name.endswith((".md", ".yaml")))
     assert {"judge.md", "user_simulator.md", "personas.yaml"} <= set(names)
-    assert all(data(name).strip() for name in names)
+    assert all(read_file(name).strip() for name in names)
 
 
 def test_text_cannot_leave_its_tags() -> None:

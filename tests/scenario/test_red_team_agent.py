@@ -13,7 +13,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.report.events import Event, Finished, Step
 from llmproxy.scenario.config import ModelConfig
-from llmproxy.scenario.models.errors import ModelError, ModelUnset
+from llmproxy.scenario.models.errors import ModelError, ModelNotSet
 from llmproxy.scenario.red_team_agent import (
     DEFAULT_TECHNIQUES,
     Attack,
@@ -153,7 +153,7 @@ def test_one_attacker_serves_runs_at_once() -> None:
 
 def test_what_cannot_be_meant_is_refused() -> None:
     """No model, numbers, a slip in a keyword; a model that says nothing is an error of the run."""
-    with pytest.raises(ModelUnset, match=r"not configured for TestingAgent \(RedTeamAgent\)"):
+    with pytest.raises(ModelNotSet, match=r"not configured for TestingAgent \(RedTeamAgent\)"):
         scenario.RedTeamAgent.goat(target=GOAL)
     for wrong in (
         {"total_turns": 0},

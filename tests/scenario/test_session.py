@@ -20,7 +20,7 @@ from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.run import run_sync
 from llmproxy.scenario.script import agent, judge, user
-from llmproxy.scenario.session import RunSession, end_own_proxy, in_thread, proxy_of, to_the_end
+from llmproxy.scenario.session import RunSession, choose_proxy, end_own_proxy, to_thread, wait_despite_cancel
 from llmproxy.scenario.turn_taking import process_session
 from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes, AgentRole, ScenarioResult
 from tests.provider import Provider, step
@@ -154,7 +154,7 @@ async def one_run(px: Proxy, name: str, agent: AgentAdapter, turns: int = 2) -> 
     """Let an agent speak in a session of its own and return what was asked there."""
     async with run_session(px.url, cassette=name, mode="record") as session:
         for n in range(turns):
-            async with session.turn(agent):
+            async with session.speaking_turn(agent):
                 await agent.call(given(f"{name}, turn {n}", llm=session.llm))
         calls = await session.calls()
         assert await session.count_unattributed() == 0
@@ -225,7 +225,7 @@ def test_a_judge_of_ones_own_lands_in_its_run_as_the_judge(px: Proxy) -> None:
     async def run(mode: str) -> list[tuple[str, str]]:
         async with run_session(px.url, cassette="own-judge", mode=mode) as session:
             for agent in (Calls(httpx_called), Judge(httpx_called), Judge(httpx_called), Calls(httpx_called)):
-                async with session.turn(agent):
+                async with session.speaking_turn(agent):
                     await agent.call(given("the same", llm=session.llm))
             assert await session.count_unattributed() == 0
             return [(call.party, call.decision) for call in await session.calls()]
@@ -287,9 +287,9 @@ async def test_whoever_needs_no_turn_gets_none(px: Proxy, kind: type[Calls]) -> 
     agent = kind(httpx_called)
     async with (
         run_session(px.url, cassette="no-turn") as session,
-        session.turn(agent),
+        session.speaking_turn(agent),
         asyncio.timeout(10),
-        session.turn(agent) as waited,
+        session.speaking_turn(agent) as waited,
     ):
         assert waited == 0.0
 
@@ -300,7 +300,7 @@ async def test_the_wait_for_a_turn_is_measured(px: Proxy) -> None:
 
     async def one(session: RunSession) -> float:
         asked.append(1)
-        async with session.turn(Calls(httpx_called)) as waited:
+        async with session.speaking_turn(Calls(httpx_called)) as waited:
             while len(asked) < 2:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.05)
@@ -321,7 +321,7 @@ async def test_traffic_while_nobody_has_the_turn_is_unattributed_and_counted(px:
         assert text
 
     async with run_session(px.url, cassette="attributed") as session:
-        async with session.turn(Calls(nothing)):
+        async with session.speaking_turn(Calls(nothing)):
             pass
         await asyncio.to_thread(chat, f"{px.url}/s/{process_session()}/v1", "who am I?")
         assert (await session.count_unattributed(), len(await session.calls())) == (1, 0)
@@ -341,7 +341,7 @@ async def test_a_mark_divides_what_was_before_from_what_comes_after(px: Proxy) -
     async with run_session(px.url, cassette="marks") as session:
         url = session.llm.base_url("openai")
         await asyncio.to_thread(chat, url, "one")
-        mark = await session.mark()
+        mark = await session.last_call_number()
         await asyncio.to_thread(chat, url, "two")
         assert (mark, [call.seq for call in await session.calls(mark)]) == (1, [2])
 
@@ -352,7 +352,7 @@ async def test_misses_are_seen_with_their_texts(px: Proxy) -> None:
         url = session.llm.base_url("openai")
         assert await session.misses() == ()
         await asyncio.to_thread(chat, url, "never recorded")
-        mark = await session.mark()
+        mark = await session.last_call_number()
         assert await session.misses(mark) == ()
         await asyncio.to_thread(chat, url, "nor this")
         (one,) = await session.misses(mark)
@@ -405,7 +405,7 @@ def test_the_proxy_is_the_runs_the_configured_one_or_the_environments(
     run_proxy: str | bool | None, configured: str | bool | None, env: dict[str, str], found: str | None
 ) -> None:
     """In this order; False is none at all."""
-    assert proxy_of(run_proxy, configured, env) == found
+    assert choose_proxy(run_proxy, configured, env) == found
 
 
 @pytest.mark.slow
@@ -419,9 +419,9 @@ def test_true_starts_one_proxy_for_all_and_it_ends(tmp_path: Path) -> None:
         return session.mode
 
     try:
-        url = proxy_of(True, None, env)
+        url = choose_proxy(True, None, env)
         assert url is not None
-        assert proxy_of(None, True, env) == url
+        assert choose_proxy(None, True, env) == url
         assert asyncio.run(run(url)) == "once"
     finally:
         end_own_proxy()
@@ -442,7 +442,7 @@ async def test_a_call_in_a_thread_is_over_when_its_waiter_is_cancelled(times: in
         go.wait(10)
         done.append(1)
 
-    task = asyncio.ensure_future(in_thread(act))
+    task = asyncio.ensure_future(to_thread(act))
     await asyncio.to_thread(begun.wait, 10)
     for _ in range(times):
         task.cancel()
@@ -460,6 +460,6 @@ async def test_what_was_not_cancelled_gives_its_result_or_its_error() -> None:
     async def broken() -> None:
         raise LookupError("gone")
 
-    assert await to_the_end(asyncio.sleep(0, 7)) == 7
+    assert await wait_despite_cancel(asyncio.sleep(0, 7)) == 7
     with pytest.raises(LookupError, match="gone"):
-        await to_the_end(broken())
+        await wait_despite_cancel(broken())

@@ -15,7 +15,15 @@ import pytest
 
 from llmproxy.client.control import Control
 from llmproxy.errors import MachineError
-from llmproxy.scenario.turn_taking import Queue, bind_source, outside, own_sessions, process_session, queue_of, turn
+from llmproxy.scenario.turn_taking import (
+    FairLock,
+    bind_source,
+    outside,
+    own_sessions,
+    process_session,
+    process_turn,
+    session_lock,
+)
 from tests.support import Proxy, proxy
 from tests.support.proxy import DIRECT
 
@@ -38,9 +46,9 @@ def control(px: Proxy) -> Iterator[Control]:
 
 def test_a_queue_lasts_as_long_as_somebody_has_or_wants_it() -> None:
     """Ten thousand runs leave none behind; two that meet find the same one."""
-    door = queue_of("http://p", "s")
-    assert queue_of("http://p", "s") is door
-    assert queue_of("http://p", "other") is not door
+    door = session_lock("http://p", "s")
+    assert session_lock("http://p", "s") is door
+    assert session_lock("http://p", "other") is not door
     gone = weakref.ref(door)
     del door
     gc.collect()
@@ -60,25 +68,25 @@ def knock(url: str) -> None:
 
 def test_a_queue_is_first_come_first_served_across_threads_and_loops() -> None:
     """Each waiter is in an event loop and a thread of its own."""
-    queue, order, ready = Queue(), list[int](), threading.Barrier(2)
+    queue, order, ready = FairLock(), list[int](), threading.Barrier(2)
 
     async def wait(n: int) -> None:
-        task = asyncio.ensure_future(queue.take())
+        task = asyncio.ensure_future(queue.acquire_lock())
         await asyncio.sleep(0)
         await asyncio.to_thread(ready.wait, 10)
         await task
         order.append(n)
-        queue.give()
+        queue.release_lock()
 
     async def all_of_them() -> list[threading.Thread]:
-        assert await queue.take() == 0.0
+        assert await queue.acquire_lock() == 0.0
         threads = []
         for n in range(5):
             threads.append(threading.Thread(target=asyncio.run, args=(wait(n),)))
             threads[-1].start()
             await asyncio.to_thread(ready.wait, 10)
         assert order == []
-        queue.give()
+        queue.release_lock()
         return threads
 
     for thread in asyncio.run(all_of_them()):
@@ -88,28 +96,28 @@ def test_a_queue_is_first_come_first_served_across_threads_and_loops() -> None:
 
 async def test_a_waiter_that_is_cancelled_is_passed_over() -> None:
     """Whoever comes after it gets the turn, and the seconds are measured."""
-    queue = Queue()
-    await queue.take()
-    gone = asyncio.create_task(queue.take())
-    patient = asyncio.create_task(queue.take())
+    queue = FairLock()
+    await queue.acquire_lock()
+    gone = asyncio.create_task(queue.acquire_lock())
+    patient = asyncio.create_task(queue.acquire_lock())
     await asyncio.sleep(0.05)
     gone.cancel()
     await asyncio.sleep(0.05)
-    queue.give()
+    queue.release_lock()
     assert (await asyncio.wait_for(patient, 120)) >= 0.05
 
 
 async def test_a_waiter_that_is_cancelled_just_when_it_gets_the_turn_passes_it_on() -> None:
     """Otherwise nobody would ever get it again."""
-    queue = Queue()
-    await queue.take()
-    gone = asyncio.create_task(queue.take())
+    queue = FairLock()
+    await queue.acquire_lock()
+    gone = asyncio.create_task(queue.acquire_lock())
     await asyncio.sleep(0.05)
-    queue.give()
+    queue.release_lock()
     gone.cancel()
     with pytest.raises(asyncio.CancelledError):
         await gone
-    assert (await asyncio.wait_for(queue.take(), 120)) == 0.0
+    assert (await asyncio.wait_for(queue.acquire_lock(), 120)) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -141,7 +149,7 @@ async def test_during_a_turn_the_environment_names_the_proxy_and_afterwards_it_d
     env = {"OPENAI_BASE_URL": "https://api.openai.com/v1"}
 
     control.open("run")
-    async with turn(control, "run", replay=True, env=env):
+    async with process_turn(control, "run", replay=True, env=env):
         assert env["OPENAI_BASE_URL"] == f"{px.url}/s/{process_session()}/v1"
         assert env["OPENAI_API_KEY"]
         assert "LLMPROXY_URL" not in env  # by it a run without a proxy would find one
@@ -156,7 +164,7 @@ async def test_others_see_the_environment_as_it_is_without_the_turn(control: Con
     env = {"OPENAI_BASE_URL": "https://gateway.example/v1"}
 
     control.open("run")
-    async with turn(control, "run", replay=True, env=env):
+    async with process_turn(control, "run", replay=True, env=env):
         assert env["OPENAI_BASE_URL"] != "https://gateway.example/v1"
         assert outside(env) == {"OPENAI_BASE_URL": "https://gateway.example/v1"}
     assert outside(env) == env
@@ -167,7 +175,7 @@ async def test_a_turn_ends_with_an_exception_too(control: Control) -> None:
     control.open("run")
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            async with turn(control, "run", replay=True, env={}):
+            async with process_turn(control, "run", replay=True, env={}):
                 raise ZeroDivisionError
     control.bind(process_session(), "run")
 
@@ -177,7 +185,7 @@ async def test_a_turn_that_is_cancelled_is_undone(control: Control) -> None:
     control.open("run")
 
     async def long() -> None:
-        async with turn(control, "run", replay=True, env={}):
+        async with process_turn(control, "run", replay=True, env={}):
             await asyncio.sleep(60)
 
     task = asyncio.create_task(long())
@@ -185,7 +193,7 @@ async def test_a_turn_that_is_cancelled_is_undone(control: Control) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    async with turn(control, "run", replay=True, env={}) as waited:
+    async with process_turn(control, "run", replay=True, env={}) as waited:
         assert waited < 60
 
 
@@ -199,7 +207,7 @@ async def test_what_a_fixture_bound_is_borrowed_and_given_back(px: Proxy, contro
     control.open("run")
     control.bind(name, "test")
 
-    async with turn(control, "run", replay=True, env=env):
+    async with process_turn(control, "run", replay=True, env=env):
         knock(env["OPENAI_BASE_URL"])
     knock(env["OPENAI_BASE_URL"])
     assert (control.report("run").misses, control.report("test").misses) == (1, 1)
@@ -249,7 +257,7 @@ def test_a_proxy_that_is_gone_frees_the_turn(tmp_path: Path) -> None:
     async def run() -> None:
         for _ in range(2):
             with pytest.raises(MachineError, match="no llmproxy answers"):
-                async with turn(Control("http://127.0.0.1:9"), "run", replay=True, env={}):
+                async with process_turn(Control("http://127.0.0.1:9"), "run", replay=True, env={}):
                     pass
 
     asyncio.run(asyncio.wait_for(run(), 20))

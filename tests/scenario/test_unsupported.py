@@ -43,7 +43,10 @@ def test_agents_refuse_slips_and_voice() -> None:
     with pytest.raises(SettingsError, match="voice"):
         scenario.UserSimulatorAgent(model="openai/x", voice="alloy")
     judge = scenario.JudgeAgent(model="openai/x", api_base="http://h/v1", timeout=3, headers={"a": "b"})
-    assert (judge.models[0].api_base, judge.models[0].extra) == ("http://h/v1", {"timeout": 3, "headers": {"a": "b"}})
+    assert (judge.models[0].api_base, judge.models[0].extra_parameters) == (
+        "http://h/v1",
+        {"timeout": 3, "headers": {"a": "b"}},
+    )
 
 
 def test_a_name_of_theirs_is_no_name_here() -> None:

@@ -21,7 +21,7 @@ from llmproxy.scenario.user_simulator_agent import (
     GREETING,
     Persona,
     UserSimulatorAgent,
-    persona_of,
+    find_persona,
     personas,
     reverse_roles,
 )
@@ -303,21 +303,21 @@ def test_those_that_come_along_say_something() -> None:
 
 def test_a_text_is_a_persona_and_a_name_that_there_is_not_is_refused_with_the_nearest() -> None:
     """A description is used as it is, and cannot leave its tags; a typing mistake is no description of one word."""
-    assert persona_of("a nurse on </persona> night shift").text() == (
+    assert find_persona("a nurse on </persona> night shift").text() == (
         "<persona>\na nurse on <\\/persona> night shift\n</persona>"
     )
     with pytest.raises(SettingsError, match=r"no persona 'impatent'. Did you mean 'impatient'"):
-        persona_of("impatent")
+        find_persona("impatent")
 
 
 def test_files_are_personas(tmp_path: Path) -> None:
     """YAML with the known members, or a text file."""
     (tmp_path / "nurse.yaml").write_text("about: A nurse.\nbehaviour: [Is tired., Writes little.]\n", "utf-8")
     (tmp_path / "who.md").write_text("Somebody from 北京.\n", "utf-8")
-    assert persona_of(tmp_path / "nurse.yaml") == Persona(
+    assert find_persona(tmp_path / "nurse.yaml") == Persona(
         name="nurse", about="A nurse.", behaviour=["Is tired.", "Writes little."]
     )
-    assert persona_of(str(tmp_path / "who.md")) == Persona(name="who", about="Somebody from 北京.")
+    assert find_persona(str(tmp_path / "who.md")) == Persona(name="who", about="Somebody from 北京.")
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, name: str, text: str | N
     if text is not None:
         (tmp_path / name).write_text(text, "utf-8")
     with pytest.raises(SettingsError, match=says):
-        persona_of(tmp_path / name)
+        find_persona(tmp_path / name)
 
 
 def test_a_persona_of_whom_nothing_is_said_is_refused() -> None:

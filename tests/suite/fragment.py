@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from llmproxy.suite.reading.flow import Flow
-from llmproxy.suite.reading.load import Loader
+from llmproxy.suite.reading.flow import ScenarioFlow
+from llmproxy.suite.reading.load import SuiteLoader
 from llmproxy.suite.schema.response import Created, MessageProcessing, Response, ToolExpect, Usage
 from llmproxy.suite.schema.steps import Step
 from llmproxy.suite.schema.suite import Scenario, Suite
@@ -61,20 +61,20 @@ def load_fragment(kind: str, yaml: str | Map | List, *, declared: Iterable[str] 
 
 
 def _follow(kind: str, value: object, problems: Problems, declared: Iterable[str]) -> None:
-    flow = Flow(problems, Problems())
+    flow = ScenarioFlow(problems, Problems())
     flow.names.captured = dict.fromkeys(declared)
     here = value.place if isinstance(value, (Map, List)) else YamlPlace(_NAME, 1, 1)
     if kind == "suite" and isinstance(value, Map):
-        loader = Loader(problems=problems)
+        loader = SuiteLoader(problems=problems)
         for each in value.get("scenarios") or []:
             if isinstance(each, Map):
-                loader.scenario(each, value.get("vars"))
+                loader.validate_scenario(each, value.get("vars"))
     elif kind == "scenario" and isinstance(value, Map):
-        Loader(problems=problems).scenario(value, None)
+        SuiteLoader(problems=problems).validate_scenario(value, None)
     elif kind == "fields":
-        flow.names.fields(value)
+        flow.names.check_fields(value)
     else:
-        flow.scenario(_scenario(kind, value, here))
+        flow.check_scenario(_scenario(kind, value, here))
 
 
 def _scenario(kind: str, value: object, here: YamlPlace) -> Map:

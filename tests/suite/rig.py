@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Status, Step
-from llmproxy.suite.project import Options
-from llmproxy.suite.reading.load import SuiteCase, load
+from llmproxy.suite.project import SuiteOptions
+from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import SuiteResult, run_cases
 from tests.support.process import ROOT
@@ -120,11 +120,16 @@ def run(
     """Run cases."""
     told = Told()
     world = RunContext(
-        options=Options(**options), proxy=proxy, handlers=[told], agent=agent, store=store, folder=folder or Path.cwd()
+        options=SuiteOptions(**options),
+        proxy=proxy,
+        handlers=[told],
+        agent=agent,
+        store=store,
+        folder=folder or Path.cwd(),
     )
     try:
         tested = asyncio.run(run_cases(world, list(cases)))
-        world.save()
+        world.save_snapshots()
     finally:
         world.close()
     return Result(tested, told)
@@ -134,7 +139,7 @@ def cases_of(folder: Path, text: str, name: str = "t.suite.yaml") -> Sequence[Su
     """Load a suite from text."""
     path = folder / name
     path.write_text(text, encoding="utf-8")
-    return load([path]).scenarios
+    return load_suites([path]).scenarios
 
 
 def lines(db: Path, *options: str, **env: str) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.report.events import Assertion
-from llmproxy.suite.checks.entities.cleanup import Cleaner
+from llmproxy.suite.checks.entities.cleanup import RowCleaner
 from llmproxy.suite.checks.entities.rows import RunRows
-from llmproxy.suite.checks.entities.verify import Entities
+from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import MemoryStore, Row, StoreLost
 from llmproxy.suite.stores.memory import MemoryShape
@@ -23,9 +23,9 @@ class Run:
 
     store: MemoryStore
     scope: VariableScope
-    entities: Entities
+    entities: RunEntities
     look: RunRows
-    cleaner: Cleaner
+    cleaner: RowCleaner
     later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
     now: float = 1000.0
     slept: list[float] = field(default_factory=list)
@@ -63,11 +63,11 @@ def run(*, columns: Sequence[str] = COLUMNS, user: str | None = "anna", names: S
     """Begin a run for the user anna; without `columns` the store knows only what it has seen."""
     store = Flaky({"tasks": MemoryShape(user="userId", columns=tuple(columns)), "notes": MemoryShape()})
     scope = VariableScope({"userId": user}, declared=names)
-    cleaner = Cleaner(store, user=user)
+    cleaner = RowCleaner(store, user=user)
     made: Run
     look = RunRows(adapter=store, scope=scope, user=user, cleaner=cleaner, clock=lambda: made.now,
                    sleep=lambda seconds: made.sleep(seconds))  # fmt: skip  # noqa: PLW0108 - made a few lines below
-    made = Run(store, scope, Entities(look, **more), look, cleaner)
+    made = Run(store, scope, RunEntities(look, **more), look, cleaner)
     return made
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.reading.load import SuiteCase, load
+from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.stores import Kind
 from tests.provider import Provider
 from tests.suite import rig
@@ -73,9 +73,9 @@ def test_the_same_suite_with_an_agent_in_node(tmp_path: Path, monkeypatch: pytes
                         "body": {"message": "$message", "conversation": "$thread_id", "userId": "$userId"},
                     }  # fmt: skip
                     where: dict[str, Any] = {"agent": {"http": spoken}, "store": store_of("node", folder, running.url)}
-                    found = rig.run(load([suite]).scenarios, proxy=px.url, parallel=2, **where)
+                    found = rig.run(load_suites([suite]).scenarios, proxy=px.url, parallel=2, **where)
                     monkeypatch.setenv("TASKS_URL", running.url)
-                    own = rig.run(load([suite.with_name("tasks-node.suite.yaml")]).scenarios, proxy=px.url)
+                    own = rig.run(load_suites([suite.with_name("tasks-node.suite.yaml")]).scenarios, proxy=px.url)
             assert set(found.statuses) == {"passed"}, found.why
             assert own.statuses == ["passed"], own.why
             assert bool(p.requests) is (mode == "record")
@@ -99,7 +99,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     folder = tmp_path_factory.mktemp("broken")
     suite = fixture_suite(folder)
     with Provider(dialogue(), ordered=False) as p, proxy("record", folder / "x.db", upstreams={"openai": p.url}) as px:
-        yield Rig(px.url, folder, load([suite]).scenarios)
+        yield Rig(px.url, folder, load_suites([suite]).scenarios)
 
 
 BROKEN = [

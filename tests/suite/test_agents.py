@@ -15,13 +15,13 @@ from urllib.request import Request
 
 import pytest
 
-from llmproxy.suite.checks.entities.cleanup import Cleaner
+from llmproxy.suite.checks.entities.cleanup import RowCleaner
 from llmproxy.suite.checks.entities.rows import RunRows
-from llmproxy.suite.checks.entities.verify import Entities, check_verify, check_wait
+from llmproxy.suite.checks.entities.verify import RunEntities, check_verify, check_wait
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import Created
 from llmproxy.suite.schema.values import Verify, WaitFor
-from llmproxy.suite.stores import Kind, StoreAdapter, store_from
+from llmproxy.suite.stores import Kind, StoreAdapter, build_store
 from tests.provider import Provider
 from tests.suite.dialogues import FIXTURES, TasksAgent, agent, command, database, dialogue, store_of
 from tests.support import near, needed
@@ -48,16 +48,16 @@ def model(language: str) -> Provider:
 @contextmanager
 def rows(
     language: str, folder: Path, running: TasksAgent, clock: Callable[[], float]
-) -> Iterator[tuple[StoreAdapter, Entities]]:
+) -> Iterator[tuple[StoreAdapter, RunEntities]]:
     """Look at the agent's rows, as one run of a scenario does."""
-    store = store_from(store_of(language, folder, running.url), folder)
-    cleaner = Cleaner(store, user="test-user")
+    store = build_store(store_of(language, folder, running.url), folder)
+    cleaner = RowCleaner(store, user="test-user")
     run = RunRows(
         adapter=store, scope=VariableScope(), user="test-user", clock=clock, sleep=time.sleep, cleaner=cleaner
     )
-    cleaner.begin(["tasks", "reminders"])
-    yield store, Entities(run, scenario="subtask", deterministic=True)
-    assert cleaner.finish() == []
+    cleaner.begin_run(["tasks", "reminders"])
+    yield store, RunEntities(run, scenario="subtask", deterministic=True)
+    assert cleaner.clean_up() == []
     store.close()
 
 
@@ -69,8 +69,8 @@ def bad(assertions: list[Any]) -> list[str]:
 def story(language: str, folder: Path, running: TasksAgent) -> tuple[list[str], list[str]]:
     """Play setup, chat, created, verify and wait; returns what was said and what was wrong."""
     with rows(language, folder, running, time.monotonic) as (store, entities):
-        entities.insert("tasks", {"title": "Parent"}, "parent")
-        before = entities.baseline(["tasks", "reminders"])
+        entities.insert_row("tasks", {"title": "Parent"}, "parent")
+        before = entities.take_baseline(["tasks", "reminders"])
         said = [running.chat("Create a subtask for Parent", conversation="a")]
         sub = Created(entity="tasks", fields={"parentId": {"ref": "$parent.id"}})
         wrong = bad(entities.check_created(before, [sub]))
@@ -116,7 +116,7 @@ def test_node_keeps_rows_in_sqlite_where_it_has_one(tmp_path: Path) -> None:
     if done.returncode:
         assert "SQLite needs Node 22.13" in done.stderr
         return
-    store = store_from({"sqlalchemy": "sqlite:///tasks.db"}, tmp_path)
+    store = build_store({"sqlalchemy": "sqlite:///tasks.db"}, tmp_path)
     assert store.insert("tasks", {"title": "t"})["status"] == "todo"
     assert set(store.describe("reminders").columns) >= {"text", "taskId", "status"}
     store.close()
@@ -126,7 +126,7 @@ def test_clean_up_leaves_nothing(language: str, tmp_path: Path) -> None:
     """After a run neither setup's rows nor the agent's are there, those that no assertion looked for included."""
     with model(language) as p, agent(language, tmp_path, f"{p.url}/v1", env=SEEDED) as running:
         story(language, tmp_path, running)
-        store = store_from(store_of(language, tmp_path, running.url), tmp_path)
+        store = build_store(store_of(language, tmp_path, running.url), tmp_path)
         assert store.list("tasks") == store.list("reminders") == []
         store.close()
 
@@ -148,7 +148,7 @@ def test_a_broken_agent_is_found(language: str, name: str, tmp_path: Path) -> No
         agent(language, tmp_path, f"{p.url}/v1", "--break", name) as running,
         rows(language, tmp_path, running, time.monotonic) as (_, entities),
     ):
-        before = entities.baseline(["tasks"])
+        before = entities.take_baseline(["tasks"])
         running.chat("Create a task called 'Review PR'")
         fields = {"title": "Review PR", "status": "todo"}
         wrong = bad(entities.check_created(before, [Created(entity="tasks", **{"as": "new"}, fields=fields)]))

@@ -11,7 +11,7 @@ import pytest
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, SuiteError
-from llmproxy.suite.make import first_suite, place_agent, suite_of, turns_of, write_flow
+from llmproxy.suite.make import make_suite, read_suite_turns, rebase_agent_paths, starter_suite, write_flow_value
 from llmproxy.suite.project import read_description
 from llmproxy.trace.reading.spans import build
 from tests.suite import rig
@@ -39,7 +39,7 @@ def made(chats: Chats) -> list[Interaction]:
 
 def test_turns_are_what_the_user_said() -> None:
     """With tools, answer and number of calls; calls that are no conversation with the user are told apart."""
-    turns, notes = turns_of(build(made(talk())))
+    turns, notes = read_suite_turns(build(made(talk())))
     assert [(turn.text, [name for name, _ in turn.tools], turn.calls) for turn in turns] == [
         ("buy milk for $5", ["createTask"], 2), ("thanks", [], 1),
     ]  # fmt: skip
@@ -53,18 +53,18 @@ def test_the_suite_loads_and_says_what_happened(tmp_path: Path) -> None:
     with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
         for each in made(talk()):
             opened.add(each, supersede=False)
-    found = suite_of(store, "default", agent={"http": "http://127.0.0.1:8000/v1"})
+    found = make_suite(store, "default", agent={"http": "http://127.0.0.1:8000/v1"})
     (case,) = rig.cases_of(tmp_path, found.text)
     first, second = case.scenario.steps
     scope = case.scope()
     assert first.kind == second.kind == "chat"
-    assert scope.interpolate(getattr(first, "chat")) == "buy milk for $5"  # noqa: B009
+    assert scope.interpolate_text(getattr(first, "chat")) == "buy milk for $5"  # noqa: B009
     tools: Any = getattr(first, "tools")  # noqa: B009
-    assert (tools["createTask"].count, scope.resolve(tools["createTask"].input)) == (1, {"title": "Buy $5 milk"})
+    assert (tools["createTask"].count, scope.resolve_value(tools["createTask"].input)) == (1, {"title": "Buy $5 milk"})
     assert 'contains: "You are welcome, and here is a long story about milk that"' in found.text
-    assert (found.turns, found.told) == (2, "1 scenario, 2 messages")
+    assert (found.turns, found.summary_line) == (2, "1 scenario, 2 messages")
     with pytest.raises(CassetteNotFound):
-        suite_of(store, "other")
+        make_suite(store, "other")
 
 
 def test_a_recording_without_a_user_is_refused(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_recording_without_a_user_is_refused(tmp_path: Path) -> None:
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as opened:
         opened.add(made(chats)[0], supersede=False)
     with pytest.raises(SuiteError, match="nobody speaks"):
-        suite_of(tmp_path / "x.db", "default")
+        make_suite(tmp_path / "x.db", "default")
 
 
 def test_values_are_written_as_yaml(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_values_are_written_as_yaml(tmp_path: Path) -> None:
 
     value = {"a b": ["no", 1, True, None, "x: #y", "\u2028"], "null": "", "$c": "é\x7f"}
     problems = Problems()
-    ((back, _),) = read(write_flow(value), "t", problems)
+    ((back, _),) = read(write_flow_value(value), "t", problems)
     assert (back, list(problems)) == (value, [])
 
 
@@ -99,7 +99,7 @@ def test_values_are_written_as_yaml(tmp_path: Path) -> None:
 def test_how_it_is_reached(text: str, agent: dict[str, object], tmp_path: Path) -> None:
     """An address, a command, a function, or YAML; the suite that is written loads and holds it."""
     assert read_description(text, "--agent") == agent
-    (case,) = rig.cases_of(tmp_path, first_suite(agent))
+    (case,) = rig.cases_of(tmp_path, starter_suite(agent))
     assert json.loads(json.dumps(case.suite.agent)) == agent
     assert case.id == "hello"
 
@@ -125,5 +125,5 @@ def test_an_agent_is_found_from_the_suites_folder(
     agent: dict[str, object], found: dict[str, object], tmp_path: Path
 ) -> None:
     """What was typed here goes on meaning the same, although paths in a suite begin at the suite."""
-    assert place_agent(agent, tmp_path, tmp_path / "tests") == found
-    assert place_agent(agent, tmp_path, tmp_path) == agent
+    assert rebase_agent_paths(agent, tmp_path, tmp_path / "tests") == found
+    assert rebase_agent_paths(agent, tmp_path, tmp_path) == agent

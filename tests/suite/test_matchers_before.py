@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.suite.matchers.core import MODIFIERS, REGISTRY
-from llmproxy.suite.matchers.table import examine, examine_number
+from llmproxy.suite.matchers.table import validate, validate_number
 from llmproxy.yaml_reader import Map, Problems, YamlPlace, read
 
 
@@ -14,7 +14,7 @@ def objections(text: str) -> list[str]:
     made = read(text, "f", problems)[0][0]
     assert isinstance(made, Map)
     for key in made:
-        examine(made[key], problems, YamlPlace("f", 1, 1))
+        validate(made[key], problems, YamlPlace("f", 1, 1))
     return [str(problem) for problem in problems]
 
 
@@ -94,7 +94,7 @@ def test_what_can_be_meant_is_taken(text: str) -> None:
 def test_numbers_of_something(wanted: object, told: str) -> None:
     """A count, comparisons or a reference; the text "5" is no number."""
     problems = Problems()
-    examine_number(wanted, problems, None)
+    validate_number(wanted, problems, None)
     assert told in " ".join(map(str, problems))
     assert bool(told) == bool(list(problems))
 

@@ -14,7 +14,7 @@ PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
 
 def scope() -> VariableScope:
     made = VariableScope(declared=["later"], env={})
-    made.capture("task", {"id": 1})
+    made.capture_row("task", {"id": 1})
     return made
 
 

@@ -8,17 +8,24 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.settings import load
-from llmproxy.suite.project import Options, find_changes, project, read_description, read_times, watch
+from llmproxy.suite.project import (
+    SuiteOptions,
+    find_changed_files,
+    read_description,
+    read_project_table,
+    read_times,
+    rerun_on_change,
+)
 
 
 def test_the_nearest_table_counts(tmp_path: Path) -> None:
     """Above the folder, too; options of the proxy stand beside it."""
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
-    assert project(below) == ({}, below)
+    assert read_project_table(below) == ({}, below)
     text = '[tool.llmproxy]\nmode = "auto"\n[tool.llmproxy.suite]\nagent = {http = "http://127.0.0.1:8000/v1"}\n'
     (tmp_path / "pyproject.toml").write_text(text)
-    assert project(below) == ({"agent": {"http": "http://127.0.0.1:8000/v1"}}, tmp_path)
+    assert read_project_table(below) == ({"agent": {"http": "http://127.0.0.1:8000/v1"}}, tmp_path)
     assert str(load({}, {}, below).settings.mode) == "auto"
 
 
@@ -36,7 +43,7 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, message: str
     """With the file."""
     (tmp_path / "pyproject.toml").write_text(text)
     with pytest.raises(SuiteError, match=message):
-        project(tmp_path)
+        read_project_table(tmp_path)
 
 
 def test_agents_and_stores_of_the_command_line() -> None:
@@ -53,7 +60,7 @@ def test_agents_and_stores_of_the_command_line() -> None:
 
 def test_nothing_is_spent_or_written_unasked() -> None:
     """One run at a time, the proxy's own mode, no snapshots written, stopping at a failure."""
-    default = Options()
+    default = SuiteOptions()
     assert (default.mode, default.parallel, default.update, default.keep_going, default.max_cost) == (
         None, 1, False, False, None,
     )  # fmt: skip
@@ -71,8 +78,8 @@ def test_files_beside_the_suite_are_watched(tmp_path: Path) -> None:
 def test_changes_are_told(tmp_path: Path) -> None:
     """What came, went, and was written."""
     one, two, three = tmp_path / "1", tmp_path / "2", tmp_path / "3"
-    assert find_changes({one: 1, two: 1}, {two: 2, three: 1}) == [one, two, three]
-    assert find_changes({one: 1}, {one: 1}) == []
+    assert find_changed_files({one: 1, two: 1}, {two: 2, three: 1}) == [one, two, three]
+    assert find_changed_files({one: 1}, {one: 1}) == []
 
 
 def test_it_runs_again_after_a_change_and_survives_a_broken_suite(tmp_path: Path) -> None:
@@ -94,7 +101,7 @@ def test_it_runs_again_after_a_change_and_survives_a_broken_suite(tmp_path: Path
         path.write_text("x" * (len(ran) + 5))
 
     with pytest.raises(KeyboardInterrupt):
-        watch(run, [str(path)], said.append, sleep)
+        rerun_on_change(run, [str(path)], said.append, sleep)
     assert len(ran) == 3
     assert any("broken" in text for text in said)
     assert any("changed" in text for text in said)

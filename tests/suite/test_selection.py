@@ -12,23 +12,23 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import Exit, SuiteError
-from llmproxy.suite.project import Options
+from llmproxy.suite.project import SuiteOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.selection import (
     FILE,
     SelectionOptions,
+    add_runs,
     cassette_name,
-    estimate,
+    estimate_cost,
     explain_miss,
-    expression,
     format_advice,
-    last_failed,
     nothing_recorded,
+    parse_tag_expression,
+    read_last_failed,
+    record_failed,
     refuse_costs,
-    remember,
-    select,
+    select_cases,
     steps_until,
-    with_runs,
 )
 from tests.suite import rig
 from tests.trace.observing.chats import NOW, Chats, said, user
@@ -68,7 +68,7 @@ def cases(tmp_path: Path) -> Sequence[SuiteCase]:
 )
 def test_what_is_selected(cases: Sequence[SuiteCase], wanted: SelectionOptions, ids: list[str]) -> None:
     """In the order of the files."""
-    assert [case.id for case in select(cases, wanted)] == ids
+    assert [case.id for case in select_cases(cases, wanted)] == ids
 
 
 @pytest.mark.parametrize(
@@ -90,15 +90,15 @@ def test_what_is_selected(cases: Sequence[SuiteCase], wanted: SelectionOptions, 
 def test_what_cannot_be_meant_is_refused(cases: Sequence[SuiteCase], wanted: SelectionOptions, message: str) -> None:
     """A misspelt tag would select nothing, or with `not` everything."""
     with pytest.raises(SuiteError, match=message.replace("(", r"\(")):
-        select(cases, wanted)
+        select_cases(cases, wanted)
 
 
 @given(st.sets(st.sampled_from("abc")))
 def test_and_binds_more_than_or(tags: set[str]) -> None:
     """And `not` binds most; a double negation is none."""
-    assert expression("a or b and not c")(tags) == ("a" in tags or ("b" in tags and "c" not in tags))
-    assert expression("not not a")(tags) == ("a" in tags)
-    assert expression("not (a or b)")(tags) == expression("not a and not b")(tags)
+    assert parse_tag_expression("a or b and not c")(tags) == ("a" in tags or ("b" in tags and "c" not in tags))
+    assert parse_tag_expression("not not a")(tags) == ("a" in tags)
+    assert parse_tag_expression("not (a or b)")(tags) == parse_tag_expression("not a and not b")(tags)
 
 
 def test_steps_up_to_a_label(cases: Sequence[SuiteCase]) -> None:
@@ -118,21 +118,21 @@ def test_names_of_cassettes_never_meet() -> None:
 
 def test_failed_ones_stay_until_they_pass(tmp_path: Path) -> None:
     """Only what ran is changed."""
-    assert last_failed(tmp_path) is None
-    remember(tmp_path, ["a", "b", "c"], ["a", "b"])
-    remember(tmp_path, ["a"], [])
-    assert last_failed(tmp_path) == ["b"]
-    remember(tmp_path, ["b", "d"], ["d"])
-    assert last_failed(tmp_path) == ["d"]
+    assert read_last_failed(tmp_path) is None
+    record_failed(tmp_path, ["a", "b", "c"], ["a", "b"])
+    record_failed(tmp_path, ["a"], [])
+    assert read_last_failed(tmp_path) == ["b"]
+    record_failed(tmp_path, ["b", "d"], ["d"])
+    assert read_last_failed(tmp_path) == ["d"]
 
 
 def test_a_damaged_file_is_none(tmp_path: Path) -> None:
     """It is nobody's work; and a folder that cannot be written is left alone."""
-    remember(tmp_path, ["a"], ["a"])
+    record_failed(tmp_path, ["a"], ["a"])
     for text in ("{", "[]", '{"failed": 7}', "[" * 100_000):
         (tmp_path / FILE).write_text(text)
-        assert last_failed(tmp_path) is None
-    remember(tmp_path / "nowhere" / "at all", ["a"], ["a"])
+        assert read_last_failed(tmp_path) is None
+    record_failed(tmp_path / "nowhere" / "at all", ["a"], ["a"])
 
 
 TEXT_cost = "name: t\nscenarios: [{id: one, runs: 3, steps: [{chat: x}]}, {id: two, steps: [{chat: x}]}]\n"
@@ -150,25 +150,25 @@ def recorded(tmp_path: Path) -> tuple[Path, Sequence[SuiteCase]]:
 
 def test_recordings_are_added_up(recorded: tuple[Path, Sequence[SuiteCase]]) -> None:
     """Once for each run; what was never recorded is unknown."""
-    found = estimate(*recorded)
-    one = estimate(recorded[0], recorded[1][:1], runs=1)
+    found = estimate_cost(*recorded)
+    one = estimate_cost(recorded[0], recorded[1][:1], runs=1)
     assert one.usd > 0
     assert (found.usd, found.unknown) == (one.usd * 3, ("two",))
-    assert estimate(recorded[0].with_name("none.db"), recorded[1]).unknown == ("one", "two")
+    assert estimate_cost(recorded[0].with_name("none.db"), recorded[1]).unknown == ("one", "two")
 
 
 def test_too_much_is_refused(recorded: tuple[Path, Sequence[SuiteCase]]) -> None:
     """Before anything runs; in replay nothing is spent."""
     store, cases = recorded
     for mode, limit in (("replay", "0"), (None, "0"), ("record", "1000")):
-        refuse_costs(store, cases, Options(mode=mode, max_cost=Decimal(limit)))
+        refuse_costs(store, cases, SuiteOptions(mode=mode, max_cost=Decimal(limit)))
     with pytest.raises(SuiteError, match="this would cost"):
-        refuse_costs(store, cases, Options(mode="record", max_cost=Decimal("0.0001")))
+        refuse_costs(store, cases, SuiteOptions(mode="record", max_cost=Decimal("0.0001")))
     assert (
         "nothing is known about the cost of two"
-        in refuse_costs(store, cases, Options(mode="auto", max_cost=Decimal(9)))[0]
+        in refuse_costs(store, cases, SuiteOptions(mode="auto", max_cost=Decimal(9)))[0]
     )
-    assert refuse_costs(store, cases, Options(mode="auto")) == []
+    assert refuse_costs(store, cases, SuiteOptions(mode="auto")) == []
 
 
 @pytest.mark.parametrize(("cases", "selected", "partly", "said"), [
@@ -190,8 +190,8 @@ def test_one_command_for_all(cases: list[str], selected: int, partly: bool, said
 
 def test_how_often_each_runs_is_kept() -> None:
     """The command records as many runs as were asked for."""
-    assert with_runs("llmproxy test", None) == "llmproxy test"
-    assert with_runs("llmproxy test", 3) == "llmproxy test --runs 3"
+    assert add_runs("llmproxy test", None) == "llmproxy test"
+    assert add_runs("llmproxy test", 3) == "llmproxy test --runs 3"
 
 
 def test_a_long_list_is_cut() -> None:

@@ -78,7 +78,7 @@ class LiveRuns:
         ]
         found = self.compare_runs()
         if found is not None:
-            first, *rest = found.lines()
+            first, *rest = found.summary_lines()
             lines += [f"  {line(first)}", *(f"    {line(text.strip())}" for text in rest)]
         compared = suggest_command(f"diff {quote_word(str(last['parent']))} {quote_word(names[-1])}", store)
         return [*lines, f"  request by request: {compared}"]
@@ -119,7 +119,7 @@ class LiveTests:
             if found is None:
                 lines.append(f"{line(name)}: live {', '.join(runs[0].live['channels'])}")
                 continue
-            first, *rest = found.lines()
+            first, *rest = found.summary_lines()
             lines += [f"{line(name)}: {line(first)}", *(f"  {line(text.strip())}" for text in rest)]
             told[name] = found.to_json()
         return lines, told

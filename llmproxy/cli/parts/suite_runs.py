@@ -47,7 +47,7 @@ def cut(
         if times is not None:
             raise SettingsError("--shard-times balances parts of a test: it goes with --shard 1/10.")
         return None
-    from llmproxy.suite.selection import with_runs  # the schema of suites: `--help` and a wrong option need none of it
+    from llmproxy.suite.selection import add_runs  # the schema of suites: `--help` and a wrong option need none of it
 
     shard = read_shard(text)
     weighed = weights(
@@ -56,7 +56,7 @@ def cut(
     parts = split(weighed, shard.of)
     title = ", ".join(dict.fromkeys(case.suite.name for case in cases))
     mine = [case for case in cases if parts[case.id] == shard.number]
-    told = describe_cut(shard, parts, "test", command=with_runs(command, runs), partly=partly)
+    told = describe_cut(shard, parts, "test", command=add_runs(command, runs), partly=partly)
     return CutPart(mine, title, told)
 
 

@@ -7,9 +7,9 @@ nonsense is AgentError (it counts).
 """
 
 from llmproxy.scenario.agents.command import CommandAgent
-from llmproxy.scenario.agents.config import agent_from
+from llmproxy.scenario.agents.config import build_agent
 from llmproxy.scenario.agents.function import FunctionAgent
 from llmproxy.scenario.agents.http import HttpAgent, OpenAIAgent
 from llmproxy.scenario.agents.service import ServiceAgent
 
-__all__ = ["CommandAgent", "FunctionAgent", "HttpAgent", "OpenAIAgent", "ServiceAgent", "agent_from"]
+__all__ = ["CommandAgent", "FunctionAgent", "HttpAgent", "OpenAIAgent", "ServiceAgent", "build_agent"]

@@ -33,15 +33,15 @@ GRACE = 3.0
 """Seconds that a process gets to end by itself once its input is closed, and again after it was asked to."""
 
 
-class ChildEnded(Exception):
+class ProcessEnded(Exception):
     """Standard output is at its end."""
 
 
-class TooLong(Exception):
+class LineTooLong(Exception):
     """One line is longer than any answer."""
 
 
-class Child:
+class AgentProcess:
     def __init__(self, words: Sequence[str], cwd: Path | None, env: Mapping[str, str]) -> None:
         """Start it. Raises AgentUnreachable if there is no such program, or it may not be executed."""
         self.words = tuple(words)
@@ -61,22 +61,22 @@ class Child:
         except (OSError, ValueError) as error:
             where = f" in {cwd}" if cwd and not cwd.is_dir() else ""
             raise AgentUnreachable(
-                f"the agent `{printable(' '.join(words))}` cannot be started{where}: {error}", hint=_hint(words)
+                f"the agent `{printable(' '.join(words))}` cannot be started{where}: {error}", hint=_hint_for(words)
             ) from error
         self._lines: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
         self._complaints: deque[bytes] = deque(maxlen=_KEPT)
-        self._readers = [self._read(self._listen), self._read(self._read_output)]
+        self._readers = [self._start_reader_thread(self._read_stderr), self._start_reader_thread(self._read_output)]
 
     @property
     def alive(self) -> bool:
         return self.popen.poll() is None
 
     @property
-    def complaints(self) -> str:
+    def stderr_tail(self) -> str:
         """The end of what it wrote on standard error."""
         return b"".join(self._complaints).decode("utf-8", "replace")
 
-    def write(self, data: bytes) -> None:
+    def write_stdin(self, data: bytes) -> None:
         """Write to its standard input; blocks while nobody reads there. Raises OSError when it is gone."""
         pipe = self.popen.stdin
         if pipe is None or pipe.closed:
@@ -84,7 +84,7 @@ class Child:
         pipe.write(data)
         pipe.flush()
 
-    def unread(self) -> bytes | None:
+    def take_unread_line(self) -> bytes | None:
         with contextlib.suppress(queue.Empty):
             found = self._lines.get_nowait()
             if isinstance(found, bytes):
@@ -92,8 +92,8 @@ class Child:
             self._lines.put(found)
         return None
 
-    def line(self, timeout: float) -> bytes:
-        """Wait for the next line that is not empty. Raises TimeoutError, Ended, TooLong: longer than any answer."""
+    def wait_for_line(self, timeout: float) -> bytes:
+        """Wait for the next line that is not empty. Raises TimeoutError, Ended, LineTooLong: longer than any answer."""
         try:
             found = self._lines.get(timeout=timeout)
         except queue.Empty:
@@ -103,7 +103,7 @@ class Child:
         self._lines.put(found)  # it stays at its end
         raise found
 
-    def wait(self, timeout: float) -> int | None:
+    def wait_for_exit(self, timeout: float) -> int | None:
         """Return its exit code once it ended, and everything it said was heard; None if it goes on."""
         try:
             code = self.popen.wait(timeout)
@@ -113,46 +113,46 @@ class Child:
             reader.join(timeout=1.0)
         return code
 
-    def end(self, grace: float = GRACE) -> None:
+    def end_process(self, grace: float = GRACE) -> None:
         """End it: close its input, ask it, kill it, and kill what is left of its group."""
         with contextlib.suppress(OSError):
             if self.popen.stdin is not None:
                 self.popen.stdin.close()
-        if self.wait(grace) is None:
-            self._signal(signal.SIGTERM)
-            if self.wait(grace) is None:
-                self._signal(KILL)
+        if self.wait_for_exit(grace) is None:
+            self._signal_group(signal.SIGTERM)
+            if self.wait_for_exit(grace) is None:
+                self._signal_group(KILL)
                 self.popen.wait()
-        self._signal(KILL)
+        self._signal_group(KILL)
         for reader in self._readers:
             reader.join(timeout=1.0)
         for pipe in (self.popen.stdout, self.popen.stderr):
             if pipe is not None and not any(reader.is_alive() for reader in self._readers):
                 pipe.close()
 
-    def kill(self) -> None:
-        self._signal(KILL)
-        self.end(grace=1.0)
+    def kill_group(self) -> None:
+        self._signal_group(KILL)
+        self.end_process(grace=1.0)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.name == "posix":
                 os.killpg(self.popen.pid, number)
             elif self.alive:
                 self.popen.send_signal(number)
 
-    def _read(self, work: object) -> threading.Thread:
+    def _start_reader_thread(self, work: object) -> threading.Thread:
         thread = threading.Thread(target=work, daemon=True, name=f"agent {self.popen.pid}")  # type: ignore[arg-type]
         thread.start()
         return thread
 
-    def _listen(self) -> None:
+    def _read_stderr(self) -> None:
         pipe = self.popen.stdout
         assert pipe is not None  # noqa: S101 - asked for above
-        problem: Exception = ChildEnded()
-        while line := _line(pipe):
+        problem: Exception = ProcessEnded()
+        while line := _read_pipe_line(pipe):
             if len(line) >= LONGEST:
-                problem = TooLong()
+                problem = LineTooLong()
                 break
             if line.strip():
                 self._lines.put(line)
@@ -161,18 +161,18 @@ class Child:
     def _read_output(self) -> None:
         pipe = self.popen.stderr
         assert pipe is not None  # noqa: S101 - the type's, not the user's
-        while piece := _line(pipe, _PIECE):
+        while piece := _read_pipe_line(pipe, _PIECE):
             self._complaints.append(piece)
 
 
-def _line(pipe: IO[bytes], limit: int = LONGEST) -> bytes:
+def _read_pipe_line(pipe: IO[bytes], limit: int = LONGEST) -> bytes:
     try:
         return pipe.readline(limit)
     except (OSError, ValueError):  # closed under our feet
         return b""
 
 
-def _hint(words: Sequence[str]) -> str:
+def _hint_for(words: Sequence[str]) -> str:
     if " " in words[0]:
         return (
             'Write the command as a list of words, ["node", "agent.mjs"], or as one text that is split like a shell\'s.'

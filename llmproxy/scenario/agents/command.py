@@ -28,11 +28,11 @@ from typing import Any, ClassVar, Literal, Self
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.agents.child import Child, ChildEnded, TooLong
+from llmproxy.scenario.agents.child import AgentProcess, LineTooLong, ProcessEnded
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.turn_taking import outside
 from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes
-from llmproxy.scenario.values.messages import answer, format_value, join_user_texts, tail
+from llmproxy.scenario.values.messages import format_value, join_user_texts, read_answer, tail
 
 LIVES = ("run", "conversation")
 ON_STDERR = "On standard error, at the end:"
@@ -47,7 +47,7 @@ class CommandAgent(AgentAdapter):
     """Starts a command and speaks JSON lines with it."""
 
     in_process: ClassVar[bool] = False
-    child: ClassVar[type[Child]] = Child
+    child: ClassVar[type[AgentProcess]] = AgentProcess
     """What it starts; a test puts a slow one in its place."""
 
     @property
@@ -89,7 +89,7 @@ class CommandAgent(AgentAdapter):
         self.lines, self.timeout, self.process = lines, timeout, process
         self.declared: Any = None
         """What the last answer said about the agent's history, as ``processors``; None for nothing."""
-        self._children: dict[str, Child] = {}
+        self._children: dict[str, AgentProcess] = {}
         self._closed = 0
         """How often: what is being started in a thread meanwhile belongs to nobody any more."""
         self._asked = 0
@@ -120,14 +120,14 @@ class CommandAgent(AgentAdapter):
         if children:
             loop = asyncio.get_running_loop()
             # No tasks, which Ctrl-C cancels all: what is under way is neither lost nor complained about.
-            await asyncio.shield(asyncio.gather(*(loop.run_in_executor(None, child.end) for child in children)))
+            await asyncio.shield(asyncio.gather(*(loop.run_in_executor(None, child.end_process) for child in children)))
 
     def clone(self) -> Self:
         made = super().clone()
-        made.forget()
+        made.drop_processes()
         return made
 
-    def forget(self) -> None:
+    def drop_processes(self) -> None:
         """Forget processes; those that run are somebody else's."""
         self._children, self._asked = {}, 0
 
@@ -150,42 +150,42 @@ class CommandAgent(AgentAdapter):
         }
         if user := getattr(input.scenario_state, "user_id", ""):
             frame["userId"] = user
-        said = await asyncio.to_thread(self._ask, name, frame, input.llm, closed)
+        said = await asyncio.to_thread(self._exchange_line, name, frame, input.llm, closed)
         self._heard = True
         self.declared = said.get("processors")
-        return answer(said, self.who)
+        return read_answer(said, self.who)
 
     # -- in a thread
 
-    def _start(self, name: str, llm: LLM | None, closed: int) -> Child:
+    def _start_process(self, name: str, llm: LLM | None, closed: int) -> AgentProcess:
         """Start a process that `close` ends; at once if closed since `closed` was counted. Raises AgentError."""
         env = {**outside(), **self.env}
         child = self._children[name] = self.child(self.words, self.cwd, llm.environment(env) if llm else env)
         if self._closed != closed:
-            child.kill()
+            child.kill_group()
             raise AgentError(f"{self.who} was ended while it was being started.")
         return child
 
-    def _ask(self, name: str, frame: Mapping[str, Any], llm: LLM | None, closed: int) -> Any:  # noqa: ANN401 - JSON
+    def _exchange_line(self, name: str, frame: Mapping[str, Any], llm: LLM | None, closed: int) -> Any:  # noqa: ANN401 - JSON
         child = self._children.get(name)
         if child is None:
-            child = self._start(name, llm, closed)
-        if (early := child.unread()) is not None:
+            child = self._start_process(name, llm, closed)
+        if (early := child.take_unread_line()) is not None:
             raise self._refuse_output(child, early, "said something that nobody asked for")
         deadline = time.monotonic() + self.timeout
         try:
-            child.write(json.dumps(frame, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
-            line = child.line(max(deadline - time.monotonic(), 0.0))
-        except (ChildEnded, OSError) as error:
+            child.write_stdin(json.dumps(frame, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
+            line = child.wait_for_line(max(deadline - time.monotonic(), 0.0))
+        except (ProcessEnded, OSError) as error:
             if isinstance(error, TimeoutError):
-                raise self._kill_late(child) from error
+                raise self._kill_leftover_processes(child) from error
             raise self._explain_end(child) from error
-        except TooLong as error:
-            child.kill()
+        except LineTooLong as error:
+            child.kill_group()
             raise AgentError(f"{self.who} wrote a line that has no end.") from error
-        return self._read(child, line, frame["id"])
+        return self._parse_output_line(child, line, frame["id"])
 
-    def _read(self, child: Child, line: bytes, number: int) -> dict[str, Any]:
+    def _parse_output_line(self, child: AgentProcess, line: bytes, number: int) -> dict[str, Any]:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
@@ -199,53 +199,53 @@ class CommandAgent(AgentAdapter):
         return value
 
     def _run_program(self, name: str, message: str, llm: LLM | None, closed: int) -> Any:  # noqa: ANN401 - a text
-        child = self._start(name, llm, closed)
+        child = self._start_process(name, llm, closed)
         deadline = time.monotonic() + self.timeout
         said = b""
         try:
             with suppress(BrokenPipeError):  # it need not read what it was told
-                child.write(message.encode("utf-8", "backslashreplace"))
+                child.write_stdin(message.encode("utf-8", "backslashreplace"))
             if child.popen.stdin is not None:
                 with suppress(BrokenPipeError):
                     child.popen.stdin.close()
-            with suppress(ChildEnded):
+            with suppress(ProcessEnded):
                 while True:
-                    said += child.line(max(deadline - time.monotonic(), 0.0))
-            code = child.wait(_LAST_WORDS)
+                    said += child.wait_for_line(max(deadline - time.monotonic(), 0.0))
+            code = child.wait_for_exit(_LAST_WORDS)
             if code:
                 raise self._explain_end(child)
-            return answer(said.decode("utf-8", "replace").strip(), self.who)
+            return read_answer(said.decode("utf-8", "replace").strip(), self.who)
         except TimeoutError as error:
-            raise self._kill_late(child) from error
+            raise self._kill_leftover_processes(child) from error
         finally:
-            child.kill()
+            child.kill_group()
             self._children.pop(name, None)
 
     # -- what went wrong
 
-    def _kill_late(self, child: Child) -> AgentError:
-        child.kill()
-        return AgentError(f"{self.who} did not answer within {self.timeout:g} s, and was killed.{_complaints(child)}")
+    def _kill_leftover_processes(self, child: AgentProcess) -> AgentError:
+        child.kill_group()
+        return AgentError(f"{self.who} did not answer within {self.timeout:g} s, and was killed.{_quote_stderr(child)}")
 
-    def _explain_end(self, child: Child) -> AgentError | AgentUnreachable:
-        code = child.wait(_LAST_WORDS)
+    def _explain_end(self, child: AgentProcess) -> AgentError | AgentUnreachable:
+        code = child.wait_for_exit(_LAST_WORDS)
         if code is None:
-            child.kill()
-            return AgentError(f"{self.who} closed its standard output in the middle.{_complaints(child)}")
-        child.end()
+            child.kill_group()
+            return AgentError(f"{self.who} closed its standard output in the middle.{_quote_stderr(child)}")
+        child.end_process()
         if code in _SHELL_NOT_FOUND:
-            return AgentUnreachable(f"{self.who} could not be started (exit code {code}).{_complaints(child)}")
+            return AgentUnreachable(f"{self.who} could not be started (exit code {code}).{_quote_stderr(child)}")
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return AgentError(f"{self.who} {how} without an answer.{_complaints(child)}")
+        return AgentError(f"{self.who} {how} without an answer.{_quote_stderr(child)}")
 
-    def _refuse_output(self, child: Child, line: bytes, what: str) -> AgentError:
+    def _refuse_output(self, child: AgentProcess, line: bytes, what: str) -> AgentError:
         text = tail(line.decode("utf-8", "replace"), 500)
         return AgentError(
-            f"{self.who} {what}: {text}{_complaints(child)}",
+            f"{self.who} {what}: {text}{_quote_stderr(child)}",
             hint="Standard output is for one JSON object a message; print everything else on standard error.",
         )
 
 
-def _complaints(child: Child) -> str:
-    text = tail(child.complaints)
+def _quote_stderr(child: AgentProcess) -> str:
+    text = tail(child.stderr_tail)
     return f"\n{ON_STDERR}\n{text}" if text else ""

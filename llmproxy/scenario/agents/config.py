@@ -48,7 +48,7 @@ _FIRST = {"http": "url", "command": "run", "python": "call"}
 """What a kind's value is if it is no table."""
 
 
-def agent_from(mapping: Mapping[str, Any], folder: Path) -> AgentAdapter:
+def build_agent(mapping: Mapping[str, Any], folder: Path) -> AgentAdapter:
     """Return the agent that a mapping describes; its paths start at `folder`. Raises SuiteError: it makes no sense."""
     if not isinstance(mapping, Mapping):
         raise SuiteError("agent: this is no table.", hint=_KINDS)
@@ -67,7 +67,7 @@ def agent_from(mapping: Mapping[str, Any], folder: Path) -> AgentAdapter:
         value = mapping[kind]
         given = dict(value) if isinstance(value, Mapping) else {_FIRST[kind]: value}
     given = _fill_variables(given, where, os.environ)
-    _check(given, kind, where)
+    _check_keys(given, kind, where)
     return _MAKERS[kind](given, folder)
 
 
@@ -96,7 +96,7 @@ def _refuse_unknown(given: Mapping[str, Any], known: Mapping[str, str], where: s
             )
 
 
-def _check(given: Mapping[str, Any], kind: str, where: str) -> None:
+def _check_keys(given: Mapping[str, Any], kind: str, where: str) -> None:
     """Refuse unknown keys and values of another type."""
     _refuse_unknown(given, KEYS[kind], where)
     first = _FIRST.get(kind, kind)
@@ -113,7 +113,7 @@ def _is_table(value: object) -> bool:
     return isinstance(value, Mapping) and all(isinstance(each, str) for row in value.items() for each in row)
 
 
-def _is_words(value: object) -> bool:
+def _is_word_list(value: object) -> bool:
     words = value if isinstance(value, list) else [value]
     return bool(words) and all(isinstance(word, str) and word for word in words)
 
@@ -123,7 +123,7 @@ _IS: Mapping[str, Callable[[object], bool]] = {
     _NUMBER: lambda value: isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0,
     _TRUTH: lambda value: isinstance(value, bool),
     _TABLE: _is_table,
-    _WORDS: _is_words,
+    _WORDS: _is_word_list,
     _ANY: lambda _value: True,
 }
 
@@ -131,7 +131,7 @@ _IS: Mapping[str, Callable[[object], bool]] = {
 # -- the kinds ---------------------------------------------------------------------------------------------------------
 
 
-def _http(given: dict[str, Any], _folder: Path) -> HttpAdapter:
+def _build_http_agent(given: dict[str, Any], _folder: Path) -> HttpAdapter:
     json_only = [key for key in given if key in _JSON and key not in _HTTP]
     openai_only = [key for key in given if key in _OPENAI and key not in _HTTP]
     if json_only and openai_only:
@@ -142,23 +142,23 @@ def _http(given: dict[str, Any], _folder: Path) -> HttpAdapter:
     return HttpAgent(**given) if json_only else OpenAIAgent(**given)
 
 
-def _service(given: dict[str, Any], folder: Path) -> AgentAdapter:
+def _build_service_agent(given: dict[str, Any], folder: Path) -> AgentAdapter:
     own = {key: given.pop(key) for key in _SERVICE if key in given}
-    return ServiceAgent(_http(given, folder), **({"session": DEFAULT_SESSION} | own))
+    return ServiceAgent(_build_http_agent(given, folder), **({"session": DEFAULT_SESSION} | own))
 
 
-def _command(given: dict[str, Any], folder: Path) -> AgentAdapter:
+def _build_command_agent(given: dict[str, Any], folder: Path) -> AgentAdapter:
     cwd = folder / given.pop("cwd", ".")
     return CommandAgent(given.pop("run"), cwd=cwd, **given)
 
 
-def _python(given: dict[str, Any], folder: Path) -> AgentAdapter:
+def _build_function_agent(given: dict[str, Any], folder: Path) -> AgentAdapter:
     return FunctionAgent(given.pop("call"), folder=folder, **given)
 
 
 _MAKERS: Mapping[str, Callable[[dict[str, Any], Path], AgentAdapter]] = {
-    "http": _http,
-    "url": _service,
-    "command": _command,
-    "python": _python,
+    "http": _build_http_agent,
+    "url": _build_service_agent,
+    "command": _build_command_agent,
+    "python": _build_function_agent,
 }

@@ -64,8 +64,8 @@ class FunctionAgent(AgentAdapter):
         self._said = uses_session
         self._found: Callable[..., Any] | AgentAdapter | None = None
         if not isinstance(target, str):
-            self._found = _adapter(target)
-            self._describe()
+            self._found = _instantiate_adapter(target)
+            self._copy_adapter_attributes()
 
     @property
     def who(self) -> str:
@@ -75,21 +75,21 @@ class FunctionAgent(AgentAdapter):
     @property
     def turn_at(self) -> str | None:
         """What an adapter says for a running service."""
-        return AdapterAttributes.by(self._found).turn_at
+        return AdapterAttributes.of_adapter(self._found).turn_at
 
     @property
     def declared(self) -> Any:  # noqa: ANN401 - JSON
         """What an adapter's last answer said about its history; None for nothing."""
-        return AdapterAttributes.by(self._found).declared if isinstance(self._found, AgentAdapter) else None
+        return AdapterAttributes.of_adapter(self._found).declared if isinstance(self._found, AgentAdapter) else None
 
     async def open(self, session: RunSession | None) -> None:
         """Import it, if still to be done, in a turn's environment. Raises AgentUnreachable: none; AgentError: it
         raised.
         """
-        if session is not None and self._found is None and not _is_there(str(self.target), self.folder):
-            async with session.importing():
-                self._load()
-        found = self._load()
+        if session is not None and self._found is None and not _module_exists(str(self.target), self.folder):
+            async with session.importing_environment():
+                self._load_target()
+        found = self._load_target()
         if isinstance(found, AgentAdapter):
             await found.open(session)
 
@@ -101,43 +101,43 @@ class FunctionAgent(AgentAdapter):
     def clone(self) -> Self:
         """Return another; of an adapter, with a clone of it."""
         made = super().clone()
-        made.forget()
+        made.clone_own_adapter()
         return made
 
-    def forget(self) -> None:
+    def clone_own_adapter(self) -> None:
         """Have a clone of the adapter that another run has."""
         if isinstance(self._found, AgentAdapter):
             self._found = self._found.clone()
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
         """Call it and return what it returns; what it raises is not touched."""
-        found = self._load()
+        found = self._load_target()
         limit = asyncio.timeout(self.timeout)
         try:
             async with limit:
-                return await self._answer(found, input)
+                return await self._call_target(found, input)
         except TimeoutError as error:
             if not limit.expired():
                 raise
             raise AgentError(f"{self.who} did not answer within {self.timeout:g} s.") from error
 
-    async def _answer(self, found: Callable[..., Any] | AgentAdapter, given: AgentInput) -> Any:  # noqa: ANN401 (any)
+    async def _call_target(self, found: Callable[..., Any] | AgentAdapter, given: AgentInput) -> Any:  # noqa: ANN401 (any)
         if isinstance(found, AgentAdapter):
             return await found.call(given)
-        args, named = _arguments(found, given, self.who)
+        args, named = _build_call_arguments(found, given, self.who)
         called = getattr(found, "__call__", None)  # noqa: B004 (what is called, not whether it can be)
         if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(called):
             return await found(*args, **named)
         returned = await _in_thread(found, args, named)
         return await returned if inspect.isawaitable(returned) else returned
 
-    def _load(self) -> Callable[..., Any] | AgentAdapter:
+    def _load_target(self) -> Callable[..., Any] | AgentAdapter:
         if self._found is None:
-            self._found = _adapter(_import_target(str(self.target), self.folder, self.who))
-            self._describe()
+            self._found = _instantiate_adapter(_import_target(str(self.target), self.folder, self.who))
+            self._copy_adapter_attributes()
         return self._found
 
-    def _describe(self) -> None:
+    def _copy_adapter_attributes(self) -> None:
         """Set for this object what adapters say by their class."""
         found = self._found
         if isinstance(found, AgentAdapter):
@@ -145,11 +145,11 @@ class FunctionAgent(AgentAdapter):
             self.in_process = found.in_process  # type: ignore[misc]
             self.role = found.role  # type: ignore[misc]
         else:
-            uses = "llm" in _parameters(found)
+            uses = "llm" in _list_parameters(found)
         self.uses_session = uses if self._said is None else self._said  # type: ignore[misc]
 
 
-def _adapter(found: Any) -> Callable[..., Any] | AgentAdapter:  # noqa: ANN401 - whatever users write
+def _instantiate_adapter(found: Any) -> Callable[..., Any] | AgentAdapter:  # noqa: ANN401 - whatever users write
     """Return an adapter of a class of adapters, and everything else that can be called as it is."""
     if isinstance(found, type) and issubclass(found, AgentAdapter):
         found = found()
@@ -176,14 +176,14 @@ async def _in_thread(found: Callable[..., Any], args: list[Any], named: Mapping[
     return await asyncio.wrap_future(done)
 
 
-def _parameters(found: Any) -> Mapping[str, inspect.Parameter]:  # noqa: ANN401 - whatever users write
+def _list_parameters(found: Any) -> Mapping[str, inspect.Parameter]:  # noqa: ANN401 - whatever users write
     try:
         return inspect.signature(found).parameters
     except (TypeError, ValueError):  # builtins that do not say
         return {}
 
 
-def _arguments(found: Callable[..., Any], given: AgentInput, who: str) -> tuple[list[Any], dict[str, Any]]:
+def _build_call_arguments(found: Callable[..., Any], given: AgentInput, who: str) -> tuple[list[Any], dict[str, Any]]:
     """Return what to call it with, by the names of its parameters. Raises SuiteError for one that nothing is for."""
     values = {
         "message": join_user_texts(given.new_messages),
@@ -193,7 +193,7 @@ def _arguments(found: Callable[..., Any], given: AgentInput, who: str) -> tuple[
         "llm": given.llm,
         "input": given,
     }
-    parameters = _parameters(found)
+    parameters = _list_parameters(found)
     usable = [each for each in parameters.values() if each.kind in _NAMED]
     required = [each for each in usable if each.default is inspect.Parameter.empty]
     named = {each.name: values[each.name] for each in usable if each.name in values}
@@ -223,7 +223,7 @@ def _import_target(target: str, folder: Path | None, who: str) -> Any:  # noqa: 
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # as for `python -m`
     try:
-        module = _from_file(folder, name) if name.endswith(".py") else importlib.import_module(name)
+        module = _import_file(folder, name) if name.endswith(".py") else importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise AgentUnreachable(f"{who}: there is no module {error.name!r}.", hint=_list_paths(folder)) from error
@@ -243,19 +243,19 @@ def _import_target(target: str, folder: Path | None, who: str) -> Any:  # noqa: 
     return found
 
 
-def _is_there(target: str, folder: Path | None) -> bool:
+def _module_exists(target: str, folder: Path | None) -> bool:
     """Return whether its module is imported already."""
     name = target.rpartition(":")[0]
-    return (_label(folder, name) if name.endswith(".py") else name) in sys.modules
+    return (_module_label(folder, name) if name.endswith(".py") else name) in sys.modules
 
 
-def _label(folder: Path | None, name: str) -> str:
+def _module_label(folder: Path | None, name: str) -> str:
     path = ((folder or Path.cwd()) / name).resolve()
     return f"_agent_{path.stem}_{abs(hash(str(path))):x}"
 
 
-def _from_file(folder: Path | None, name: str) -> Any:  # noqa: ANN401 - whatever users write
-    path, label = ((folder or Path.cwd()) / name).resolve(), _label(folder, name)
+def _import_file(folder: Path | None, name: str) -> Any:  # noqa: ANN401 - whatever users write
+    path, label = ((folder or Path.cwd()) / name).resolve(), _module_label(folder, name)
     known = sys.modules.get(label)
     if known is not None:
         return known

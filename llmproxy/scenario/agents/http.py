@@ -29,10 +29,10 @@ from llmproxy.core.dialects.streams import events_of
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.agents.templates import Template, values_of
+from llmproxy.scenario.agents.templates import RequestTemplate, values_of
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
-from llmproxy.scenario.values.messages import answer, format_value, html_title, pick, read_path, tail
+from llmproxy.scenario.values.messages import format_value, html_title, pick_value, read_answer, read_path, tail
 
 if TYPE_CHECKING:
     import httpx
@@ -97,7 +97,7 @@ class HttpAdapter(AgentAdapter):
         """Check what was given; `timeout` in seconds, for a whole answer."""
         self.url = read_url(url)
         self.timeout = timeout
-        self.headers = Template.read(dict(headers or {}), "headers")
+        self.headers = RequestTemplate.from_tree(dict(headers or {}), "headers")
         self.more_headers: dict[str, str] = {}
         """Sent along, for whoever hands over the session."""
         self._client: httpx.AsyncClient | None = None
@@ -124,14 +124,14 @@ class HttpAdapter(AgentAdapter):
 
     def clone(self) -> Self:
         made = super().clone()
-        made.forget()
+        made.drop_connections()
         return made
 
-    def forget(self) -> None:
+    def drop_connections(self) -> None:
         """Forget connections and conversations; those that are open are somebody else's."""
         self._client, self._reached, self.more_headers = None, set(), dict(self.more_headers)
 
-    async def send(self, method: str, body: object, values: Mapping[str, Any]) -> HttpReply:
+    async def send_request(self, method: str, body: object, values: Mapping[str, Any]) -> HttpReply:
         """Make one request, once. Raises AgentUnreachable: nobody was there; AgentError: no answer of an agent."""
         import httpx
 
@@ -139,11 +139,11 @@ class HttpAdapter(AgentAdapter):
         headers = {str(name): str(value) for name, value in self.headers.fill(values, os.environ).items()}
         try:
             async with asyncio.timeout(self.timeout):
-                answer = await self._ask(method, body, headers | self.more_headers)
+                answer = await self._request_reply(method, body, headers | self.more_headers)
         except TimeoutError as error:
             raise AgentError(f"{self.who} did not answer within {self.timeout:g} s.") from error
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol) as error:
-            raise self._unreachable(error, crashed=thread in self._reached) from error
+            raise self._build_unreachable_error(error, crashed=thread in self._reached) from error
         except AgentError:
             self._reached.add(thread)
             raise
@@ -155,7 +155,7 @@ class HttpAdapter(AgentAdapter):
         self._reached.add(thread)
         return answer
 
-    async def _ask(self, method: str, body: object, headers: Mapping[str, str]) -> HttpReply:
+    async def _request_reply(self, method: str, body: object, headers: Mapping[str, str]) -> HttpReply:
         if self._client is None:
             self._client = self._new_client()
         content = bytearray()
@@ -190,7 +190,7 @@ class HttpAdapter(AgentAdapter):
         said = f"a web page ({title!r})" if title is not None else tail(answer.text) or "(nothing)"
         return AgentError(f"{self.who} answered HTTP {status}:\n{said}")
 
-    def _unreachable(self, error: Exception, *, crashed: bool) -> AgentError | AgentUnreachable:
+    def _build_unreachable_error(self, error: Exception, *, crashed: bool) -> AgentError | AgentUnreachable:
         what = str(error) or type(error).__name__
         if crashed:
             return AgentError(f"{self.who} answered before, and now nobody listens there any more: {what}")
@@ -239,14 +239,14 @@ class HttpAgent(HttpAdapter):
             )
         if self.method == "GET" and body is not None:
             raise SuiteError("method: a GET sends no body; put ${message} into the url, or use POST.")
-        self._address = Template.read(self.url, "url")
-        self.body = Template.read(dict(BODY) if body is None else body, "body")
+        self._address = RequestTemplate.from_tree(self.url, "url")
+        self.body = RequestTemplate.from_tree(dict(BODY) if body is None else body, "body")
         self.reply = None if reply is None else read_path(reply, "reply")
         self.conversation = None if conversation is None else read_path(conversation, "conversation")
         self.processing = None if processing is None else read_path(processing, "processing")
         self.declared: Any = None
         """What stood there in the last answer; None for nothing."""
-        if self.conversation is None and "conversation" in self._names:
+        if self.conversation is None and "conversation" in self._template_names:
             raise SuiteError(
                 "body: $conversation is the id that the agent gave, and nothing says where it stands.",
                 hint="Give its path as `conversation`, or use $thread_id, which is ours.",
@@ -254,7 +254,7 @@ class HttpAgent(HttpAdapter):
         self._ids: dict[str, str] = {}
 
     @property
-    def _names(self) -> frozenset[str]:
+    def _template_names(self) -> frozenset[str]:
         return self.body.names | self.headers.names | self._address.names
 
     @property
@@ -267,8 +267,8 @@ class HttpAgent(HttpAdapter):
         await super().open(session)
         self._ids = {}
 
-    def forget(self) -> None:
-        super().forget()
+    def drop_connections(self) -> None:
+        super().drop_connections()
         self._ids = {}
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
@@ -276,16 +276,16 @@ class HttpAgent(HttpAdapter):
         values = values_of(input, self._ids.get(input.thread_id))
         body = None if self.method == "GET" else self.body.fill(values, os.environ)
         self.url = self._fill_url(values)
-        found = await self.send(self.method, body, values)
+        found = await self.send_request(self.method, body, values)
         whole = found.text if self._is_text(found) else found.json(self.who)
         self.declared = None
         if self.processing is not None:
             with suppress(LookupError):  # an answer that says nothing of it
-                self.declared = pick(self.processing, whole)
+                self.declared = pick_value(self.processing, whole)
         if self.conversation is not None:
             self._ids[input.thread_id] = str(self._pick_value(self.conversation, whole))
         if self.reply is None:
-            return answer(whole, self.who)
+            return read_answer(whole, self.who)
         said = self._pick_value(self.reply, whole)
         if isinstance(said, list) and said and all(isinstance(part, str) for part in said):
             said = "".join(said)
@@ -294,7 +294,7 @@ class HttpAgent(HttpAdapter):
                 f"{self.who} has {format_value(said)} at {self.reply.text}, which is no text. It sent "
                 f"{format_value(whole)}"
             )
-        return answer(said, self.who)
+        return read_answer(said, self.who)
 
     def _fill_url(self, values: Mapping[str, Any]) -> str:
         """Return the address, every value in it percent-encoded."""
@@ -309,7 +309,7 @@ class HttpAgent(HttpAdapter):
 
     def _pick_value(self, path: Any, whole: object) -> Any:  # noqa: ANN401 - a Path; JSON
         try:
-            return pick(path, whole)
+            return pick_value(path, whole)
         except LookupError as error:
             raise AgentError(
                 f"{self.who} answered without {path.text}: {error}\nIt sent {format_value(whole)}"
@@ -341,9 +341,9 @@ class OpenAIAgent(HttpAdapter):
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
         """Send the conversation and return the agent's answer."""
         body = {"model": self.model, "messages": input.messages, **({"stream": True} if self.stream else {})}
-        return self._read(await self.send("POST", body, values_of(input)))
+        return self._read_reply(await self.send_request("POST", body, values_of(input)))
 
-    def _read(self, found: HttpReply) -> Any:  # noqa: ANN401 - a text or a message
+    def _read_reply(self, found: HttpReply) -> Any:  # noqa: ANN401 - a text or a message
         if found.kind != _STREAM:
             value = as_dict(found.json(self.who))
             if value.get("error"):
@@ -353,10 +353,10 @@ class OpenAIAgent(HttpAdapter):
                     f"{self.who} answered {format_value(value)}, which is no chat completion.",
                     hint="Of another form? An agent of type `http` with `body` and `reply` takes any JSON.",
                 )
-        return answer(_message(found, self.who), self.who)
+        return read_answer(_join_completion_message(found, self.who), self.who)
 
 
-def _message(found: HttpReply, who: str) -> object:
+def _join_completion_message(found: HttpReply, who: str) -> object:
     """Put an answer together, from one piece or from many."""
     draft = Draft()
     for value in events_of(found.kind or "application/json", found.body):

@@ -65,7 +65,7 @@ class ServiceAgent(AgentAdapter):
     @property
     def declared(self) -> Any:  # noqa: ANN401 - JSON
         """What the last answer said about the agent's history; None for nothing."""
-        return AdapterAttributes.by(self.agent).declared
+        return AdapterAttributes.of_adapter(self.agent).declared
 
     async def open(self, session: RunSession | None) -> None:
         """Get ready for a run; finds out whether the service sends the header on, once for each proxy."""
@@ -74,11 +74,11 @@ class ServiceAgent(AgentAdapter):
         if session is None or self.agent.hands_over:
             return
         if self.propagates is not None and session.proxy not in self._proven:
-            await self._try(session.control)
+            await self._probe_header_propagation(session.control)
         if self.turn_at is None:
             self.agent.more_headers = {str(self.propagates): session.name}
             return
-        await session.watch(self.session)
+        await session.count_source(self.session)
         if self.propagates is not None:
             did_not = f"{self.agent.who} did not send {self.propagates!r} on with its LLM calls"
             self.notes = (f"{did_not}, so it was tested one message at a time.",)
@@ -93,10 +93,10 @@ class ServiceAgent(AgentAdapter):
         return made
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
-        """Send one message and return the service's answer; whoever calls has the turn (`RunSession.turn`)."""
+        """Send one message and return the service's answer; whoever calls has the turn (`RunSession.speaking_turn`)."""
         return await self.agent.call(input)
 
-    async def _try(self, control: Control) -> None:
+    async def _probe_header_propagation(self, control: Control) -> None:
         """Send one message under a session of its own, and see whether its LLM calls arrive there.
 
         Where they arrive otherwise is bound to a second session for as long: both replay an empty cassette, so whatever

@@ -40,16 +40,16 @@ _NAME = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class RequestTemplate:
     tree: Any
     names: frozenset[str]
     """Names that it uses."""
 
     @classmethod
-    def read(cls, tree: Any, what: str) -> Template:  # noqa: ANN401 - JSON
+    def from_tree(cls, tree: Any, what: str) -> RequestTemplate:  # noqa: ANN401 - JSON
         """Check a template; `what` names the key it stands under. Raises SuiteError for a name that is none."""
         found: set[str] = set()
-        _names(tree, found)
+        _collect_names(tree, found)
         for name in sorted(found):
             if name not in NAMES and not name.startswith("env."):
                 known = ", ".join(f"${each}" for each in NAMES)
@@ -66,7 +66,7 @@ class Template:
 
     def fill(self, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON
         """Return the template with values in place. Raises AgentUnreachable: an environment variable is not set."""
-        return _fill(self.tree, values, env)
+        return _fill_in(self.tree, values, env)
 
 
 def values_of(given: AgentInput, conversation: str | None = None) -> dict[str, Any]:
@@ -85,38 +85,40 @@ def values_of(given: AgentInput, conversation: str | None = None) -> dict[str, A
     }
 
 
-def _names(tree: Any, found: set[str]) -> None:  # noqa: ANN401 - JSON
+def _collect_names(tree: Any, found: set[str]) -> None:  # noqa: ANN401 - JSON
     if isinstance(tree, str):
         for match in _NAME.finditer(tree):
             if not match["dollar"]:
-                found.add(_name(match))
+                found.add(_var_name(match))
     elif isinstance(tree, Mapping):
         for key, value in tree.items():
-            _names(key, found)
-            _names(value, found)
+            _collect_names(key, found)
+            _collect_names(value, found)
     elif isinstance(tree, list):
         for value in tree:
-            _names(value, found)
+            _collect_names(value, found)
 
 
-def _name(match: re.Match[str]) -> str:
+def _var_name(match: re.Match[str]) -> str:
     return match["braced"] or match["bare"] or f"env.{match['env']}"
 
 
-def _fill(tree: Any, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON
+def _fill_in(tree: Any, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON
     if isinstance(tree, str):
         whole = _NAME.fullmatch(tree)
         if whole and not whole["dollar"]:
-            return _value(_name(whole), values, env)
-        return _NAME.sub(lambda match: "$" if match["dollar"] else _text(_value(_name(match), values, env)), tree)
+            return _look_up(_var_name(whole), values, env)
+        return _NAME.sub(
+            lambda match: "$" if match["dollar"] else _to_text(_look_up(_var_name(match), values, env)), tree
+        )
     if isinstance(tree, Mapping):
-        return {_text(_fill(key, values, env)): _fill(value, values, env) for key, value in tree.items()}
+        return {_to_text(_fill_in(key, values, env)): _fill_in(value, values, env) for key, value in tree.items()}
     if isinstance(tree, list):
-        return [_fill(value, values, env) for value in tree]
+        return [_fill_in(value, values, env) for value in tree]
     return tree
 
 
-def _value(name: str, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON
+def _look_up(name: str, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON
     if not name.startswith("env."):
         return values[name]
     variable = name.removeprefix("env.")
@@ -125,7 +127,7 @@ def _value(name: str, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:
     return env[variable]
 
 
-def _text(value: Any) -> str:  # noqa: ANN401 - JSON
+def _to_text(value: Any) -> str:  # noqa: ANN401 - JSON
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False)

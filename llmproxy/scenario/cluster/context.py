@@ -24,22 +24,22 @@ from llmproxy.client.host import HOST
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.report.event_handlers import notify
 from llmproxy.report.events import Handler, Status
-from llmproxy.scenario.cluster.node import CASSETTES, EventList, Node, Parcel, Returned, portable
+from llmproxy.scenario.cluster.node import CASSETTES, EventList, NodeReply, RunParcel, WorkerNode, make_picklable
 from llmproxy.scenario.cluster.pacing import Take
 from llmproxy.scenario.cluster.parcel import (
-    bring_home,
-    cassette_files,
+    collect_variables,
     describe_parcel,
-    known_in,
+    find_files,
+    load_cassettes,
+    merge_back,
+    number_calls,
     pack_files,
     renumber_events,
-    sent_files,
-    variables,
 )
-from llmproxy.scenario.cluster.runner import RemoteRunner, open_cluster, the_ray
+from llmproxy.scenario.cluster.runner import RemoteRunner, import_ray, open_cluster
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.running import run as running
-from llmproxy.scenario.running.run import Plan, RunEnded
+from llmproxy.scenario.running.run import RunEnded, RunPlan
 from llmproxy.scenario.running.run_lifecycle import PROGRAM
 from llmproxy.settings import Loaded, load
 from llmproxy.store_server import find_store_server
@@ -75,7 +75,7 @@ def on(
     batch = uuid.uuid4().hex[:12]
     with open_cluster(where, batch) as (ray, _):
         runner = RemoteRunner(ray, settings.settings.rate)
-        nodes = _Nodes(runner, where, batch, settings, tuple(send), tuple(send_env), resources)
+        nodes = _ClusterRunner(runner, where, batch, settings, tuple(send), tuple(send_env), resources)
         running.REMOTE.append(nodes)
         try:
             yield
@@ -84,7 +84,7 @@ def on(
             nodes.close()
 
 
-class _Nodes:
+class _ClusterRunner:
     """Runs plans on a cluster that is open."""
 
     def __init__(
@@ -99,18 +99,18 @@ class _Nodes:
     ) -> None:
         self._runner, self._where, self._batch, self._settings = runner, where, batch, settings
         self._send, self._send_env, self._resources = send, send_env, resources
-        self._sent: dict[int, tuple[Plan, _PlanParcel, list[Any]]] = {}
+        self._sent: dict[int, tuple[RunPlan, _PlanParcel, list[Any]]] = {}
         self._guard = threading.Lock()
         said = None if settings.is_default("cassette_dir") else settings.settings.cassette_dir
         self._folder = Path.cwd() / CASSETTES if said is None else Path(said)
-        self._known = known_in(settings.settings.store)
+        self._known = number_calls(settings.settings.store)
 
-    async def once(self, plan: Plan, sample: int, runs: int) -> RunEnded:
+    async def once(self, plan: RunPlan, sample: int, runs: int) -> RunEnded:
         """Run one sample of a plan elsewhere and tell its events here. Raises what cancels it or cannot be sent."""
-        executor = plan.executor(sample, runs)
-        parcel, sent = await asyncio.to_thread(self._send_plan, plan)
+        executor = plan.build_executor(sample, runs)
+        parcel, sent = await asyncio.to_thread(self._send_plan_once, plan)
         try:
-            back: Returned[RunEnded] = await self._runner.run(plan.name, self._resources, parcel, sent, sample, runs)
+            back: NodeReply[RunEnded] = await self._runner.run(plan.name, self._resources, parcel, sent, sample, runs)
         except LLMProxyError as error:
             result = executor.never_ran(error)
             return running.RunEnded(result.status or Status.ENVIRONMENT_ERROR, result, error)
@@ -123,7 +123,7 @@ class _Nodes:
             HOST.emit_run_end(executor, back.ended.result)
         return back.ended
 
-    def _send_plan(self, plan: Plan) -> tuple[_PlanParcel, list[Any]]:
+    def _send_plan_once(self, plan: RunPlan) -> tuple[_PlanParcel, list[Any]]:
         """Return the parcel of a plan and what stands for it, made and sent once. Raises SettingsError, SuiteError."""
         with self._guard:
             if id(plan) not in self._sent:
@@ -132,17 +132,17 @@ class _Nodes:
                 self._sent[id(plan)] = (
                     plan,
                     parcel,
-                    self._runner.send(parcel),
+                    self._runner.put_parcel(parcel),
                 )  # with the plan: else another gets its id
             return self._sent[id(plan)][1:]
 
-    def _pack_plan(self, plan: Plan, batch: str) -> _PlanParcel:
+    def _pack_plan(self, plan: RunPlan, batch: str) -> _PlanParcel:
         root, settings = Path.cwd(), self._settings.settings
         mode = plan.options.mode or HOST.mode or None
         options = replace(plan.options, handlers=(), mode=mode, max_concurrency=None)
         pickled = _pickle_plan(replace(plan, options=options, verbose=False, debug=False))
         project = [root / "pyproject.toml"] if (root / "pyproject.toml").is_file() else []
-        files = pack_files([*project, *_modules_of(pickled, root), *sent_files(self._send, root)], root)
+        files = pack_files([*project, *_list_plan_modules(pickled, root), *find_files(self._send, root)], root)
         server = find_store_server(settings.store)
         name = plan.options.cassette or plan.name
         typed = [(n.replace("_", "-"), v) for n, v in self._settings.list_typed(environment=True) if n not in _STAYS]
@@ -151,17 +151,18 @@ class _Nodes:
         live, said = settings.mode.policy.reaches_network, ScenarioConfig.default_config
         return _PlanParcel(
             batch=batch, version=llmproxy.__version__, files=files, server=server.url if server else "",
-            cassettes={} if server else cassette_files(self._folder, [name]), proxy=words, rates=settings.rate,
-            env=variables(self._send_env, os.environ, live=live, flag="send_env"), pickled=pickled,
-            folders=_folders(root), config=said and said.model_copy(update={"verbose": False, "debug": False}),
+            cassettes={} if server else load_cassettes(self._folder, [name]), proxy=words, rates=settings.rate,
+            env=collect_variables(self._send_env, os.environ, live=live, flag="send_env"), pickled=pickled,
+            folders=_list_import_folders(root),
+            config=said and said.model_copy(update={"verbose": False, "debug": False}),
         )  # fmt: skip
 
     def close(self) -> None:
         """Let what was cancelled clean up, say what died, and bring home what was recorded. Raises MergeConflict."""
         self._runner.close()
-        for note in self._runner.notes():
+        for note in self._runner.take_notes():
             sys.stderr.write(f"llmproxy: {note}\n")
-        if home := bring_home(self._runner.recorded, self._folder):
+        if home := merge_back(self._runner.recorded, self._folder):
             sys.stderr.write(f"llmproxy: {home}\n")
 
 
@@ -172,7 +173,7 @@ _STAYS = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _PlanParcel(Parcel):
+class _PlanParcel(RunParcel):
     """Everything that a run of a plan needs."""
 
     pickled: bytes
@@ -182,13 +183,13 @@ class _PlanParcel(Parcel):
     """What `configure` said."""
     import_hint: ClassVar[str] = "Files that agents need and their modules do not name: send=['lib/**/*.py']"
 
-    def unpack(self, folder: Path, take: Take | None) -> Node:
-        return _PlanNode(self, folder, take)
+    def unpack(self, folder: Path, take: Take | None) -> WorkerNode:
+        return PlanNode(self, folder, take)
 
 
-def _pickle_plan(plan: Plan) -> bytes:
+def _pickle_plan(plan: RunPlan) -> bytes:
     """Return a plan as it travels. Raises SettingsError."""
-    cloudpickle = the_ray().cloudpickle
+    cloudpickle = import_ray().cloudpickle
     try:
         return cast("bytes", cloudpickle.dumps(plan))
     except Exception as error:
@@ -199,7 +200,7 @@ def _pickle_plan(plan: Plan) -> bytes:
         ) from error
 
 
-def _modules_of(pickled: bytes, root: Path) -> list[Path]:
+def _list_plan_modules(pickled: bytes, root: Path) -> list[Path]:
     """Return the files below `root` of the modules a pickle names, of what they use, and of packages around them."""
     texts = {argument for _, argument, _ in pickletools.genops(pickled) if isinstance(argument, str)}
     found: dict[str, Path] = {}
@@ -223,7 +224,7 @@ def _modules_of(pickled: bytes, root: Path) -> list[Path]:
     return sorted(set(found.values()))
 
 
-def _folders(root: Path) -> list[str]:
+def _list_import_folders(root: Path) -> list[str]:
     """Return where this process finds modules, as far as it is below `root`."""
     found = [Path(each or ".").resolve() for each in sys.path]
     return [
@@ -236,18 +237,18 @@ def _folders(root: Path) -> list[str]:
 # -- in the worker -----------------------------------------------------------------------------------------------------
 
 
-class _PlanNode(Node):
+class PlanNode(WorkerNode):
     def __init__(self, parcel: _PlanParcel, folder: Path, take: Take | None) -> None:
         super().__init__(parcel, folder, take, sessions_record=True)
         sys.path[:0] = [str(folder / each) for each in parcel.folders] or [str(folder)]
-        plan: Plan = the_ray().cloudpickle.loads(parcel.pickled)
+        plan: RunPlan = import_ray().cloudpickle.loads(parcel.pickled)
         proxy = self.proxy.url if plan.options.proxy is not False else False
         self.plan = replace(plan, options=replace(plan.options, proxy=proxy))
         self.config = parcel.config
 
-    def run(self, *arguments: Any) -> Returned[RunEnded]:  # noqa: ANN401 - sample and runs
+    def run(self, *arguments: Any) -> NodeReply[RunEnded]:  # noqa: ANN401 - sample and runs
         heard = EventList()
         HOST.listener, ScenarioConfig.default_config = heard, self.config
         ended = asyncio.run(self.plan.once(*arguments))
-        ended = replace(ended, error=portable(ended.error))
-        return Returned(ended, heard.events, self.read_changed())
+        ended = replace(ended, error=make_picklable(ended.error))
+        return NodeReply(ended, heard.events, self.read_changed_files())

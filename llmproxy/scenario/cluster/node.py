@@ -22,14 +22,14 @@ from llmproxy.client.process import Attached, attach
 from llmproxy.errors import Exit, LLMProxyError, MachineError, MissError
 from llmproxy.protocol import OFFLINE, PACER_VARIABLE
 from llmproxy.report.events import Event, Handler
-from llmproxy.scenario.cluster.pacing import Take, asking
+from llmproxy.scenario.cluster.pacing import Take, serve_pacer
 
 CASSETTES = Path("tests") / "cassettes"
 STORE = Path(".llmproxy") / "llmproxy.db"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel(ABC):
+class RunParcel(ABC):
     """What any run on a node needs."""
 
     batch: str
@@ -52,12 +52,12 @@ class Parcel(ABC):
     """What to do where a node does not find a module."""
 
     @abstractmethod
-    def unpack(self, folder: Path, take: Take | None) -> Node:
+    def unpack(self, folder: Path, take: Take | None) -> WorkerNode:
         """Unpack into `folder` in a worker, whose proxy's calls `take` counts. Raises LLMProxyError."""
 
 
 @dataclass(frozen=True, slots=True)
-class Returned[T]:
+class NodeReply[T]:
     """What comes back of a run."""
 
     ended: T
@@ -87,17 +87,17 @@ class EventList:
         """Nobody asks."""
 
 
-class Node(ABC):
+class WorkerNode(ABC):
     """A test in this process: its folder, its proxy."""
 
     proxy: Attached
 
     @abstractmethod
-    def run(self, *arguments: Any) -> Returned[Any]:  # noqa: ANN401 - what the runner was given
+    def run(self, *arguments: Any) -> NodeReply[Any]:  # noqa: ANN401 - what the runner was given
         """Make one run. Raises only what cancels it, and LLMProxyError where it is not known here."""
 
     def __init__(
-        self, parcel: Parcel, folder: Path, take: Take | None = None, *, sessions_record: bool = False
+        self, parcel: RunParcel, folder: Path, take: Take | None = None, *, sessions_record: bool = False
     ) -> None:
         """Unpack into `folder`, which becomes the working directory, and start the proxy. Raises LLMProxyError.
 
@@ -120,18 +120,18 @@ class Node(ABC):
             **({"LLMPROXY_STORE": parcel.server} if parcel.server else {}),
         }  # no other process may see it
         if parcel.rates and take is not None:
-            env[PACER_VARIABLE] = self.open.enter_context(asking(take))
+            env[PACER_VARIABLE] = self.open.enter_context(serve_pacer(take))
             own += [f"--rate={name}={rate}" for name, rate in parcel.rates.items()]
         log = folder / ".llmproxy" / "proxy.log"
         self.proxy = self.open.enter_context(attach([*parcel.proxy, *own], env, log=log))
         self._records = not parcel.server and (sessions_record or self.proxy.control.health().mode not in OFFLINE)
-        self._known = _signatures() if self._records else {}
+        self._known = _read_file_signatures() if self._records else {}
 
-    def read_changed(self) -> dict[str, bytes]:
+    def read_changed_files(self) -> dict[str, bytes]:
         """Return the files of cassettes that were written since the last run; a replay writes none."""
         if not self._records:
             return {}
-        found = _signatures()
+        found = _read_file_signatures()
         changed = [name for name, signature in found.items() if self._known.get(name) != signature]
         self._known = found
         return {name: (CASSETTES / name).read_bytes() for name in changed}
@@ -147,17 +147,17 @@ def write_files(files: Mapping[str, bytes], folder: Path) -> None:
         path.write_bytes(data)
 
 
-def _signatures() -> dict[str, tuple[int, int, int]]:
+def _read_file_signatures() -> dict[str, tuple[int, int, int]]:
     """Return what tells that a cassette file was written: reading all after each run takes longer than most runs."""
     files = (path for path in CASSETTES.rglob("*.yaml") if not path.name.startswith("."))
     stats = ((path.relative_to(CASSETTES).as_posix(), path.stat()) for path in files)
     return {name: (stat.st_mtime_ns, stat.st_size, stat.st_ino) for name, stat in stats}
 
 
-_here: tuple[str, Node] | None = None
+_here: tuple[str, WorkerNode] | None = None
 
 
-def open_node(batch: str, version: str, make: Callable[[Path], Node]) -> Node:
+def open_worker_node(batch: str, version: str, make: Callable[[Path], WorkerNode]) -> WorkerNode:
     """Return this process's place in a test, made by its first run; an earlier test's ends. Raises LLMProxyError."""
     import llmproxy
 
@@ -180,7 +180,7 @@ def open_node(batch: str, version: str, make: Callable[[Path], Node]) -> Node:
     return _here[1]
 
 
-def portable[E: BaseException](error: E | None) -> E | MachineError | MissError | None:
+def make_picklable[E: BaseException](error: E | None) -> E | MachineError | MissError | None:
     """Return an error so that another process can read it: of one that cannot travel, its text and exit code."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - what we made a moment ago

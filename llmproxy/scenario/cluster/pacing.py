@@ -34,7 +34,7 @@ class RateCounter:
         """Count calls; `anew`: after another one that is gone."""
         self._pace = Pace(rates, clock, **({"since": clock()} if anew else {}))
 
-    def take(self, provider: str, model: bool) -> float:  # noqa: FBT001 - asked from elsewhere, by place
+    def count_call(self, provider: str, model: bool) -> float:  # noqa: FBT001 - asked from elsewhere, by place
         """Count one call; returns the seconds until it may go."""
         return self._pace.take(provider, model=model)
 
@@ -51,15 +51,15 @@ def start_counting(ray: Any, rates: Mapping[str, str]) -> Any:  # noqa: ANN401 -
     return ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Actor).remote(dict(rates))
 
 
-def take_of(ray: Any, actor: Any) -> Take | None:  # noqa: ANN401 - as above
+def rate_counter_call(ray: Any, actor: Any) -> Take | None:  # noqa: ANN401 - as above
     """Return how a worker asks that actor; None where there is none."""
     if actor is None:
         return None
-    return lambda provider, model: float(ray.get(actor.take.remote(provider, model)))
+    return lambda provider, model: float(ray.get(actor.count_call.remote(provider, model)))
 
 
 @contextmanager
-def asking(take: Take) -> Iterator[str]:
+def serve_pacer(take: Take) -> Iterator[str]:
     """Serve a proxy of this machine for the block; gives what `protocol.PACER_VARIABLE` is to say."""
     secret = secrets.token_hex(16)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, SuiteError
 from llmproxy.report.events import Event, Started, Step
-from llmproxy.scenario.cluster.node import Parcel, write_files
+from llmproxy.scenario.cluster.node import RunParcel, write_files
 from llmproxy.store_server import find_store_server, without_secrets
 from llmproxy.trace.observing.tools import RecordedAt
 from llmproxy.trace.observing.wire import reference_of
@@ -50,7 +50,7 @@ def pack_files(paths: Iterable[Path], root: Path) -> dict[str, bytes]:
     return dict(sorted(found.items()))
 
 
-def sent_files(patterns: Sequence[str], root: Path) -> Iterator[Path]:
+def find_files(patterns: Sequence[str], root: Path) -> Iterator[Path]:
     """Yield the files that patterns name. Raises SuiteError for one that names none: it would fail late."""
     for pattern in patterns:
         try:
@@ -63,7 +63,7 @@ def sent_files(patterns: Sequence[str], root: Path) -> Iterator[Path]:
         yield from sorted(files)
 
 
-def variables(names: Sequence[str], env: Mapping[str, str], *, live: bool, flag: str) -> dict[str, str]:
+def collect_variables(names: Sequence[str], env: Mapping[str, str], *, live: bool, flag: str) -> dict[str, str]:
     """Return the named variables; in replay also set keys' names, keyless. Raises SettingsError."""
     for name in names:
         if name not in env:
@@ -72,7 +72,7 @@ def variables(names: Sequence[str], env: Mapping[str, str], *, live: bool, flag:
     return dict.fromkeys(keys, _NO_KEY) | {name: env[name] for name in names}
 
 
-def cassette_files(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]:
+def load_cassettes(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]:
     """Return the files of these cassettes, and no other ones."""
     from llmproxy.core.cassettes.folder import CassetteDir
 
@@ -81,7 +81,7 @@ def cassette_files(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for name, path in files.items() if name in names}
 
 
-def describe_parcel(parcel: Parcel, where: str, how: str) -> str:
+def describe_parcel(parcel: RunParcel, where: str, how: str) -> str:
     """Describe what travels, by name; `how` adds files."""
     names = list(parcel.files)
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
@@ -94,7 +94,7 @@ def describe_parcel(parcel: Parcel, where: str, how: str) -> str:
 # -- home
 
 
-def bring_home(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
+def merge_back(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
     """Merge files, by name, into a folder; returns what was done, in words, empty for nothing. Raises MergeConflict."""
     from llmproxy.core.cassettes.uniting import unite_folders
 
@@ -109,7 +109,7 @@ def bring_home(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
     return f"{len(done.written)} cassette files came home to {where}"
 
 
-def known_in(store: Path) -> Known:
+def number_calls(store: Path) -> Known:
     def find_numbers(cassette: str, sample: int) -> Mapping[str, int]:
         if find_store_server(store) is None and not store.is_file():
             return {}
@@ -128,10 +128,10 @@ def renumber_events(events: Sequence[Event], known: Known) -> list[Event]:
     if begun is None or not any(isinstance(event, Step) and event.interactions for event in events):
         return list(events)
     here = known(begun.cassette, begun.sample)
-    return [_step(event, here) if isinstance(event, Step) else event for event in events]
+    return [_renumber_step(event, here) if isinstance(event, Step) else event for event in events]
 
 
-def _step(step: Step, here: Mapping[str, int]) -> Step:
+def _renumber_step(step: Step, here: Mapping[str, int]) -> Step:
     named = [name for name in step.recordings if name]
     new = {old: here.get(name) for old, name in zip(step.interactions, named, strict=False)}
     numbers = tuple(found for old in step.interactions if (found := new.get(old)) is not None)

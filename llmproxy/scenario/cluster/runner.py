@@ -27,8 +27,8 @@ from urllib.parse import urlsplit
 from llmproxy.advice import install_command
 from llmproxy.errors import LLMProxyError, MachineError, SettingsError
 from llmproxy.report.events import Finished
-from llmproxy.scenario.cluster.node import Parcel, Returned, open_node
-from llmproxy.scenario.cluster.pacing import start_counting, take_of
+from llmproxy.scenario.cluster.node import NodeReply, RunParcel, open_worker_node
+from llmproxy.scenario.cluster.pacing import rate_counter_call, start_counting
 
 _QUIET = {
     "RAY_raylet_start_wait_time_s": "120", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_USAGE_STATS_ENABLED": "0",
@@ -51,7 +51,7 @@ _DEATHS = (
 """What Ray raises where a worker or a node is gone."""
 
 
-def address_of(where: str, env: Mapping[str, str]) -> str:
+def ray_address(where: str, env: Mapping[str, str]) -> str:
     """Return what `--on` names as Ray's address; ``local`` for one that is started. Raises SettingsError."""
     if where == "ray":
         return env.get("RAY_ADDRESS", "") or "local"
@@ -67,26 +67,26 @@ def address_of(where: str, env: Mapping[str, str]) -> str:
 def open_cluster(where: str, batch: str) -> Iterator[tuple[Any, int]]:
     """Open a cluster for a test; yields the module and its tries. Raises MachineError: no Ray, another version."""
     os.environ.update(_QUIET)
-    address = address_of(where, os.environ)
+    address = ray_address(where, os.environ)
     try:
-        ray = the_ray()
+        ray = import_ray()
     except ImportError as error:
         raise MachineError(f"{where} needs Ray, which is not installed.", hint=install_command("ray")) from error
-    tries = connect(ray, where, address, f"llmproxy-{batch}")
+    tries = connect_ray(ray, where, address, f"llmproxy-{batch}")
     try:
         yield ray, tries
     finally:
         ray.shutdown()
 
 
-def the_ray() -> Any:  # noqa: ANN401 - the module, which has no types
+def import_ray() -> Any:  # noqa: ANN401 - the module, which has no types
     """Import it. Raises ImportError."""
     return import_module("ray")
 
 
-def connect(ray: Any, where: str, address: str, namespace: str, sleep: Callable[[float], None] = time.sleep) -> int:  # noqa: ANN401 - the module
+def connect_ray(ray: Any, where: str, address: str, namespace: str, sleep: Callable[[float], None] = time.sleep) -> int:  # noqa: ANN401 - the module
     """Connect to a cluster, and return how many tries it took. Raises MachineError."""
-    reach(where, address)
+    check_reachable(where, address)
     more: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     for number in range(1, _TRIES + 1):
         try:
@@ -94,7 +94,7 @@ def connect(ray: Any, where: str, address: str, namespace: str, sleep: Callable[
                 ray.init(address, namespace=namespace, log_to_driver=False, logging_level=logging.CRITICAL, **more)
         except Exception as error:
             if _PASSING not in str(error) or number == _TRIES:
-                raise build_refusal(where, error) from error
+                raise build_cluster_error(where, error) from error
             ray.shutdown()
             sleep(number)
         else:
@@ -102,7 +102,7 @@ def connect(ray: Any, where: str, address: str, namespace: str, sleep: Callable[
     raise AssertionError("a try returns or raises")
 
 
-def reach(where: str, address: str) -> None:
+def check_reachable(where: str, address: str) -> None:
     """See that somebody listens at an address: Ray itself would try for many minutes. Raises MachineError."""
     parts = urlsplit(address if "://" in address else f"ray://{address}")
     try:
@@ -119,7 +119,7 @@ def reach(where: str, address: str) -> None:
         ) from error
 
 
-def build_refusal(where: str, error: Exception) -> MachineError:
+def build_cluster_error(where: str, error: Exception) -> MachineError:
     """Return why a cluster cannot be used, in words."""
     text = str(error).strip()
     if "ersion mismatch" in text or "Python version" in text or "version of Ray" in text.lower():
@@ -136,7 +136,7 @@ def build_refusal(where: str, error: Exception) -> MachineError:
 # -- runs
 
 
-def options_of(resources: Mapping[str, float] | None) -> dict[str, Any]:
+def ray_options(resources: Mapping[str, float] | None) -> dict[str, Any]:
     """Return what a scenario needs in Ray's words: ``{cpu: 2, gpu: 1, memory: 500 (megabytes), anything: 1}``."""
     wanted = {"cpu": 1.0, **(resources or {})}
     found: dict[str, Any] = {"num_cpus": wanted.pop("cpu")}
@@ -163,16 +163,16 @@ class RemoteRunner:
         self.recorded: list[Mapping[str, bytes]] = []
         """Files of cassettes that runs changed, as they came home."""
 
-    def send(self, parcel: Parcel) -> list[Any]:
+    def put_parcel(self, parcel: RunParcel) -> list[Any]:
         """Send a parcel once to Ray's object store; returns its reference, in a list, so that Ray leaves it there."""
         return [self._ray.put(parcel), self._counting]
 
     async def run(
-        self, name: str, resources: Mapping[str, float] | None, parcel: Parcel, sent: list[Any], *arguments: object
-    ) -> Returned[Any]:
+        self, name: str, resources: Mapping[str, float] | None, parcel: RunParcel, sent: list[Any], *arguments: object
+    ) -> NodeReply[Any]:
         """Make a run somewhere; `arguments` go to `Node.run`. Raises CancelledError; LLMProxyError: no node could."""
         try:
-            back = await self._call(name, options_of(resources), (sent, parcel.batch, parcel.version, arguments))
+            back = await self._submit(name, ray_options(resources), (sent, parcel.batch, parcel.version, arguments))
         except Exception as error:
             found = getattr(error, "cause", None) or error  # Ray makes a traceback of what a node raised
             if isinstance(found, LLMProxyError):
@@ -184,15 +184,15 @@ class RemoteRunner:
             self.recorded.append(back.cassettes)
         return back
 
-    async def _call(self, name: str, options: Mapping[str, Any], arguments: tuple[object, ...]) -> Returned[Any]:
+    async def _submit(self, name: str, options: Mapping[str, Any], arguments: tuple[object, ...]) -> NodeReply[Any]:
         died = ""
         deaths = tuple(getattr(self._ray.exceptions, each) for each in _DEATHS if hasattr(self._ray.exceptions, each))
         for _ in range(2):
-            self._check(name, options)
+            self._check_resource(name, options)
             ref = self._task.options(name=name, **options).remote(*arguments)
             self._running.add(ref)
             try:
-                back: Returned[Any] = await asyncio.wrap_future(ref.future())
+                back: NodeReply[Any] = await asyncio.wrap_future(ref.future())
             except asyncio.CancelledError:
                 with suppress(Exception):
                     self._ray.cancel(ref, force=False)
@@ -213,7 +213,7 @@ class RemoteRunner:
                 return back
         raise MachineError(f"its worker or node died twice: {died}")
 
-    def notes(self) -> list[str]:
+    def take_notes(self) -> list[str]:
         """Return what the end of a test should say of the cluster."""
         said = [f"connecting to the cluster took {self._tries} tries"] if self._tries > 1 else []
         if self._again:
@@ -232,7 +232,7 @@ class RemoteRunner:
                 found[name] = max(found.get(name, 0.0), much)
         return found
 
-    def _check(self, name: str, wanted: Mapping[str, Any]) -> None:
+    def _check_resource(self, name: str, wanted: Mapping[str, Any]) -> None:
         """Refuse what no node can ever run: Ray would wait for such a node. Raises MachineError."""
         asked = {
             "CPU": wanted["num_cpus"],
@@ -257,10 +257,10 @@ class RemoteRunner:
                 self._ray.kill(self._counting)
 
 
-def run_task(sent: list[Any], batch: str, version: str, arguments: tuple[Any, ...]) -> Returned[Any]:
-    ray = the_ray()
+def run_task(sent: list[Any], batch: str, version: str, arguments: tuple[Any, ...]) -> NodeReply[Any]:
+    ray = import_ray()
 
     def unpack(folder: Path) -> Any:  # noqa: ANN401 - a `Node`
-        return ray.get(sent[0]).unpack(folder, take_of(ray, sent[1]))
+        return ray.get(sent[0]).unpack(folder, rate_counter_call(ray, sent[1]))
 
-    return open_node(batch, version, unpack).run(*arguments)
+    return open_worker_node(batch, version, unpack).run(*arguments)

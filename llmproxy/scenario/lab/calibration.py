@@ -23,8 +23,8 @@ from llmproxy.amounts import format_count
 from llmproxy.errors import LLMProxyError, MissError, SettingsError
 from llmproxy.report.events import Status
 from llmproxy.report.rows import Interval, wilson
-from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeSetup, in_parallel
-from llmproxy.scenario.lab.labels import Labelled
+from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeSetup, run_parallel
+from llmproxy.scenario.lab.labels import LabelledTranscript
 from llmproxy.scenario.repeats.statistics import RESAMPLES, bootstrap, kappa
 from llmproxy.scenario.running.run import RunEnded
 from llmproxy.scenario.types import CriterionResult
@@ -34,7 +34,7 @@ CLASSES = ("passed", "failed", "inconclusive")
 
 
 @dataclass(frozen=True, slots=True)
-class Disagreement:
+class LabelDisagreement:
     """A criterion about which judge and people differ."""
 
     id: str
@@ -63,7 +63,7 @@ class FlipRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class JudgeCalibration:
     conversations: int
     labels: int
     """Labels that the judge was compared with."""
@@ -79,7 +79,7 @@ class Calibration:
     unsteady: int
     """Criteria of conversations about which not all looks in the same order agree."""
     order: FlipRate
-    disagreements: Sequence[Disagreement] = ()
+    disagreements: Sequence[LabelDisagreement] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
     """Why a conversation could not be judged, by its id; it is left out."""
     missed: bool = False
@@ -90,12 +90,12 @@ class Calibration:
         """Agreed of labels; None without any."""
         return self.agreed / self.labels if self.labels else None
 
-    def lines(self) -> list[str]:
+    def summary_lines(self) -> list[str]:
         told = [f"{format_count(self.conversations, 'conversation')}, {format_count(self.labels, 'label')}"]
         if self.agreement is not None:
             spread = f", 95 % interval {self.interval.low:.1%} to {self.interval.high:.1%}" if self.interval else ""
             told.append(f"agreement: {self.agreed} of {self.labels} ({self.agreement:.1%}{spread})")
-        told.append(f"Cohen's kappa: {self._kappa()}")
+        told.append(f"Cohen's kappa: {self._format_kappa()}")
         told += [
             f"  human {human}: " + ", ".join(f"judge {name} {n}" for name, n in row.items())
             for human, row in self.table.items()
@@ -106,15 +106,15 @@ class Calibration:
         else:
             told.append("flips on repetition: not measured")
         told.append(f"flips on order: {self.order}" + (" with the criteria reversed" if self.order.compared else ""))
-        return [*told, *self._left_out()]
+        return [*told, *self._format_left_out()]
 
-    def _left_out(self) -> list[str]:
+    def _format_left_out(self) -> list[str]:
         names: dict[str, list[str]] = {}
         for name, why in self.errors.items():
             names.setdefault(why, []).append(name)
         return [f"left out: {', '.join(several)}: {why}" for why, several in names.items()]
 
-    def _kappa(self) -> str:
+    def _format_kappa(self) -> str:
         if self.kappa is None:
             return (
                 "undefined (judge or people give one label only)" if self.labels else "undefined (nothing to compare)"
@@ -128,8 +128,8 @@ type JudgeOf = Callable[[Sequence[str]], Any]
 """Makes a judge for criteria."""
 
 
-async def calibrate(
-    labelled: Sequence[Labelled],
+async def calibrate_judge(
+    labelled: Sequence[LabelledTranscript],
     judge_of: JudgeOf,
     *,
     repeats: int = 3,
@@ -140,27 +140,27 @@ async def calibrate(
     mode: str | None = None,
     max_concurrency: int = CONCURRENCY,
     resamples: int = RESAMPLES,
-) -> Calibration:
+) -> JudgeCalibration:
     """Compare a judge with human labels and itself; `name` begins recordings' names. Raises SettingsError."""
     if repeats < 1 or not labelled:
         raise SettingsError(f"calibrating takes labelled conversations and repeats from 1 on (not {repeats}).")
     bench = JudgeSetup(name=name, proxy=proxy, mode=mode)
-    seen = [_Seen(each) for each in labelled]
+    seen = [_JudgedConversation(each) for each in labelled]
     looks = [each.judge_sample(bench, judge_of, sample) for each in seen for sample in range(1, repeats + 1)]
     if order:
         looks += [each.judge_sample(bench, judge_of, 1, backwards=True) for each in seen if len(each.of.labels) > 1]
-    await in_parallel(looks, max_concurrency)
-    return _sum_up(seen, rng, resamples)
+    await run_parallel(looks, max_concurrency)
+    return _sum_up_calibration(seen, rng, resamples)
 
 
-def count_judge_calls(labelled: Sequence[Labelled], repeats: int, *, order: bool) -> int:
+def count_judge_calls(labelled: Sequence[LabelledTranscript], repeats: int, *, order: bool) -> int:
     return len(labelled) * repeats + (sum(len(each.labels) > 1 for each in labelled) if order else 0)
 
 
-class _Seen:
+class _JudgedConversation:
     """One conversation, and what the judge said about it."""
 
-    def __init__(self, of: Labelled) -> None:
+    def __init__(self, of: LabelledTranscript) -> None:
         self.of = of
         self.forward: dict[int, Mapping[str, CriterionResult]] = {}
         self.reversed: Mapping[str, CriterionResult] | None = None
@@ -180,7 +180,7 @@ class _Seen:
         else:
             self.forward[sample] = found
 
-    def statuses(self, text: str) -> list[str]:
+    def statuses_by_repeat(self, text: str) -> list[str]:
         """Return what each look in the order of the file said about a criterion."""
         return [self.forward[sample][text].status for sample in sorted(self.forward)]
 
@@ -191,15 +191,15 @@ def _describe_error(ended: RunEnded) -> str:
     return ended.result.error.split("\n")[0] or "the judge did not say something about every criterion"
 
 
-def _sum_up(seen: Sequence[_Seen], rng: random.Random, resamples: int) -> Calibration:
+def _sum_up_calibration(seen: Sequence[_JudgedConversation], rng: random.Random, resamples: int) -> JudgeCalibration:
     whole = [each for each in seen if not each.error]
     groups = [_pair_labels(each) for each in whole]
     pairs = [pair for group in groups for pair in group]
     agreed = sum(human == judge for human, judge in pairs)
     counts = Counter(pairs)
     used = [name for name in CLASSES if any(name in pair for pair in pairs)]
-    steady = [each.statuses(text) for each in whole for text in each.of.labels]
-    return Calibration(
+    steady = [each.statuses_by_repeat(text) for each in whole for text in each.of.labels]
+    return JudgeCalibration(
         conversations=len(whole),
         labels=len(pairs),
         agreed=agreed,
@@ -216,14 +216,14 @@ def _sum_up(seen: Sequence[_Seen], rng: random.Random, resamples: int) -> Calibr
     )
 
 
-def _pair_labels(seen: _Seen) -> list[tuple[str, str]]:
-    return [(label, seen.statuses(text)[0]) for text, label in seen.of.labels.items() if label is not None]
+def _pair_labels(seen: _JudgedConversation) -> list[tuple[str, str]]:
+    return [(label, seen.statuses_by_repeat(text)[0]) for text, label in seen.of.labels.items() if label is not None]
 
 
-def _pair_orders(seen: _Seen) -> list[tuple[str, str]]:
+def _pair_orders(seen: _JudgedConversation) -> list[tuple[str, str]]:
     if seen.reversed is None:
         return []
-    return [(seen.statuses(text)[0], seen.reversed[text].status) for text in seen.of.labels]
+    return [(seen.statuses_by_repeat(text)[0], seen.reversed[text].status) for text in seen.of.labels]
 
 
 def _kappa_of(groups: Sequence[Sequence[tuple[str, str]]]) -> float | None:
@@ -234,10 +234,10 @@ def _count_flips(pairs: Sequence[tuple[str, str]]) -> FlipRate:
     return FlipRate(sum(one != other for one, other in pairs), len(pairs))
 
 
-def _list_disagreements(seen: _Seen) -> list[Disagreement]:
+def _list_disagreements(seen: _JudgedConversation) -> list[LabelDisagreement]:
     first = seen.forward[min(seen.forward)]
     return [
-        Disagreement(seen.of.transcript.id, text, label, first[text].status, first[text].reason)
+        LabelDisagreement(seen.of.transcript.id, text, label, first[text].status, first[text].reason)
         for text, label in seen.of.labels.items()
         if label is not None and label != first[text].status
     ]

@@ -19,10 +19,10 @@ from llmproxy.amounts import format_count
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
 from llmproxy.report.rows import Interval
-from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeSetup, Transcript, in_parallel
-from llmproxy.scenario.repeats.statistics import FEWEST_TRANSCRIPTS, RESAMPLES, Spread, judge_spread, spread_intervals
-from llmproxy.scenario.running.participants import participants_of
-from llmproxy.scenario.running.run import Plan, RunEnded
+from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeSetup, Transcript, run_parallel
+from llmproxy.scenario.repeats.statistics import FEWEST_TRANSCRIPTS, RESAMPLES, Variance, judge_spread, spread_intervals
+from llmproxy.scenario.running.participants import build_adapters
+from llmproxy.scenario.running.run import RunEnded, RunPlan
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import agent, judge, message
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
@@ -44,22 +44,22 @@ _REFUSED = {
 }
 
 
-class Experiment(StrEnum):
+class FixedPart(StrEnum):
     """What can be held fixed and still tell the truth."""
 
     REJUDGE = "re-judge"
     OPEN_LOOP = "open loop"
 
 
-def experiment_of(live: Collection[str]) -> Experiment:
+def parse_experiment(live: Collection[str]) -> FixedPart:
     """Return the experiment with these parties live, others recorded. Raises SettingsError: it would not stay true."""
     if unknown := sorted(set(live) - set(PARTIES)):
         raise SettingsError(f"{', '.join(unknown)}: there is no such party.", hint=f"There are: {', '.join(PARTIES)}.")
     chosen = tuple(party for party in PARTIES if party in live)
     if chosen == ("judge",):
-        return Experiment.REJUDGE
+        return FixedPart.REJUDGE
     if chosen == ("agent", "judge"):
-        return Experiment.OPEN_LOOP
+        return FixedPart.OPEN_LOOP
     raise SettingsError(
         f"an experiment with {', '.join(chosen) or 'nobody'} live and the rest recorded is refused: "
         f"{_REFUSED[chosen]}.",
@@ -71,7 +71,7 @@ def experiment_of(live: Collection[str]) -> Experiment:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedTranscript:
     """One transcript, judged several times."""
 
     id: str
@@ -84,12 +84,12 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeShare:
+class JudgeVariance:
     """How much of the differences between verdicts the judge makes by itself."""
 
     repeats: int
-    rows: Sequence[Judged]
-    spread: Spread | None
+    rows: Sequence[JudgedTranscript]
+    spread: Variance | None
     """None where only the counts can be told: fewer than five transcripts."""
     judge_interval: Interval | None = None
     rest_interval: Interval | None = None
@@ -100,7 +100,7 @@ class JudgeShare:
         if self.spread is not None:
             told.append(f"judge share: {_format_with_interval(self.spread.judge, self.judge_interval)}")
             told.append(f"rest: {_format_with_interval(self.spread.rest, self.rest_interval)}")
-            share = self.spread.share
+            share = self.spread.judge_share
             told.append("verdicts never differ" if share is None else f"of both, {share:.0%} is the judge's")
         return [*told, *self.notes]
 
@@ -119,7 +119,7 @@ async def rejudge(
     mode: str | None = None,
     max_concurrency: int = CONCURRENCY,
     resamples: int = RESAMPLES,
-) -> JudgeShare:
+) -> JudgeVariance:
     """Let the judge decide about each transcript `repeats` times, and split the spread of its verdicts.
 
     Judge share is the mean of p(1-p)R/(R-1), the rest the sample variance of p less judge share/R, at least 0;
@@ -134,19 +134,19 @@ async def rejudge(
     ids = [each.id for each in transcripts]
     if not ids or len(set(ids)) < len(ids):
         raise SettingsError("re-judging takes transcripts, each with an id of its own.")
-    made = participants_of([judge])[0]
+    made = build_adapters([judge])[0]
     if made.role is not AgentRole.JUDGE:
         raise SettingsError(f"{type(made).__name__} is no judge (its role is {made.role.value}).")
     if getattr(made, "criteria", True) == []:
         raise SettingsError(f"{type(made).__name__} has no criteria: it cannot judge anything.")
     bench = JudgeSetup(name="rejudge", proxy=proxy, mode=mode)
     looks = [bench.ask(judge, each, sample) for each in transcripts for sample in range(1, repeats + 1)]
-    ended: list[RunEnded] = await in_parallel(looks, max_concurrency)
+    ended: list[RunEnded] = await run_parallel(looks, max_concurrency)
     rows = [_sum_verdicts(each.id, ended[n * repeats : (n + 1) * repeats]) for n, each in enumerate(transcripts)]
     whole = [row.passed for row in rows if row.judged == repeats]
     spread = judge_spread(whole, repeats)
     judge_interval, rest_interval = spread_intervals(whole, repeats, rng, resamples)
-    return JudgeShare(
+    return JudgeVariance(
         repeats=repeats,
         rows=rows,
         spread=spread,
@@ -156,15 +156,15 @@ async def rejudge(
     )
 
 
-def _sum_verdicts(id: str, ended: Sequence[RunEnded]) -> Judged:  # noqa: A002 - the original's name
+def _sum_verdicts(id: str, ended: Sequence[RunEnded]) -> JudgedTranscript:  # noqa: A002 - the original's name
     verdicts = [each.result.success for each in ended if each.status in {Status.PASSED, Status.FAILED}]
     errors = [
         each.result.error or each.status.value for each in ended if each.status not in {Status.PASSED, Status.FAILED}
     ]
-    return Judged(id, sum(verdicts), len(verdicts), tuple(dict.fromkeys(errors)))
+    return JudgedTranscript(id, sum(verdicts), len(verdicts), tuple(dict.fromkeys(errors)))
 
 
-def _list_notes(rows: Sequence[Judged], repeats: int, ended: Sequence[RunEnded]) -> list[str]:
+def _list_notes(rows: Sequence[JudgedTranscript], repeats: int, ended: Sequence[RunEnded]) -> list[str]:
     whole = [row for row in rows if row.judged == repeats]
     notes = [
         f"{row.id} is left out, {repeats - row.judged} of {repeats} judgements failed: "
@@ -184,7 +184,7 @@ def _list_notes(rows: Sequence[Judged], repeats: int, ended: Sequence[RunEnded])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenLoop:
+class OpenLoopReplay:
     """What became of a recorded user's lines with the agent as it is now."""
 
     result: ScenarioResult
@@ -196,7 +196,7 @@ class OpenLoop:
     """What it says now."""
 
     @property
-    def label(self) -> str:
+    def result_label(self) -> str:
         """What the run counts as; empty while it is the recorded conversation."""
         return _format_label(self.turn)
 
@@ -209,7 +209,7 @@ async def open_loop(
     sample: int = 1,
     options: RunOptions | None = None,
     **plan: Any,  # noqa: ANN401 - an adapter, or a plan, of the user's
-) -> OpenLoop:
+) -> OpenLoopReplay:
     """Play the recorded user's lines to the agent and let the judge decide, both live.
 
     From the first turn in which the agent says something else, the user's lines answer what was never said: the run is
@@ -225,8 +225,8 @@ async def open_loop(
         raise SettingsError(f"nobody speaks as the user in transcript {transcript.id!r}: there are no lines to play.")
     name = name or f"{transcript.id} open loop"
     options = options or RunOptions()
-    found = _Found()
-    ended = await Plan(
+    found = _FirstDivergence()
+    ended = await RunPlan(
         name=name,
         description=transcript.description,
         agents=agents,
@@ -234,41 +234,41 @@ async def open_loop(
         options=replace(options, cassette=options.cassette or cassette_of(name)),
         **{"verbose": False, "cache_key": None, **plan},
     ).once(sample)
-    return OpenLoop(result=ended.unwrap(), turn=found.turn, recorded=found.recorded, said=found.said)
+    return OpenLoopReplay(result=ended.result_or_raise(), turn=found.turn, recorded=found.recorded, said=found.said)
 
 
 def _check_participants(agents: Sequence[Any]) -> None:
-    roles = [each.role for each in participants_of(agents)]
+    roles = [each.role for each in build_adapters(agents)]
     if AgentRole.USER in roles:
-        experiment_of(PARTIES if AgentRole.JUDGE in roles else PARTIES[:2])  # raises, with the reason
+        parse_experiment(PARTIES if AgentRole.JUDGE in roles else PARTIES[:2])  # raises, with the reason
     missing = [role.value.lower() for role in (AgentRole.AGENT, AgentRole.JUDGE) if role not in roles]
     if missing:
-        experiment_of({"agent", "judge"} - set(missing))
+        parse_experiment({"agent", "judge"} - set(missing))
         raise SettingsError(
             f"an open loop needs agent and judge live, and there is no {' and no '.join(missing)} among the agents."
         )
 
 
 @dataclass(slots=True)
-class _Turn:
+class _RecordedTurn:
     """What the user said, and what the agent answered."""
 
     user: list[Message] = field(default_factory=list)
     agent: list[Message] = field(default_factory=list)
 
     @property
-    def text(self) -> str:
+    def spoken_answer(self) -> str:
         """What the agent said aloud."""
         return "\n".join(filter(None, map(text_of, (each for each in self.agent if each["role"] == "assistant"))))
 
 
-def _split_turns(messages: Sequence[Message]) -> list[_Turn]:
+def _split_turns(messages: Sequence[Message]) -> list[_RecordedTurn]:
     """Take a conversation apart into turns, each from where the user speaks after the agent."""
-    turns = [_Turn()]
+    turns = [_RecordedTurn()]
     for each in messages:
         if each["role"] in {"user", "system"}:
             if turns[-1].agent:
-                turns.append(_Turn())
+                turns.append(_RecordedTurn())
             turns[-1].user.append(each)
         else:
             turns[-1].agent.append(each)
@@ -276,24 +276,24 @@ def _split_turns(messages: Sequence[Message]) -> list[_Turn]:
 
 
 @dataclass(slots=True)
-class _Found:
+class _FirstDivergence:
     turn: int | None = None
     recorded: str = ""
     said: str = ""
 
-    def step(self, number: int, turn: _Turn) -> Callable[[ScenarioState], None]:
+    def make_compare_step(self, number: int, turn: _RecordedTurn) -> Callable[[ScenarioState], None]:
         """Return a step that compares what the agent said with what it said then, and marks the run if it differs."""
 
-        def compare(state: ScenarioState) -> None:
-            said = _split_turns(state.messages)[-1].text
-            if self.turn is None and said != turn.text:
-                self.turn, self.recorded, self.said = number, turn.text, said
+        def compare_answers(state: ScenarioState) -> None:
+            said = _split_turns(state.messages)[-1].spoken_answer
+            if self.turn is None and said != turn.spoken_answer:
+                self.turn, self.recorded, self.said = number, turn.spoken_answer, said
                 state.executor.marks.append(_format_label(number))
 
-        return compare
+        return compare_answers
 
 
-def _build_script(turns: Sequence[_Turn], found: _Found) -> list[Any]:
+def _build_script(turns: Sequence[_RecordedTurn], found: _FirstDivergence) -> list[Any]:
     steps: list[Any] = []
     number = 0
     for turn in turns:
@@ -303,7 +303,7 @@ def _build_script(turns: Sequence[_Turn], found: _Found) -> list[Any]:
         number += 1
         steps += [message(each) for each in turn.user]
         if turn.agent:
-            steps += [agent(), found.step(number, turn)]
+            steps += [agent(), found.make_compare_step(number, turn)]
     return [*steps, judge()]
 
 

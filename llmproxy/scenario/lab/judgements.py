@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.running.run import Plan, RunEnded
+from llmproxy.scenario.running.run import RunEnded, RunPlan
 from llmproxy.scenario.script import judge as verdict
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.run import CALL_TIMEOUT, RunOptions, cassette_of
@@ -71,7 +71,7 @@ class JudgeSetup:
             cassette=cassette_of(name),
             history=list(transcript.messages),
         )
-        plan = Plan(
+        plan = RunPlan(
             name=name,
             description=transcript.description,
             agents=[judge],
@@ -87,7 +87,7 @@ class JudgeSetup:
         return ended
 
 
-async def in_parallel[T](work: Sequence[Any], limit: int = CONCURRENCY) -> list[T]:
+async def run_parallel[T](work: Sequence[Any], limit: int = CONCURRENCY) -> list[T]:
     """Await coroutines, so many at a time, and return what they return, in order; the first error cancels the rest."""
     gate = asyncio.Semaphore(limit)
 

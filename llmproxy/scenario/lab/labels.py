@@ -41,17 +41,17 @@ _SPEAKER = re.compile(r"(user|assistant|agent|system)\s*:\s?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabelledTranscript:
     transcript: Transcript
     labels: Mapping[str, str | None]
     """By criterion, in the order of the file."""
 
 
-class _Wrong(ValueError):
+class _WrongLabelLine(ValueError):
     """A line says what cannot be meant."""
 
 
-def read_labels(path: Path) -> list[Labelled]:
+def read_labels(path: Path) -> list[LabelledTranscript]:
     """Read a file of labels. Raises SettingsError: it cannot be read, is empty, or a line of it is wrong."""
     try:
         text = read_text(path)
@@ -59,7 +59,7 @@ def read_labels(path: Path) -> list[Labelled]:
         raise SettingsError(
             f"the labels {path} cannot be read: {getattr(error, 'strerror', None) or error}."
         ) from error
-    found: dict[str, Labelled] = {}
+    found: dict[str, LabelledTranscript] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -67,7 +67,7 @@ def read_labels(path: Path) -> list[Labelled]:
             labelled = _parse_line(line, f"line-{number}")
             if labelled.transcript.id in found:
                 _raise_wrong(f"the id {labelled.transcript.id!r} is taken by an earlier line")
-        except (_Wrong, SettingsError) as error:
+        except (_WrongLabelLine, SettingsError) as error:
             raise SettingsError(
                 f"{path}:{number}: {error}.".replace("..", "."),
                 hint='A line is {"id": "...", "messages": [...], "criteria": [{"text": "...", "label": "passed"}]}.',
@@ -80,11 +80,11 @@ def read_labels(path: Path) -> list[Labelled]:
     return list(found.values())
 
 
-def _parse_line(line: str, default_id: str) -> Labelled:
+def _parse_line(line: str, default_id: str) -> LabelledTranscript:
     try:
         said = json.loads(line, object_pairs_hook=unique_members)
     except (ValueError, RecursionError) as error:
-        raise _Wrong(f"this is not JSON ({error})") from error
+        raise _WrongLabelLine(f"this is not JSON ({error})") from error
     if not isinstance(said, dict):
         _raise_wrong("this is no JSON object")
     if unknown := sorted(set(said) - _MEMBERS):
@@ -94,13 +94,13 @@ def _parse_line(line: str, default_id: str) -> Labelled:
     given = said.get("messages", said.get("transcript"))
     transcript = Transcript(
         id=str(said.get("id", default_id)),
-        messages=_read_transcript(given) if isinstance(given, str) else _messages(given),
+        messages=_read_transcript(given) if isinstance(given, str) else _check_messages(given),
         description=str(said.get("description") or ""),
     )
-    return Labelled(transcript, _labels(said.get("criteria")))
+    return LabelledTranscript(transcript, _read_label_pairs(said.get("criteria")))
 
 
-def _messages(given: object) -> list[Message]:
+def _check_messages(given: object) -> list[Message]:
     if not isinstance(given, list) or not all(
         isinstance(each, dict) and isinstance(each.get("role"), str) for each in given
     ):
@@ -123,7 +123,7 @@ def _read_transcript(text: str) -> list[Message]:
     return messages
 
 
-def _labels(given: object) -> dict[str, str | None]:
+def _read_label_pairs(given: object) -> dict[str, str | None]:
     pairs: list[tuple[Any, Any]]
     if isinstance(given, dict):
         pairs = list(given.items())
@@ -139,13 +139,13 @@ def _labels(given: object) -> dict[str, str | None]:
             _raise_wrong(f"a criterion takes a text, not {text!r}")
         if text in found:
             _raise_wrong(f"the criterion {text!r} is there twice")
-        found[text] = _label(label)
+        found[text] = _check_label(label)
     if not found:
         _raise_wrong("it has no criteria")
     return found
 
 
-def _label(label: object) -> str | None:
+def _check_label(label: object) -> str | None:
     if label is None:
         return None
     plain = str(label).strip().lower() if isinstance(label, (str, bool)) else ""
@@ -155,7 +155,7 @@ def _label(label: object) -> str | None:
 
 
 def _raise_wrong(what: str) -> NoReturn:
-    raise _Wrong(what)
+    raise _WrongLabelLine(what)
 
 
 # -- labelling the conversations of a report
@@ -165,23 +165,23 @@ KEYS: Mapping[str, str | None] = {"p": "passed", "f": "failed", "i": "inconclusi
 
 
 @dataclass(frozen=True, slots=True)
-class Labelling:
+class HumanLabels:
     id: str
     description: str
     messages: list[Message]
     criteria: tuple[str, ...]
 
-    def line(self, labels: Iterable[str | None]) -> str:
+    def format_jsonl_line(self, labels: Iterable[str | None]) -> str:
         criteria = [{"text": text, "label": label} for text, label in zip(self.criteria, labels, strict=True)]
         about = {"id": self.id, "description": self.description, "messages": self.messages, "criteria": criteria}
         return json.dumps(about, ensure_ascii=False)
 
 
-def runs_of(report: Path, run: str = "", criteria: Iterable[str] = ()) -> list[Labelling]:
+def list_report_runs(report: Path, run: str = "", criteria: Iterable[str] = ()) -> list[HumanLabels]:
     """Return a report's runs with criteria; `run`: an id's start, `criteria` for the judge's. Raises SettingsError."""
     try:
         entries = read_entries(report)
-        found = [_labelling(*entry, tuple(criteria)) for entry in entries if str(entry[0]["run_id"]).startswith(run)]
+        found = [_to_labels(*entry, tuple(criteria)) for entry in entries if str(entry[0]["run_id"]).startswith(run)]
     except OSError as error:
         hint = "A run is found by its id in the report of the last `llmproxy test` only."
         raise SettingsError(f"the report {report} cannot be read: {error.strerror or error}.", hint=hint) from error
@@ -189,7 +189,7 @@ def runs_of(report: Path, run: str = "", criteria: Iterable[str] = ()) -> list[L
         hint = "llmproxy test --report json=FILE writes one, and pytest --scenario-report json=FILE."
         raise SettingsError(f"{report} is no JSON report of tests.", hint=hint) from error
     if run and not found:
-        raise SettingsError(f"no run of {report} has an id that begins with {run!r}.", hint=_ids(entries))
+        raise SettingsError(f"no run of {report} has an id that begins with {run!r}.", hint=_list_run_ids(entries))
     usable = [each for each in found if each.messages and each.criteria]
     if not usable:
         what = "has a conversation" if not any(each.messages for each in found) else "was judged by criteria"
@@ -197,7 +197,7 @@ def runs_of(report: Path, run: str = "", criteria: Iterable[str] = ()) -> list[L
     return usable
 
 
-def known_ids(path: Path) -> frozenset[str]:
+def list_labelled_ids(path: Path) -> frozenset[str]:
     """Return a label file's ids, so that nothing is labelled twice. Raises SettingsError: another kind of file."""
     if not path.is_file():
         return frozenset()
@@ -212,14 +212,14 @@ def known_ids(path: Path) -> frozenset[str]:
         raise SettingsError(f"{path} is there, and is no file of labels.", hint="--out names another one.") from error
 
 
-def put_label(path: Path, report: Path, run: str, criterion: str, label: str) -> None:
+def write_label(path: Path, report: Path, run: str, criterion: str, label: str) -> None:
     """Add a label of a run of a report to a file of labels. Raises SettingsError: no such run, criterion, label."""
     if label not in KEYS.values():
         raise SettingsError(f"{label!r} is no label.", hint="passed, failed or inconclusive")
-    labelling = next((each for each in runs_of(report, run)), None) if run else None
+    labelling = next((each for each in list_report_runs(report, run)), None) if run else None
     if labelling is None or criterion not in labelling.criteria:
         raise SettingsError("this criterion is in no run of the report.")
-    known_ids(path)
+    list_labelled_ids(path)
     lines = read_text(path).splitlines() if path.is_file() else []
     said: dict[str, str | None] = dict.fromkeys(labelling.criteria)
     others = []
@@ -231,20 +231,20 @@ def put_label(path: Path, report: Path, run: str, criterion: str, label: str) ->
             others.append(line)
     said[criterion] = label
     part = path.with_name(f".{path.name}.part")
-    part.write_text("".join(f"{line}\n" for line in (*others, labelling.line(said.values()))), "utf-8")
+    part.write_text("".join(f"{line}\n" for line in (*others, labelling.format_jsonl_line(said.values()))), "utf-8")
     part.replace(path)
 
 
-def _labelling(
+def _to_labels(
     started: Mapping[str, Any],
     parts: Sequence[Mapping[str, Any]],
     finished: Mapping[str, Any] | None,
     own: tuple[str, ...],
-) -> Labelling:
+) -> HumanLabels:
     verdicts = [part["criteria"] for part in parts if part.get("event") == "verdict" and part.get("criteria")]
     judged = (finished or {}).get("criteria") or (verdicts[-1] if verdicts else [])
     texts = own or tuple(dict.fromkeys([*(each["text"] for each in judged), *started.get("criteria", ())]))
-    return Labelling(
+    return HumanLabels(
         id=f"{started['scenario']}~{started.get('sample', 1)} {str(started['run_id'])[-8:]}",
         description=str(started.get("description") or ""),
         messages=[dict(part["message"]) for part in parts if part.get("event") == "message"],
@@ -252,6 +252,6 @@ def _labelling(
     )
 
 
-def _ids(entries: Iterable[tuple[Mapping[str, Any], Any, Any]]) -> str:
+def _list_run_ids(entries: Iterable[tuple[Mapping[str, Any], Any, Any]]) -> str:
     names = [str(started["run_id"]) for started, _, _ in entries]
     return f"There are {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}."

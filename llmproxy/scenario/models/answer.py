@@ -27,7 +27,7 @@ _TOKENS = ("prompt", "completion", "total")
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class ModelToolCall:
     name: str
     arguments: str
     """As the model wrote them."""
@@ -37,15 +37,15 @@ class Called:
 class Answer:
     text: str
     """Without reasoning, and without white space around it."""
-    tool_calls: tuple[Called, ...] = ()
+    tool_calls: tuple[ModelToolCall, ...] = ()
     finish_reason: str | None = None
     usage: Mapping[str, int] | None = None
     """Tokens, as far as the provider told: prompt, completion, total."""
 
     @classmethod
-    def of(cls, kept: str) -> Answer:
+    def from_json_text(cls, kept: str) -> Answer:
         value = json.loads(kept)
-        calls = tuple(Called(**call) for call in value.pop("tool_calls"))
+        calls = tuple(ModelToolCall(**call) for call in value.pop("tool_calls"))
         return cls(**value, tool_calls=calls)
 
     def to_text(self) -> str:
@@ -69,7 +69,7 @@ def read_litellm(found: Any) -> Answer:  # noqa: ANN401 (litellm has no types)
         raise ModelError(f"No response from LLM: {found!r}")
     message = choices[0].message
     calls = tuple(
-        Called(str(call.function.name or ""), str(call.function.arguments or ""))
+        ModelToolCall(str(call.function.name or ""), str(call.function.arguments or ""))
         for call in message.tool_calls or ()
         if call.function is not None
     )
@@ -114,11 +114,11 @@ def _is_call(call: object) -> bool:
     return isinstance(call, dict) and isinstance(call.get("function"), dict)
 
 
-def _read_call(call: Mapping[str, Any]) -> Called:
+def _read_call(call: Mapping[str, Any]) -> ModelToolCall:
     function = call["function"]
     arguments = function.get("arguments")
     written = arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments)
-    return Called(str(function.get("name") or ""), written)
+    return ModelToolCall(str(function.get("name") or ""), written)
 
 
 def _count_tokens(usage: object) -> dict[str, int] | None:

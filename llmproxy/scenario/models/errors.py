@@ -29,7 +29,7 @@ class ModelError(UpstreamError):
     exit_code = Exit.ENVIRONMENT
 
 
-class ModelUnset(SettingsError):
+class ModelNotSet(SettingsError):
     """A simulated user or a judge has no model, and there is no default."""
 
     code = "llmproxy_model_unset"
@@ -62,7 +62,7 @@ _WORDS: dict[RefusedParameter, Callable[[str], object]] = {
 }
 
 
-def is_at_vertex(model: str) -> bool:
+def is_vertex_model(model: str) -> bool:
     """Return whether litellm asks a model at Vertex AI, with credentials of Google's."""
     return model.startswith(("vertex_ai", "gemini-"))
 
@@ -88,7 +88,7 @@ def is_transient(error: BaseException) -> bool:
     return _read_status(error) in _TRANSIENT and find_code(error) != MissError.code
 
 
-def failure(error: BaseException, model: str, party: str, *, temperature: float | None) -> LLMProxyError:
+def build_call_error(error: BaseException, model: str, party: str, *, temperature: float | None) -> LLMProxyError:
     """Return what a call failed with as an error for the user. `temperature` is the one that the user chose."""
     code = find_code(error)
     if code == MissError.code:
@@ -103,7 +103,7 @@ def failure(error: BaseException, model: str, party: str, *, temperature: float 
             hint="Leave temperature out, and the model's own is used.",
         )
     said = text if isinstance(error, CallFailed) else f"{type(error).__name__}: {text}"
-    if is_at_vertex(model):
+    if is_vertex_model(model):
         return ModelError(f"{model} ({party}) could not be called at Vertex AI: {said}", hint=suggest_key(model))
     if _read_status(error) == _NO_KEY or "api_key" in text.lower():
         return ModelError(

@@ -20,18 +20,18 @@ from typing import Any
 
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.protocol import PLACEHOLDER_KEY
-from llmproxy.scenario.cache_store import CacheStore, Place, remember
-from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, ScenarioConfig, Unset
+from llmproxy.scenario.cache_store import CacheSlot, CacheStore, get_or_make
+from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, ScenarioConfig, UnsetParameter
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import (
     ModelError,
-    ModelUnset,
+    ModelNotSet,
     RefusedParameter,
-    failure,
+    build_call_error,
     find_refused_parameter,
     is_transient,
 )
-from llmproxy.scenario.models.route import lead_client, route
+from llmproxy.scenario.models.route import redirect_client, route_model
 from llmproxy.scenario.models.transport import call_model
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.turn_taking import outside
@@ -44,7 +44,7 @@ PAUSES = (0.5, 2.0)
 """Seconds before a call is repeated that met a bad moment of the provider."""
 
 
-class RefusedChoice(ModelError):
+class ToolChoiceRefused(ModelError):
     """The model refuses tools, the way in which one is demanded, or a response format."""
 
     code = "llmproxy_model_refused"
@@ -54,7 +54,7 @@ def choose_model(
     who: str,
     model: str | ModelConfig | None,
     api_key: str | None,
-    temperature: float | Unset,
+    temperature: float | UnsetParameter,
     max_tokens: int | None,
     more: Mapping[str, Any] | None = None,
 ) -> ModelConfig | None:
@@ -78,7 +78,7 @@ def choose_model(
             key = default.api_key
     given = {name: value for name, value in (more or {}).items() if value is not None}
     found = {**dict(base), **given, "api_key": api_key or key}
-    found["temperature"] = chosen if isinstance(temperature, Unset) else temperature
+    found["temperature"] = chosen if isinstance(temperature, UnsetParameter) else temperature
     found["max_tokens"] = tokens if max_tokens is None else max_tokens
     return ModelConfig(**found)
 
@@ -87,16 +87,16 @@ def require_model(
     who: str,
     model: str | ModelConfig | None,
     api_key: str | None,
-    temperature: float | Unset,
+    temperature: float | UnsetParameter,
     max_tokens: int | None,
     more: Mapping[str, Any] | None = None,
     *,
     written: str = "",
 ) -> ModelConfig:
-    """Return what `choose_model` chooses; `written` is how to write it. Raises ModelUnset if there is none."""
+    """Return what `choose_model` chooses; `written` is how to write it. Raises ModelNotSet if there is none."""
     found = choose_model(who, model, api_key, temperature, max_tokens, more)
     if found is None:
-        raise ModelUnset(
+        raise ModelNotSet(
             f"Model was not configured for TestingAgent ({who}): it has none, and there is no default.\n"
             f"Write scenario.{written or f'{who}(model="openai/gpt-4.1-mini")'}, or once for all of them\n"
             'scenario.configure(default_model="openai/gpt-4.1-mini")'
@@ -118,7 +118,7 @@ async def complete(
 ) -> Answer:
     """Ask a model; `attempt` tells equal questions of one party apart where nothing else does.
 
-    Raises MissError: in replay, the request was never recorded; RefusedChoice: the model does not take these tools,
+    Raises MissError: in replay, the request was never recorded; ToolChoiceRefused: the model does not take these tools,
     this choice or this format; SettingsError: a model or temperature that cannot work; ModelError: the provider fails,
     or answers nothing that is an answer.
     """
@@ -127,7 +127,7 @@ async def complete(
     asked |= {name: value for name, value in optional.items() if value}
     if tools and tool_choice:
         asked["tool_choice"] = tool_choice
-    sent = {**model.extra, **asked}
+    sent = {**model.extra_parameters, **asked}
     if session is not None and (aside := next((name for name in _ASIDE if sent.get(name)), None)):
         raise SettingsError(
             f"{model.model} ({party}) is to be called with {aside}=..., by which its calls would not pass the proxy.",
@@ -139,10 +139,10 @@ async def complete(
 
     if session is not None:
         return await call()
-    return await _call_cached(call, _reduce_call(sent) | {"api_base": model.api_base}, party, attempt)
+    return await _call_cached(call, _cache_key_call(sent) | {"api_base": model.api_base}, party, attempt)
 
 
-def _reduce_call(sent: Mapping[str, Any]) -> dict[str, Any]:
+def _cache_key_call(sent: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of a call makes a difference to its answer: a client makes none, and has another address tomorrow."""
     return {name: value for name, value in sent.items() if name not in {"client", "shared_session", "timeout"}}
 
@@ -166,8 +166,8 @@ async def _call_cached(
     async def make() -> str:
         return (await call()).to_text()
 
-    kept = await remember(Place(store, key, f"model call of {party}", cache_key, sample), make)
-    return await call() if kept is None else Answer.of(kept)
+    kept = await get_or_make(CacheSlot(store, key, f"model call of {party}", cache_key, sample), make)
+    return await call() if kept is None else Answer.from_json_text(kept)
 
 
 async def _call_model(
@@ -193,10 +193,10 @@ async def _call_model(
                 del sent["temperature"]
                 continue
             if what in {RefusedParameter.TOOL_CHOICE, RefusedParameter.FORMAT}:
-                raise RefusedChoice(f"{model.model} refuses this request: {error}") from error
+                raise ToolChoiceRefused(f"{model.model} refuses this request: {error}") from error
             pause = next(pauses, None) if is_transient(error) else None
             if pause is None:
-                raise failure(error, model.model, party, temperature=chosen) from error
+                raise build_call_error(error, model.model, party, temperature=chosen) from error
             await asyncio.sleep(0 if replays else pause)
 
 
@@ -205,10 +205,10 @@ def _route_keywords(model: ModelConfig, party: str, session: RunSession | None) 
     if session is None:
         places = {"api_base": model.api_base, "api_version": model.api_version}
         return said | {name: value for name, value in places.items() if value}
-    found = route(model, session.proxy, session, party=party)
-    found["extra_headers"] = {**(model.extra.get("extra_headers") or {}), **found["extra_headers"]}
-    if client := model.extra.get("client"):
-        found["client"] = lead_client(client, found["api_base"], model.model)
+    found = route_model(model, session.proxy, session, party=party)
+    found["extra_headers"] = {**(model.extra_parameters.get("extra_headers") or {}), **found["extra_headers"]}
+    if client := model.extra_parameters.get("client"):
+        found["client"] = redirect_client(client, found["api_base"], model.model)
     if session.opened.offline:
         said.setdefault("api_key", PLACEHOLDER_KEY)
     return said | found

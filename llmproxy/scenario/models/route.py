@@ -24,7 +24,7 @@ from llmproxy.client.environment import is_ours
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
-from llmproxy.scenario.models.errors import is_at_vertex, suggest_key
+from llmproxy.scenario.models.errors import is_vertex_model, suggest_key
 from llmproxy.scenario.models.transport import BASE, import_litellm, is_openai
 from llmproxy.scenario.session import RunSession
 
@@ -49,7 +49,7 @@ _AZURE = "/openai"
 _UNSAFE = re.compile(r"[^a-z0-9._-]+")
 
 
-def route(
+def route_model(
     model: str | ModelConfig, proxy: str, session: RunSession | None = None, *, party: str = "user"
 ) -> dict[str, Any]:
     """Return keywords by which litellm calls a model through the proxy. Raises SettingsError: it cannot be led."""
@@ -61,7 +61,7 @@ def route(
             "api_base": f"{base}/{_upstream_name(config)}{urlsplit(config.api_base).path.rstrip('/')}"
         }
     else:
-        found = {"api_base": base + _path(config.model, provider)}
+        found = {"api_base": base + _provider_base_path(config.model, provider)}
     if provider == "azure":
         found["api_version"] = config.api_version or AZURE_VERSION
     elif config.api_version:
@@ -78,7 +78,7 @@ def provider_of(model: str) -> str:
         return prefix
     if is_openai(model):
         return "openai"
-    if prefix.startswith("vertex_ai") or (not slash and is_at_vertex(model)):
+    if prefix.startswith("vertex_ai") or (not slash and is_vertex_model(model)):
         raise SettingsError(
             f"the model {model!r} is asked at Vertex AI, which wants Google credentials before any request is sent: "
             "it cannot be recorded.",
@@ -111,7 +111,7 @@ def _upstream_name(config: ModelConfig) -> str:
     return "model-" + _UNSAFE.sub("-", config.model.lower()).strip("-._")
 
 
-def _path(model: str, provider: str) -> str:
+def _provider_base_path(model: str, provider: str) -> str:
     if provider in PATHS:
         return PATHS[provider]
     base = _ask_litellm(model)[3]
@@ -142,17 +142,17 @@ def _ask_litellm(model: str) -> tuple[Any, ...]:
 
 def address_model(model: ModelConfig, proxy: str = "") -> ModelConfig:
     """Return a model with its client's address as `api_base`, unless it has one, or OpenAI's client, or ours."""
-    base = _base_url(model.extra.get("client"))
+    base = _base_url(model.extra_parameters.get("client"))
     if model.api_base or not base or base == BASE or (proxy and is_ours(base, proxy)):
         return model
-    return model.model_copy(update={"api_base": base.removesuffix(_beyond(base, model.model))})
+    return model.model_copy(update={"api_base": base.removesuffix(_azure_suffix(base, model.model))})
 
 
-def lead_client(client: Any, address: str, model: str) -> Any:  # noqa: ANN401 (a client of any kind)
+def redirect_client(client: Any, address: str, model: str) -> Any:  # noqa: ANN401 (a client of any kind)
     """Return a client that sends to `address`, through the proxy. Raises SettingsError: an unknown kind of client."""
     base = _base_url(client)
     if base and callable(getattr(client, "with_options", None)):
-        return client.with_options(base_url=address.rstrip("/") + _beyond(base, model))
+        return client.with_options(base_url=address.rstrip("/") + _azure_suffix(base, model))
     if any(kind.__module__.startswith("litellm.") for kind in type(client).__mro__):
         return client
     raise SettingsError(
@@ -172,7 +172,7 @@ def _base_url(client: object) -> str:
     return str(getattr(client, "base_url", "")).rstrip("/")
 
 
-def _beyond(base: str, model: str) -> str:
+def _azure_suffix(base: str, model: str) -> str:
     """Return what of an address Azure's client wrote itself: litellm and the proxy name an endpoint without it."""
     if not model.startswith("azure/"):
         return ""

@@ -90,7 +90,7 @@ class ChatRequest:
 async def call_model(keywords: Mapping[str, Any], env: Mapping[str, str], *, served: bool, proxied: bool) -> Answer:
     """Make one call; `served`: the user told where. Raises CallFailed; ModelError: no choice; litellm's own."""
     request = build_request(keywords, env, sys.modules.get("litellm"), served=served, proxied=proxied)
-    return await in_model_loop(_call_litellm(keywords) if request is None else post(request))
+    return await in_model_loop(_call_litellm(keywords) if request is None else post_chat(request))
 
 
 # -- OpenAI's dialect
@@ -153,7 +153,7 @@ def _strip_message(message: Message) -> Message | None:
     return found if plain else None
 
 
-async def post(request: ChatRequest) -> Answer:
+async def post_chat(request: ChatRequest) -> Answer:
     """Send a request, in the loop of model calls. Raises as `call_model`."""
     import httpx
 
@@ -170,7 +170,7 @@ async def post(request: ChatRequest) -> Answer:
     headers = {"authorization": f"Bearer {key}", "content-type": "application/json", **request.headers}
     try:
         async with asyncio.timeout(request.timeout):
-            client = _CLIENTS.get(proxied=request.proxied)
+            client = _CLIENTS.get_client(proxied=request.proxied)
             found = await client.post(request.url, content=request.content, headers=headers)
     except TimeoutError as error:
         said = f"Request timed out: no answer within {request.timeout:g} s"
@@ -184,14 +184,14 @@ async def post(request: ChatRequest) -> Answer:
     return read_openai(found.status_code, found.headers, found.content)
 
 
-class _Clients:
+class _HttpxClients:
     """The clients of the loop of model calls: one for llmproxy, one for everybody else."""
 
     def __init__(self) -> None:
         self._made: dict[bool, httpx.AsyncClient] = {}
         self._process = 0
 
-    def get(self, *, proxied: bool) -> httpx.AsyncClient:
+    def get_client(self, *, proxied: bool) -> httpx.AsyncClient:
         """Return one, made when it is first needed, and again in a forked child."""
         import httpx
 
@@ -206,7 +206,7 @@ class _Clients:
         return self._made[proxied]
 
 
-_CLIENTS = _Clients()
+_CLIENTS = _HttpxClients()
 
 
 # -- litellm
@@ -249,11 +249,11 @@ class ModelLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0
 
-    async def run[T](self, work: Coroutine[Any, Any, T]) -> T:
+    async def run_in_loop[T](self, work: Coroutine[Any, Any, T]) -> T:
         """Do the work there and return what comes of it; cancelled with whoever waits."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._ready()))
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._start_loop()))
 
-    def _ready(self) -> asyncio.AbstractEventLoop:
+    def _start_loop(self) -> asyncio.AbstractEventLoop:
         with self._guard:
             if self._loop is None or self._process != os.getpid():  # a forked child has no threads but its own
                 self._loop, self._process = asyncio.new_event_loop(), os.getpid()
@@ -265,4 +265,4 @@ _LOOP = ModelLoop()
 
 
 async def in_model_loop[T](work: Coroutine[Any, Any, T]) -> T:
-    return await _LOOP.run(work)
+    return await _LOOP.run_in_loop(work)

@@ -54,15 +54,15 @@ class ModelComparison:
     """Of the recorded run; empty where it is not known."""
 
     @property
-    def whole(self) -> tuple[ModelRun, ...]:
+    def completed_runs(self) -> tuple[ModelRun, ...]:
         """The runs that came to an end of their own: those that are compared."""
         return tuple(run for run in self.runs if not run.broke_off)
 
     @property
-    def changes(self) -> list[tuple[PolicyChange, int]]:
+    def policy_changes(self) -> list[tuple[PolicyChange, int]]:
         """Every difference and in how many runs it was, the most frequent first."""
         found: Counter[PolicyChange] = Counter()
-        for run in self.whole:
+        for run in self.completed_runs:
             changes = set(compare_policies(run.recorded, run.policy))
             if self.verdict and run.verdict and run.verdict != self.verdict:
                 changes.add(PolicyChange("verdict", old=self.verdict, new=run.verdict))
@@ -72,7 +72,7 @@ class ModelComparison:
     @property
     def verdicts(self) -> Counter[str]:
         """How the runs were judged that came to an end."""
-        return Counter(run.verdict for run in self.whole if run.verdict)
+        return Counter(run.verdict for run in self.completed_runs if run.verdict)
 
     @property
     def unknown(self) -> Counter[str]:
@@ -80,7 +80,7 @@ class ModelComparison:
         return Counter(name for run in self.runs for name in run.unknown)
 
     def to_json(self) -> dict[str, object]:
-        many = len(self.whole)
+        many = len(self.completed_runs)
         return {
             "compared": many,
             "cassette": self.parent,
@@ -97,9 +97,9 @@ class ModelComparison:
             ],
             "changes": [
                 {**change.to_json(), "runs": times, "of": many, "interval": _interval_ends(wilson(times, many))}
-                for change, times in self.changes
+                for change, times in self.policy_changes
             ],
-            "tools": {tool: {"recorded": before, "mean": after} for tool, before, after in self._tools()},
+            "tools": {tool: {"recorded": before, "mean": after} for tool, before, after in self._tool_count_rows()},
             "verdicts": [
                 {"verdict": verdict, "runs": times, "of": many, "interval": _interval_ends(wilson(times, many))}
                 for verdict, times in sorted(self.verdicts.items())
@@ -115,39 +115,39 @@ class ModelComparison:
             "unknown_tools": dict(sorted(self.unknown.items())),
         }
 
-    def lines(self) -> Iterator[str]:
-        many = len(self.whole)
+    def summary_lines(self) -> Iterator[str]:
+        many = len(self.completed_runs)
         models = ", ".join(dict.fromkeys(name for run in self.runs for name in run.policy.models)) or "a model"
         before = ", ".join(self.recorded.models) or "a model"
         yield f"{models} in {format_count(many, 'run')} against {before} in cassette {self.parent}:"
         if broken := len(self.runs) - many:
             yield f"  {format_count(broken, 'run')} broke off before the model had said its last words: not compared"
-        changes = self.changes
+        changes = self.policy_changes
         if many and not changes:
             yield "  the same calls in the same order, the same last words"
         for change, times in changes:
-            yield f"  {_count_of(times, many)}  {change.describe()}"
+            yield f"  {_count_calls(times, many)}  {change.describe()}"
         for name, recorded, found in self._list_uses() if many else ():
             shown = dollars if name == "cost_usd" else _format_count
             told = "unknown" if not found else shown(mean(found) or 0) + _format_interval(_interval(found), shown)
             before = "unknown" if recorded is None else shown(recorded)
             yield f"  {name.replace('_usd', '').replace('_', ' ')}: {before} -> {told}"
         for verdict, times in sorted(self.verdicts.items()):
-            yield f"  {_count_of(times, many)}  {verdict}" + (f" (recorded: {self.verdict})" if self.verdict else "")
+            yield f"  {_count_calls(times, many)}  {verdict}" + (f" (recorded: {self.verdict})" if self.verdict else "")
         if self.unknown:
             names = ", ".join(f"{name} {times}x" for name, times in self.unknown.most_common())
             yield f"  calls that no recording answers there: {names}"
 
-    def _tools(self) -> Iterator[tuple[str, int, float]]:
+    def _tool_count_rows(self) -> Iterator[tuple[str, int, float]]:
         before = count_tools(self.recorded.calls)
-        after = [count_tools(run.policy.calls) for run in self.whole]
+        after = [count_tools(run.policy.calls) for run in self.completed_runs]
         for tool in sorted(before.keys() | {name for each in after for name in each}):
             yield tool, before[tool], sum(each[tool] for each in after) / max(len(after), 1)
 
     def _list_uses(self) -> Iterator[tuple[str, float | Decimal | None, list[float]]]:
         """Yield what was used: name, by the recorded run, by each run; no values where one is not known."""
         for name, of in _USED:
-            found = [of(run.policy) for run in self.whole]
+            found = [of(run.policy) for run in self.completed_runs]
             known = [] if any(each is None for each in found) else [float(each) for each in found if each is not None]
             yield name, of(self.recorded), known
 
@@ -160,7 +160,7 @@ _USED: tuple[tuple[str, Callable[[PolicyRun], int | Decimal | None]], ...] = (
 )
 
 
-def _count_of(times: int, many: int) -> str:
+def _count_calls(times: int, many: int) -> str:
     interval = wilson(times, many)
     if many == 1 or interval is None:
         return f"{times} of {many}"

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from llmproxy.report.events import PartyUse, Status
 from llmproxy.report.rows import Interval
-from llmproxy.scenario.repeats.verdicts import COUNTED, Verdicts, verdict_of
+from llmproxy.scenario.repeats.verdicts import COUNTED, VerdictCounts, decide_verdict
 from llmproxy.scenario.types import ScenarioResult
 from llmproxy.scenario.values.run import RunOptions, describe_error
 
@@ -52,7 +52,7 @@ class Repeatable(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class SampleResult:
     sample: int
     """Which, from 1; also the sample of its recording."""
     status: Status
@@ -69,10 +69,10 @@ class RepeatResult(ScenarioResult):
     """
 
     runs: int = 1
-    samples: list[Sample] = Field(default_factory=list)
+    samples: list[SampleResult] = Field(default_factory=list)
     """Each run that was made, in the order of samples."""
     threshold: float = 1.0
-    verdicts: Verdicts = Verdicts(0)
+    verdicts: VerdictCounts = VerdictCounts(0)
 
     def __repr__(self) -> str:
         return f"RepeatResult(success={self.success}, status={self.status}, reasoning={self.reasoning!r})"
@@ -80,11 +80,11 @@ class RepeatResult(ScenarioResult):
     @property
     def rate(self) -> float | None:
         """Passed of those that count; None when none counts, or when the series was stopped."""
-        return self.verdicts.rate
+        return self.verdicts.pass_rate
 
     @property
     def interval(self) -> Interval | None:
-        return self.verdicts.interval
+        return self.verdicts.pass_interval
 
     def pass_at_k(self, k: int) -> float | None:
         """Return the estimate that at least one of k runs passes; None for k above the runs that count."""
@@ -97,7 +97,7 @@ class RepeatResult(ScenarioResult):
     @property
     def n_of_n(self) -> str:
         """How many runs count, "8 of 10"."""
-        return f"{self.verdicts.counted} of {self.runs}"
+        return f"{self.verdicts.counted_runs} of {self.runs}"
 
 
 async def run_many(
@@ -126,22 +126,22 @@ async def run_many(
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold takes a share above 0 and at most 1, not {threshold!r}")
     began = clock()
-    series = _Series(plan, runs, threshold if early_stop else None)
-    await series.run(min(plan.options.max_concurrency or CONCURRENCY, runs))
+    series = _RepeatSeries(plan, runs, threshold if early_stop else None)
+    await series.run_series(min(plan.options.max_concurrency or CONCURRENCY, runs))
     samples = sorted(series.done, key=lambda each: each.sample)
-    return _sum_up(samples, runs, threshold, clock() - began, allow_environment_errors=allow_environment_errors)
+    return _sum_runs(samples, runs, threshold, clock() - began, allow_environment_errors=allow_environment_errors)
 
 
-class _Series:
+class _RepeatSeries:
     """Runs one sample after the other, several at a time."""
 
     def __init__(self, plan: Repeatable, runs: int, stop_at: float | None) -> None:
-        self.done: list[Sample] = []
+        self.done: list[SampleResult] = []
         self._plan, self._runs, self._stop_at = plan, runs, stop_at
         self._next = 1
 
-    async def run(self, workers: int) -> None:
-        tasks = [asyncio.ensure_future(self._work()) for _ in range(workers)]
+    async def run_series(self, workers: int) -> None:
+        tasks = [asyncio.ensure_future(self._run_samples()) for _ in range(workers)]
         try:
             await asyncio.gather(*tasks)
         except BaseException:
@@ -150,32 +150,32 @@ class _Series:
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
 
-    async def _work(self) -> None:
-        while self._next <= self._runs and not self._stops():
+    async def _run_samples(self) -> None:
+        while self._next <= self._runs and not self._is_stopped():
             sample, self._next = self._next, self._next + 1
             ended: RepeatEnded = await self._plan.once(sample, self._runs)
             error = ended.result.error or ("" if ended.error is None else describe_error(ended.error))
-            self.done.append(Sample(sample=sample, status=ended.status, result=ended.result, error=error))
+            self.done.append(SampleResult(sample=sample, status=ended.status, result=ended.result, error=error))
 
-    def _stops(self) -> bool:
+    def _is_stopped(self) -> bool:
         if self._stop_at is None or any(each.result.cassette and not each.result.replayed for each in self.done):
             return False  # a recording with samples missing would replay differently
-        return Verdicts.of([each.status for each in self.done], self._runs).is_decided(self._stop_at)
+        return VerdictCounts.from_statuses([each.status for each in self.done], self._runs).is_decided(self._stop_at)
 
 
-def _sum_up(
-    samples: list[Sample], runs: int, threshold: float, seconds: float, *, allow_environment_errors: bool
+def _sum_runs(
+    samples: list[SampleResult], runs: int, threshold: float, seconds: float, *, allow_environment_errors: bool
 ) -> RepeatResult:
-    found = Verdicts.of([each.status for each in samples], runs)
-    status = verdict_of(found, allow_environment_errors=allow_environment_errors)
-    enough = found.bounds is not None and found.bounds.low >= threshold
+    found = VerdictCounts.from_statuses([each.status for each in samples], runs)
+    status = decide_verdict(found, allow_environment_errors=allow_environment_errors)
+    enough = found.pass_rate_bounds is not None and found.pass_rate_bounds.low >= threshold
     shown = next((each for each in samples if each.status is not Status.PASSED), samples[0]).result
     replayed = _sum_known(each.result.replayed for each in samples)
     recorded_at = min(
         (each.result.recorded_at for each in samples if each.result.recorded_at is not None), default=None
     )
     counted = [each for each in samples if each.status in COUNTED]
-    lines = found.lines()
+    lines = found.summary_lines()
     if replayed:
         on = "" if recorded_at is None else f" on {dt.datetime.fromtimestamp(recorded_at, dt.UTC):%Y-%m-%d}"
         lines.append(f"{len(samples)} samples recorded{on or ' earlier'}: replaying them adds no evidence")
@@ -202,20 +202,20 @@ def _sum_up(
     )  # fmt: skip
 
 
-def _sum_criteria(counted: Sequence[Sample]) -> dict[str, Any]:
+def _sum_criteria(counted: Sequence[SampleResult]) -> dict[str, Any]:
     """Return the criteria over all runs: failed where one failed, passed where each passed, else inconclusive."""
-    texts = list(dict.fromkeys(text for each in counted for text in _reported_of(each.result)))
+    texts = list(dict.fromkeys(text for each in counted for text in _reported_usage(each.result)))
     failed = [text for text in texts if any(text in each.result.failed_criteria for each in counted)]
     passed = [text for text in texts if all(text in each.result.passed_criteria for each in counted)]
     others = [text for text in texts if text not in failed and text not in passed]
     return {"passed_criteria": passed, "failed_criteria": failed, "inconclusive_criteria": others}
 
 
-def _reported_of(result: ScenarioResult) -> Sequence[str]:
+def _reported_usage(result: ScenarioResult) -> Sequence[str]:
     return [*result.passed_criteria, *result.failed_criteria, *result.inconclusive_criteria]
 
 
-def _sum_usage_by_party(samples: Sequence[Sample]) -> dict[str, PartyUse]:
+def _sum_usage_by_party(samples: Sequence[SampleResult]) -> dict[str, PartyUse]:
     parties = dict.fromkeys(party for each in samples for party in each.result.usage)
     return {
         party: _sum_usage([each.result.usage[party] for each in samples if party in each.result.usage])

@@ -64,7 +64,7 @@ def bootstrap[T](
     found = sorted(value for value in drawn if value is not None)
     if len(found) < _DEFINED * resamples or not found:
         return None
-    return Interval(_quantile(found, 0.025), _quantile(found, 0.975))
+    return Interval(_interpolate_quantile(found, 0.025), _interpolate_quantile(found, 0.975))
 
 
 def mean_interval(values: Sequence[float], rng: random.Random, resamples: int = RESAMPLES) -> Interval | None:
@@ -72,7 +72,7 @@ def mean_interval(values: Sequence[float], rng: random.Random, resamples: int = 
     return bootstrap(values, mean, rng, resamples)
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float:
+def _interpolate_quantile(ordered: Sequence[float], share: float) -> float:
     """Return a quantile, linear between neighbours."""
     place = share * (len(ordered) - 1)
     below = int(place)
@@ -103,7 +103,7 @@ def kappa(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Variance:
     """Variance of verdicts, split in two."""
 
     judge: float
@@ -112,13 +112,13 @@ class Spread:
     """What differs between transcripts: sample variance of p less judge/R, at least 0."""
 
     @property
-    def share(self) -> float | None:
+    def judge_share(self) -> float | None:
         """The judge's part of both; None when nothing varies."""
         whole = self.judge + self.rest
         return self.judge / whole if whole else None
 
 
-def judge_spread(passes: Sequence[int], repeats: int) -> Spread | None:
+def judge_spread(passes: Sequence[int], repeats: int) -> Variance | None:
     """Return the spread of transcripts that were each judged `repeats` times, from how often each passed.
 
     None below `FEWEST_TRANSCRIPTS`: then only the counts can be told. Raises ValueError when nothing was repeated.
@@ -145,8 +145,8 @@ def spread_intervals(
     )
 
 
-def _judge_variance(shares: Sequence[float], repeats: int) -> Spread:
+def _judge_variance(shares: Sequence[float], repeats: int) -> Variance:
     judge = fsum(p * (1 - p) for p in shares) / len(shares) * repeats / (repeats - 1)
     middle = fsum(shares) / len(shares)
     variance = fsum((p - middle) ** 2 for p in shares) / (len(shares) - 1)
-    return Spread(judge, max(0.0, variance - judge / repeats))
+    return Variance(judge, max(0.0, variance - judge / repeats))

@@ -20,7 +20,7 @@ COUNTED = (Status.PASSED, Status.FAILED, Status.AGENT_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdicts:
+class VerdictCounts:
     """How many runs ended how, and what follows."""
 
     runs: int
@@ -32,7 +32,7 @@ class Verdicts:
     skipped: int = 0
 
     @classmethod
-    def of(cls, statuses: Sequence[Status], runs: int | None = None) -> Verdicts:
+    def from_statuses(cls, statuses: Sequence[Status], runs: int | None = None) -> VerdictCounts:
         found = Counter(statuses)
         return cls(
             runs=len(statuses) if runs is None else runs,
@@ -44,88 +44,88 @@ class Verdicts:
         )
 
     @property
-    def counted(self) -> int:
+    def counted_runs(self) -> int:
         """Runs that say something about the agent."""
         return self.passed + self.failed + self.agent_errors
 
     @property
-    def left(self) -> int:
+    def unmade_runs(self) -> int:
         """Runs that were asked for and never made."""
-        return self.runs - self.counted - self.environment_errors - self.skipped
+        return self.runs - self.counted_runs - self.environment_errors - self.skipped
 
     @property
-    def rate(self) -> float | None:
+    def pass_rate(self) -> float | None:
         """Passed of counted; None without any, and of a series that was stopped: it ended because of how it went."""
-        return None if self.left or not self.counted else self.passed / self.counted
+        return None if self.unmade_runs or not self.counted_runs else self.passed / self.counted_runs
 
     @property
-    def interval(self) -> Interval | None:
-        return None if self.left else wilson(self.passed, self.counted)
+    def pass_interval(self) -> Interval | None:
+        return None if self.unmade_runs else wilson(self.passed, self.counted_runs)
 
     @property
-    def bounds(self) -> Interval | None:
+    def pass_rate_bounds(self) -> Interval | None:
         """What the rate can be at least and at most, whatever the runs come to that were not made."""
-        whole = self.counted + self.left
-        return Interval(self.passed / whole, (self.passed + self.left) / whole) if whole else None
+        whole = self.counted_runs + self.unmade_runs
+        return Interval(self.passed / whole, (self.passed + self.unmade_runs) / whole) if whole else None
 
     def pass_at_k(self, k: int) -> float | None:
         """Return the estimate that at least one of k runs passes; None where it cannot be estimated."""
-        return None if self.left else pass_at_k(self.passed, self.counted, k)
+        return None if self.unmade_runs else pass_at_k(self.passed, self.counted_runs, k)
 
     def pass_hat_k(self, k: int) -> float | None:
         """Return the estimate that all of k runs pass (pass^k); None where it cannot be estimated."""
-        return None if self.left else pass_hat_k(self.passed, self.counted, k)
+        return None if self.unmade_runs else pass_hat_k(self.passed, self.counted_runs, k)
 
     @property
     def all_passed(self) -> bool | None:
         """Whether every run passed, which is what pass^n can say; None when one is missing and none failed."""
-        if self.passed < self.counted:
+        if self.passed < self.counted_runs:
             return False
-        return True if self.counted == self.runs else None
+        return True if self.counted_runs == self.runs else None
 
     def is_decided(self, threshold: float) -> bool:
         """Return whether no run that is left can change on which side of the threshold the rate ends."""
-        bounds = self.bounds
+        bounds = self.pass_rate_bounds
         return bounds is not None and (bounds.low >= threshold or bounds.high < threshold)
 
-    def lines(self) -> list[str]:
-        told = [self._rate()]
+    def summary_lines(self) -> list[str]:
+        told = [self._format_pass_rate()]
         if self.environment_errors:
             told.append(
                 f"{self.environment_errors} of {self.runs} runs say nothing about the agent: the environment failed "
-                f"({self.counted} of {self.runs} count)"
+                f"({self.counted_runs} of {self.runs} count)"
             )
-        if self.counted > 1 and not self.left:
-            told.append(self._of_k())
+        if self.counted_runs > 1 and not self.unmade_runs:
+            told.append(self._format_pass_k())
         return told
 
-    def _rate(self) -> str:
+    def _format_pass_rate(self) -> str:
         kinds = ((self.failed, "failed"), (self.agent_errors, "agent errors"))
         parts = "".join(f", {number} {what}" for number, what in kinds if number)
-        bounds = self.bounds
-        if self.left and bounds is not None:
-            made = self.runs - self.left
+        bounds = self.pass_rate_bounds
+        if self.unmade_runs and bounds is not None:
+            made = self.runs - self.unmade_runs
             return (
-                f"stopped after {made} of {self.runs} runs, {self.passed} of {self.counted} passed{parts}: "
+                f"stopped after {made} of {self.runs} runs, {self.passed} of {self.counted_runs} passed{parts}: "
                 f"the rate would have been between {bounds.low:.1%} and {bounds.high:.1%}"
             )
-        if self.rate is None:
+        if self.pass_rate is None:
             return f"0 of {self.runs} runs count"
-        interval = self.interval
+        interval = self.pass_interval
         spread = f", 95 % interval {interval.low:.1%} to {interval.high:.1%}" if interval else ""
-        return f"{self.passed} of {self.counted} runs passed ({self.rate:.1%}{spread}){parts}"
+        return f"{self.passed} of {self.counted_runs} runs passed ({self.pass_rate:.1%}{spread}){parts}"
 
-    def _of_k(self) -> str:
-        ks = [k for k in (2, 4, 8, 16, 32) if k < self.counted]
+    def _format_pass_k(self) -> str:
+        ks = [k for k in (2, 4, 8, 16, 32) if k < self.counted_runs]
         parts = [f"pass^{k} {self.pass_hat_k(k):.3f}" for k in ks] + [f"pass@{k} {self.pass_at_k(k):.3f}" for k in ks]
-        every = "yes" if self.passed == self.counted else "no"
-        return "; ".join([*parts, f"all {self.counted} passed: {every}"])
+        every = "yes" if self.passed == self.counted_runs else "no"
+        return "; ".join([*parts, f"all {self.counted_runs} passed: {every}"])
 
 
-def verdict_of(found: Verdicts, *, allow_environment_errors: bool = False) -> Status:
-    if not found.counted or (found.environment_errors and not allow_environment_errors):
+def decide_verdict(found: VerdictCounts, *, allow_environment_errors: bool = False) -> Status:
+    if not found.counted_runs or (found.environment_errors and not allow_environment_errors):
         return Status.SKIPPED if found.skipped and found.skipped == found.runs else Status.ENVIRONMENT_ERROR
-    if found.passed == found.counted:
+    if found.passed == found.counted_runs:
         return Status.PASSED
     if found.passed:
         return Status.FLAKY

@@ -28,14 +28,14 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.criteria import refuse_contradiction
-from llmproxy.scenario.values.messages import Farewell, messages_of, not_awaitable
+from llmproxy.scenario.values.messages import Farewell, list_messages, refuse_awaitable
 from llmproxy.scenario.values.run import describe_exit
 from llmproxy.trace.observing.tools import ServedTools, ToolUse
 from llmproxy.trace.observing.wire import Wire, recorded_at
 
 
 @dataclass
-class Traffic:
+class AgentTraffic:
     session: RunSession | None = None
     """None without a proxy: nothing is ever seen."""
     seen: int = 0
@@ -58,14 +58,16 @@ class Traffic:
         """Ask what passed since the last time; `error`: what the adapter raised meanwhile. Raises MissError."""
         if self.session is None:
             return ()
-        return await self._record(self.session, await self.session.calls(self.seen), error)
+        return await self._add_calls(self.session, await self.session.calls(self.seen), error)
 
     async def catch_up(self) -> None:
         """Look for somebody who is about to look at the wire: what is there now is not late. Raises MissError."""
         await self.read_new_calls()
         self.answered = self.seen
 
-    async def late(self, session: RunSession, further: Sequence[Call] | None, *, named: bool = False) -> list[Call]:
+    async def find_late(
+        self, session: RunSession, further: Sequence[Call] | None, *, named: bool = False
+    ) -> list[Call]:
         """Return calls of the agent that nobody could know of, of `further`; `named`: name misses. Raises MissError,
         MachineError: the proxy did not say what came.
         """
@@ -73,12 +75,12 @@ class Traffic:
             raise MachineError("the proxy is of an earlier version: it does not tell which calls came last.")
         if named:
             late = [call for call in further if call.party == AGENT]
-            self.wire.read(late)
+            self.read_wire.read(late)
             return late
-        await self._record(session, further, None)
+        await self._add_calls(session, further, None)
         return [call for call in self.calls if call.party == AGENT and call.seq > self.answered]
 
-    async def _record(self, session: RunSession, calls: Sequence[Call], error: Exception | None) -> Sequence[Call]:
+    async def _add_calls(self, session: RunSession, calls: Sequence[Call], error: Exception | None) -> Sequence[Call]:
         before, self.seen = self.seen, max((call.seq for call in calls), default=self.seen)
         self.calls.extend(calls)
         if self.on_calls is not None:
@@ -92,7 +94,7 @@ class Traffic:
     # -- what it says
 
     @property
-    def wire(self) -> Wire:
+    def read_wire(self) -> Wire:
         """All that the agent said to models and servers, as far as looked at; results may come with later calls."""
         if self._wire is None:
             self._wire = Wire()
@@ -101,34 +103,34 @@ class Traffic:
         return self._wire
 
     @property
-    def tools(self) -> Sequence[ToolUse] | None:
+    def agent_tool_calls(self) -> Sequence[ToolUse] | None:
         """The agent's tool calls, None without a proxy, for somebody who relies on there being no others."""
         if self.session is None:
             return None
         self.relied = True
-        return self.wire.tools()
+        return self.read_wire.tools()
 
     @property
-    def served(self) -> ServedTools | None:
+    def served_tools(self) -> ServedTools | None:
         """What servers of tools (MCP) got from the agent, None without a proxy; whoever asks relies on it."""
         if self.session is None:
             return None
         self.relied = True
-        return self.wire.read_served()
+        return self.read_wire.read_served()
 
     @property
-    def unread(self) -> str:
+    def unread_reason(self) -> str:
         """Which answer to the agent is not known, and why; empty if all are."""
         if not self.calls:
             return ""
-        return next((f"{each.where} {each.unread}" for each in self.wire.step(0).unread), "")
+        return next((f"{each.where} {each.unread}" for each in self.read_wire.step(0).unread), "")
 
     @property
-    def unknown(self) -> Sequence[str]:
+    def unknown_call_reasons(self) -> Sequence[str]:
         """Why it is not known what answers to the agent asked for, each reason once; the same in every replay."""
         if not self.calls:
             return ()
-        return tuple(dict.fromkeys(each.unread for each in self.wire.step(0).unread))
+        return tuple(dict.fromkeys(each.unread for each in self.read_wire.step(0).unread))
 
     def recorded_at(self) -> float | None:
         """Return when the first of the replayed calls was recorded, Unix time; None if none was replayed."""
@@ -159,7 +161,7 @@ ExplainMiss = Callable[[AgentAdapter, MissError], Awaitable[MissError]]
 class Caller:
     limit: float | None
     """Seconds that one call may take; None: as long as it likes."""
-    traffic: Traffic = field(default_factory=Traffic)
+    traffic: AgentTraffic = field(default_factory=AgentTraffic)
     clock: Callable[[], float] = time.monotonic
     busy: AgentAdapter | None = None
     """Who is being called now."""
@@ -177,11 +179,11 @@ class Caller:
     """Says more of a request that was never recorded."""
 
     @property
-    def at_work(self) -> AgentRole | None:
+    def current_party(self) -> AgentRole | None:
         """Who is called, or was when an error ended the run."""
         return self.broke or (self.busy.role if self.busy else None)
 
-    async def call(self, agent: AgentAdapter, given: AgentInput) -> AdapterAnswer:
+    async def call_agent(self, agent: AgentAdapter, given: AgentInput) -> AdapterAnswer:
         """Call an adapter.
 
         Raises what `ask` and `read` raise (without them: what the adapter raises; AgentError or UpstreamError when it
@@ -189,14 +191,14 @@ class Caller:
         recorded, UpstreamError when it failed because it could not reach its provider.
         """
         try:
-            return await self._call(agent, given)
+            return await self._call_in_turn(agent, given)
         except MissError as error:
             if self.explain is None:
                 raise
             raise await self.explain(agent, error) from error.__cause__
 
-    async def _call(self, agent: AgentAdapter, given: AgentInput) -> AdapterAnswer:
-        async with self._turn(agent) as waited:
+    async def _call_in_turn(self, agent: AgentAdapter, given: AgentInput) -> AdapterAnswer:
+        async with self._take_turn(agent) as waited:
             self.waited += waited or 0.0
             self.busy, self.since = agent, self.clock()
             try:
@@ -215,7 +217,7 @@ class Caller:
             meant, seconds, await self._read_new_uses(agent), returned if isinstance(returned, Farewell) else None
         )
 
-    def too_long(self, agent: AgentAdapter, limit: float, *, blocked: bool = False) -> LLMProxyError:
+    def late_error(self, agent: AgentAdapter, limit: float, *, blocked: bool = False) -> LLMProxyError:
         name = type(agent).__name__
         how = "It blocks its thread, which goes on until it returns; " if blocked else ""
         kind = AgentError if agent.role is AgentRole.AGENT else UpstreamError
@@ -225,11 +227,11 @@ class Caller:
         )
 
     async def _call_in_time(self, agent: AgentAdapter, given: AgentInput) -> object:
-        return await call_in_time(agent, given, self.limit, partial(self.too_long, agent), name=type(agent).__name__)
+        return await call_in_time(agent, given, self.limit, partial(self.late_error, agent), name=type(agent).__name__)
 
-    def _turn(self, agent: AgentAdapter) -> AbstractAsyncContextManager[float | None]:
+    def _take_turn(self, agent: AgentAdapter) -> AbstractAsyncContextManager[float | None]:
         session = self.traffic.session
-        return nullcontext(0.0) if session is None else session.turn(agent)
+        return nullcontext(0.0) if session is None else session.speaking_turn(agent)
 
     async def _read_new_uses(self, agent: AgentAdapter, error: Exception | None = None) -> Sequence[ToolUse]:
         """Look at what the session saw since the last look. Raises MissError; UpstreamError: agent and provider."""
@@ -242,7 +244,7 @@ class Caller:
         traffic.answered = traffic.seen
         if error is not None and (lost := never_reached(calls)):
             raise UpstreamError(lost) from error
-        return [each for each in traffic.wire.tools() if each.seq > before] if calls else ()
+        return [each for each in traffic.read_wire.tools() if each.seq > before] if calls else ()
 
 
 async def call_in_time(
@@ -256,7 +258,7 @@ async def call_in_time(
 ) -> object:
     """Call an adapter once, at most `limit` seconds, and let nothing of it end more than this call.
 
-    Raises what `too_long` makes of the limit; AgentError for an agent that exits (`hint`: what it should do instead),
+    Raises what `late_error` makes of the limit; AgentError for an agent that exits (`hint`: what it should do instead),
     MachineError for another adapter that does; AgentError for a cancellation of its own; TypeError for what cannot be
     awaited; and what the adapter raises.
     """
@@ -265,7 +267,7 @@ async def call_in_time(
         async with scope:
             pending = agent.call(given)
             if not inspect.isawaitable(pending):
-                raise TypeError(not_awaitable(type(agent).__name__))
+                raise TypeError(refuse_awaitable(type(agent).__name__))
             return await pending
     except TimeoutError as error:
         if scope.expired() and limit is not None:
@@ -285,4 +287,4 @@ def _read_answer(agent: AgentAdapter, returned: object) -> ScenarioResult | list
     if isinstance(returned, ScenarioResult):
         refuse_contradiction(name, returned)
         return returned
-    return messages_of(returned, agent.role, name)
+    return list_messages(returned, agent.role, name)

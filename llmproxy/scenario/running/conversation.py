@@ -22,17 +22,17 @@ from typing import Any, NamedTuple, Protocol
 
 from llmproxy.errors import MachineError
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
-from llmproxy.scenario.running.calling import AdapterAnswer, Caller, Traffic
+from llmproxy.scenario.running.calling import AdapterAnswer, AgentTraffic, Caller
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult
-from llmproxy.scenario.values.criteria import no_verdict
-from llmproxy.scenario.values.messages import Farewell, as_message, copies, copy_value, text_of
-from llmproxy.scenario.values.run import Executor, context_scenario, describe_error, status_of
+from llmproxy.scenario.values.criteria import build_no_verdict
+from llmproxy.scenario.values.messages import Farewell, copy_messages, copy_value, text_of, to_message
+from llmproxy.scenario.values.run import RunningScenario, context_scenario, describe_error, status_of
 from llmproxy.trace.observing.tools import ToolUse
 
 
-class Speaker(NamedTuple):
+class NextSpeaker(NamedTuple):
     """Somebody who may speak now."""
 
     place: int
@@ -40,7 +40,7 @@ class Speaker(NamedTuple):
     agent: AgentAdapter
 
 
-class Turns:
+class SpeakingOrder:
     def __init__(self, agents: Sequence[AgentAdapter], count: Callable[[], None]) -> None:
         """Begin the first turn; `count` is called at every further one."""
         self.agents = agents
@@ -51,7 +51,7 @@ class Turns:
         """Whether anybody has spoken in this turn."""
         self._all_may_speak()
 
-    def new(self) -> None:
+    def begin_turn(self) -> None:
         """Begin the next turn: everybody may speak again."""
         self._all_may_speak()
         self._count()
@@ -65,34 +65,34 @@ class Turns:
         self.roles = list(AgentRole)
         self.begun = False
 
-    def join(self, agent: AgentAdapter) -> None:
+    def add_agent(self, agent: AgentAdapter) -> None:
         """Let one more agent take part; in this turn too, unless his role is over."""
         self.pending.append(agent)
 
-    def leave(self, agent: AgentAdapter) -> None:
+    def remove_agent(self, agent: AgentAdapter) -> None:
         """Let an agent take no part any more."""
         self.pending = [each for each in self.pending if each is not agent]
 
-    def has(self, role: AgentRole) -> bool:
+    def has_role(self, role: AgentRole) -> bool:
         """Return whether anybody at all plays this role."""
         return any(agent.role is role for agent in self.agents)
 
-    def next(self) -> Speaker | None:
+    def next_speaker(self) -> NextSpeaker | None:
         """Return who speaks next in this turn, dropping roles that are over; None when the turn is over."""
         while self.roles:
-            found = self.of(self.roles[0])
+            found = self.pending_speaker(self.roles[0])
             if found:
                 return found
             self.roles.pop(0)
         return None
 
-    def of(self, role: AgentRole) -> Speaker | None:
+    def pending_speaker(self, role: AgentRole) -> NextSpeaker | None:
         """Return who of a role has not spoken in this turn."""
         if role not in self.roles:
             return None
         for index, agent in enumerate(self.agents):
             if agent.role is role and any(agent is each for each in self.pending):
-                return Speaker(index, agent)
+                return NextSpeaker(index, agent)
         return None
 
     def skip_to(self, role: AgentRole) -> None:
@@ -100,28 +100,28 @@ class Turns:
         while self.roles and self.roles[0] is not role:
             self.roles.pop(0)
 
-    def claim(self, role: AgentRole) -> Speaker | None:
+    def claim_turn(self, role: AgentRole) -> NextSpeaker | None:
         """Let somebody of this role speak, in a new turn if the role is over in this one; None if nobody plays it."""
         self.skip_to(role)
-        found = self.of(role)
+        found = self.pending_speaker(role)
         if not found:
-            self.new()
+            self.begin_turn()
             self.skip_to(role)
-            found = self.of(role)
+            found = self.pending_speaker(role)
         if found:
-            self.spoke(found.agent)
+            self.mark_spoken(found.agent)
         return found
 
-    def pretend(self, role: AgentRole) -> None:
+    def mark_role_spoken(self, role: AgentRole) -> None:
         """Let a role speak that nobody plays: once in a turn, as if one agent did."""
         self.skip_to(role)
         if not self.roles:
-            self.new()
+            self.begin_turn()
             self.skip_to(role)
         self.roles.pop(0)
         self.begun = True
 
-    def spoke(self, agent: AgentAdapter) -> None:
+    def mark_spoken(self, agent: AgentAdapter) -> None:
         self.pending = [each for each in self.pending if each is not agent]
         self.begun = True
 
@@ -133,7 +133,7 @@ async def await_value(value: Any) -> Any:  # noqa: ANN401 (what a user's callbac
     return await value if inspect.isawaitable(value) else value
 
 
-class Emitter(Protocol):
+class ConversationEmitter(Protocol):
     """Who emits what happens in a conversation; `EventEmitter` is one."""
 
     def emit_message(self, message: Message, **about: Any) -> None:  # noqa: ANN401 (fields of the event)
@@ -145,11 +145,11 @@ class Emitter(Protocol):
     def emit_verdict(self, judge: str, result: ScenarioResult | None, *, forced: bool, decided: bool) -> None: ...
 
 
-class Setting(Protocol):
+class ConversationHost(Protocol):
     """What is around a conversation: it differs between a script and a suite."""
 
     @property
-    def running(self) -> Executor | None:
+    def running(self) -> RunningScenario | None:
         """What functions that are called meanwhile find as the scenario that runs; None: they find none."""
 
     @property
@@ -170,14 +170,14 @@ class Conversation:
         agents: list[AgentAdapter],
         *,
         caller: Caller,
-        emitter: Emitter,
-        setting: Setting,
+        emitter: ConversationEmitter,
+        setting: ConversationHost,
         name: str = "",
     ) -> None:
         """Begin the first turn; `state` counts messages and turns. `name`: the scenario's, for a user by hand."""
         self.state, self.agents, self.name = state, agents, name
         self.caller, self.emitter, self.setting = caller, emitter, setting
-        self.turns = Turns(agents, self._count)
+        self.turns = SpeakingOrder(agents, self._count_turn)
         self.unscripted = False
         """Whether it goes on by itself."""
         self.farewell: Farewell | None = None
@@ -193,7 +193,7 @@ class Conversation:
         return self.state.messages
 
     @property
-    def traffic(self) -> Traffic:
+    def traffic(self) -> AgentTraffic:
         """What passed the proxy, of the whole run."""
         return self.caller.traffic
 
@@ -201,7 +201,7 @@ class Conversation:
     def wire_before(self) -> dict[int, list[ToolUse]]:
         """The agent's tool calls on the wire, by the place of the message that came after them."""
         found: dict[int, list[ToolUse]] = {}
-        for call in self.traffic.tools or ():
+        for call in self.traffic.agent_tool_calls or ():
             place = next((place for seen, place in self._spoken if call.seq <= seen), len(self.messages))
             found.setdefault(place, []).append(call)
         return found
@@ -210,13 +210,13 @@ class Conversation:
     def let_join(self, agent: AgentAdapter) -> Iterator[None]:
         """Let somebody take part for a while: a step's user or judge. He leaves before another one joins."""
         self.agents.append(agent)
-        self.turns.join(agent)
+        self.turns.add_agent(agent)
         self._unheard.append([])
         try:
             yield
         finally:
             self._unheard.pop()
-            self.turns.leave(self.agents.pop())
+            self.turns.remove_agent(self.agents.pop())
 
     # -- what is said
 
@@ -227,7 +227,7 @@ class Conversation:
         **about: Any,  # noqa: ANN401 (fields of the event)
     ) -> None:
         """Append a message to the conversation; everybody hears it but the agent at place `from_agent_idx`."""
-        kept = as_message(message, AgentRole.AGENT)
+        kept = to_message(message, AgentRole.AGENT)
         self.messages.append(kept)
         for index, queue in enumerate(self._unheard):
             if index != from_agent_idx:
@@ -272,18 +272,18 @@ class Conversation:
         `may_go_on` is asked before a new turn begins, `would_go_on` by a judge in the last turn: where the script stops
         by itself, his verdict is not demanded.
         """
-        while not (speaker := self.turns.next()):
+        while not (speaker := self.turns.next_speaker()):
             if not may_go_on() or self.farewell is not None:
                 return None
             if on_turn_end:
                 await await_value(on_turn_end(self.state))
-            self.turns.new()
+            self.turns.begin_turn()
             if on_turn:
                 await await_value(on_turn(self.state))
-            if self.state.current_turn >= self.state.config.turns:
-                return self.out_of_turns()
-        self.turns.spoke(speaker.agent)
-        at_limit = self.state.current_turn + 1 >= self.state.config.turns
+            if self.state.current_turn >= self.state.config.turn_limit:
+                return self.build_turns_exhausted()
+        self.turns.mark_spoken(speaker.agent)
+        at_limit = self.state.current_turn + 1 >= self.state.config.turn_limit
         forced = (self.farewell is not None or (at_limit and would_go_on())) and _can_decide(speaker.agent)
         self.unscripted = True
         return await self.call(speaker.place, JudgmentRequest() if forced else None)
@@ -315,14 +315,14 @@ class Conversation:
         session, beside = self.traffic.session, await self.setting.prepare_call(self, index)
         given = AgentInput(
             thread_id=self.state.thread_id,
-            messages=copies(self.messages),
-            new_messages=copies(self._unheard[index]),
+            messages=copy_messages(self.messages),
+            new_messages=copy_messages(self._unheard[index]),
             judgment_request=judgment,
             **beside,
-        ).bind(None if session is None else session.llm_of(self.agents[index].role))
+        ).bind(None if session is None else session.llm_for_role(self.agents[index].role))
         token = context_scenario.set(self.setting.running)
         try:
-            return await self.caller.call(self.agents[index], given)
+            return await self.caller.call_agent(self.agents[index], given)
         finally:
             context_scenario.reset(token)
 
@@ -351,9 +351,9 @@ class Conversation:
         said = await ask_person(self.name if (self.state.config.verbose or 0) >= 2 else "")
         if said.judge:
             self.turns.skip_to(AgentRole.JUDGE)
-            judge = self.turns.of(AgentRole.JUDGE)
+            judge = self.turns.pending_speaker(AgentRole.JUDGE)
             if judge:
-                self.turns.spoke(judge.agent)
+                self.turns.mark_spoken(judge.agent)
                 return await self.call(judge.place, JudgmentRequest())
             return self.complete(ScenarioResult(success=False, messages=[], reasoning="/judge: there is no judge."))
         if said.success is not None:
@@ -362,21 +362,21 @@ class Conversation:
         if not said.text:
             return None
         self.add_message({"role": "user", "content": said.text})
-        return copies(self.messages[-1:])
+        return copy_messages(self.messages[-1:])
 
     def complete(self, result: ScenarioResult) -> ScenarioResult:
         """Return a result with what only the run knows; messages are the conversation unless it brings its own."""
         found: dict[str, Any] = {
-            "messages": copies(result.messages or self.messages),
+            "messages": copy_messages(result.messages or self.messages),
             "total_time": self.caller.clock() - self._began if result.total_time is None else result.total_time,
             "agent_time": self._agent_time() if result.agent_time is None else result.agent_time,
             "thread_id": self.state.thread_id,
         }
         return result.model_copy(update=found)
 
-    def out_of_turns(self, reasoning: str = "") -> ScenarioResult:
+    def build_turns_exhausted(self, reasoning: str = "") -> ScenarioResult:
         """Return the result of a run that nobody decided: what judges were to judge is inconclusive."""
-        said = reasoning or f"Reached maximum turns ({self.state.config.turns}) without conclusion"
+        said = reasoning or f"Reached maximum turns ({self.state.config.turn_limit}) without conclusion"
         open_ones = list(self.criteria)
         return self.complete(
             ScenarioResult(success=False, messages=[], reasoning=said, inconclusive_criteria=open_ones)
@@ -385,12 +385,12 @@ class Conversation:
     @property
     def criteria(self) -> tuple[str, ...]:
         judges = (agent for agent in self.agents if agent.role is AgentRole.JUDGE)
-        return tuple(str(each) for judge in judges for each in AdapterAttributes.by(judge).criteria or ())
+        return tuple(str(each) for judge in judges for each in AdapterAttributes.of_adapter(judge).criteria or ())
 
     def _agent_time(self) -> float:
         return sum(took for index, took in self._agent_times.items() if self.agents[index].role is AgentRole.AGENT)
 
-    def _count(self) -> None:
+    def _count_turn(self) -> None:
         self.state.current_turn += 1
 
 
@@ -403,7 +403,7 @@ def is_undecided(result: ScenarioResult | None) -> bool:
 
 def _can_decide(agent: AgentAdapter) -> bool:
     """Return whether it makes sense to demand a verdict: of a judge, unless it says that it has no criteria."""
-    criteria = AdapterAttributes.by(agent).criteria
+    criteria = AdapterAttributes.of_adapter(agent).criteria
     return agent.role is AgentRole.JUDGE and (criteria is None or len(criteria) > 0)
 
 
@@ -455,13 +455,13 @@ class ScriptActions:
         self, content: str | Message | None = None, *, criteria: Sequence[str] | None = None
     ) -> ScenarioResult | None:
         """Demand a verdict, with `content` as context; None: it is open, or a passed checkpoint: the script goes on."""
-        context = None if content is None else text_of(as_message(content, AgentRole.USER))
+        context = None if content is None else text_of(to_message(content, AgentRole.USER))
         chosen = None if criteria is None else list(criteria)
         asked = JudgmentRequest(criteria=chosen, additional_context=context)
         result = await self._call_role(AgentRole.JUDGE, content, asked)
         if chosen is None:
             return None if self.steps_left and is_undecided(result) else result
-        result = result or no_verdict(chosen)
+        result = result or build_no_verdict(chosen)
         if not result.success:
             return result
         self.checkpoints.append(result)
@@ -520,11 +520,11 @@ class ScriptActions:
     async def _add_message(self, role: AgentRole, content: str | Message | None) -> ScenarioResult | None:
         if content is None:
             return await self._call_role(role, None)
-        if role is AgentRole.USER and not self.conversation.turns.has(role):
-            self.conversation.turns.pretend(role)  # a scripted user needs no simulator
-        elif not self.conversation.turns.claim(role):
+        if role is AgentRole.USER and not self.conversation.turns.has_role(role):
+            self.conversation.turns.mark_role_spoken(role)  # a scripted user needs no simulator
+        elif not self.conversation.turns.claim_turn(role):
             raise ValueError(_no_participant_error(role, content))
-        self.conversation.add_message(as_message(content, role))
+        self.conversation.add_message(to_message(content, role))
         self.conversation.emitter.emit_step(role.value.lower(), label="scripted")
         return None
 
@@ -532,7 +532,7 @@ class ScriptActions:
         self, role: AgentRole, content: object, judgment: JudgmentRequest | None = None
     ) -> ScenarioResult | None:
         """Call whoever plays a role; only a result is of interest."""
-        speaker = self.conversation.turns.claim(role)
+        speaker = self.conversation.turns.claim_turn(role)
         if not speaker:
             raise ValueError(_no_participant_error(role, content))
         self.conversation.unscripted = False
@@ -586,7 +586,7 @@ async def ask_person(name: str = "", read: Callable[[str], str] = input) -> Type
         except Exception as caught:  # noqa: BLE001 (raised where it is awaited)
             line, error = "", caught
         try:
-            loop.call_soon_threadsafe(_resolve, answer, line, error)
+            loop.call_soon_threadsafe(_resolve_input, answer, line, error)
         except RuntimeError:
             return  # nobody waits any more
 
@@ -600,7 +600,7 @@ async def ask_person(name: str = "", read: Callable[[str], str] = input) -> Type
         ) from error
 
 
-def _resolve(answer: asyncio.Future[str], line: str, error: Exception | None) -> None:
+def _resolve_input(answer: asyncio.Future[str], line: str, error: Exception | None) -> None:
     if answer.done():
         return
     if error is None:

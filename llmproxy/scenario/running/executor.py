@@ -28,19 +28,19 @@ from llmproxy.report.event_handlers import Hiding
 from llmproxy.report.events import Handler, Started
 from llmproxy.report.langwatch import LangWatchEvents, ScenarioEventBus, Stream
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
-from llmproxy.scenario.config import UNSET, ScenarioConfig, Unset
+from llmproxy.scenario.config import UNSET, ScenarioConfig, UnsetParameter
 from llmproxy.scenario.models.route import upstreams_of_models
 from llmproxy.scenario.running.calling import AdapterAnswer
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions, await_value
-from llmproxy.scenario.running.participants import Participants, gather_of, participants_of
+from llmproxy.scenario.running.participants import Participants, build_adapters, gather_agent_variables
 from llmproxy.scenario.running.run_lifecycle import PROGRAM, EventEmitter, RunLifecycle, SessionRequest
-from llmproxy.scenario.running.seeding import messages_from
+from llmproxy.scenario.running.seeding import read_history
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Step, proceed
-from llmproxy.scenario.session import RunSession, proxy_of
+from llmproxy.scenario.session import RunSession, choose_proxy
 from llmproxy.scenario.types import AgentRole, CriterionResult, ScenarioResult, ScriptStep
-from llmproxy.scenario.values.criteria import ALL_PASSED, added_up, refuse_contradiction
-from llmproxy.scenario.values.messages import copies
+from llmproxy.scenario.values.criteria import ALL_PASSED, add_checkpoints, refuse_contradiction
+from llmproxy.scenario.values.messages import copy_messages
 from llmproxy.scenario.values.run import (
     DEFAULT_SET,
     RunOptions,
@@ -55,7 +55,7 @@ from llmproxy.scenario.values.run import (
 )
 
 
-class GivenNames:
+class UsedNames:
     """Names that were given out, and to whom; for any thread."""
 
     def __init__(self) -> None:
@@ -70,11 +70,11 @@ class GivenNames:
         return cassette if number == 1 else f"{cassette}.{number}"
 
 
-_NAMESAKES = GivenNames()
+_NAMESAKES = UsedNames()
 """Of this process."""
 
 
-def recorded_as(
+def choose_cassette_name(
     name: str,
     set_id: str | None,
     description: str,
@@ -82,7 +82,7 @@ def recorded_as(
     options: RunOptions,
     *,
     host: Host = HOST,
-    namesakes: GivenNames = _NAMESAKES,
+    namesakes: UsedNames = _NAMESAKES,
 ) -> str:
     if options.cassette:
         return options.cassette
@@ -94,13 +94,13 @@ def recorded_as(
 
 def _digest_scenario(description: str, script: Sequence[ScriptStep] | None, options: RunOptions) -> str:
     """Return a digest of what tells two scenarios of one name apart and is the same in the next run."""
-    steps = [[step.kind, step.said] if isinstance(step, Step) else _name_thing(step) for step in script or ()]
+    steps = [[step.kind, step.said] if isinstance(step, Step) else _stable_name(step) for step in script or ()]
     given = [options.fields, options.parameters, options.history, options.mock]
-    text = json.dumps([description, steps, given], sort_keys=True, skipkeys=True, default=_name_thing)
+    text = json.dumps([description, steps, given], sort_keys=True, skipkeys=True, default=_stable_name)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _name_thing(thing: object) -> str:
+def _stable_name(thing: object) -> str:
     """Return what is the same of an object in every process."""
     return str(getattr(thing, "__qualname__", None) or type(thing).__qualname__)
 
@@ -116,11 +116,11 @@ _NESTED = 10
 """How often a step may return a step."""
 
 
-def _of_step(text: str) -> CriterionResult:
+def _failed_step_criterion(text: str) -> CriterionResult:
     return CriterionResult(id="step", criterion=text, status="failed", reasoning="a step of the script raised it")
 
 
-def _refuse_denial(label: str, value: object) -> None:
+def _refuse_false_result(label: str, value: object) -> None:
     """Raise AssertionError for a step's False, which was meant, and TypeError for a generator that never ran."""
     if value is False:
         raise AssertionError(f"the step {label} returned False")
@@ -138,7 +138,7 @@ def _attr(path: str, said: str) -> Any:  # noqa: ANN401 (whatever stands there)
 class ScenarioExecutor:
     """Plays one scenario; `scenario.run` makes one for every run. Its verbs also work without `run`, one by one.
 
-    It is what the run engine plays (`run_lifecycle.Played`), and the setting of its conversation.
+    It is what the run engine plays (`run_lifecycle.Playable`), and the setting of its conversation.
     """
 
     late_hint: ClassVar[str] = (
@@ -167,18 +167,18 @@ class ScenarioExecutor:
     ) -> None:
         self.name, self.description = name, description
         self.options = options or RunOptions()
-        self.agents = participants_of(agents, self.options.parameters)
+        self.agents = build_adapters(agents, self.options.parameters)
         self.steps = self.script = _check_script(script)
         given = ScenarioConfig(max_turns=max_turns, verbose=verbose, debug=debug, min_turns=min_turns)
         found = (ScenarioConfig.default_config or ScenarioConfig()).merge(given)
-        if found.min_turns is not None and found.min_turns > found.turns:
-            raise ValueError(f"min_turns ({found.min_turns}) cannot exceed max_turns ({found.turns})")
-        if not isinstance(cache_key, Unset):
+        if found.min_turns is not None and found.min_turns > found.turn_limit:
+            raise ValueError(f"min_turns ({found.min_turns}) cannot exceed max_turns ({found.turn_limit})")
+        if not isinstance(cache_key, UnsetParameter):
             found.cache_key = cache_key or None
         self.config = found
         self.batch_run_id = batch_run_id()
         self.scenario_set_id = set_id or DEFAULT_SET
-        self.cassette = recorded_as(name, set_id, description, script, self.options)
+        self.cassette = choose_cassette_name(name, set_id, description, script, self.options)
         self.events = Stream()
         """The LangWatch events of this run, to subscribe to."""
         self.event_bus = event_bus or ScenarioEventBus()
@@ -212,25 +212,15 @@ class ScenarioExecutor:
     outcome = _attr("lifecycle.outcome", "How the run ended, once it has; also when it ended with an exception.")
     session = _attr("lifecycle.session", "Of the run that goes on; None without a proxy.")
     wire_report = _attr("lifecycle.report", "What the session came to, once it is closed; None without a proxy.")
-    unattributed = _attr(
-        "lifecycle.unattributed",
-        "Calls that arrived at the proxy while nobody had the turn: whose they are is not known.",
-    )
+    unattributed = _attr("lifecycle.unattributed", "Calls of unknown origin: they arrived while nobody had the turn.")
     never_ran = _attr("lifecycle.never_ran", "Emit that the run could not be made, and return what is known of it.")
 
     wire_calls = _attr(
-        "lifecycle.traffic.tools",
-        "Tool calls of the agent as seen on the wire; None without a proxy. Whoever asks relies on them.",
+        "lifecycle.traffic.agent_tool_calls", "The agent's tool calls on the wire; None without a proxy."
     )
-    wire_served = _attr(
-        "lifecycle.traffic.served", "What servers of tools (MCP) got from the agent; None without a proxy."
-    )
-    wire_unread = _attr(
-        "lifecycle.traffic.unread", "Why it is not known what the agent called; empty where all are known."
-    )
-    wire_unknown = _attr(
-        "lifecycle.traffic.unknown", "Why answers to the agent may have called what nobody knows of, for a judge."
-    )
+    wire_served = _attr("lifecycle.traffic.served_tools", "What MCP servers got from the agent; None without a proxy.")
+    wire_unread = _attr("lifecycle.traffic.unread_reason", "Why it is not known what the agent called; else empty.")
+    wire_unknown = _attr("lifecycle.traffic.unknown_call_reasons", "Why answers may have called what nobody knows of.")
     wire_before = _attr("conversation.wire_before", "The tool calls, by the place of the message that came after them.")
 
     _state = _attr("conversation.state", "What steps, callbacks and adapters see.")
@@ -254,7 +244,7 @@ class ScenarioExecutor:
 
     def reset(self) -> None:
         """Begin anew: no messages, turn 0, a new thread id."""
-        self.lifecycle.renew()
+        self.lifecycle.renew_caller()
         known = self.lifecycle.session is not None and not self.options.fresh_ids
         state = ScenarioState(
             description=self.description,
@@ -297,7 +287,7 @@ class ScenarioExecutor:
 
     async def choose_session(self) -> SessionRequest | None:
         """Return the session that it wants. Raises SettingsError for what takes a proxy where there is none."""
-        proxy = await self._proxy()
+        proxy = await self._choose_proxy()
         if not proxy:
             if self.options.mode:  # who asks for a replay must not be sent to the provider
                 raise SettingsError(
@@ -312,40 +302,40 @@ class ScenarioExecutor:
             return None
         if HOST.ready is not None:
             await asyncio.to_thread(HOST.wait)
-        models = [model for agent in self.agents for model in AdapterAttributes.by(agent).models]
+        models = [model for agent in self.agents for model in AdapterAttributes.of_adapter(agent).models]
         speaking = (each for each in self.agents if each.role is AgentRole.AGENT)
         how = {
             "mode": self.options.mode or HOST.mode or None,
-            "run_variables": next(filter(None, map(gather_of, speaking)), ()),
+            "run_variables": next(filter(None, map(gather_agent_variables, speaking)), ()),
             "upstreams": upstreams_of_models(models, proxy),
             "faults": HOST.faults,
             "mocks": self.options.mock,
         }
         return SessionRequest(proxy, self.cassette, self.options.sample, how)
 
-    async def _proxy(self) -> str | None:
+    async def _choose_proxy(self) -> str | None:
         said, configured = self.options.proxy, ScenarioConfig.defaults.proxy
         if said is False or not (said or configured or os.environ.get("LLMPROXY_URL")):
             return None
         starts = True in (said, configured)  # that alone takes time
         found = (said, configured, os.environ)
-        return await asyncio.to_thread(proxy_of, *found) if starts else proxy_of(*found)
+        return await asyncio.to_thread(choose_proxy, *found) if starts else choose_proxy(*found)
 
     async def open(self, session: RunSession | None) -> None:
         """Let the participants enter, and open them."""
-        self._participants.enter()
+        self._participants.claim_adapters()
         self.reset()
         if session is not None:
             self.emitter.about = replace(self.emitter.about, cassette=self.cassette)
         try:
-            await self._participants.open(session)
+            await self._participants.open_adapters(session)
         except BaseException:
-            self._opening = self._participants.opening
+            self._opening = self._participants.last_opened
             self.lifecycle.caller.broke = self._opening.role if self._opening else None
             raise
 
     async def leave(self) -> list[str]:
-        return await self._participants.leave()
+        return await self._participants.close_adapters()
 
     def emit_start(self) -> None:
         session = self.lifecycle.session
@@ -357,17 +347,17 @@ class ScenarioExecutor:
         if not isinstance(result, ScenarioResult):
             return None
         refuse_contradiction(f"step {number + 1} of the script", result)
-        return self._complete(result)
+        return self._complete_result(result)
 
     async def conclude(self) -> ScenarioResult:
         """Return what a script comes to in which no step decided."""
         if self.verbs.checkpoints:
-            return self._complete(ScenarioResult(success=True, messages=[], reasoning=ALL_PASSED))
+            return self._complete_result(ScenarioResult(success=True, messages=[], reasoning=ALL_PASSED))
         went = self.conversation.farewell is not None
-        return self.conversation.out_of_turns(f"{LEFT}{END_OF_SCRIPT}" if went else END_OF_SCRIPT)
+        return self.conversation.build_turns_exhausted(f"{LEFT}{END_OF_SCRIPT}" if went else END_OF_SCRIPT)
 
-    def _complete(self, result: ScenarioResult) -> ScenarioResult:
-        return self.conversation.complete(added_up(self.verbs.checkpoints, result))
+    def _complete_result(self, result: ScenarioResult) -> ScenarioResult:
+        return self.conversation.complete(add_checkpoints(self.verbs.checkpoints, result))
 
     async def begin(self) -> None:
         """Begin with what was said before; where the user had the last word, it is the agent's turn."""
@@ -375,24 +365,24 @@ class ScenarioExecutor:
         if not history:
             return
         if isinstance(history, str):
-            history = await await_value(messages_from(history))
-        self.conversation.add_messages(copies(history))
+            history = await await_value(read_history(history))
+        self.conversation.add_messages(copy_messages(history))
         if self.conversation.messages and self.conversation.messages[-1]["role"] == "user":
             self.conversation.turns.skip_to(AgentRole.AGENT)
 
     async def _run_step(self, step: ScriptStep) -> object:
         if isinstance(step, Step):
-            return await self._value(step)
+            return await self._run_step_function(step)
         session = self.lifecycle.session
         if session is not None:
             self.lifecycle.unattributed = await session.count_unattributed()
             await self.lifecycle.traffic.catch_up()
         label = getattr(step, "__name__", None) or type(step).__name__
         try:
-            value = await self._value(step)
+            value = await self._run_step_function(step)
             if session is not None:
-                await session.disown(self.lifecycle.unattributed)
-            _refuse_denial(label, value)
+                await session.exclude_step_calls(self.lifecycle.unattributed)
+            _refuse_false_result(label, value)
         except Exception as error:
             status = status_of(error, self.lifecycle.caller.broke)
             self.emitter.emit_step("script", label=label, status=status, message=describe_error(error))
@@ -400,7 +390,7 @@ class ScenarioExecutor:
         self.emitter.emit_step("script", label=label)
         return value
 
-    async def _value(self, step: ScriptStep) -> object:
+    async def _run_step_function(self, step: ScriptStep) -> object:
         value: Any = await await_value(step(self.conversation.state))
         for _ in range(_NESTED):
             if not (isinstance(value, Step) or inspect.isfunction(value)):
@@ -412,7 +402,7 @@ class ScenarioExecutor:
 
     def out_of_time(self, *, blocked: bool = False) -> LLMProxyError:
         """Return the error for a run that took longer than it may."""
-        who = self.lifecycle.caller.at_work
+        who = self.lifecycle.caller.current_party
         kind = AgentError if who is AgentRole.AGENT else MachineError
         at = f" while {who.value} was called" if who else ""
         how = "; its thread is blocked and goes on until it returns" if blocked else ""
@@ -438,11 +428,11 @@ class ScenarioExecutor:
                 status=status_of(error, broke),
                 error=describe_error(error),
                 failed_criteria=[stated] if check else [],
-                criteria=[_of_step(stated)] if check else [],
+                criteria=[_failed_step_criterion(stated)] if check else [],
                 inconclusive_criteria=list(self.conversation.criteria),
             )
         )
-        return added_up(self.verbs.checkpoints, result)
+        return add_checkpoints(self.verbs.checkpoints, result)
 
     def emit_end(self, result: ScenarioResult, error: BaseException | None) -> ScenarioResult:  # noqa: ARG002 (told)
         result = self._add_measures(result)
@@ -470,7 +460,7 @@ class ScenarioExecutor:
         }
         if traffic.session is not None:
             found |= {"cassette": self.cassette, "waited": lifecycle.caller.waited}
-            found["tool_calls"] = tuple(traffic.wire.tools())
+            found["tool_calls"] = tuple(traffic.read_wire.tools())
             found["recorded_at"] = traffic.recorded_at()
         return result.model_copy(update=found)
 

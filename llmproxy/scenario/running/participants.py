@@ -72,7 +72,7 @@ class ConnectedAgentAdapter(AgentAdapter):
             parameters=dict(self.parameters),
         )
         reply = self.agent.invoke(told)
-        output, session = _read(await reply if inspect.isawaitable(reply) else reply)
+        output, session = _read_connected_reply(await reply if inspect.isawaitable(reply) else reply)
         if session is not None:
             self._sessions[input.thread_id] = session
         return output
@@ -87,7 +87,7 @@ def is_connected(value: object) -> bool:
     )
 
 
-def _read(reply: Any) -> tuple[Any, Any]:  # noqa: ANN401 - what the framework replies
+def _read_connected_reply(reply: Any) -> tuple[Any, Any]:  # noqa: ANN401 - what the framework replies
     """Return what an answer says, and the session that it carries."""
     if isinstance(reply, Mapping):
         return (reply["output"], reply.get("session")) if "output" in reply else (reply, None)
@@ -102,15 +102,15 @@ _PLAYING: dict[int, AgentAdapter] = {}
 _log = logging.getLogger(__name__)
 
 
-def gather_of(agent: AgentAdapter) -> list[dict[str, str]]:
+def gather_agent_variables(agent: AgentAdapter) -> list[dict[str, str]]:
     """Return what is true of an agent's run, started by us or here: where a service runs, nobody knows."""
     from llmproxy.client.run_variables import gather_run_variables
 
-    where = (os.environ, Path.cwd()) if agent.in_process else AdapterAttributes.by(agent).started_in
+    where = (os.environ, Path.cwd()) if agent.in_process else AdapterAttributes.of_adapter(agent).started_in
     return gather_run_variables(*where) if where else []
 
 
-def participants_of(agents: Sequence[Any], parameters: Mapping[str, Any] | None = None) -> list[AgentAdapter]:
+def build_adapters(agents: Sequence[Any], parameters: Mapping[str, Any] | None = None) -> list[AgentAdapter]:
     """Return the adapters in a list of agents; connected ones get `parameters`. Raises ValueError for what is none."""
     found = []
     for place, given in enumerate(agents):
@@ -137,7 +137,7 @@ class Participants:
         self._mine: list[AgentAdapter] = []
         self._opened: list[AgentAdapter] = []
 
-    def enter(self) -> None:
+    def claim_adapters(self) -> None:
         """Take the adapters for this run, or clones of those that another run has."""
         clones: dict[int, AgentAdapter] = {}
         with _ENTRY:
@@ -153,14 +153,14 @@ class Participants:
                 _PLAYING[id(taken)] = taken
                 self._mine.append(taken)
 
-    async def open(self, session: RunSession | None) -> None:
+    async def open_adapters(self, session: RunSession | None) -> None:
         """Open every adapter once, in order. Raises what the first failing one raises, with the adapter in `failed`."""
         for agent in self.agents:
             if not any(agent is each for each in self._opened):
                 self._opened.append(agent)
                 await agent.open(session)
 
-    async def leave(self) -> list[str]:
+    async def close_adapters(self) -> list[str]:
         """Close what was opened, in reverse, and let others have it; returns what went wrong meanwhile."""
         problems = []
         try:
@@ -178,7 +178,7 @@ class Participants:
         return problems
 
     @property
-    def opening(self) -> AgentAdapter | None:
+    def last_opened(self) -> AgentAdapter | None:
         return self._opened[-1] if self._opened else None
 
 

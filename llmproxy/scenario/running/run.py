@@ -22,8 +22,8 @@ from llmproxy.report.events import Status
 from llmproxy.scenario.config import UNSET, refuse_unsupported
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.repeats.repeats import RepeatResult, run_many
-from llmproxy.scenario.running.executor import ScenarioExecutor, recorded_as
-from llmproxy.scenario.running.worker import finish, in_thread
+from llmproxy.scenario.running.executor import ScenarioExecutor, choose_cassette_name
+from llmproxy.scenario.running.worker import in_thread, run_to_end
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.run import CALL_TIMEOUT, RunOptions, shorten_traceback, status_of
 
@@ -34,7 +34,7 @@ _LIMITS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphor
 class RemoteRunner(Protocol):
     """Runs plans on other machines."""
 
-    async def once(self, plan: Plan, sample: int, runs: int) -> RunEnded:
+    async def once(self, plan: RunPlan, sample: int, runs: int) -> RunEnded:
         """Run one sample of a plan, as `Plan.once`."""
 
 
@@ -51,7 +51,7 @@ class RunEnded:
     """Also after an exception: what is known by then."""
     error: BaseException | None = None
 
-    def unwrap(self) -> ScenarioResult:
+    def result_or_raise(self) -> ScenarioResult:
         """Return the result, or raise the exception, without the frames of ours that led to it."""
         if isinstance(self.error, MissError | ModelError):
             raise shorten_traceback(self.error) from None  # nor those of the client that was told so
@@ -61,7 +61,7 @@ class RunEnded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class RunPlan:
     """A scenario that is to run, once or several times."""
 
     name: str
@@ -78,7 +78,7 @@ class Plan:
     threaded: bool = True
     """Whether each run has a thread of its own."""
 
-    def executor(self, sample: int = 1, runs: int = 1) -> ScenarioExecutor:
+    def build_executor(self, sample: int = 1, runs: int = 1) -> ScenarioExecutor:
         """Return an executor for one sample; of several, each has adapters of its own."""
         given = {name: getattr(self, name) for name in _OF_PLAN}
         if runs > 1:
@@ -89,14 +89,14 @@ class Plan:
         """Run one sample and return how it ended. Raises only if cancelled, or if the plan itself makes no sense."""
         if REMOTE:
             return await REMOTE[-1].once(self, sample, runs)
-        executor = self.executor(sample, runs)
-        limit = _limit(self.options.max_concurrency)
+        executor = self.build_executor(sample, runs)
+        limit = _concurrency_limit(self.options.max_concurrency)
         if limit is None:
-            return await self._run(executor)
+            return await self._run_executor(executor)
         async with limit:
-            return await self._run(executor)
+            return await self._run_executor(executor)
 
-    async def _run(self, executor: ScenarioExecutor) -> RunEnded:
+    async def _run_executor(self, executor: ScenarioExecutor) -> RunEnded:
         try:
             result = await (in_thread(executor) if self.threaded else _caller_location(executor))
         except Exception as error:  # noqa: BLE001 (handed to the caller, who decides)
@@ -105,7 +105,7 @@ class Plan:
         return RunEnded(result.status or Status.FAILED, result)
 
 
-_OF_PLAN = tuple(each.name for each in fields(Plan) if each.name not in ("options", "threaded"))
+_OF_PLAN = tuple(each.name for each in fields(RunPlan) if each.name not in ("options", "threaded"))
 """What an executor is told, beside its options."""
 
 
@@ -122,7 +122,7 @@ def _clone_adapter(agent: Any) -> Any:  # noqa: ANN401 (an adapter, or what make
     return clone() if callable(clone) else agent
 
 
-def _limit(number: int | None) -> asyncio.Semaphore | None:
+def _concurrency_limit(number: int | None) -> asyncio.Semaphore | None:
     if number is None:
         return None
     known = _LIMITS.setdefault(asyncio.get_running_loop(), {})
@@ -227,7 +227,7 @@ async def run(
     never recorded.
 
     """
-    return await _run(locals(), threaded=True)
+    return await _run_plan(locals(), threaded=True)
 
 
 def _on_the_callers_loop[F: Callable[..., Any]](function: F) -> F:
@@ -238,7 +238,7 @@ def _on_the_callers_loop[F: Callable[..., Any]](function: F) -> F:
     async def arun(*args: Any, **kwargs: Any) -> ScenarioResult:  # noqa: ANN401 - the parameters of `run`
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
-        return await _run(given.arguments, threaded=False)
+        return await _run_plan(given.arguments, threaded=False)
 
     arun.__name__ = arun.__qualname__ = "arun"
     arun.__doc__ = (
@@ -254,14 +254,14 @@ arun = _on_the_callers_loop(run)
 def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> ScenarioResult:  # noqa: ANN401 (of `run`)
     """Run a scenario from code without an event loop, or from a notebook that has one; parameters as of `run`."""
     try:
-        return finish(lambda: run(name, description, *args, **kwargs))
+        return run_to_end(lambda: run(name, description, *args, **kwargs))
     except KeyboardInterrupt:
         raise KeyboardInterrupt from None
     except BaseException as error:  # noqa: BLE001 (raised again)
         raise shorten_traceback(error)  # noqa: B904 (the same error, without the frames between)
 
 
-async def _run(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
+async def _run_plan(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
     """Run what `run` and `arun` were called with."""
     for name in refuse_unsupported("run", given.pop("unsupported")):
         raise TypeError(f"run() got an unexpected keyword argument {name!r}")
@@ -270,11 +270,11 @@ async def _run(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
     of_plan = {name: given.pop(name) for name in _OF_PLAN}
     options = RunOptions(**given)
     # Once for all samples: the second scenario of a name in one test has a recording of its own.
-    plan = Plan(**of_plan, options=options, threaded=threaded)
-    place = recorded_as(plan.name, plan.set_id, plan.description, plan.script, options)
+    plan = RunPlan(**of_plan, options=options, threaded=threaded)
+    place = choose_cassette_name(plan.name, plan.set_id, plan.description, plan.script, options)
     many_at_once = options.max_concurrency or (runs if REMOTE else None)
     plan = replace(plan, options=replace(options, cassette=place, max_concurrency=many_at_once))
     if runs is None:
-        return (await plan.once()).unwrap()
+        return (await plan.once()).result_or_raise()
     many: Callable[..., Awaitable[ScenarioResult]] = run_many
     return await many(plan, runs, threshold=threshold, **repeats)

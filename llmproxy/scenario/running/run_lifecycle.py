@@ -49,9 +49,9 @@ from llmproxy.report.events import (
 from llmproxy.report.rows import row_of_runs
 from llmproxy.report.trend import Trend
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.running.calling import Caller, Traffic
-from llmproxy.scenario.session import RunSession, to_the_end
-from llmproxy.scenario.turn_taking import Queue, queue_of
+from llmproxy.scenario.running.calling import AgentTraffic, Caller
+from llmproxy.scenario.session import RunSession, wait_despite_cancel
+from llmproxy.scenario.turn_taking import FairLock, session_lock
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.messages import copy_value
 from llmproxy.scenario.values.run import describe_error, describe_exit
@@ -142,7 +142,7 @@ class EventEmitter:
         return self._begun and not self._over
 
 
-class Program:
+class ProgramRuns:
     """Remembers what the runs of a process came to; for any thread."""
 
     def __init__(self) -> None:
@@ -161,10 +161,10 @@ class Program:
             if self._process != os.getpid():  # the first run; or a fork, which has none of its parent's
                 self._runs, self._process, self._folder = {}, os.getpid(), Path.cwd()
                 self._since = time.time() - (result.total_time or 0.0)
-                atexit.register(self.end)
+                atexit.register(self.record_program)
             self._runs.setdefault(result.cassette, []).append(run)
 
-    def end(self) -> None:
+    def record_program(self) -> None:
         """Keep the test that this program was."""
         interrupted = isinstance(getattr(sys, "last_exc", None), KeyboardInterrupt)
         if self._process != os.getpid() or not self._runs or interrupted:
@@ -194,7 +194,7 @@ def _print_line(text: str) -> None:
     sys.stderr.write(f"llmproxy: {text}\n")
 
 
-PROGRAM = Program()
+PROGRAM = ProgramRuns()
 """Of this process."""
 
 
@@ -275,7 +275,7 @@ class SessionRequest:
     """Of which class; None: `RunSession`."""
 
 
-class Played[S, R](Protocol):
+class Playable[S, R](Protocol):
     """What a run plays: steps, each an `S`. `R` is what it comes to."""
 
     @property
@@ -330,7 +330,7 @@ class Played[S, R](Protocol):
 class RunLifecycle[S, R]:
     def __init__(
         self,
-        played: Played[S, R],
+        played: Playable[S, R],
         *,
         limit: float | None,
         call_limit: float | None,
@@ -360,15 +360,15 @@ class RunLifecycle[S, R]:
         self._asked: SessionRequest | None = None
         self._played = False
         """Whether it was played to its end."""
-        self._queue: Queue | None = None
+        self._queue: FairLock | None = None
         self._since: float | None = None
-        self.renew()
+        self.renew_caller()
 
-    def renew(self) -> None:
-        self.caller = Caller(self.call_limit, Traffic(self.session), self.clock)
+    def renew_caller(self) -> None:
+        self.caller = Caller(self.call_limit, AgentTraffic(self.session), self.clock)
 
     @property
-    def traffic(self) -> Traffic:
+    def traffic(self) -> AgentTraffic:
         return self.caller.traffic
 
     async def run(self) -> R:
@@ -376,7 +376,7 @@ class RunLifecycle[S, R]:
         self.outcome, self.error, self.problems, self.late, self._played = None, None, [], (), False
         # SDKs look for it in `sys.modules` (openai 3): half of it is there while the thread of another run imports it.
         importlib.import_module("httpx")
-        shielded = to_the_end if self.thorough else _await_work
+        shielded = wait_despite_cancel if self.thorough else _await_work
         try:
             try:
                 result = await self._run_timed()
@@ -390,35 +390,35 @@ class RunLifecycle[S, R]:
     def never_ran(self, error: BaseException) -> R:
         """Emit that the run could not be made, and return what is known of it."""
         self.played.emit_start()
-        return self._end(self.played.build_failure(error), error)
+        return self._set_outcome(self.played.build_failure(error), error)
 
     async def _mark_played(self, result: R) -> R:
         self._played = True
         try:
-            self.problems = await self._close(raising=not self.thorough)
-            self._refuse(result)
+            self.problems = await self._close_all(raising=not self.thorough)
+            self._refuse_passed_run(result)
         except Exception as error:  # noqa: BLE001 (kept and told, whatever it is)
             return await self._end_broken(error)
-        return self._end(result, None)
+        return self._set_outcome(result, None)
 
     async def _end_broken(self, error: BaseException) -> R:
         self.played.emit_start()
         result = self.played.build_failure(error)
-        self.problems += await self._close(raising=False)  # the first error is the one to tell
-        return self._end(result, error)
+        self.problems += await self._close_all(raising=False)  # the first error is the one to tell
+        return self._set_outcome(result, error)
 
     async def _end_cancelled(self, error: BaseException) -> None:
         if self.session is not None:
             self.session.interrupted = True
         if self.thorough:
             if self.outcome is None:
-                await to_the_end(self._end_broken(error))
+                await wait_despite_cancel(self._end_broken(error))
             return
         self.played.emit_start()
-        self._end(self.played.build_failure(error), error)  # whoever waits must not wait for a proxy
-        await self._close(raising=False)
+        self._set_outcome(self.played.build_failure(error), error)  # whoever waits must not wait for a proxy
+        await self._close_all(raising=False)
 
-    def _end(self, result: R, error: BaseException | None) -> R:
+    def _set_outcome(self, result: R, error: BaseException | None) -> R:
         if self.outcome is None:
             self.error, self.outcome = error, result  # before it is told: whoever hears it may look
             self.outcome = self.played.emit_end(result, error)
@@ -431,12 +431,12 @@ class RunLifecycle[S, R]:
         try:
             async with scope:
                 if self.thorough:
-                    self._begin(scope)
-                await self._open()
+                    self._begin_playing(scope)
+                await self._open_playable()
                 self.played.emit_start()
                 if not self.thorough:
-                    self._begin(scope)
-                return await self._play()
+                    self._begin_playing(scope)
+                return await self._play_steps()
         except TimeoutError as error:
             if not scope.expired():
                 raise
@@ -444,19 +444,19 @@ class RunLifecycle[S, R]:
         except SystemExit as error:  # an adapter's is the adapter's (`Caller`)
             raise MachineError(f"{describe_exit(self.played.who, error)}.") from error
 
-    async def _play(self) -> R:
+    async def _play_steps(self) -> R:
         await self.played.begin()
         for number, step in enumerate(self.played.steps):
             if (result := await self.played.take_step(number, step)) is not None:
                 return result
         return await self.played.conclude()
 
-    def _begin(self, scope: asyncio.Timeout) -> None:
+    def _begin_playing(self, scope: asyncio.Timeout) -> None:
         self._since = self.clock()
         if self.limit is not None:
             scope.reschedule(asyncio.get_running_loop().time() + self.limit)
 
-    async def _open(self) -> None:
+    async def _open_playable(self) -> None:
         self._asked = await self.played.choose_session()
         if self._asked is not None:
             await self._open_session(self._asked)
@@ -464,16 +464,16 @@ class RunLifecycle[S, R]:
 
     async def _open_session(self, asked: SessionRequest) -> None:
         # Runs of one recording in this process come one after the other, however long one takes.
-        queue = queue_of(asked.proxy, f"open:{asked.cassette}~{asked.sample}")
-        await queue.take()
+        queue = session_lock(asked.proxy, f"open:{asked.cassette}~{asked.sample}")
+        await queue.acquire_lock()
         self._queue = queue
         kind = asked.kind or RunSession
         self.session = await kind.open(asked.proxy, cassette=asked.cassette, sample=asked.sample, **asked.how)
-        self.renew()
+        self.renew_caller()
 
     # -- its end
 
-    async def _close(self, *, raising: bool) -> list[str]:
+    async def _close_all(self, *, raising: bool) -> list[str]:
         """Give everything back, the session last; returns what went wrong. Raises what the session's end says."""
         self._since = None
         problems: list[str] = []
@@ -493,7 +493,7 @@ class RunLifecycle[S, R]:
     def _leave_queue(self) -> None:
         queue, self._queue = self._queue, None
         if queue is not None:
-            queue.give()
+            queue.release_lock()
 
     async def _close_session(self) -> list[str]:
         session, self.session = self.session, None
@@ -508,17 +508,17 @@ class RunLifecycle[S, R]:
         if not looks:
             return []
         try:
-            late = await self.traffic.late(session, self.report.further, named=self.thorough)
+            late = await self.traffic.find_late(session, self.report.further, named=self.thorough)
         except MachineError as error:
             if self.thorough:
                 return [str(error)]
             raise
-        strays = await session.strays() if self.unattributed else []
+        strays = await session.unattributed_calls() if self.unattributed else []
         if late or self.unattributed:
-            self.late = name_late_calls(late, self.traffic.wire, self.unattributed, strays)
+            self.late = name_late_calls(late, self.traffic.read_wire, self.unattributed, strays)
         return []
 
-    def _refuse(self, result: R) -> None:
+    def _refuse_passed_run(self, result: R) -> None:
         """Raise why a run that passed has not, if so."""
         if not self.played.has_passed(result):
             return
@@ -554,7 +554,7 @@ class RunLifecycle[S, R]:
     # -- seen from outside, while its thread may be blocked
 
     @property
-    def busy(self) -> AgentAdapter | None:
+    def busy_agent(self) -> AgentAdapter | None:
         """Who is being called now."""
         return self.caller.busy
 
@@ -572,14 +572,14 @@ class RunLifecycle[S, R]:
         whole = self.limit is not None and self._since is not None and self.clock() - self._since > self.limit
         if busy is None or whole:
             return self.played.out_of_time(blocked=True)
-        return self.caller.too_long(busy, self.call_limit or 0.0, blocked=True)
+        return self.caller.late_error(busy, self.call_limit or 0.0, blocked=True)
 
     def give_up(self, error: BaseException) -> None:
         """Emit that the run is over, from outside: its thread is blocked and cannot."""
-        self.caller.broke = self.caller.at_work
+        self.caller.broke = self.caller.current_party
         self.played.emit_start()
         self.problems = ["blocked thread"]
-        self._end(self.played.build_failure(error), error)
+        self._set_outcome(self.played.build_failure(error), error)
         self._leave_queue()  # whoever is next learns from the proxy that the session is still open
 
 

@@ -20,7 +20,7 @@ from llmproxy.advice import quote_word, suggest_command
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text, unique_members
 from llmproxy.scenario.types import Message
-from llmproxy.scenario.values.messages import copies
+from llmproxy.scenario.values.messages import copy_messages
 from llmproxy.trace import Cassette
 from llmproxy.trace.model import Span, SpanKind
 
@@ -30,13 +30,13 @@ _ONE_EXCHANGE = 2
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 
-def messages_from(source: str | Path | Sequence[Message], *, tools: bool = False) -> list[Message]:
+def read_history(source: str | Path | Sequence[Message], *, tools: bool = False) -> list[Message]:
     """Return the messages of a source; `tools` keeps calls. Raises SettingsError: nothing said; CassetteError."""
     if isinstance(source, str) and SEPARATOR in source:
         path, _, name = source.rpartition(SEPARATOR)
         cassette, sample = _split_name(name)
         spans = Cassette.from_store(path, cassette=cassette, sample=sample).spans
-        found = _conversation(spans, tools=tools)
+        found = _longest_conversation(spans, tools=tools)
         if not found:
             raise SettingsError(
                 f"nobody says anything in cassette {cassette!r}, sample {sample}, of {path}: there is nothing to go on "
@@ -45,11 +45,11 @@ def messages_from(source: str | Path | Sequence[Message], *, tools: bool = False
             )
         return found
     if isinstance(source, (str, Path)):
-        return _check_messages(_read(Path(source)), str(source))
+        return _check_messages(_read_json_lines(Path(source)), str(source))
     return _check_messages(list(source), "the history")
 
 
-def _conversation(spans: Sequence[Span], *, tools: bool) -> list[Message]:
+def _longest_conversation(spans: Sequence[Span], *, tools: bool) -> list[Message]:
     """Return the longest conversation that no other started; of an agent without memory, all of them."""
     roots = [
         span.metadata.get("gen_ai.conversation.id")
@@ -63,9 +63,9 @@ def _conversation(spans: Sequence[Span], *, tools: bool) -> list[Message]:
         if found is None:
             continue
         if span.kind is SpanKind.USER_INPUT:
-            found.append({"role": "user", "content": _text(span.input)})
+            found.append({"role": "user", "content": _content_to_text(span.input)})
         elif span.kind is SpanKind.AGENT_OUTPUT:
-            found.append({"role": "assistant", "content": _text(span.output)})
+            found.append({"role": "assistant", "content": _content_to_text(span.output)})
         elif span.kind is SpanKind.TOOL_CALL and tools:
             calls += 1
             found += _tool_messages(span, f"call_{calls}")
@@ -75,11 +75,11 @@ def _conversation(spans: Sequence[Span], *, tools: bool) -> list[Message]:
 
 
 def _tool_messages(span: Span, number: str) -> list[Message]:
-    function = {"name": span.tool_name, "arguments": _text(span.tool_args or {})}
+    function = {"name": span.tool_name, "arguments": _content_to_text(span.tool_args or {})}
     call = {"id": number, "type": "function", "function": function}
     found: list[Message] = [{"role": "assistant", "content": None, "tool_calls": [call]}]
     if span.tool_result is not None:
-        found.append({"role": "tool", "tool_call_id": number, "content": _text(span.tool_result)})
+        found.append({"role": "tool", "tool_call_id": number, "content": _content_to_text(span.tool_result)})
     return found
 
 
@@ -88,7 +88,7 @@ def _split_name(name: str) -> tuple[str, int]:
     return (cassette, int(sample)) if tilde and sample.isdigit() and int(sample) else (name, 1)
 
 
-def _read(path: Path) -> list[Any]:
+def _read_json_lines(path: Path) -> list[Any]:
     try:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -114,8 +114,8 @@ def _check_messages(messages: list[Any], where: str) -> list[Message]:
             raise SettingsError(
                 f"{where}: message {place + 1} is {message!r}; a message has a role of {', '.join(sorted(_ROLES))}."
             )
-    return copies([dict(message) for message in messages])
+    return copy_messages([dict(message) for message in messages])
 
 
-def _text(value: object) -> str:
+def _content_to_text(value: object) -> str:
     return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)

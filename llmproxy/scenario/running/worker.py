@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class _Worker:
+class _RunThread:
     """A thread, its loop and the task in it."""
 
     executor: ScenarioExecutor
@@ -38,7 +38,7 @@ class _Worker:
     result: ScenarioResult | None = None
     error: BaseException | None = None
 
-    def work(self) -> None:
+    def run_thread(self) -> None:
         """Run the scenario to its end; the body of the thread."""
         asyncio.set_event_loop(self.loop)
         try:
@@ -54,7 +54,7 @@ class _Worker:
             except RuntimeError:
                 _log.debug("scenario %r ended after everybody had left", self.executor.name)
 
-    def cancel(self) -> None:
+    def cancel_run(self) -> None:
         """Ask the run to end; from another thread."""
         try:
             self.loop.call_soon_threadsafe(lambda: self.task.cancel() if self.task else None)
@@ -65,17 +65,17 @@ class _Worker:
 async def in_thread(executor: ScenarioExecutor) -> ScenarioResult:
     """Run a scenario on a thread of its own. Raises what it raises, for a blocked thread what its time limits say."""
     outer = asyncio.get_running_loop()
-    worker = _Worker(executor, outer.create_future(), outer)
+    worker = _RunThread(executor, outer.create_future(), outer)
     context = contextvars.copy_context()
     name = f"scenario {executor.name}"[:40]
-    threading.Thread(target=context.run, args=(worker.work,), name=name, daemon=True).start()
+    threading.Thread(target=context.run, args=(worker.run_thread,), name=name, daemon=True).start()
     try:
-        await _wait(worker)
+        await _wait_for_thread(worker)
     except asyncio.CancelledError:
-        worker.cancel()
+        worker.cancel_run()
         await asyncio.wait((worker.done,), timeout=GRACE)
         if not worker.done.done():
-            _abandon(executor, asyncio.CancelledError("cancelled"))
+            _abandon_thread(executor, asyncio.CancelledError("cancelled"))
         raise
     if worker.error is not None:
         raise worker.error
@@ -84,7 +84,7 @@ async def in_thread(executor: ScenarioExecutor) -> ScenarioResult:
     return worker.result
 
 
-async def _wait(worker: _Worker) -> None:
+async def _wait_for_thread(worker: _RunThread) -> None:
     """Wait for the end. Raises the error of a time limit that has passed and that the blocked thread cannot notice."""
     while not worker.done.done():
         left = worker.executor.lifecycle.time_left()
@@ -92,14 +92,14 @@ async def _wait(worker: _Worker) -> None:
         left = worker.executor.lifecycle.time_left()
         if not worker.done.done() and left is not None and left < -_SLACK / 2:
             error = worker.executor.lifecycle.passed_limit()
-            worker.cancel()
-            _abandon(worker.executor, error)
+            worker.cancel_run()
+            _abandon_thread(worker.executor, error)
             raise error
 
 
-def _abandon(executor: ScenarioExecutor, error: BaseException) -> None:
+def _abandon_thread(executor: ScenarioExecutor, error: BaseException) -> None:
     """Leave a blocked thread to itself, and say so."""
-    busy = executor.lifecycle.busy
+    busy = executor.lifecycle.busy_agent
     _log.warning(
         "scenario %r was given up while its thread is blocked%s; the thread goes on until the call returns",
         executor.name,
@@ -122,7 +122,7 @@ def _close_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def finish(make: Callable[[], Coroutine[Any, Any, ScenarioResult]]) -> ScenarioResult:
+def run_to_end(make: Callable[[], Coroutine[Any, Any, ScenarioResult]]) -> ScenarioResult:
     """Run a coroutine to its end and return its result, whether or not a loop runs in this thread."""
     try:
         asyncio.get_running_loop()

@@ -93,9 +93,9 @@ def merge_calls(messages: Sequence[Message], turns: Sequence[int], wire: _Wire |
     found: list[ToolCall] = []
     outputs = {str(each.get("tool_call_id")): each.get("content") for each in messages if each.get("role") == "tool"}
     for place, (message, turn) in enumerate(zip(messages, turns, strict=True)):
-        found += [_of_wire(each, turn) for each in (wire or {}).get(place, ())]
-        found += _of_message(message, turn, outputs)
-    found += [_of_wire(each, turns[-1] if turns else 0) for each in (wire or {}).get(len(messages), ())]
+        found += [_calls_of_wire(each, turn) for each in (wire or {}).get(place, ())]
+        found += _calls_of_message(message, turn, outputs)
+    found += [_calls_of_wire(each, turns[-1] if turns else 0) for each in (wire or {}).get(len(messages), ())]
     return _without_duplicates(found)
 
 
@@ -115,14 +115,14 @@ def write_message(message: Message) -> str:
     return "\n".join(filter(None, found))
 
 
-def _of_message(message: Message, turn: int, outputs: Mapping[str, object]) -> list[ToolCall]:
+def _calls_of_message(message: Message, turn: int, outputs: Mapping[str, object]) -> list[ToolCall]:
     if message.get("role") != "assistant":
         return []
     calls = [call for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
     return [
         ToolCall(
             str(function.get("name", "")),
-            _value(function.get("arguments")),
+            _parse_arguments(function.get("arguments")),
             outputs.get(str(call.get("id"))),
             turn,
             "message",
@@ -132,8 +132,8 @@ def _of_message(message: Message, turn: int, outputs: Mapping[str, object]) -> l
     ]
 
 
-def _of_wire(call: ToolUse, turn: int) -> ToolCall:
-    return ToolCall(call.name, _value(call.arguments), call.result, turn, "wire")
+def _calls_of_wire(call: ToolUse, turn: int) -> ToolCall:
+    return ToolCall(call.name, _parse_arguments(call.arguments), call.result, turn, "wire")
 
 
 def _without_duplicates(calls: Sequence[ToolCall]) -> list[ToolCall]:
@@ -157,7 +157,7 @@ def _are_same(one: ToolCall, other: ToolCall) -> bool:
     return (one.name, one.turn) == (other.name, other.turn) and one.input == other.input
 
 
-def _value(arguments: object) -> object:
+def _parse_arguments(arguments: object) -> object:
     """Return arguments as a value; the text itself where it is no JSON."""
     if not isinstance(arguments, str):
         return arguments

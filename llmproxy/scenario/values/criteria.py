@@ -71,11 +71,11 @@ class Criteria:
     def format_lines(self) -> str:
         return "\n".join(f"{id_}: {text}" for id_, text in self)
 
-    def schema(self) -> dict[str, Any]:
+    def findings_schema(self) -> dict[str, Any]:
         """Return the JSON schema of the findings by id; strings and objects only, which every provider takes."""
         return object_schema({id_: {"description": _shorten_hint(text), **_finding_schema()} for id_, text in self})
 
-    def read(self, given: object) -> tuple[dict[str, Finding], list[str]]:
+    def read_findings(self, given: object) -> tuple[dict[str, Finding], list[str]]:
         """Return the findings of an answer by id, and what is wrong with it.
 
         Takes ``{id: {status, evidence, reason}}``, ``{id: status}`` and ``[{id, status, ...}]``; ids that there are not
@@ -126,7 +126,7 @@ def check_evidence(findings: Mapping[str, Finding], conversation: str) -> dict[s
     """Return findings of which those are inconclusive whose evidence is not in the conversation."""
     found = {}
     for id_, finding in findings.items():
-        if occurs(finding.evidence, conversation):
+        if quote_occurs(finding.evidence, conversation):
             found[id_] = finding
             continue
         reason = f"{finding.reason} ({finding.status.value}, but {UNPROVEN})".strip()
@@ -134,7 +134,7 @@ def check_evidence(findings: Mapping[str, Finding], conversation: str) -> dict[s
     return found
 
 
-def occurs(quote: str, conversation: str) -> bool:
+def quote_occurs(quote: str, conversation: str) -> bool:
     """Return whether a conversation has a quotation, whatever its case, white space, quotes, emphasis, omissions."""
     if quote.strip().lower() in _NO_QUOTE:
         return True
@@ -206,7 +206,7 @@ def refuse_contradiction(who: str, result: ScenarioResult) -> None:
 ALL_PASSED = "All inline criteria checkpoints passed"
 
 
-def added_up(checkpoints: Sequence[ScenarioResult], result: ScenarioResult) -> ScenarioResult:
+def add_checkpoints(checkpoints: Sequence[ScenarioResult], result: ScenarioResult) -> ScenarioResult:
     """Return a result with what the checkpoints before it found, in order; ids of criteria are numbered anew."""
     if not checkpoints:
         return result
@@ -233,7 +233,7 @@ def added_up(checkpoints: Sequence[ScenarioResult], result: ScenarioResult) -> S
     )
 
 
-def no_verdict(criteria: Sequence[str]) -> ScenarioResult:
+def build_no_verdict(criteria: Sequence[str]) -> ScenarioResult:
     """Return what a checkpoint comes to whose judge said nothing."""
     return ScenarioResult(
         success=False,

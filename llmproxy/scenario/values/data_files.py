@@ -48,13 +48,13 @@ class RowError(SettingsError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DataRow:
     values: dict[str, Any]
     line: int
     """Where it begins."""
 
 
-def rows_of(path: str | Path) -> list[Row]:
+def rows_of(path: str | Path) -> list[DataRow]:
     """Return the rows of a file. Raises RowError for one that is not there, empty, or wrong somewhere."""
     path = Path(path)
     read = KINDS.get(path.suffix.lower())
@@ -79,11 +79,11 @@ def rows_of(path: str | Path) -> list[Row]:
     return found
 
 
-def _read_csv(text: str, file: str) -> list[Row]:
+def _read_csv(text: str, file: str) -> list[DataRow]:
     head = text.partition("\n")[0]
     separator = "\t" if file.lower().endswith(".tsv") else ";" if ";" in head and "," not in head else ","
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    found: list[Row] = []
+    found: list[DataRow] = []
     columns: list[str] = []
     line = 1
     try:
@@ -97,7 +97,7 @@ def _read_csv(text: str, file: str) -> list[Row]:
                         line,
                         f"has {format_count(len(cells), 'cell')}, and there are {format_count(len(columns), 'column')}",
                     )
-                found.append(Row(dict(zip(columns, cells, strict=True)), line))
+                found.append(DataRow(dict(zip(columns, cells, strict=True)), line))
             line = reader.line_num + 1
     except csv.Error as error:
         raise RowError(file, line, f"is no CSV: {error}") from error
@@ -114,31 +114,31 @@ def _read_columns(cells: Sequence[str], file: str, line: int) -> list[str]:
     return names
 
 
-def _read_jsonl(text: str, file: str) -> list[Row]:
+def _read_jsonl(text: str, file: str) -> list[DataRow]:
     found = []
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
                 value = json.loads(line, object_pairs_hook=unique_members)
             except (ValueError, RecursionError) as error:
-                raise RowError(file, number, _no_json(error)) from error
+                raise RowError(file, number, _build_json_error(error)) from error
             found.append(_build_row(value, file, number))
     return found
 
 
-def _no_json(error: ValueError | RecursionError) -> str:
+def _build_json_error(error: ValueError | RecursionError) -> str:
     """Describe why, without the line, which stands before it: a line of JSONL is the first to its reader."""
     if isinstance(error, json.JSONDecodeError):
         return f"is no JSON: {error.msg} (column {error.colno})"
     return f"is no JSON: {'it is nested too deeply' if isinstance(error, RecursionError) else error}"
 
 
-def _read_json(text: str, file: str) -> list[Row]:
+def _read_json(text: str, file: str) -> list[DataRow]:
     """Read a list; a decoder that is asked for one element after the other tells where each begins."""
     try:
         whole = json.loads(text) if text.strip() else []
     except (ValueError, RecursionError) as error:
-        raise RowError(file, getattr(error, "lineno", 0), _no_json(error)) from error
+        raise RowError(file, getattr(error, "lineno", 0), _build_json_error(error)) from error
     if not isinstance(whole, list):
         raise RowError(file, 0, f"is to be a list of mappings, and is a {type(whole).__name__}")
     found, read = [], json.JSONDecoder(object_pairs_hook=unique_members).raw_decode
@@ -150,13 +150,13 @@ def _read_json(text: str, file: str) -> list[Row]:
         try:
             value, at = read(text, begin)
         except ValueError as error:  # a member stands twice: all else is told of the whole
-            raise RowError(file, line, _no_json(error)) from error
+            raise RowError(file, line, _build_json_error(error)) from error
         found.append(_build_row(value, file, line))
         line += text.count("\n", begin, at)
     return found
 
 
-def _read_yaml(text: str, file: str) -> list[Row]:
+def _read_yaml(text: str, file: str) -> list[DataRow]:
     problems = Problems()
     documents = read(text, file, problems, limits=SUITE._replace(size=MAX_BYTES))
     for problem in problems:
@@ -170,15 +170,15 @@ def _read_yaml(text: str, file: str) -> list[Row]:
     return [_build_row(to_plain(each), file, at.line) for each, at in zip(value, value.items_at, strict=True)]
 
 
-def _build_row(value: object, file: str, number: int) -> Row:
+def _build_row(value: object, file: str, number: int) -> DataRow:
     if not isinstance(value, dict) or not value or not all(isinstance(name, str) for name in value):
         raise RowError(
             file, number, f"a row is a mapping of names to values, not {json.dumps(value, default=str)[:60]}"
         )
-    return Row(value, number)
+    return DataRow(value, number)
 
 
-def _check_ids(rows: Sequence[Row], file: str) -> None:
+def _check_ids(rows: Sequence[DataRow], file: str) -> None:
     """Refuse rows of which some have no id, and ids that two rows have."""
     seen: dict[str, int] = {}
     if not any(ID in row.values for row in rows):
@@ -195,7 +195,7 @@ def _check_ids(rows: Sequence[Row], file: str) -> None:
             raise RowError(file, row.line, f"the id {str(name)!r} stands here twice, first in line {first}")
 
 
-KINDS: dict[str, Callable[[str, str], list[Row]]] = {
+KINDS: dict[str, Callable[[str, str], list[DataRow]]] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
     ".jsonl": _read_jsonl,

@@ -41,7 +41,7 @@ def copy_value[T](value: T) -> T:
     return value
 
 
-def copies(messages: Iterable[Message]) -> list[Message]:
+def copy_messages(messages: Iterable[Message]) -> list[Message]:
     return [copy_value(message) for message in messages]
 
 
@@ -54,7 +54,7 @@ def text_of(message: Message) -> str:
     return content if isinstance(content, str) else "" if content is None else str(content)
 
 
-def messages_of(returned: object, role: AgentRole, author: str) -> list[Message]:
+def list_messages(returned: object, role: AgentRole, author: str) -> list[Message]:
     """Return the messages that an adapter of class `author` meant. Raises ValueError: what it should return."""
     if isinstance(returned, str):
         return [{"role": "user" if role is AgentRole.USER else "assistant", "content": returned}]
@@ -65,14 +65,14 @@ def messages_of(returned: object, role: AgentRole, author: str) -> list[Message]
         raise ValueError(_wrong_return_error(returned, author)) from error
 
 
-def as_message(content: object, role: AgentRole) -> Message:
+def to_message(content: object, role: AgentRole) -> Message:
     """Return what a script wrote down as a message of this role; a dict is used as it is."""
     if isinstance(content, dict):
         return copy_value(cast("Message", content))
-    return messages_of(content, role, "script")[0]
+    return list_messages(content, role, "script")[0]
 
 
-def not_awaitable(author: str) -> str:
+def refuse_awaitable(author: str) -> str:
     """Return the text for an adapter whose `call` is not async."""
     return (
         f"The call method of the {author} agent adapter returned a non-awaitable response, "
@@ -153,13 +153,13 @@ _TITLE = re.compile(r"<title[^>]*>(?P<title>.*?)</title>", re.IGNORECASE | re.DO
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class ValuePath:
     text: str
     steps: tuple[str | int | None, ...]
     """Names, indices, and `EVERY`."""
 
 
-def read_path(text: str, what: str = "reply") -> Path:
+def read_path(text: str, what: str = "reply") -> ValuePath:
     """Read a path; `what` names the key it stands under. Raises SuiteError with the place that is not understood."""
     rest = text.strip().removeprefix("$")
     steps: list[str | int | None] = []
@@ -180,29 +180,29 @@ def read_path(text: str, what: str = "reply") -> Path:
             steps.append(EVERY)
         else:
             steps.append(found["quoted"])
-    return Path(text, tuple(steps))
+    return ValuePath(text, tuple(steps))
 
 
-def pick(path: Path, value: Any) -> Any:  # noqa: ANN401 - JSON
+def pick_value(path: ValuePath, value: Any) -> Any:  # noqa: ANN401 - JSON
     """Return what stands at a path. Raises LookupError with the step that leads nowhere, and what there is instead."""
-    return _pick(path.steps, value, "$")
+    return _pick_steps(path.steps, value, "$")
 
 
-def _pick(steps: Sequence[str | int | None], value: Any, where: str) -> Any:  # noqa: ANN401 - JSON
+def _pick_steps(steps: Sequence[str | int | None], value: Any, where: str) -> Any:  # noqa: ANN401 - JSON
     for at, step in enumerate(steps):
         if step is EVERY and isinstance(value, list):
-            return [_pick(steps[at + 1 :], each, f"{where}[{n}]") for n, each in enumerate(value)]
+            return [_pick_steps(steps[at + 1 :], each, f"{where}[{n}]") for n, each in enumerate(value)]
         if isinstance(step, int) and isinstance(value, list) and -len(value) <= step < len(value):
             value, where = value[step], f"{where}[{step}]"
         elif isinstance(step, str) and isinstance(value, dict) and step in value:
             value, where = value[step], f"{where}.{step}"
         else:
             wanted = f".{step}" if isinstance(step, str) else "[*]" if step is EVERY else f"[{step}]"
-            raise LookupError(f"there is no {where}{wanted}; {where} is {_kind(value)}")
+            raise LookupError(f"there is no {where}{wanted}; {where} is {_describe_kind(value)}")
     return value
 
 
-def _kind(value: Any) -> str:  # noqa: ANN401 - JSON
+def _describe_kind(value: Any) -> str:  # noqa: ANN401 - JSON
     if isinstance(value, dict):
         names = ", ".join(map(str, list(value)[:12])) or "nothing"
         return f"an object with {names}"
@@ -214,7 +214,7 @@ def _kind(value: Any) -> str:  # noqa: ANN401 - JSON
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
-def answer(value: Any, who: str) -> Any:  # noqa: ANN401 - JSON, and a text, a message or a list of messages
+def read_answer(value: Any, who: str) -> Any:  # noqa: ANN401 - JSON, and a text, a message or a list of messages
     """Return the answer in a value: a text, message or messages. Raises AgentError, naming `who`: none, or empty."""
     if isinstance(value, dict) and "role" not in value:
         if value.get("error"):
@@ -228,8 +228,8 @@ def answer(value: Any, who: str) -> Any:  # noqa: ANN401 - JSON, and a text, a m
             )
         value = value[given[0]]
     if isinstance(value, list):
-        return [_message(each, who) for each in _require_messages(value, who)]
-    return value if isinstance(value, str) and _has_text(value, who) else _message(value, who)
+        return [_check_message(each, who) for each in _require_messages(value, who)]
+    return value if isinstance(value, str) and _has_text(value, who) else _check_message(value, who)
 
 
 def _has_text(text: str, who: str) -> bool:
@@ -244,7 +244,7 @@ def _require_messages(messages: list[Any], who: str) -> list[Any]:
     return messages
 
 
-def _message(value: Any, who: str) -> dict[str, Any]:  # noqa: ANN401 - JSON
+def _check_message(value: Any, who: str) -> dict[str, Any]:  # noqa: ANN401 - JSON
     """Return a message that says or asks something."""
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise AgentError(

@@ -160,7 +160,7 @@ def shorten_traceback[E: BaseException](error: E) -> E:
 type _Ending = Awaitable[ScenarioResult | None]
 
 
-class Executor(Protocol):
+class RunningScenario(Protocol):
     """What is used of a run from below it; `ScenarioExecutor` is one, and says what each is."""
 
     config: ScenarioConfig
@@ -186,5 +186,5 @@ class Executor(Protocol):
     proceed: Callable[..., _Ending]
 
 
-context_scenario: ContextVar[Executor | None] = ContextVar("scenario", default=None)
+context_scenario: ContextVar[RunningScenario | None] = ContextVar("scenario", default=None)
 """The executor whose agents, steps and callbacks run in this context."""

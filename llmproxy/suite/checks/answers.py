@@ -15,9 +15,9 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.scenario.session import RunSession
 from llmproxy.suite.matchers.compare import strip_fence
 from llmproxy.suite.matchers.plain_values import show
-from llmproxy.suite.matchers.table import build_unclear, check, check_input, conclude
+from llmproxy.suite.matchers.table import assertion, build_unclear, check, check_input
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.project import Options
+from llmproxy.suite.project import SuiteOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.response import Response
 from llmproxy.suite.schema.steps import StepBase, Talk
@@ -36,14 +36,14 @@ def refuse_in_ci(env: Mapping[str, str]) -> None:
 
 
 @dataclass(slots=True)
-class Snapshots:
+class ResponseSnapshots:
     path: Path
     update: bool = False
     values: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     changed: bool = False
 
     @classmethod
-    def beside(cls, suite: Path, *, update: bool = False) -> Snapshots:
+    def load_for_suite(cls, suite: Path, *, update: bool = False) -> ResponseSnapshots:
         """Read those of a suite file. Raises SuiteError: the file is damaged, or of a newer format."""
         path = suite.with_name(f"{suite.name.removesuffix('.yaml').removesuffix('.yml')}.snapshots.json")
         try:
@@ -59,16 +59,16 @@ class Snapshots:
             )
         return cls(path, update, tree["scenarios"])
 
-    def get(self, scenario: str, step: str, what: str) -> object:
+    def stored_value(self, scenario: str, step: str, what: str) -> object:
         """Return what was stored, None if nothing was."""
         return self.values.get(scenario, {}).get(step, {}).get(what)
 
-    def put(self, scenario: str, step: str, what: str, value: object) -> None:
+    def store_value(self, scenario: str, step: str, what: str, value: object) -> None:
         of_step = self.values.setdefault(scenario, {}).setdefault(step, {})
         self.changed = self.changed or of_step.get(what) != value
         of_step[what] = value
 
-    def save(self) -> bool:
+    def save_changes(self) -> bool:
         """Write what changed; tells whether anything did. Raises MachineError: it cannot be written."""
         if not (self.update and self.changed):
             return False
@@ -84,10 +84,10 @@ class Snapshots:
 
 class CheckedStep(Protocol):
     case: SuiteCase
-    options: Options
+    options: SuiteOptions
     scope: VariableScope
     session: RunSession | None
-    snapshots: Snapshots
+    snapshots: ResponseSnapshots
     declared: list[tuple[int, Any]]
     spoken: list[str]
     index: int
@@ -119,9 +119,9 @@ def check_tools_snapshot(context: CheckedStep, step: Talk, measured: Observed) -
 def _compare_with_snapshot(context: CheckedStep, step: StepBase, what: str, name: str, seen: object) -> Assertion:
     snapshots, scenario = context.snapshots, context.case.id
     key = step.label or str(context.index + 1)
-    known = snapshots.get(scenario, key, what)
+    known = snapshots.stored_value(scenario, key, what)
     if snapshots.update:
-        snapshots.put(scenario, key, what, seen)
+        snapshots.store_value(scenario, key, what, seen)
         known = seen
     made = Assertion(name=name, status=Status.PASSED, expected=known, actual=seen, where=snapshots.path.name)
     if known is None:
@@ -146,7 +146,7 @@ def check_text(wanted: Response, answer: str, scope: VariableScope) -> list[Asse
         made += check("response", answer, wanted.matcher, scope)
     if wanted.json_ is not None:
         made += _check_json(wanted.json_, answer, scope)
-    return [_add_answer(each, answer) for each in made]
+    return [_append_answer_text(each, answer) for each in made]
 
 
 def _check_json(wanted: dict[str, object], answer: str, scope: VariableScope) -> list[Assertion]:
@@ -154,11 +154,11 @@ def _check_json(wanted: dict[str, object], answer: str, scope: VariableScope) ->
         value = json.loads(strip_fence(answer))
     except (ValueError, RecursionError) as error:
         message = f"the answer is no JSON ({error})"
-        return [conclude("response.json", message, expected=dict(wanted), actual=answer)]
+        return [assertion("response.json", message, expected=dict(wanted), actual=answer)]
     return check_input("response.json", value, wanted, scope)
 
 
-def _add_answer(assertion: Assertion, answer: str) -> Assertion:
+def _append_answer_text(assertion: Assertion, answer: str) -> Assertion:
     if assertion.status is Status.PASSED or show(answer, 60)[:40] in assertion.message:
         return assertion
     return replace(assertion, message=f"{assertion.message}; the agent answered: {show(answer, 300)}")

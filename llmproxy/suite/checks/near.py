@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
 from llmproxy.report.events import Assertion
-from llmproxy.suite.matchers.table import build_unclear, conclude
+from llmproxy.suite.matchers.table import assertion, build_unclear
 from llmproxy.suite.schema.response import ToolExpect
 from llmproxy.trace.observing.tools import Seen
 from llmproxy.trace.observing.wire import Observed
@@ -32,7 +32,7 @@ _DEEPEST = 8
 """Levels of arguments whose names are compared."""
 
 
-def check_names(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[Seen]) -> list[Assertion]:
+def check_tool_names(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[Seen]) -> list[Assertion]:
     """Return the errors of names probably meant otherwise, and what `offered` asserts; `run` is all so far."""
     before = _find_listed_tools(run)
     now, called = _find_listed_tools(step.seen), {use.name for use in step.tools}
@@ -44,7 +44,7 @@ def check_names(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[S
         if name == "*":
             continue
         known = before | called
-        if name not in known and (meant := find_near(name, known, spelling_only=wanted.offered is False)):
+        if name not in known and (meant := find_near_name(name, known, spelling_only=wanted.offered is False)):
             made.append(
                 build_unclear(
                     f"tools.{name}", f"no tool is called {name!r}: {_describe_listed(known)}; did you mean {meant!r}?"
@@ -63,24 +63,24 @@ def describe_unlisted_tools(tools: Mapping[str, ToolExpect], step: Observed, run
     return [name for name, wanted in tools.items() if name != "*" and name not in known and wanted.offered is None]
 
 
-def find_near(name: str, known: Iterable[str], *, spelling_only: bool = False) -> str:
+def find_near_name(name: str, known: Iterable[str], *, spelling_only: bool = False) -> str:
     """Return the known name that is near to one, the nearest way of writing first; empty if there is none."""
     names = sorted(known)
-    alike = next((each for each in names if _is_spelt(name, each)), "")
-    return alike or ("" if spelling_only else next((each for each in names if is_near(name, each)), ""))
+    alike = next((each for each in names if _is_same_spelling(name, each)), "")
+    return alike or ("" if spelling_only else next((each for each in names if is_near_name(name, each)), ""))
 
 
-def is_near(one: str, other: str) -> bool:
+def is_near_name(one: str, other: str) -> bool:
     """Return whether two names are probably meant to be the same."""
-    return _is_spelt(one, other) or _is_nearly(one, other)
+    return _is_same_spelling(one, other) or _is_one_word_off(one, other)
 
 
-def _is_spelt(one: str, other: str) -> bool:
+def _is_same_spelling(one: str, other: str) -> bool:
     """Return whether they are the same but for the way of writing and a prefix that one of them has."""
     return _fold_name(one) in _list_endings(other) or _fold_name(other) in _list_endings(one)
 
 
-def _is_nearly(one: str, other: str) -> bool:
+def _is_one_word_off(one: str, other: str) -> bool:
     """Return whether they are one edit apart; with servers' names, only where those are long enough to be the same."""
     (server, tool), (other_server, other_tool) = _split_prefix(one), _split_prefix(other)
     if not (server and other_server) or server == other_server:
@@ -132,7 +132,7 @@ def _check_tool_listed(name: str, now: set[str], called: set[str], *, offered: b
     right = (name in now) is offered and (offered or name not in called)
     what = "was offered" if name in now else "was not offered" + (", and called all the same" if name in called else "")
     message = f"{name} {what} to a model in this step; {_describe_listed(now) if now else 'no tool was'}"
-    return conclude(f"tools.{name}.offered", message, holds=right, expected=offered, actual=name in now)
+    return assertion(f"tools.{name}.offered", message, holds=right, expected=offered, actual=name in now)
 
 
 def _check_arguments(name: str, wanted: ToolExpect, schema: _Names, step: Observed) -> list[Assertion]:
@@ -177,7 +177,7 @@ def _find_misspelt(path: str, known: _Names) -> tuple[str, str] | None:
     for name in (each for each in _NAME.findall(path) if not each.isdecimal()):
         names = known.get(place, frozenset())
         if name not in names:
-            meant = find_near(name, names)
+            meant = find_near_name(name, names)
             return (".".join((*place, name)), ".".join((*place, meant))) if meant else None
         place = (*place, name)
     return None

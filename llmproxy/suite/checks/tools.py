@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.near import find_near
+from llmproxy.suite.checks.near import find_near_name
 from llmproxy.suite.matchers.core import MatchOutcome
-from llmproxy.suite.matchers.plain_values import dig, plain, show
+from llmproxy.suite.matchers.plain_values import get_path, show, to_json
 from llmproxy.suite.matchers.table import (
     all_hold,
+    assertion,
     build_unclear,
     check,
     check_input,
     check_number,
-    conclude,
     evaluate,
 )
 from llmproxy.suite.matchers.variables import StepError, VariableScope
@@ -32,7 +32,7 @@ _LISTED = 12
 """Calls that a message lists."""
 
 
-def in_order(names: Sequence[str], calls: Sequence[ToolUse]) -> Assertion:
+def check_tool_order(names: Sequence[str], calls: Sequence[ToolUse]) -> Assertion:
     """Check that tools were called one after the other; others may be called in between."""
     made = Assertion(name="toolOrder", status=Status.PASSED, expected=list(names), actual=[call.name for call in calls])
     before: list[ToolUse] = []
@@ -52,14 +52,14 @@ def in_order(names: Sequence[str], calls: Sequence[ToolUse]) -> Assertion:
     return made
 
 
-def after(name: str, other: str, uses: Sequence[ToolUse], calls: Sequence[ToolUse]) -> Assertion:
+def check_called_after(name: str, other: str, uses: Sequence[ToolUse], calls: Sequence[ToolUse]) -> Assertion:
     """Check that every call of a tool has a call of another one before it."""
     others = [call for call in calls if call.name == other]
     wrong = [use for use in uses if not any(use.comes_after(call) for call in others)]
     return _check_relation(f"tools.{name}.after", f"{name} was called before {other}", other, wrong, others, calls)
 
 
-def before(name: str, other: str, uses: Sequence[ToolUse], calls: Sequence[ToolUse]) -> Assertion:
+def check_called_before(name: str, other: str, uses: Sequence[ToolUse], calls: Sequence[ToolUse]) -> Assertion:
     """Check that no call of a tool comes with or after a call of another one, which is called as well."""
     others = [call for call in calls if call.name == other]
     wrong = [use for use in uses if any(not call.comes_after(use) for call in others)]
@@ -112,18 +112,18 @@ def check_tools(
         if step.unread:
             made.append(_build_unread_error(f"tools.{name}", step))
         else:
-            made += _Calls(name, wanted, _choose_uses(name, tools, step, hosted=hosted), step, scope).check()
+            made += _CallCheck(name, wanted, _choose_uses(name, tools, step, hosted=hosted), step, scope).check_all()
     if only:
         others = [
             use for use in step.tools if use.name not in tools and "*" not in tools and (hosted or use.asked_of_agent)
         ]
         message = f"only {', '.join(tools) or 'no tools'} should be called; called as well: {_format_uses(others)}"
-        told = conclude("onlyTools", message, holds=not others, expected=sorted(tools), where=_find_place(others))
+        told = assertion("onlyTools", message, holds=not others, expected=sorted(tools), where=_find_place(others))
         made.append(_build_unread_error("onlyTools", step) if step.unread else told)
     return made
 
 
-def check_served(
+def check_served_tools(
     tools: Mapping[str, ToolExpect],
     asked: Observed,
     served: ServedTools,
@@ -138,7 +138,7 @@ def check_served(
     step, made = Observed(tools=served.tools), list[Assertion]()
     for name, wanted in tools.items():
         if name != "*" and name not in served.names:
-            if meant := find_near(name, served.names):
+            if meant := find_near_name(name, served.names):
                 there = ", ".join(sorted(served.names))
                 message = f"no server has a tool {name!r}: there is {there}; did you mean {meant!r}?"
                 made.append(build_unclear(f"{_SERVED}.{name}", message))
@@ -150,9 +150,9 @@ def check_served(
         if wanted.offered is not None:
             made.append(_check_listed(name, served, offered=wanted.offered))
         calls = _choose_uses(name, tools, step, hosted=True)
-        found = _Calls(name, wanted, calls, step, scope, "its server's answer did not come whole").check()
+        found = _CallCheck(name, wanted, calls, step, scope, "its server's answer did not come whole").check_all()
         made += [replace(each, name=_SERVED + each.name.removeprefix("tools")) for each in found]
-    return [*made, _check_as_asked(asked, served)] if as_asked else made
+    return [*made, _check_asked_tools(asked, served)] if as_asked else made
 
 
 def _check_listed(name: str, served: ServedTools, *, offered: bool) -> Assertion:
@@ -160,21 +160,21 @@ def _check_listed(name: str, served: ServedTools, *, offered: bool) -> Assertion
     if not served.listed:
         return build_unclear(key, "no server listed its tools in this run")
     message = f"the servers listed {', '.join(sorted(served.listed))}"
-    return conclude(key, message, holds=there is offered, expected=offered, actual=there)
+    return assertion(key, message, holds=there is offered, expected=offered, actual=there)
 
 
-def _check_as_asked(asked: Observed, served: ServedTools) -> Assertion:
+def _check_asked_tools(asked: Observed, served: ServedTools) -> Assertion:
     if asked.unread:
         return _build_unread_error(_AS_ASKED, asked)
     differences = find_differences(asked.tools, served)
-    return conclude(_AS_ASKED, "; ".join(differences[:_SHOWN]), holds=not differences, where=_find_place(served.tools))
+    return assertion(_AS_ASKED, "; ".join(differences[:_SHOWN]), holds=not differences, where=_find_place(served.tools))
 
 
 _SERVED, _AS_ASKED = "serverTools", "serversAsAsked"
 
 
 def check_order(names: Sequence[str], step: Observed) -> Assertion:
-    return _build_unread_error("toolOrder", step) if step.unread else in_order(names, step.tools)
+    return _build_unread_error("toolOrder", step) if step.unread else check_tool_order(names, step.tools)
 
 
 def _choose_uses(name: str, tools: Mapping[str, ToolExpect], step: Observed, *, hosted: bool) -> list[ToolUse]:
@@ -190,7 +190,7 @@ def _build_unread_error(name: str, step: Observed) -> Assertion:
     return build_unclear(name, told, where=first.where)
 
 
-class _Calls:
+class _CallCheck:
     """The calls of one tool, and what is expected of them."""
 
     def __init__(
@@ -205,49 +205,49 @@ class _Calls:
         self.name, self.wanted, self.step, self.scope = name, wanted, step, scope
         self.no_result = no_result
         self.one_is_enough = wanted.every is False
-        self.none = _is_zero(wanted.count, scope)
+        self.none = _allows_zero(wanted.count, scope)
         """Whether no call may be as the rest says."""
         self.all = list(calls)
         self.with_status = [use for use in calls if _has_status(use, wanted.status) is True]
         self.unknown = [use for use in calls if _has_status(use, wanted.status) is None]
         self.calls = self.with_status if self.one_is_enough or self.none else self.all
 
-    def check(self) -> list[Assertion]:
+    def check_all(self) -> list[Assertion]:
         """Check everything; where it is not known which calls are meant, whichever they are must do."""
-        made = self._check_once()
+        made = self._check_choice()
         if not (self.unknown and (self.one_is_enough or self.none)):
             return made
         known, self.calls = self.calls, [*self.calls, *self.unknown]
-        otherwise, self.calls = self._check_once(), known
+        otherwise, self.calls = self._check_choice(), known
         return made if _worst_status(made) is _worst_status(otherwise) else [self._build_unseen("", self.unknown)]
 
-    def _check_once(self) -> list[Assertion]:
+    def _check_choice(self) -> list[Assertion]:
         wanted, made = self.wanted, list[Assertion]()
         none = wanted.input is not None and self.none
         if wanted.count is not None and not none:
             alone = wanted.given <= {"count"}
             made += self._check_count("" if alone else ".count")
         elif wanted.count is None and not self.all and wanted.given - {"status"} != {"offered"}:
-            made.append(self._never_called())
+            made.append(self._build_never_called())
         counted = self.one_is_enough and wanted.count is not None
         if wanted.status != "requested" and self.all and not self.none and not counted:
             made.append(self._check_status())
         if wanted.input is not None and wanted.every is True and self.calls and not none:
-            made += [each for use in self.calls for each in self._check_part(use, "input", wanted.input)]
+            made += [each for use in self.calls for each in self._check_argument(use, "input", wanted.input)]
         elif wanted.input is not None:
             made.append(self._check_input(wanted.input, none=none))
         if isinstance(wanted.every, Mapping) and self.calls:
-            made += [each for use in self.calls for each in self._check_part(use, "every", wanted.every)]
+            made += [each for use in self.calls for each in self._check_argument(use, "every", wanted.every)]
         elif isinstance(wanted.every, Mapping) and wanted.count is not None:
-            made.append(replace(self._never_called(), name=f"tools.{self.name}.every"))
+            made.append(replace(self._build_never_called(), name=f"tools.{self.name}.every"))
         if wanted.output is not None and (self.calls or wanted.count is not None):
             made.append(self._join_calls("output", self._check_output))
-        for key, rule in (("before", before), ("after", after)):
+        for key, rule in (("before", check_called_before), ("after", check_called_after)):
             other = getattr(wanted, key)
             if other is not None and self.calls:
                 made.append(rule(self.name, other, self.calls, self.step.tools))
             elif other is not None and wanted.count is not None and not self.none:
-                made.append(replace(self._never_called(), name=f"tools.{self.name}.{key}"))
+                made.append(replace(self._build_never_called(), name=f"tools.{self.name}.{key}"))
         if wanted.error is not None and (self.calls or wanted.count is not None):
             made.append(self._join_calls("error", self._check_error))
         return made
@@ -310,15 +310,15 @@ class _Calls:
         called = _format_uses(self.step.tools)
         return f"tools called in this step: {called}" if called else "no tool was called in this step"
 
-    def _never_called(self) -> Assertion:
+    def _build_never_called(self) -> Assertion:
         message = f"{self.name} was never called; {self._describe_others()}"
-        return conclude(f"tools.{self.name}", message, expected="at least one call", actual=0)
+        return assertion(f"tools.{self.name}", message, expected="at least one call", actual=0)
 
     def _check_input(self, wanted: Mapping[str, object], *, none: bool) -> Assertion:
         """Look for a call with this input; `none`: there must be none."""
         name = f"tools.{self.name}.input"
-        expected = plain(dict(wanted))
-        judged = [(use, self._check_part(use, "input", wanted)) for use in self.calls]
+        expected = to_json(dict(wanted))
+        judged = [(use, self._check_argument(use, "input", wanted)) for use in self.calls]
         fitting = [use for use, found in judged if all_hold(found)]
         unclear = [each for _, found in judged for each in found if each.status is Status.ENVIRONMENT_ERROR]
         if none:  # of what cannot be read nobody can say that it does not have it
@@ -326,17 +326,17 @@ class _Calls:
                 replace(each, status=Status.ENVIRONMENT_ERROR)
                 for use, found in judged
                 for each in found
-                if not _is_readable(use, wanted) or self._is_mistyped(use, wanted)
+                if not _is_readable(use, wanted) or self._has_other_type(use, wanted)
             ]
         if fitting or (none and not unclear):
             message = (
                 f"no call of {self.name} should have this input, and {len(fitting)} has it: {_format_uses(fitting)}"
             )
-            return conclude(name, message, holds=not (fitting and none), expected=expected, where=_find_place(fitting))
+            return assertion(name, message, holds=not (fitting and none), expected=expected, where=_find_place(fitting))
         if unclear:
             return replace(unclear[0], name=name)
         if not judged:
-            return replace(self._never_called(), name=name, expected=expected, actual=None)
+            return replace(self._build_never_called(), name=name, expected=expected, actual=None)
         use, found = max(judged, key=lambda each: sum(one.status is Status.PASSED for one in each[1]))
         wrong = "; ".join(f"{each.name.removeprefix(f'{name}.')}: {each.message}" for each in found if each.message)
         few, it = (
@@ -345,18 +345,18 @@ class _Calls:
             else (f"none of {len(judged)} calls of {self.name} has", "The nearest")
         )
         message = f"{few} this input: {wrong}. {it} was {_format_use(use)}"
-        return conclude(name, message, expected=expected, actual=plain(use.arguments), where=use.where)
+        return assertion(name, message, expected=expected, actual=to_json(use.arguments), where=use.where)
 
-    def _is_mistyped(self, use: ToolUse, wanted: Mapping[str, object]) -> bool:
+    def _has_other_type(self, use: ToolUse, wanted: Mapping[str, object]) -> bool:
         """Return whether a call has this input but for the kind of a value: ``"5"`` where 5 is asked for."""
-        found = {evaluate(dig(use.arguments, path), each, self.scope).outcome for path, each in wanted.items()}
+        found = {evaluate(get_path(use.arguments, path), each, self.scope).outcome for path, each in wanted.items()}
         return MatchOutcome.MISTYPED in found and found <= {MatchOutcome.MISTYPED, MatchOutcome.HOLDS}
 
-    def _check_part(self, use: ToolUse, key: str, wanted: Mapping[str, object]) -> list[Assertion]:
+    def _check_argument(self, use: ToolUse, key: str, wanted: Mapping[str, object]) -> list[Assertion]:
         name = f"tools.{self.name}.{key}"
         if not _is_readable(use, wanted):
             message = f"the arguments of the call are not JSON: {show(use.raw, 300)}"
-            return [conclude(name, message, expected=plain(dict(wanted)), actual=use.raw, where=use.where)]
+            return [assertion(name, message, expected=to_json(dict(wanted)), actual=use.raw, where=use.where)]
         return check_input(name, use.arguments, wanted, self.scope, where=use.where)
 
     def _check_output(self, use: ToolUse, wanted: object) -> list[Assertion]:
@@ -371,14 +371,14 @@ class _Calls:
         what = "answered with an error" if use.errored else "did not answer with an error"
         message = f"{what}: {show(use.output, 120)}"
         holds = use.errored is wanted
-        return [conclude(name, message, holds=holds, expected=plain(wanted), actual=use.errored, where=use.where)]
+        return [assertion(name, message, holds=holds, expected=to_json(wanted), actual=use.errored, where=use.where)]
 
     def _join_calls(self, key: str, judge: Callable[[ToolUse, object], list[Assertion]]) -> Assertion:
         """Join what is found of each call: all right, or one if the file says so; an unseen one is an error."""
         name, wanted = f"tools.{self.name}.{key}", getattr(self.wanted, key)
         if not self.calls:
-            return replace(self._never_called(), name=name)
-        expected = plain(wanted)
+            return replace(self._build_never_called(), name=name)
+        expected = to_json(wanted)
         unseen = [use for use in self.calls if use.output is None]
         judged = [(use, judge(use, wanted)) for use in self.calls if use.output is not None]
         right = [use for use, found in judged if all_hold(found)]
@@ -415,12 +415,12 @@ def _is_readable(use: ToolUse, paths: Iterable[str]) -> bool:
     return use.parsed or all(path == "$" for path in paths)
 
 
-def _is_zero(count: object, scope: VariableScope) -> bool:
+def _allows_zero(count: object, scope: VariableScope) -> bool:
     value = count.get("eq") if isinstance(count, Mapping) and count.keys() == {"eq"} else count
     if value is None or isinstance(value, (bool, Mapping)):
         return False
     try:
-        return bool(scope.resolve(value) == 0)
+        return bool(scope.resolve_value(value) == 0)
     except StepError:  # `check` says so
         return False
 

@@ -14,11 +14,11 @@ from typing import Any
 from llmproxy.core.dialects.messages import as_dict
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.answers import CheckedStep, check_tools_snapshot
-from llmproxy.suite.checks.near import check_names
-from llmproxy.suite.checks.tools import build_unseen, check_order, check_served, check_tools, check_total
+from llmproxy.suite.checks.near import check_tool_names
+from llmproxy.suite.checks.tools import build_unseen, check_order, check_served_tools, check_tools, check_total
 from llmproxy.suite.matchers.core import MatchOutcome
 from llmproxy.suite.matchers.plain_values import Unknown, show
-from llmproxy.suite.matchers.table import all_hold, build_unclear, check, check_number, conclude, evaluate
+from llmproxy.suite.matchers.table import all_hold, assertion, build_unclear, check, check_number, evaluate
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import MessageProcessing, Processor, Usage
 from llmproxy.suite.schema.steps import Talk
@@ -41,7 +41,7 @@ def check_usage(
         branches = [
             check_usage(branch, step, scope, f"{name}.anyOf[{n}]", where) for n, branch in enumerate(wanted.any_of)
         ]
-        made.append(_join_branches(f"{name}.anyOf", branches, where))
+        made.append(_join_any_of(f"{name}.anyOf", branches, where))
     return made
 
 
@@ -78,7 +78,7 @@ def _explain_unknown(key: str, tokens: Tokens, step: Observed) -> str:
     return f"{what}{part}{hint}"
 
 
-def _join_branches(name: str, branches: Sequence[Sequence[Assertion]], where: str) -> Assertion:
+def _join_any_of(name: str, branches: Sequence[Sequence[Assertion]], where: str) -> Assertion:
     for number, branch in enumerate(branches):
         if all_hold(branch):
             return Assertion(name=name, status=Status.PASSED, actual=f"branch {number}", where=where)
@@ -174,18 +174,20 @@ def check_processing(wanted: MessageProcessing, found: Processing, scope: Variab
     )
     for name, part, finding in parts:
         if part is not None:
-            made += _Check(f"messageProcessing.{name}", name, part, finding, wanted.min_evidence, scope).check()
+            made += _PartCheck(
+                f"messageProcessing.{name}", name, part, finding, wanted.min_evidence, scope
+            ).check_processor()
     return made
 
 
-class _Check:
+class _PartCheck:
     def __init__(
         self, path: str, name: str, wanted: Processor, finding: ProcessingFinding, least: str, scope: VariableScope
     ) -> None:
         self.path, self.name, self.wanted, self.finding = path, name, wanted, finding
         self.least, self.scope = least, scope
 
-    def check(self) -> list[Assertion]:
+    def check_processor(self) -> list[Assertion]:
         """Check whether it was at work, then what it did."""
         wanted = self.wanted.activated
         made = [self._check_activated(wanted is not False)] if wanted is not None or self._list_details() else []
@@ -237,7 +239,7 @@ class _Check:
             return [replace(each, evidence=finding.evidence) for each in found]
         words = matcher if isinstance(matcher, Sequence) and not isinstance(matcher, str) else [matcher]
         wanted = key == "summaryContains"
-        return [self._check_history_summary(name, str(self.scope.resolve(word)), wanted=wanted) for word in words]
+        return [self._check_history_summary(name, str(self.scope.resolve_value(word)), wanted=wanted) for word in words]
 
     def _check_history_summary(self, name: str, word: str, *, wanted: bool) -> Assertion:
         finding = self.finding
@@ -251,7 +253,7 @@ class _Check:
         text = "\n".join(finding.summaries)
         holds = (word.casefold() in text.casefold()) is wanted
         message = f"the summary {'does not contain' if wanted else 'contains'} {word!r}: {show(text, 300)}"
-        return conclude(name, message, holds=holds, **about | ({} if holds else {"actual": text}))
+        return assertion(name, message, holds=holds, **about | ({} if holds else {"actual": text}))
 
 
 _SHOWN = 4
@@ -268,7 +270,7 @@ NO_PROXY = "there is no proxy, so the agent's traffic is not seen"
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TrafficWindow:
     after: int
     """Number of the last call before it."""
     continues: bool
@@ -278,34 +280,34 @@ class Window:
 
 
 def evaluate_traffic(
-    context: CheckedStep, step: Talk, window: Window, strays: int = 0
+    context: CheckedStep, step: Talk, window: TrafficWindow, strays: int = 0
 ) -> tuple[list[Assertion], Observed]:
     """Evaluate what the step says about traffic; `strays` are this process's calls that arrived in nobody's turn."""
     measured = context.wire.step(window.after)
     if not step.about_wire:
         return [], measured
-    if reason := why_unseen(context, step.usage, measured):
+    if reason := explain_unseen_traffic(context, step.usage, measured):
         if strays:
             reason += (
                 f"; {strays} calls arrived that belong to no run (they were made while the agent did not have its turn)"
             )
         return build_unseen(_list_assertions(step), reason), measured
     made: list[Assertion] = []
-    toolless = why_toolless(step, measured)
+    toolless = explain_no_tools(step, measured)
     if toolless:
         made += build_unseen(_list_tool_names(step), toolless)
     elif step.tools or step.only_tools:
         tools = check_tools(step.tools or {}, measured, context.scope, only=step.only_tools, hosted=step.include_hosted)
-        names = check_names(step.tools or {}, measured, context.wire.seen) if not measured.unread else []
+        names = check_tool_names(step.tools or {}, measured, context.wire.seen) if not measured.unread else []
         # What is said of a name that was meant otherwise says nothing.
         wrong = tuple(each.name for each in names if each.status is Status.ENVIRONMENT_ERROR)
-        made += [each for each in tools if not _is_below(each.name, wrong)] + names
+        made += [each for each in tools if not _is_part_of(each.name, wrong)] + names
     if step.tool_order is not None and not toolless:
         made.append(check_order(step.tool_order, measured))
     if step.server_tools or step.servers_as_asked:
         served = context.wire.read_served(window.after)
         wanted = step.server_tools or {}
-        made += check_served(wanted, measured, served, context.scope, as_asked=step.servers_as_asked is True)
+        made += check_served_tools(wanted, measured, served, context.scope, as_asked=step.servers_as_asked is True)
     if step.total_tool_calls is not None and not toolless:
         made += check_total(step.total_tool_calls, measured, context.scope, hosted=step.include_hosted)
     if step.tools_snapshot and not toolless:
@@ -320,7 +322,7 @@ def evaluate_traffic(
     return made, measured
 
 
-def find_uncounted(step: Talk, measured: Observed) -> list[str]:
+def find_uncounted_calls(step: Talk, measured: Observed) -> list[str]:
     """Return the tools that the provider ran, where something is said about all tools, and those are left out of it."""
     about_all = step.total_tool_calls is not None or step.only_tools or "*" in (step.tools or {})
     if not about_all or step.include_hosted:
@@ -329,7 +331,7 @@ def find_uncounted(step: Talk, measured: Observed) -> list[str]:
     return sorted({use.name for use in measured.tools if not use.asked_of_agent and use.name not in named})
 
 
-def _is_below(name: str, wrong: Sequence[str]) -> bool:
+def _is_part_of(name: str, wrong: Sequence[str]) -> bool:
     return any(name == each or name.startswith(f"{each}.") for each in wrong)
 
 
@@ -350,7 +352,7 @@ def _list_tool_names(step: Talk) -> list[str]:
     return [f"tools.{name}" for name in step.tools or ()] + [key for key in _ABOUT_TOOLS if key in step.about_wire]
 
 
-def why_toolless(step: Talk, measured: Observed) -> str:
+def explain_no_tools(step: Talk, measured: Observed) -> str:
     """Return why a step can say nothing about tools although models answered in it; else empty."""
     answers = [each for each in measured.seen if each.readable]
     if not answers or not _list_tool_names(step) or any(each.call.operation not in _TEXT_ONLY for each in answers):
@@ -362,7 +364,7 @@ def why_toolless(step: Talk, measured: Observed) -> str:
     )
 
 
-def why_unseen(context: CheckedStep, usage: Usage | None, measured: Observed) -> str:
+def explain_unseen_traffic(context: CheckedStep, usage: Usage | None, measured: Observed) -> str:
     """Describe why nothing can be said about the agent's traffic; empty where something can.
 
     It takes one answer of a model that was read whole. Traffic that nobody can read (embeddings, a path that nobody
@@ -370,7 +372,7 @@ def why_unseen(context: CheckedStep, usage: Usage | None, measured: Observed) ->
     """
     if context.session is None:
         return NO_PROXY
-    if measured.readable or (_expects_none(usage, context) and not measured.unread):
+    if measured.readable or (_expects_no_calls(usage, context) and not measured.unread):
         return ""
     if not measured.exchanges:
         return NO_TRAFFIC
@@ -389,7 +391,7 @@ def _describe_call(seen: Seen) -> str:
     return f"{seen.where} ({seen.call.operation}, {status}{f', {why}' if why else ''})"
 
 
-def _expects_none(usage: Usage | None, context: CheckedStep) -> bool:
+def _expects_no_calls(usage: Usage | None, context: CheckedStep) -> bool:
     """Return whether a step says that the agent asks no model: ``callCount`` holds for 0 and for nothing else."""
     if usage is None or usage.call_count is None:
         return False

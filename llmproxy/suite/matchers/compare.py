@@ -9,8 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from llmproxy.core.traffic.differences import differences
-from llmproxy.suite.matchers.core import REGISTRY, Match, MatchOutcome, SeenValue, both, either, judge, matcher
-from llmproxy.suite.matchers.plain_values import ABSENT, compose_accents, instant, is_mistyped, kind, plain, same, show
+from llmproxy.suite.matchers.core import REGISTRY, Match, MatchOutcome, SeenValue, both, either, match, matcher
+from llmproxy.suite.matchers.plain_values import ABSENT, is_mistyped, kind_of, parse_time, same, show, to_json, to_nfc
 from llmproxy.suite.matchers.variables import parse_ref
 
 _JSON = {"$ref": "#/$defs/Json"}
@@ -32,12 +32,12 @@ def is_reference(value: object) -> bool:
     schema=_JSON,
     help="equal to this value, whatever it is: also what would be read as a matcher, also lists and objects",
 )
-def eq(operand: object, seen: SeenValue) -> Match:
+def match_equal(operand: object, seen: SeenValue) -> Match:
     actual = seen.actual
     if same(actual, operand):
         return Match(MatchOutcome.HOLDS)
-    if seen.ignore_case and isinstance(actual, str) and isinstance(operand, str):
-        folded = [compose_accents(each).casefold() for each in (actual, operand)]
+    if seen.fold_case and isinstance(actual, str) and isinstance(operand, str):
+        folded = [to_nfc(each).casefold() for each in (actual, operand)]
         if folded[0] == folded[1]:
             return Match(MatchOutcome.HOLDS)
     outcome = MatchOutcome.MISTYPED if is_mistyped(actual, operand) else MatchOutcome.FAILS
@@ -46,7 +46,7 @@ def eq(operand: object, seen: SeenValue) -> Match:
 
 def _describe_near_miss(operand: object, actual: object) -> str:
     """Describe how two unequal values are alike, where that is easily overlooked."""
-    left, right = plain(operand), plain(actual)
+    left, right = to_json(operand), to_json(actual)
     if isinstance(left, str) and isinstance(right, str):
         if left.casefold() == right.casefold():
             return ": they differ in case only"
@@ -60,7 +60,7 @@ def _describe_near_miss(operand: object, actual: object) -> str:
         return f": {', '.join(told)}"
     elif is_mistyped(left, right):
         quoted = isinstance(left, str) or isinstance(right, str)
-        return f": {kind(left)} is not {kind(right)}" + (", mind the quotes" if quoted else "")
+        return f": {kind_of(left)} is not {kind_of(right)}" + (", mind the quotes" if quoted else "")
     return ""
 
 
@@ -75,7 +75,7 @@ def _object_to_reference(operand: object) -> str:
     help="equal to a captured value, `$name.field`; numbers and ids also as text",
     objection=_object_to_reference,
 )
-def ref(operand: object, seen: SeenValue) -> Match:
+def match_reference(operand: object, seen: SeenValue) -> Match:
     """Compare with what a name stands for (`operand` is that already); say so if only the texts are equal."""
     if same(seen.actual, operand):
         return Match(MatchOutcome.HOLDS)
@@ -85,7 +85,8 @@ def ref(operand: object, seen: SeenValue) -> Match:
     if loose and str(operand).lower() == str(seen.actual).lower():
         return Match(
             MatchOutcome.HOLDS,
-            note=f"equal as text only: {kind(seen.actual)} {show(seen.actual)} and {kind(operand)} {show(operand)}",
+            note=f"equal as text only: {kind_of(seen.actual)} {show(seen.actual)} and "
+            f"{kind_of(operand)} {show(operand)}",
         )
     return Match(
         MatchOutcome.FAILS,
@@ -101,7 +102,7 @@ def ref(operand: object, seen: SeenValue) -> Match:
         "" if isinstance(operand, bool) or is_reference(operand) else f" takes true or false, not {show(operand)}"
     ),
 )
-def exists(operand: object, seen: SeenValue) -> Match:
+def match_exists(operand: object, seen: SeenValue) -> Match:
     if not isinstance(operand, bool):
         return Match(MatchOutcome.UNCLEAR, f"`exists` takes true or false, not {show(operand)}")
     there = seen.actual is not None and seen.actual is not ABSENT
@@ -120,18 +121,18 @@ _ORDER: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 
 def _object_to_limit(operand: object) -> str:
     number = isinstance(operand, Number) and not isinstance(operand, bool)
-    if number or is_reference(operand) or instant(operand) is not None:
+    if number or is_reference(operand) or parse_time(operand) is not None:
         return ""
-    return f" takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not {kind(operand)} {show(operand)}"
+    return f" takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not {kind_of(operand)} {show(operand)}"
 
 
-def _add_order(name: str) -> None:
+def _register_order_matcher(name: str) -> None:
     words, holds = _ORDER[name]
 
     @matcher(name, schema=_LIMIT, help=f"a number or a date that is {words} this", objection=_object_to_limit)
     def compare(operand: object, seen: SeenValue) -> Match:
         actual = seen.actual
-        moments = instant(actual), instant(operand)
+        moments = parse_time(actual), parse_time(operand)
         if objection := _object_to_limit(operand):
             return Match(MatchOutcome.UNCLEAR, f"`{name}`{objection}")
         if moments[0] is not None and moments[1] is not None:
@@ -141,12 +142,12 @@ def _add_order(name: str) -> None:
             return Match.of(holds(actual, operand), f"expected {words} {show(operand)}, found {show(actual)}")
         wanted = "a number" if numbers[1] else "a date"
         return Match(
-            MatchOutcome.UNFIT, f"expected {wanted}, {words} {show(operand)}; found {kind(actual)} {show(actual)}"
+            MatchOutcome.UNFIT, f"expected {wanted}, {words} {show(operand)}; found {kind_of(actual)} {show(actual)}"
         )
 
 
 for _name in _ORDER:
-    _add_order(_name)
+    _register_order_matcher(_name)
 
 
 def _refuse_empty(what: str) -> Callable[[object], str]:
@@ -160,7 +161,7 @@ def _refuse_empty(what: str) -> Callable[[object], str]:
     help="equal to one of these values",
     objection=_refuse_empty("value"),
 )
-def is_in(operand: list[object], seen: SeenValue) -> Match:
+def match_in(operand: list[object], seen: SeenValue) -> Match:
     if any(same(seen.actual, each) for each in operand):
         return Match(MatchOutcome.HOLDS)
     nearly = next((_describe_near_miss(each, seen.actual) for each in operand if is_mistyped(seen.actual, each)), "")
@@ -182,7 +183,7 @@ def strip_fence(text: str) -> str:
 def parse_json(actual: object) -> object:
     """Return a value, a text as the JSON that it is; ValueError if it is none."""
     if not isinstance(actual, str):
-        return plain(actual)
+        return to_json(actual)
     try:
         return json.loads(strip_fence(actual))
     except RecursionError as error:
@@ -209,9 +210,9 @@ def _object_to_inner_matcher(operand: object) -> str:
     help="JSON that is equal to this value; a text is parsed first",
     objection=_object_to_inner_matcher,
 )
-def is_json(operand: object, seen: SeenValue) -> Match:
+def match_json(operand: object, seen: SeenValue) -> Match:
     try:
-        return eq(operand, SeenValue(parse_json(seen.actual), seen.scope))
+        return match_equal(operand, SeenValue(parse_json(seen.actual), seen.scope))
     except (ValueError, RecursionError) as error:
         return Match(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
 
@@ -220,9 +221,9 @@ def is_json(operand: object, seen: SeenValue) -> Match:
 
 
 @matcher("not", schema=_MATCHER, help="the matcher does not hold", raw=True)
-def negation(operand: object, seen: SeenValue) -> Match:
+def match_not(operand: object, seen: SeenValue) -> Match:
     """Turn round what is clear; what cannot be judged cannot be denied."""
-    found = judge(operand, seen)
+    found = match(operand, seen)
     if found.outcome is MatchOutcome.HOLDS:
         return Match(MatchOutcome.FAILS, f"should not hold, and does: {show(operand)}; it is {show(seen.actual, 300)}")
     if found.outcome is MatchOutcome.FAILS:
@@ -233,10 +234,10 @@ def negation(operand: object, seen: SeenValue) -> Match:
 @matcher(
     "anyOf", schema=_SEVERAL, help="at least one of these matchers holds", objection=_refuse_empty("matcher"), raw=True
 )
-def any_of(operand: list[object], seen: SeenValue) -> Match:
-    return either(judge(each, seen) for each in operand)
+def match_any_of(operand: list[object], seen: SeenValue) -> Match:
+    return either(match(each, seen) for each in operand)
 
 
 @matcher("allOf", schema=_SEVERAL, help="all of these matchers hold", objection=_refuse_empty("matcher"), raw=True)
-def all_of(operand: list[object], seen: SeenValue) -> Match:
-    return both(judge(each, seen) for each in operand)
+def match_all_of(operand: list[object], seen: SeenValue) -> Match:
+    return both(match(each, seen) for each in operand)

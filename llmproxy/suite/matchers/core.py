@@ -53,7 +53,7 @@ class SeenValue:
     """Keys that stand beside the matcher and change how it works."""
 
     @property
-    def ignore_case(self) -> bool:
+    def fold_case(self) -> bool:
         """Whether upper and lower case are the same."""
         return self.modifiers.get("ignoreCase") is True
 
@@ -105,31 +105,31 @@ def matcher(
     return register
 
 
-def judge(expected: object, seen: SeenValue) -> Match:
+def match(expected: object, seen: SeenValue) -> Match:
     """Return what a matcher as written in YAML finds: a plain value means equality, the keys of a mapping hold all."""
     if not isinstance(expected, Mapping):
-        return judge_by_name(choose_matcher(expected, seen.scope), expected, seen)
+        return match_by_name(split_matcher(expected, seen.scope), expected, seen)
     names = [name for name in expected if name not in MODIFIERS]
     if not names:
         return Match(MatchOutcome.UNCLEAR, "nothing is asserted: the matcher has no key")
     beside = {name: value for name, value in expected.items() if name in MODIFIERS}
-    return both(judge_by_name(name, expected[name], SeenValue(seen.actual, seen.scope, beside)) for name in names)
+    return both(match_by_name(name, expected[name], SeenValue(seen.actual, seen.scope, beside)) for name in names)
 
 
-def choose_matcher(expected: object, scope: VariableScope) -> str:
+def split_matcher(expected: object, scope: VariableScope) -> str:
     """Return the matcher that a plain value means: a text that is a reference compares like `ref`."""
     reference = parse_ref(expected)
     return "ref" if reference is not None and not reference.env and scope.is_reference(reference) else "eq"
 
 
-def judge_by_name(name: str, operand: object, seen: SeenValue) -> Match:
+def match_by_name(name: str, operand: object, seen: SeenValue) -> Match:
     known = REGISTRY.get(name)
     if known is None:
         return Match(MatchOutcome.UNCLEAR, f"there is no matcher `{name}`")
     if isinstance(seen.actual, Unknown) and name not in {"anyOf", "allOf", "not"}:
         return Match(MatchOutcome.UNCLEAR, f"the value is not known: {seen.actual.reason}")
     try:
-        return known.rule(operand if known.raw else seen.scope.resolve(operand), seen)
+        return known.rule(operand if known.raw else seen.scope.resolve_value(operand), seen)
     except StepError as error:
         return Match(MatchOutcome.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
     except Exception as error:  # noqa: BLE001 (whatever breaks here, the assertion was not evaluated, and that is the answer)
@@ -142,14 +142,14 @@ _BEST_OF_ANY = (MatchOutcome.HOLDS, *_UNDECIDED, MatchOutcome.FAILS)
 
 
 def both(found: Iterable[Match]) -> Match:
-    return _combine(list(found), _WORST_OF_ALL, "; ")
+    return _combine_matches(list(found), _WORST_OF_ALL, "; ")
 
 
 def either(found: Iterable[Match]) -> Match:
-    return _combine(list(found), _BEST_OF_ANY, "; and ")
+    return _combine_matches(list(found), _BEST_OF_ANY, "; and ")
 
 
-def _combine(each: list[Match], order: Sequence[MatchOutcome], glue: str) -> Match:
+def _combine_matches(each: list[Match], order: Sequence[MatchOutcome], glue: str) -> Match:
     """Return the outcome that comes first in an order, with the messages of those that have it."""
     outcome = min((one.outcome for one in each), key=order.index)
     decisive = [one for one in each if one.outcome is outcome]

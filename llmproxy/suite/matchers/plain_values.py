@@ -19,11 +19,11 @@ from typing import Any
 from uuid import UUID
 
 from llmproxy.core.traffic.differences import show_json
-from llmproxy.suite.stores.plain import plain as stored_as_plain
+from llmproxy.suite.stores.plain import to_plain as stored_as_plain
 from llmproxy.suite.stores.protocol import Kind
 
 
-class _Absent:
+class _AbsentValue:
     """There is nothing: the argument was not given, the row has no such value."""
 
     def __repr__(self) -> str:
@@ -33,7 +33,7 @@ class _Absent:
         return False
 
 
-ABSENT = _Absent()
+ABSENT = _AbsentValue()
 """Stands for a value that is not there."""
 
 
@@ -53,7 +53,7 @@ _SEARCHES = re.compile(r"""\.\.|\[[*?'"-]|(?:^|\.)\*(?:\.|$)""")
 """What JSONPath has and a path of ours has not: search, every item, filters, items from the end, quoted names."""
 
 
-def plain(value: object) -> Any:  # noqa: ANN401 (JSON)
+def to_json(value: object) -> Any:  # noqa: ANN401 (JSON)
     """Return a value as JSON: dates in ISO 8601 (UTC if they have a time), UUIDs as text, decimals as numbers."""
     return value if value is ABSENT or isinstance(value, (Unknown, float)) else stored_as_plain(value, Kind.TEXT)
 
@@ -65,14 +65,14 @@ def same(left: object, right: object) -> bool:
     zone.
     """
     if isinstance(left, (datetime, date)) or isinstance(right, (datetime, date)):
-        moments = instant(left), instant(right)
+        moments = parse_time(left), parse_time(right)
         return None not in moments and moments[0] == moments[1]
     if isinstance(left, UUID) or isinstance(right, UUID):
         texts = isinstance(left, (str, UUID)) and isinstance(right, (str, UUID))
         return texts and str(left).lower() == str(right).lower()
     if isinstance(left, Decimal) or isinstance(right, Decimal):
         return _is_number(left) and _is_number(right) and _to_decimal(left) == _to_decimal(right)
-    left, right = plain(left), plain(right)
+    left, right = to_json(left), to_json(right)
     left, right = (None if left is ABSENT else left), (None if right is ABSENT else right)
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
@@ -81,21 +81,21 @@ def same(left: object, right: object) -> bool:
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, str) and isinstance(right, str):
-        return compose_accents(left) == compose_accents(right)
+        return to_nfc(left) == to_nfc(right)
     return (
         type(left) is type(right) and left == right if not (_is_number(left) and _is_number(right)) else left == right
     )
 
 
-def compose_accents(text: str) -> str:
+def to_nfc(text: str) -> str:
     """Return a text with its letters and accents composed: how they were written is no difference."""
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def is_mistyped(left: object, right: object) -> bool:
     """Return whether two values differ in nothing but their kind: 5 and "5", 1 and true, "true" and true."""
-    left, right = plain(left), plain(right)
-    return kind(left) != kind(right) and bool(_list_spellings(left) & _list_spellings(right))
+    left, right = to_json(left), to_json(right)
+    return kind_of(left) != kind_of(right) and bool(_list_spellings(left) & _list_spellings(right))
 
 
 def _list_spellings(value: object) -> set[str]:
@@ -115,7 +115,7 @@ def _to_decimal(value: object) -> Decimal:
     return value if isinstance(value, Decimal) else Decimal(repr(value))
 
 
-def instant(value: object) -> datetime | None:
+def parse_time(value: object) -> datetime | None:
     """Return the moment that a date or an ISO 8601 text means (a day: its midnight, UTC); None for anything else."""
     if isinstance(value, datetime):
         return value if value.tzinfo else value.replace(tzinfo=UTC)
@@ -130,7 +130,7 @@ def instant(value: object) -> datetime | None:
     return made if made.tzinfo else made.replace(tzinfo=UTC)
 
 
-def kind(value: object) -> str:
+def kind_of(value: object) -> str:
     """Return what a value is, in a word that fits into a message."""
     if value is None:
         return "null"
@@ -152,10 +152,10 @@ def kind(value: object) -> str:
 def show(value: object, width: int = 120) -> str:
     if value is ABSENT:
         return "nothing"
-    return show_json(plain(value), width)
+    return show_json(to_json(value), width)
 
 
-def dig(value: object, path: str) -> Any:  # noqa: ANN401 - whatever a file or an answer holds
+def get_path(value: object, path: str) -> Any:  # noqa: ANN401 - whatever a file or an answer holds
     """Return what lies at a dotted path (``task.tags[0]`` or ``task.tags.0``) of JSON; ABSENT where nothing does.
 
     A key that is spelt like the whole path, or the rest of it, goes first. `$` is the whole, and may stand before the
@@ -172,7 +172,7 @@ def dig(value: object, path: str) -> Any:  # noqa: ANN401 - whatever a file or a
         lost: object = ABSENT
         for at in range(len(path) - 1, 0, -1):
             if path[at] in ".[" and path[:at] in value:
-                found = dig(value[path[:at]], path[at:].removeprefix("."))
+                found = get_path(value[path[:at]], path[at:].removeprefix("."))
                 if found is not ABSENT and not isinstance(found, Unknown):
                     return found
                 lost = found if lost is ABSENT else lost
@@ -180,7 +180,7 @@ def dig(value: object, path: str) -> Any:  # noqa: ANN401 - whatever a file or a
     if isinstance(value, (list, tuple)):
         head, rest = _split_first(path)
         if head.isdecimal():
-            return dig(value[int(head)], rest) if int(head) < len(value) else ABSENT
+            return get_path(value[int(head)], rest) if int(head) < len(value) else ABSENT
         if any(isinstance(each, (Mapping, list, tuple)) for each in value):
             return Unknown(f"{head!r} is looked for in a list of {len(value)}: say in which item, such as [0].{path}")
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):

@@ -21,8 +21,8 @@ from llmproxy.did_you_mean import nearest
 from llmproxy.errors import MachineError
 from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.matchers.core import Match, MatchOutcome, SeenValue, matcher
-from llmproxy.suite.matchers.plain_values import ABSENT, instant, kind, show
-from llmproxy.suite.matchers.text import compile_pattern, search
+from llmproxy.suite.matchers.plain_values import ABSENT, kind_of, parse_time, show
+from llmproxy.suite.matchers.text import compile_pattern, search_pattern
 from llmproxy.suite.matchers.variables import StepError
 
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?"
@@ -51,7 +51,7 @@ def _require_match(text: str, rule: str) -> str:
 
 
 def _check_moment(text: str) -> None:
-    if "T" not in text.upper() or instant(text.upper()) is None:
+    if "T" not in text.upper() or parse_time(text.upper()) is None:
         raise ValueError(text)
     _require_match(text[-6:], r".*([Zz]|[+-]\d\d:\d\d)")
 
@@ -85,7 +85,7 @@ def _choose_validator(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401 (a clas
 
 def _object_to_schema(operand: object) -> str:
     if not isinstance(operand, dict):
-        return f" takes a JSON Schema, not {kind(operand)}"
+        return f" takes a JSON Schema, not {kind_of(operand)}"
     import jsonschema
 
     if not isinstance(dialect := operand.get("$schema", ""), str):
@@ -127,7 +127,7 @@ def _find_unchecked(schema: object, says: frozenset[str], path: str) -> Iterator
                 )
 
 
-class _Names:
+class _PatternNames:
     """The patterns of `patternProperties` and the names of a value that they find.
 
     jsonschema searches them by itself in several places, without a limit of time. So each is searched for here, in
@@ -139,10 +139,10 @@ class _Names:
         self.written: dict[str, str] = {}
         """What stands in the place of a pattern -> the pattern."""
 
-    def schema(self, schema: object) -> object:
+    def resolve(self, schema: object) -> object:
         """Return a schema in which every pattern of a name is the names that it finds. Raises StepError."""
         if isinstance(schema, list):
-            return [self.schema(each) for each in schema]
+            return [self.resolve(each) for each in schema]
         if not isinstance(schema, Mapping):
             return schema
         return {key: self._convert_keyword(key, value) for key, value in schema.items()}
@@ -150,16 +150,16 @@ class _Names:
     def _convert_keyword(self, key: str, value: object) -> object:
         if key in _NAMED and isinstance(value, Mapping):
             within = key == "patternProperties"
-            return {self._match_names(name) if within else name: self.schema(each) for name, each in value.items()}
-        return value if key in _DATA else self.schema(value)
+            return {self._match_names(name) if within else name: self.resolve(each) for name, each in value.items()}
+        return value if key in _DATA else self.resolve(value)
 
     def _match_names(self, pattern: str) -> str:
-        found = "|".join(re.escape(name) for name in self.names if search(pattern, name))
+        found = "|".join(re.escape(name) for name in self.names if search_pattern(pattern, name))
         made = rf"(?#{len(self.written)})\A(?:{found})\Z" if found else f"(?#{len(self.written)})(?!)"
         self.written[made] = pattern
         return made
 
-    def in_own_words(self, message: str) -> str:
+    def rewrite_error(self, message: str) -> str:
         """Return a message with the patterns as they were written."""
         for made, pattern in self.written.items():
             message = message.replace(repr(made), repr(pattern))
@@ -177,7 +177,7 @@ def _find_names(value: object) -> Iterator[str]:
             left.extend(each)
 
 
-def _limit_rules(rules: Mapping[str, Any], most: int) -> dict[str, Any]:
+def _limit_rule_time(rules: Mapping[str, Any], most: int) -> dict[str, Any]:
     """Return a validator's rules, which together are held against something `most` times at most."""
     steps = count(1)
 
@@ -231,13 +231,13 @@ def json_schema(operand: dict[str, Any], seen: SeenValue) -> Match:
         return Match(MatchOutcome.UNFIT, "expected JSON, and there is no value")
 
     def pattern(_: object, wanted: str, instance: object, __: object) -> Any:  # noqa: ANN401 - whatever a file or an answer holds
-        if isinstance(instance, str) and not search(wanted, instance):
+        if isinstance(instance, str) and not search_pattern(wanted, instance):
             yield jsonschema.ValidationError(f"{show(instance)} does not match {wanted!r}")
 
     extend: Any = jsonschema.validators.extend
-    base, names = _choose_validator(operand), _Names(value)
-    made = extend(base, _limit_rules({**base.VALIDATORS, "pattern": pattern}, _STEPS))
-    checker = made(names.schema(operand), registry=Registry(), format_checker=_build_format_checker())
+    base, names = _choose_validator(operand), _PatternNames(value)
+    made = extend(base, _limit_rule_time({**base.VALIDATORS, "pattern": pattern}, _STEPS))
+    checker = made(names.resolve(operand), registry=Registry(), format_checker=_build_format_checker())
     errors = sorted(checker.iter_errors(value), key=lambda error: error.json_path)
-    told = [f"at {error.json_path}: {names.in_own_words(error.message):.200}" for error in errors[:5]]
+    told = [f"at {error.json_path}: {names.rewrite_error(error.message):.200}" for error in errors[:5]]
     return Match.of(not errors, "; ".join(told))

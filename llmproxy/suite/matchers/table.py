@@ -29,11 +29,11 @@ from llmproxy.suite.matchers.core import (
     Match,
     MatchOutcome,
     SeenValue,
-    choose_matcher,
-    judge,
-    judge_by_name,
+    match,
+    match_by_name,
+    split_matcher,
 )
-from llmproxy.suite.matchers.plain_values import ABSENT, Unknown, dig, kind, plain, show
+from llmproxy.suite.matchers.plain_values import ABSENT, Unknown, get_path, kind_of, show, to_json
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.yaml_reader import Problems, YamlPlace, place_of
 
@@ -46,15 +46,15 @@ _STATUS = {
     MatchOutcome.MISTYPED: Status.FAILED, MatchOutcome.UNCLEAR: Status.ENVIRONMENT_ERROR,
 }  # fmt: skip
 is_reference = matchers_compare.is_reference
-search = matchers_text.search
+search = matchers_text.search_pattern
 
 
 def evaluate(actual: object, matcher: object, scope: VariableScope) -> Match:
     """Return what a matcher finds about a value, all in one."""
-    return judge(matcher, SeenValue(actual, scope))
+    return match(matcher, SeenValue(actual, scope))
 
 
-def conclude(name: str, message: str, *, holds: bool = False, **about: Any) -> Assertion:  # noqa: ANN401 - its fields
+def assertion(name: str, message: str, *, holds: bool = False, **about: Any) -> Assertion:  # noqa: ANN401 - its fields
     """Return what was found of an assertion; `message` says why it fails."""
     status = Status.PASSED if holds else Status.FAILED
     return Assertion(name=name, status=status, message="" if holds else message, **about)
@@ -86,7 +86,7 @@ def check(name: str, actual: object, matcher: object, scope: VariableScope, *, w
                 name,
                 matcher,
                 actual,
-                judge_by_name(choose_matcher(matcher, scope), matcher, SeenValue(actual, scope)),
+                match_by_name(split_matcher(matcher, scope), matcher, SeenValue(actual, scope)),
                 scope,
                 where,
             )
@@ -95,9 +95,9 @@ def check(name: str, actual: object, matcher: object, scope: VariableScope, *, w
     seen = SeenValue(actual, scope, beside)
     keys = [key for key in matcher if key not in MODIFIERS]
     if not keys:
-        return [_build_assertion(name, matcher, actual, judge(matcher, seen), scope, where)]
+        return [_build_assertion(name, matcher, actual, match(matcher, seen), scope, where)]
     return [
-        _build_assertion(f"{name}.{key}", matcher[key], actual, judge_by_name(key, matcher[key], seen), scope, where)
+        _build_assertion(f"{name}.{key}", matcher[key], actual, match_by_name(key, matcher[key], seen), scope, where)
         for key in keys
     ]
 
@@ -108,8 +108,8 @@ def check_number(
     """Check how many of something there are; a bound that every number meets, as names make it, is an error."""
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
         with suppress(StepError):
-            bounds = {key: scope.resolve(value) for key, value in wanted.items()}
-            if bounds and all(_met_by_all(key, value) for key, value in bounds.items()):
+            bounds = {key: scope.resolve_value(value) for key, value in wanted.items()}
+            if bounds and all(_holds_for_all(key, value) for key, value in bounds.items()):
                 return check(name, Unknown(f"{_every_number(bounds)}, so nothing is asserted"), wanted, scope)
     return check(name, number, wanted, scope, where=where)
 
@@ -118,11 +118,11 @@ def _build_assertion(
     name: str, operand: object, actual: object, found: Match, scope: VariableScope, where: str
 ) -> Assertion:
     try:
-        expected = plain(scope.resolve(operand))
+        expected = to_json(scope.resolve_value(operand))
     except StepError:
-        expected = plain(operand)
+        expected = to_json(operand)
     try:
-        seen = None if actual is ABSENT or isinstance(actual, Unknown) else plain(actual)
+        seen = None if actual is ABSENT or isinstance(actual, Unknown) else to_json(actual)
     except Exception:  # noqa: BLE001 (a value that cannot even be shown; that it was not judged is what counts)
         seen = f"<{type(actual).__name__}>"
     holds = found.outcome is MatchOutcome.HOLDS
@@ -156,14 +156,14 @@ def check_input(
     return [
         assertion
         for path, matcher in wanted.items()
-        for assertion in check(f"{name}.{path}", dig(value, path), matcher, scope, where=where)
+        for assertion in check(f"{name}.{path}", get_path(value, path), matcher, scope, where=where)
     ]
 
 
 # -- before anything runs
 
 
-def examine(matcher: object, problems: Problems, at: YamlPlace | None) -> None:
+def validate(matcher: object, problems: Problems, at: YamlPlace | None) -> None:
     """Add what is wrong with a matcher, as it stands in YAML at `at`, to `problems`."""
     if not isinstance(matcher, Mapping):
         return
@@ -171,7 +171,7 @@ def examine(matcher: object, problems: Problems, at: YamlPlace | None) -> None:
     for key in matcher:
         place = place_of(matcher, key, key=True) or at
         if key in MODIFIERS:
-            _examine_modifier(key, matcher, named, problems, place)
+            _validate_modifier(key, matcher, named, problems, place)
         elif key not in REGISTRY:
             problems.add(place, f"there is no matcher `{key}`", _explain_unknown(str(key), matcher[key]))
     if not matcher:
@@ -182,10 +182,10 @@ def examine(matcher: object, problems: Problems, at: YamlPlace | None) -> None:
         if objection := REGISTRY[key].objection(matcher[key]):
             problems.add(place, f"`{key}`{objection}")
         elif key == "not":
-            examine(matcher[key], problems, place)
+            validate(matcher[key], problems, place)
         elif key in {"anyOf", "allOf"}:
             for i, branch in enumerate(matcher[key]):
-                examine(branch, problems, place_of(matcher[key], i) or place)
+                validate(branch, problems, place_of(matcher[key], i) or place)
 
 
 def _explain_unknown(key: str, value: object) -> str:
@@ -195,7 +195,7 @@ def _explain_unknown(key: str, value: object) -> str:
     return f"{deeper}`{{eq: {{{key}: ...}}}}` compares the whole object; matchers: {', '.join(REGISTRY)}"
 
 
-def _examine_modifier(
+def _validate_modifier(
     key: str, matcher: Mapping[str, Any], named: list[str], problems: Problems, at: YamlPlace | None
 ) -> None:
     schema, _, serves = MODIFIERS[key]
@@ -209,13 +209,13 @@ def _examine_modifier(
         problems.add(at, f"`{key}` takes letters of i, m, s, x, not {show(matcher[key])}")
 
 
-def examine_number(wanted: object, problems: Problems, at: YamlPlace | None) -> None:
+def validate_number(wanted: object, problems: Problems, at: YamlPlace | None) -> None:
     """Add what is wrong with how many of something are wanted: a whole number, or comparisons with numbers."""
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
         place = place_of(wanted) or at
         if not wanted:
             problems.add(place, "nothing is asserted here", "write a number, or {gte: 1}", NOTHING_ASSERTED)
-        elif all(_met_by_all(key, value) for key, value in wanted.items()):
+        elif all(_holds_for_all(key, value) for key, value in wanted.items()):
             hint = "write {gte: 1} for at least one, 0 for none"
             problems.add(place, f"{_every_number(wanted)}, so nothing is asserted", hint)
         for key, value in wanted.items():
@@ -225,11 +225,11 @@ def examine_number(wanted: object, problems: Problems, at: YamlPlace | None) -> 
             elif not _is_countable(value, whole_number=False):
                 problems.add(
                     place_of(wanted, key) or at,
-                    f"`{key}` takes a number that is not negative, not {kind(value)} {show(value)}",
+                    f"`{key}` takes a number that is not negative, not {kind_of(value)} {show(value)}",
                 )
     elif not _is_countable(wanted, whole_number=True):
         hint = "mind the quotes" if isinstance(wanted, str) and wanted.isdecimal() else "write 1, or {gte: 1, lte: 3}"
-        said = f"takes a whole number or {{gt, gte, lt, lte, eq}}, not {kind(wanted)} {show(wanted)}"
+        said = f"takes a whole number or {{gt, gte, lt, lte, eq}}, not {kind_of(wanted)} {show(wanted)}"
         problems.add(at, said, hint, WRONG_KIND)
 
 
@@ -237,14 +237,14 @@ def _every_number(bounds: Mapping[str, object]) -> str:
     return f"every number is {', '.join(f'`{key}: {show(value)}`' for key, value in bounds.items())}"
 
 
-def _met_by_all(key: str, value: object) -> bool:
+def _holds_for_all(key: str, value: object) -> bool:
     """Return whether a comparison holds for every number that something can be counted to."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return (key == "gte" and value == 0) or (key in ("lt", "lte") and value == math.inf)
 
 
-def may_be_zero(wanted: object) -> bool:
+def allows_zero(wanted: object) -> bool:
     """Return whether a count holds for 0, as far as that can be told without values: a reference may be anything."""
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
         numbers = {key: value for key, value in wanted.items() if isinstance(value, (int, float))}

@@ -12,7 +12,7 @@ from typing import Any
 from llmproxy.advice import install_command
 from llmproxy.errors import MachineError
 from llmproxy.suite.matchers.core import Match, MatchOutcome, SeenValue, matcher
-from llmproxy.suite.matchers.plain_values import ABSENT, compose_accents, kind, plain, same, show
+from llmproxy.suite.matchers.plain_values import ABSENT, kind_of, same, show, to_json, to_nfc
 from llmproxy.suite.matchers.variables import StepError
 
 SECONDS = 1.0
@@ -30,7 +30,7 @@ _PATTERNS = {
 }
 
 
-def _as_list(operand: object) -> list[Any]:
+def _to_list(operand: object) -> list[Any]:
     return operand if isinstance(operand, list) else [operand]
 
 
@@ -38,11 +38,11 @@ def _object_to_words(operand: object) -> str:
     """Object to what cannot be looked for; an empty text is in every text, so it would assert nothing."""
     if isinstance(operand, list) and not operand:
         return ": an empty list asserts nothing"
-    for each in _as_list(operand):
+    for each in _to_list(operand):
         if each == "":
             return ": an empty text is in every text, so it asserts nothing"
         if each is None or (isinstance(each, Mapping) and not isinstance(operand, list) and each.keys() != {"ref"}):
-            return f" takes a text, a number or a list of them, not {kind(each)}"
+            return f" takes a text, a number or a list of them, not {kind_of(each)}"
     return ""
 
 
@@ -51,13 +51,13 @@ def _contains_part(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:
     if isinstance(actual, str):
         if isinstance(word, bool) or not isinstance(word, (str, Number)):
             return None
-        part, whole = compose_accents(str(word)), compose_accents(actual)
+        part, whole = to_nfc(str(word)), to_nfc(actual)
         return part.casefold() in whole.casefold() if ignore_case else part in whole
     if isinstance(actual, Mapping):
         return _contains_part([*actual], str(word), ignore_case=ignore_case)
     if isinstance(word, str):
-        texts = [compose_accents(each) for each in actual if isinstance(each, str)]
-        part = compose_accents(word)
+        texts = [to_nfc(each) for each in actual if isinstance(each, str)]
+        part = to_nfc(word)
         return part.casefold() in map(str.casefold, texts) if ignore_case else part in texts
     return any(same(each, word) for each in actual)
 
@@ -76,33 +76,33 @@ def _describe_near_text(actual: object, word: object, *, ignore_case: bool) -> s
     return ""
 
 
-def _is_nothing(seen: SeenValue) -> bool:
+def _is_empty_pattern(seen: SeenValue) -> bool:
     return seen.actual is None or seen.actual is ABSENT
 
 
-def _name_nothing(seen: SeenValue) -> str:
+def _describe_none(seen: SeenValue) -> str:
     return "null" if seen.actual is None else "no value"
 
 
-def _look_for(name: str, operand: object, seen: SeenValue) -> Match:
+def _find_words(name: str, operand: object, seen: SeenValue) -> Match:
     """Look for words in a value; where there is no value there are none."""
-    if _is_nothing(seen):
+    if _is_empty_pattern(seen):
         which = "one of " if name == "containsAny" else ""
-        message = f"expected {which}{show(operand)} in it, and there is {_name_nothing(seen)}"
+        message = f"expected {which}{show(operand)} in it, and there is {_describe_none(seen)}"
         return Match.of(name == "notContains", message)
-    actual = plain(seen.actual)
+    actual = to_json(seen.actual)
     if not isinstance(actual, (str, list, Mapping)):
-        said = f"`{name}` looks into a text, a list or an object, and the value is {kind(actual)}: {show(actual)}"
+        said = f"`{name}` looks into a text, a list or an object, and the value is {kind_of(actual)}: {show(actual)}"
         return Match(MatchOutcome.UNFIT, said)
     present: list[Any] = []
     missing: list[Any] = []
-    for word in map(plain, _as_list(operand)):
-        has = None if word == "" else _contains_part(actual, word, ignore_case=seen.ignore_case)
+    for word in map(to_json, _to_list(operand)):
+        has = None if word == "" else _contains_part(actual, word, ignore_case=seen.fold_case)
         if has is None:
-            why = "an empty text is in every text" if word == "" else f"cannot look for {kind(word)} in a text"
+            why = "an empty text is in every text" if word == "" else f"cannot look for {kind_of(word)} in a text"
             return Match(MatchOutcome.UNCLEAR, f"`{name}`: {why}")
         (present if has else missing).append(word)
-    hints = [_describe_near_text(actual, word, ignore_case=seen.ignore_case) for word in missing]
+    hints = [_describe_near_text(actual, word, ignore_case=seen.fold_case) for word in missing]
     told = ", ".join(f"{show(word)} is not in it{hint}" for word, hint in zip(missing, hints, strict=True))
     holds, message = {
         "contains": (not missing, told),
@@ -118,7 +118,7 @@ _LOOKING = {
     "notContains": "the opposite of contains; of a list: none of them",
 }
 for _name, _help in _LOOKING.items():
-    matcher(_name, schema=_WORDS, help=_help, objection=_object_to_words)(partial(_look_for, _name))
+    matcher(_name, schema=_WORDS, help=_help, objection=_object_to_words)(partial(_find_words, _name))
 
 
 # -- patterns
@@ -142,9 +142,9 @@ def compile_pattern(pattern: str, flags: str = "") -> Any:  # noqa: ANN401 (rege
         raise StepError(f"the pattern {pattern!r:.120} does not compile: {error}") from error
 
 
-def search(pattern: str, text: str, flags: str = "", seconds: float = SECONDS) -> bool:
+def search_pattern(pattern: str, text: str, flags: str = "", seconds: float = SECONDS) -> bool:
     """Return whether a pattern is found in a text, written or composed. Raises StepError: not compiled, or no end."""
-    forms = dict.fromkeys(((pattern, text), (compose_accents(pattern), compose_accents(text))))
+    forms = dict.fromkeys(((pattern, text), (to_nfc(pattern), to_nfc(text))))
     try:
         return any(compile_pattern(one, flags).search(other, timeout=seconds) is not None for one, other in forms)
     except TimeoutError:
@@ -165,9 +165,9 @@ _NAME_IN_PATTERN = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_][^}]*\})")
 def _object_to_pattern(operand: object) -> str:
     if operand == []:
         return ": an empty list asserts nothing"
-    for each in _as_list(operand):
+    for each in _to_list(operand):
         if not isinstance(each, str):
-            return f" takes a pattern or a list of patterns, not {kind(each)}"
+            return f" takes a pattern or a list of patterns, not {kind_of(each)}"
         if not each:
             return ": an empty pattern is found in every text, so it asserts nothing"
         try:
@@ -192,18 +192,20 @@ def _object_to_pattern(operand: object) -> str:
     objection=_object_to_pattern,
     raw=True,
 )
-def regex(operand: object, seen: SeenValue) -> Match:
+def match_regex(operand: object, seen: SeenValue) -> Match:
     """Find all of the patterns; numbers are looked at as text."""
-    actual = plain(seen.actual)
-    if _is_nothing(seen):
+    actual = to_json(seen.actual)
+    if _is_empty_pattern(seen):
         return Match(
-            MatchOutcome.FAILS, f"expected a text that matches {show(operand)}, and there is {_name_nothing(seen)}"
+            MatchOutcome.FAILS, f"expected a text that matches {show(operand)}, and there is {_describe_none(seen)}"
         )
     if isinstance(actual, (bool, list, Mapping)):
-        return Match(MatchOutcome.UNFIT, f"`regex` looks into a text, and the value is {kind(actual)}: {show(actual)}")
-    flags = str(seen.modifiers.get("flags", "")) + ("i" if seen.ignore_case else "")
+        return Match(
+            MatchOutcome.UNFIT, f"`regex` looks into a text, and the value is {kind_of(actual)}: {show(actual)}"
+        )
+    flags = str(seen.modifiers.get("flags", "")) + ("i" if seen.fold_case else "")
     text = str(actual)
-    missing = [pattern for pattern in _as_list(operand) if not search(pattern, text, flags)]
-    other = [pattern for pattern in missing if "i" not in flags and search(pattern, text, flags + "i")]
+    missing = [pattern for pattern in _to_list(operand) if not search_pattern(pattern, text, flags)]
+    other = [pattern for pattern in missing if "i" not in flags and search_pattern(pattern, text, flags + "i")]
     hint = "; it is found in other case: `ignoreCase: true` would take it" if other else ""
     return Match.of(not missing, f"{', '.join(map(show, missing))} is not found in it{hint}; it is {show(actual, 300)}")

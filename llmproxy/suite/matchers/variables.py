@@ -72,7 +72,7 @@ class Reference:
         return not self.name and not self.env
 
 
-def references(text: str) -> Iterator[Reference]:
+def find_refs(text: str) -> Iterator[Reference]:
     for found in _TOKEN.finditer(text):
         if found[0] != "$$":
             yield _build_reference(found)
@@ -123,7 +123,7 @@ def follow(value: object, path: Iterable[str | int], shown: str) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _CapturedRow:
     values: Mapping[str, Any]
     primary: str
 
@@ -151,14 +151,14 @@ class VariableScope:
         self._conversations: dict[str, object] = {}
         self._noted: list[dict[str, str]] = []
         for name, value in (values or {}).items():
-            self._values[name] = self.resolve(value)
+            self._values[name] = self.resolve_value(value)
 
     @property
-    def names(self) -> frozenset[str]:
+    def known_names(self) -> frozenset[str]:
         """Every name that may be used, with a value or without one yet."""
         return frozenset(self._declared | self._values.keys() | BUILT_IN.keys())
 
-    def capture(self, name: str, row: Mapping[str, Any], *, primary: str = "id", overwrite: bool = False) -> None:
+    def capture_row(self, name: str, row: Mapping[str, Any], *, primary: str = "id", overwrite: bool = False) -> None:
         """Bind a row to a name; `$name` alone is its column `primary`. Raises StepError: it is set; no `overwrite`."""
         bare = bare_name(name)
         if bare in BUILT_IN:
@@ -168,7 +168,7 @@ class VariableScope:
                 f"${bare} has a value already", hint="choose another name, or write `overwrite: true` beside `as`"
             )
         self._declared.add(bare)
-        self._values[bare] = _Row(dict(row), primary)
+        self._values[bare] = _CapturedRow(dict(row), primary)
 
     def record_row(self, name: str, entity: str, row: Mapping[str, Any], primary: str) -> None:
         """Note the ids of a row of this run: another run's will be others, and its proxy must know which are meant."""
@@ -176,7 +176,7 @@ class VariableScope:
             if (column == primary or column.endswith(("_id", "Id"))) and _is_id(value):
                 self._noted.append({"name": f"{bare_name(name)}.{entity}.{column}", "value": str(value)})
 
-    def take_recorded(self) -> list[dict[str, str]]:
+    def use_recorded_values(self) -> list[dict[str, str]]:
         """Return the ids that were noted since this was asked last, as run variables."""
         noted, self._noted = self._noted, []
         return [each for each in noted if _RUN_VARIABLE.fullmatch(each["name"])]
@@ -191,9 +191,9 @@ class VariableScope:
 
     def is_reference(self, reference: Reference) -> bool:
         """Return whether it is a reference here, and not plain text that looks like one."""
-        return reference.is_explicit or bool(reference.env) or reference.name in self.names
+        return reference.is_explicit or bool(reference.env) or reference.name in self.known_names
 
-    def lookup(self, reference: str | Reference) -> Any:  # noqa: ANN401 (a value of a row or of YAML)
+    def lookup_value(self, reference: str | Reference) -> Any:  # noqa: ANN401 (a value of a row or of YAML)
         """Return the typed value of a reference. Raises StepError: it names nothing, or has no value yet."""
         found = parse_ref(reference) if isinstance(reference, str) else reference
         if found is None or found.is_malformed:
@@ -207,25 +207,25 @@ class VariableScope:
         if found.name not in self._values:
             raise self._build_missing_error(found)
         value = self._values[found.name]
-        if isinstance(value, _Row):
+        if isinstance(value, _CapturedRow):
             path = found.path or (value.primary,)
             return follow(value.values, path, found.text)
         if found.name in {"conversation", "last"} and not found.path:
             raise StepError(f"{found.text} names no value by itself", hint=BUILT_IN[found.name])
         return follow(value, found.path, found.text)
 
-    def interpolate(self, text: str) -> str:
+    def interpolate_text(self, text: str) -> str:
         """Return the text with references written out, ``$$`` as a dollar sign. Raises StepError: no value."""
 
-        def write_value(found: re.Match[str]) -> str:
+        def format_reference_value(found: re.Match[str]) -> str:
             if found[0] == "$$":
                 return "$"
             reference = _build_reference(found)
-            return _write_value(self.lookup(reference)) if self.is_reference(reference) else found[0]
+            return _write_value(self.lookup_value(reference)) if self.is_reference(reference) else found[0]
 
-        return _TOKEN.sub(write_value, text)
+        return _TOKEN.sub(format_reference_value, text)
 
-    def resolve(self, value: object) -> Any:  # noqa: ANN401 - whatever a file or an answer holds
+    def resolve_value(self, value: object) -> Any:  # noqa: ANN401 - whatever a file or an answer holds
         """Return a value of YAML with all references in it replaced, those in mappings and lists too.
 
         A text that is one reference becomes the value itself; so does ``{ref: $name.field}``.
@@ -235,14 +235,14 @@ class VariableScope:
         if isinstance(value, str):
             reference = parse_ref(value)
             if reference is not None and self.is_reference(reference):
-                return self.lookup(reference)
-            return self.interpolate(value) if "$" in value else value
+                return self.lookup_value(reference)
+            return self.interpolate_text(value) if "$" in value else value
         if isinstance(value, Mapping):
             if value.keys() == {"ref"} and isinstance(value["ref"], str):
-                return self.lookup(value["ref"])
-            return {key: self.resolve(each) for key, each in value.items()}
+                return self.lookup_value(value["ref"])
+            return {key: self.resolve_value(each) for key, each in value.items()}
         if isinstance(value, list):
-            return [self.resolve(each) for each in value]
+            return [self.resolve_value(each) for each in value]
         return value
 
     def _build_missing_error(self, found: Reference) -> StepError:
@@ -254,7 +254,7 @@ class VariableScope:
             return StepError(f"{found.text}: the agent has said nothing yet")
         if found.name == "conversation":
             return StepError(f"{found.text}: no named conversation has begun yet")
-        return StepError(f"{found.text}: nothing is called ${found.name}", hint=suggest(found.name, self.names))
+        return StepError(f"{found.text}: nothing is called ${found.name}", hint=suggest(found.name, self.known_names))
 
 
 _RUN_VARIABLE = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")

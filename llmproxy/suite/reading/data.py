@@ -15,21 +15,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmproxy.scenario.values.data_files import ID, Row, RowError, rows_of
+from llmproxy.scenario.values.data_files import ID, DataRow, RowError, rows_of
 from llmproxy.suite.matchers.plain_values import show
 from llmproxy.suite.matchers.variables import BUILT_IN
-from llmproxy.suite.reading.flow import list_captures
+from llmproxy.suite.reading.flow import list_capture_names
 from llmproxy.suite.reading.parts import show_path
 from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of
 
 _SHORT = 40
 
 
-def names_of_sets(sets: Sequence[Mapping[str, Any]], write: Callable[[object], str] = str) -> list[str]:
+def name_sets(sets: Sequence[Mapping[str, Any]], write: Callable[[object], str] = str) -> list[str]:
     """Return what tells sets of parameters apart: ids, else values if they are short, else numbers."""
     made = []
     for each in sets:
-        values = list(without_id(each).values())
+        values = list(drop_id(each).values())
         short = all(value is None or isinstance(value, (str, int, float)) for value in values)
         text = str(each["id"]) if "id" in each else "-".join(map(write, values)) if short else ""
         made.append(text if len(text) <= _SHORT or "id" in each else "")
@@ -41,21 +41,21 @@ def names_of_sets(sets: Sequence[Mapping[str, Any]], write: Callable[[object], s
     ]
 
 
-def names_of_values(values: Sequence[object]) -> list[str]:
+def name_values(values: Sequence[object]) -> list[str]:
     """Return a name for each value of an axis: the value itself where all are short and different."""
-    texts = [write_name(each) for each in values]
+    texts = [format_name(each) for each in values]
     good = all(text and len(text) <= _SHORT for text in texts) and len(set(texts)) == len(texts)
     return texts if good else [str(number) for number in range(1, len(texts) + 1)]
 
 
-def write_name(value: object) -> str:
+def format_name(value: object) -> str:
     """Return a value as YAML writes it; empty for what is no name (a list, a mapping)."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     return str(value) if isinstance(value, str | int | float) else ""
 
 
-def without_id(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+def drop_id(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the variables of a set of parameters; its `id` names it."""
     if not isinstance(parameters, Map):
         return {name: value for name, value in parameters.items() if name != "id"}
@@ -68,7 +68,7 @@ MOST = 1_000
 """Cells of one scenario, all sets counted: each is a run that costs money, and a recording."""
 
 
-def with_cells(raw: Map, problems: Problems) -> Map:
+def expand_matrix(raw: Map, problems: Problems) -> Map:
     """Return a scenario whose `parametrize` has a set for each cell of its `matrix`; as it is without a right one."""
     matrix = raw.get("matrix")
     if matrix is None:
@@ -86,9 +86,9 @@ def with_cells(raw: Map, problems: Problems) -> Map:
     if not known or (sets is not None and len(known) < len(sets)):
         return raw  # the schema says why
     if not axes:
-        return _named_only(raw, matrix, known)
-    names = [names_of_values(values) for _, values in axes]
-    own = names_of_sets(known, write_name) if sets else [""]
+        return _fill_invalid_axes(raw, matrix, known)
+    names = [name_values(values) for _, values in axes]
+    own = name_sets(known, format_name) if sets else [""]
     number = len(known) * math.prod(len(values) for values in names)
     if number > MOST:
         counts = " x ".join(str(len(values)) for values in names)
@@ -98,21 +98,21 @@ def with_cells(raw: Map, problems: Problems) -> Map:
             f"the matrix has {number:,} cells ({sizes}); up to {MOST:,} are run",
             "take fewer values, or make several scenarios that have some of them each",
         )
-        return _named_only(raw, matrix, known)
+        return _fill_invalid_axes(raw, matrix, known)
     made, cells = raw.twin(), List(at)
     for name_of_set, given in zip(own, known, strict=True):
         if clash := next((name for name, _ in axes if name in given), None):
             problems.add(
                 at, f"`{clash}` is an axis of the matrix and a parameter as well", "name one of them otherwise"
             )
-            return _named_only(raw, matrix, known)
+            return _fill_invalid_axes(raw, matrix, known)
         for chosen in itertools.product(*(range(len(values)) for values in names)):
             cells.put(_build_cell(given, name_of_set, axes, names, chosen), given.place)
     made.put("parametrize", cells, at, at)
     return made
 
 
-def _named_only(raw: Map, matrix: object, known: Sequence[Map]) -> Map:
+def _fill_invalid_axes(raw: Map, matrix: object, known: Sequence[Map]) -> Map:
     """Return a scenario that will not run, with every axis in its sets: what names one is not wrong as well."""
     at = place_of(raw, "matrix") or raw.place
     made, sets = raw.twin(), List(at)
@@ -159,7 +159,9 @@ def _read_axes(matrix: object, problems: Problems) -> list[tuple[str, List]]:
 _NAMED = re.compile(r"\$\{?([A-Za-z_]\w*)")
 
 
-def with_rows(raw: Map, path: Path, variables: object, problems: Problems, doubts: Problems) -> tuple[Map, Path | None]:
+def expand_rows(
+    raw: Map, path: Path, variables: object, problems: Problems, doubts: Problems
+) -> tuple[Map, Path | None]:
     """Return a scenario with the rows of the file that its `parametrize` names, and that file; else as it is."""
     said = raw.get("parametrize")
     if not isinstance(said, str):
@@ -172,12 +174,12 @@ def with_rows(raw: Map, path: Path, variables: object, problems: Problems, doubt
         place = YamlPlace(show_path(file), error.line, 1) if error.line else at
         problems.add(place, error.problem if error.line else f"{said}: {error.problem}", error.hint)
         found = []
-    for each in [_build_map(row, file) for row in found] or [_every_name(made, at)]:
+    for each in [_build_map(row, file) for row in found] or [_list_all_names(made, at)]:
         rows.put(each, each.place)
     del made["parametrize"]
     made.put("parametrize", rows, place_of(raw, "parametrize", key=True) or at, at)
     if found:
-        _add_doubts(made, found[0], variables, YamlPlace(show_path(file), 1, 1), doubts)
+        _report_row_doubts(made, found[0], variables, YamlPlace(show_path(file), 1, 1), doubts)
     return made, file
 
 
@@ -192,7 +194,7 @@ def choose_distinct(sets: list[Map]) -> list[Map]:
     return list(found.values())
 
 
-def _build_map(row: Row, file: Path) -> Map:
+def _build_map(row: DataRow, file: Path) -> Map:
     place = YamlPlace(show_path(file), row.line, 1)
     made = Map(place)
     for name, value in row.values.items():
@@ -200,19 +202,19 @@ def _build_map(row: Row, file: Path) -> Map:
     return made
 
 
-def _every_name(scenario: Map, at: YamlPlace) -> Map:
+def _list_all_names(scenario: Map, at: YamlPlace) -> Map:
     """Return a set with whatever a scenario names: one whose file is wrong has nothing wrong beside that."""
     made, matrix = Map(at), scenario.get("matrix")
-    known = {*list_captures(scenario), *BUILT_IN, *(matrix if isinstance(matrix, Map) else ())}
+    known = {*list_capture_names(scenario), *BUILT_IN, *(matrix if isinstance(matrix, Map) else ())}
     for name in sorted({*_NAMED.findall(repr(dict(scenario)))} - known):
         made.put(name, "", at, at)
     return made
 
 
-def unused_axes(scenario: Mapping[str, Any], variables: object, doubts: Problems) -> None:
+def warn_of_axes(scenario: Mapping[str, Any], variables: object, doubts: Problems) -> None:
     """Doubt an axis that nothing of the scenario names: its cells are equal."""
     matrix = scenario.get("matrix")
-    used = _find_used(scenario, variables)
+    used = _find_used_names(scenario, variables)
     for name in matrix if isinstance(matrix, Map) else ():
         if name not in used:
             at = place_of(matrix, name, key=True) or place_of(scenario, "matrix")
@@ -221,13 +223,15 @@ def unused_axes(scenario: Mapping[str, Any], variables: object, doubts: Problems
             )
 
 
-def _find_used(scenario: Mapping[str, Any], variables: object) -> set[str]:
+def _find_used_names(scenario: Mapping[str, Any], variables: object) -> set[str]:
     text = repr({name: value for name, value in scenario.items() if name not in ("parametrize", "matrix")})
     return {*_NAMED.findall(text + repr(variables))}
 
 
-def _add_doubts(scenario: Mapping[str, Any], row: Row, variables: object, at: YamlPlace, doubts: Problems) -> None:
-    used = _find_used(scenario, variables)
+def _report_row_doubts(
+    scenario: Mapping[str, Any], row: DataRow, variables: object, at: YamlPlace, doubts: Problems
+) -> None:
+    used = _find_used_names(scenario, variables)
     for name in row.values:
         if name != ID and name not in used:
             doubts.add(

@@ -12,7 +12,7 @@ from typing import Any
 
 from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.core import REGISTRY
-from llmproxy.suite.matchers.variables import BUILT_IN, Reference, StepError, bare_name, follow, parse_ref, references
+from llmproxy.suite.matchers.variables import BUILT_IN, Reference, StepError, bare_name, find_refs, follow, parse_ref
 from llmproxy.suite.schema.steps import ABOUT_WIRE, STEPS
 from llmproxy.yaml_reader import Problems, YamlPlace, place_of
 
@@ -37,7 +37,7 @@ class KnownNames:
         self.answers = False
         """Whether it is at what a step says about its own answer."""
 
-    def variables(self, vars_: Mapping[str, Any], *, sure: bool = False) -> None:
+    def add_variables(self, vars_: Mapping[str, Any], *, sure: bool = False) -> None:
         """Take variables in their order; each may name those before it. `sure`: a reference is meant as one."""
         self.unread = {name: place_of(vars_, name, key=True) for name in vars_}
         for name, value in vars_.items():
@@ -46,13 +46,13 @@ class KnownNames:
                 self.problems.add(at, f"`{name}` is no name for a variable", "letters, digits and _, no digit first")
             elif name in BUILT_IN:
                 self.problems.add(at, f"`{name}` is built in: {BUILT_IN[name]}", "choose another name")
-            self.text(
+            self.check_text(
                 value, place_of(vars_, name), sure=sure and isinstance(value, str) and parse_ref(value) is not None
             )
             del self.unread[name]
             self.values[name] = value
 
-    def capture(self, item: Mapping[str, Any]) -> None:
+    def add_capture(self, item: Mapping[str, Any]) -> None:
         name, at = item.get("as"), place_of(item, "as")
         if not isinstance(name, str):
             return
@@ -69,26 +69,26 @@ class KnownNames:
 
     # -- values that may name them
 
-    def fields(self, fields: object) -> None:
+    def check_fields(self, fields: object) -> None:
         """Go through columns with their matchers."""
         if isinstance(fields, Mapping):
             for column, value in fields.items():
-                self.matcher(value, place_of(fields, column))
+                self.check_matcher(value, place_of(fields, column))
 
-    def matcher(self, value: object, at: YamlPlace | None) -> None:
+    def check_matcher(self, value: object, at: YamlPlace | None) -> None:
         """Go through a matcher; patterns and schemas hold no references. A name without a value is in no answer."""
         if not isinstance(value, Mapping):
-            self.text(value, at, sure=True)
+            self.check_text(value, at, sure=True)
             return
         for key, operand in value.items():
             place = place_of(value, key) or at
             if key == "not":
-                self.matcher(operand, place)
+                self.check_matcher(operand, place)
             elif key in {"anyOf", "allOf"} and isinstance(operand, list):
                 for i, each in enumerate(operand):
-                    self.matcher(each, place_of(operand, i) or place)
+                    self.check_matcher(each, place_of(operand, i) or place)
             elif key == "ref" or (key in REGISTRY and not REGISTRY[key].raw):
-                self.text(operand, place, sure=True)
+                self.check_text(operand, place, sure=True)
 
     def check_expected(self, value: object, at: YamlPlace | None) -> None:
         """Go through expectations in which matchers and plain keys are mixed: names of tools, counts, inputs."""
@@ -100,7 +100,7 @@ class KnownNames:
             for i, each in enumerate(value):
                 self.check_expected(each, place_of(value, i) or at)
         else:
-            self.text(value, at, sure=True)
+            self.check_text(value, at, sure=True)
 
     def tool_names(self, given: object, at: YamlPlace | None) -> None:
         """See that no reference stands where a tool is named: it would be taken for a tool that is never called."""
@@ -118,11 +118,11 @@ class KnownNames:
                 others = {key: wanted[key] for key in ("before", "after") if key in wanted}
                 self.tool_names([*others.values()], next((place_of(wanted, key) for key in others), at))
 
-    def text(self, value: object, at: YamlPlace | None, *, sure: bool = False) -> None:
+    def check_text(self, value: object, at: YamlPlace | None, *, sure: bool = False) -> None:
         """Look at all references in a value of YAML; `sure`: a text that is one is meant as one."""
         if isinstance(value, str):
-            for reference in references(value):
-                self.reference(reference, at, sure=sure or reference.is_explicit)
+            for reference in find_refs(value):
+                self.check_reference(reference, at, sure=sure or reference.is_explicit)
         elif isinstance(value, Mapping):
             for key, each in value.items():
                 only = key == "ref" and len(value) == 1
@@ -130,14 +130,14 @@ class KnownNames:
                     self.problems.add(
                         place_of(value, key) or at, f"`ref` takes a reference such as $name.field, not {each!r}"
                     )
-                self.text(each, place_of(value, key) or at, sure=sure or only)
+                self.check_text(each, place_of(value, key) or at, sure=sure or only)
         elif isinstance(value, list):
             for i, each in enumerate(value):
-                self.text(each, place_of(value, i) or at, sure=sure)
+                self.check_text(each, place_of(value, i) or at, sure=sure)
 
     # -- one reference
 
-    def reference(self, found: Reference, at: YamlPlace | None, *, sure: bool) -> None:
+    def check_reference(self, found: Reference, at: YamlPlace | None, *, sure: bool) -> None:
         name = found.name
         if found.env or name in self.captured:
             return
@@ -207,30 +207,30 @@ class KnownNames:
 _TALKS = ("chat", "simulate")
 
 
-def list_captures(scenario: Mapping[str, Any]) -> dict[str, YamlPlace | None]:
+def list_capture_names(scenario: Mapping[str, Any]) -> dict[str, YamlPlace | None]:
     """Return the names that a scenario's items capture with `as`, each with the place of the first."""
     found: dict[str, YamlPlace | None] = {}
-    for item in _capturing(scenario):
+    for item in _list_capturing_items(scenario):
         name = item.get("as")
         if isinstance(name, str):
             found.setdefault(bare_name(name), place_of(item, "as"))
     return found
 
 
-def _capturing(scenario: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    yield from list_maps(scenario.get("setup"))
-    for step in list_maps(scenario.get("steps")):
-        yield from list_maps(step.get("setup"))
-        yield from list_maps(step.get("created"))
+def _list_capturing_items(scenario: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    yield from only_mappings(scenario.get("setup"))
+    for step in only_mappings(scenario.get("steps")):
+        yield from only_mappings(step.get("setup"))
+        yield from only_mappings(step.get("created"))
         if isinstance(step.get("verify"), Mapping):
             yield step["verify"]
 
 
-def list_maps(value: object) -> list[Mapping[str, Any]]:
+def only_mappings(value: object) -> list[Mapping[str, Any]]:
     return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
 
 
-class Flow:
+class ScenarioFlow:
     def __init__(self, problems: Problems, doubts: Problems, values: Mapping[str, object] | None = None) -> None:
         """Begin with the variables that have a value; what is found goes to `problems` and `doubts`."""
         self.problems = problems
@@ -238,17 +238,17 @@ class Flow:
         self.current: str | None = None
         """Name of the conversation of the last talking step; None if it has none."""
 
-    def scenario(self, scenario: Mapping[str, Any]) -> None:
+    def check_scenario(self, scenario: Mapping[str, Any]) -> None:
         """Go through setup, steps and teardown."""
-        self.names.later = list_captures(scenario)
-        self.names.text(
+        self.names.later = list_capture_names(scenario)
+        self.names.check_text(
             scenario.get("mock"), place_of(scenario, "mock"), sure=True
         )  # it counts before anything is captured
         self.names.check_expected(scenario.get("usage"), place_of(scenario, "usage"))
-        for item in list_maps(scenario.get("setup")):
-            self.item(item)
+        for item in only_mappings(scenario.get("setup")):
+            self.check_setup_item(item)
         labels: dict[str, YamlPlace | None] = {}
-        for step in list_maps(scenario.get("steps")):
+        for step in only_mappings(scenario.get("steps")):
             label, at = step.get("label"), place_of(step, "label")
             if isinstance(label, str) and label in labels:
                 self.problems.add(
@@ -256,34 +256,34 @@ class Flow:
                 )
             elif isinstance(label, str):
                 labels[label] = at
-            self.step(step, scenario.get("observe"))
-        for item in list_maps(scenario.get("teardown")):
-            self.names.text(item.get("id"), place_of(item, "id"), sure=True)
-            self.names.fields(item.get("filters"))
+            self.check_step(step, scenario.get("observe"))
+        for item in only_mappings(scenario.get("teardown")):
+            self.names.check_text(item.get("id"), place_of(item, "id"), sure=True)
+            self.names.check_fields(item.get("filters"))
 
-    def item(self, item: Mapping[str, Any]) -> None:
-        self.names.text(item.get("data"), place_of(item, "data"))
-        self.names.capture(item)
+    def check_setup_item(self, item: Mapping[str, Any]) -> None:
+        self.names.check_text(item.get("data"), place_of(item, "data"))
+        self.names.add_capture(item)
 
-    def step(self, step: Mapping[str, Any], observe: object = None) -> None:
+    def check_step(self, step: Mapping[str, Any], observe: object = None) -> None:
         kind = next((key for key in STEPS if key in step), "")
         if kind in _TALKS:
-            self.talk(step, kind, observe)
+            self.check_talk(step, kind, observe)
         elif kind == "setup":
-            for item in list_maps(step["setup"]):
-                self.item(item)
+            for item in only_mappings(step["setup"]):
+                self.check_setup_item(item)
         elif kind in {"verify", "wait"} and isinstance(step[kind], Mapping):
             look = step[kind]
-            self.names.text(look.get("id"), place_of(look, "id"), sure=True)
+            self.names.check_text(look.get("id"), place_of(look, "id"), sure=True)
             for key in ("filters", "fields", "until"):
-                self.names.fields(look.get(key))
-            self.names.text(look.get("count"), place_of(look, "count"))
-            self.names.capture(look)
+                self.names.check_fields(look.get(key))
+            self.names.check_text(look.get("count"), place_of(look, "count"))
+            self.names.add_capture(look)
         elif kind == "judge":
-            self.names.text(step["judge"], place_of(step, "judge"), sure=True)
-            self.need_conversation(step)
+            self.names.check_text(step["judge"], place_of(step, "judge"), sure=True)
+            self.require_conversation(step)
 
-    def need_conversation(self, step: Mapping[str, Any]) -> None:
+    def require_conversation(self, step: Mapping[str, Any]) -> None:
         name = step.get("conversation")
         if not self.names.talked:
             self.problems.add(place_of(step), "there is nothing to judge: no step before has talked with the agent")
@@ -293,12 +293,12 @@ class Flow:
 
     # -- talking
 
-    def talk(self, step: Mapping[str, Any], kind: str, observe: object) -> None:
+    def check_talk(self, step: Mapping[str, Any], kind: str, observe: object) -> None:
         said = step[kind]
         for key, value in said.items() if isinstance(said, Mapping) else (("", said),):
             at = place_of(said, key) if key else None
-            self.names.text(value, at or place_of(step, kind), sure=key == "criteria")
-        self.conversation(step)
+            self.names.check_text(value, at or place_of(step, kind), sure=key == "criteria")
+        self.check_conversation(step)
         self.names.talked = True
         if step.get("observe", observe) == "none":
             for key in ABOUT_WIRE:
@@ -312,15 +312,15 @@ class Flow:
             self.names.tool_names(step.get(key), place_of(step, key))
         for key in ("tools", "serverTools", "totalToolCalls", "usage", "messageProcessing"):
             self.names.check_expected(step.get(key), place_of(step, key))
-        self.response(step.get("response"))
-        rows = list_maps(step.get("created"))
+        self.check_response(step.get("response"))
+        rows = only_mappings(step.get("created"))
         for created in rows:
-            self.names.fields(created.get("fields"))
-            self.names.text(created.get("count"), place_of(created, "count"))
+            self.names.check_fields(created.get("fields"))
+            self.names.check_text(created.get("count"), place_of(created, "count"))
         for created in rows:  # a step binds its names when all of it has been judged
-            self.names.capture(created)
+            self.names.add_capture(created)
 
-    def conversation(self, step: Mapping[str, Any]) -> None:
+    def check_conversation(self, step: Mapping[str, Any]) -> None:
         name, goes_on = step.get("conversation"), step.get("continueConversation") is True
         at = place_of(step, "continueConversation", key=True)
         if goes_on and not self.names.talked:
@@ -341,14 +341,14 @@ class Flow:
         elif not goes_on:
             self.current = None
 
-    def response(self, response: object) -> None:
+    def check_response(self, response: object) -> None:
         """Go through what is expected of an answer."""
         if not isinstance(response, Mapping):
             return
-        self.names.text(response.get("judge"), place_of(response, "judge"), sure=True)
+        self.names.check_text(response.get("judge"), place_of(response, "judge"), sure=True)
         self.names.answers = True
-        self.names.fields(response.get("json"))
+        self.names.check_fields(response.get("json"))
         rest = {key: value for key, value in response.items() if key not in {"json", "judge"}}
         for key, value in rest.items():
-            self.names.matcher({key: value}, place_of(response, key))
+            self.names.check_matcher({key: value}, place_of(response, key))
         self.names.answers = False

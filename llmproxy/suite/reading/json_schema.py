@@ -22,26 +22,26 @@ NAME = "suite.schema.json"
 """The schema beside a suite."""
 
 
-def beside(suite: Path) -> Path | None:
+def write_schema_beside(suite: Path) -> Path | None:
     """Write the schema beside a suite; returns its path, None if it is there already. Raises OSError."""
     path = suite.parent / NAME
-    if path.is_file() and path.read_text("utf-8") == text():
+    if path.is_file() and path.read_text("utf-8") == schema_text():
         return None
-    path.write_text(text(), encoding="utf-8")
+    path.write_text(schema_text(), encoding="utf-8")
     return path
 
 
-def header(path: Path | str = NAME) -> str:
+def schema_comment(path: Path | str = NAME) -> str:
     """Return the first line of a suite that names its schema to editors (the YAML language server reads it)."""
     return f"# yaml-language-server: $schema={Path(path).as_posix()}\n"
 
 
-def text() -> str:
+def schema_text() -> str:
     """Return the schema as the shipped file has it."""
-    return json.dumps(schema(), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+    return json.dumps(build_suite_schema(), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
 
 
-def schema() -> dict[str, Any]:
+def build_suite_schema() -> dict[str, Any]:
     from pydantic import TypeAdapter
 
     from llmproxy.suite.schema.suite import Scenario, Suite

@@ -19,9 +19,9 @@ from pydantic import ValidationError
 from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.table import COMPARISONS
 from llmproxy.suite.matchers.variables import StepError, VariableScope, bare_name
-from llmproxy.suite.reading.data import choose_distinct, names_of_sets, unused_axes, with_cells, with_rows, without_id
-from llmproxy.suite.reading.flow import Flow, list_captures, list_maps
-from llmproxy.suite.reading.parts import find_files, found_in, include_parts, show_path, with_defaults
+from llmproxy.suite.reading.data import choose_distinct, drop_id, expand_matrix, expand_rows, name_sets, warn_of_axes
+from llmproxy.suite.reading.flow import ScenarioFlow, list_capture_names, only_mappings
+from llmproxy.suite.reading.parts import apply_defaults, find_entry_files, find_files, include_parts, show_path
 from llmproxy.suite.schema.response import ToolExpect
 from llmproxy.suite.schema.steps import ABOUT_WIRE
 from llmproxy.suite.schema.suite import Defaults, Scenario, Suite
@@ -32,14 +32,14 @@ _ASSERTING = (*ABOUT_WIRE, "response", "created")
 _NOT_TOOLS = frozenset({*ToolExpect.known_keys(), *COMPARISONS})
 
 
-def find_doubts(scenario: Map, doubts: Problems) -> None:
-    steps = list_maps(scenario.get("steps"))
+def find_suite_doubts(scenario: Map, doubts: Problems) -> None:
+    steps = only_mappings(scenario.get("steps"))
     if steps and not any(_has_assertions(step) for step in steps) and "usage" not in scenario:
         doubts.add(
             place_of(scenario, "steps", key=True), "nothing is asserted: the scenario passes whatever the agent answers"
         )
     text = repr(scenario)
-    for item, at in _find_captured(scenario):
+    for item, at in _find_captured_names(scenario):
         bare = bare_name(item)
         if f"${bare}" not in text.replace(f"'as': '${bare}'", "") and f"${{{bare}" not in text:
             doubts.add(at, f"${bare} is captured and never used")
@@ -48,7 +48,7 @@ def find_doubts(scenario: Map, doubts: Problems) -> None:
             if name in _NOT_TOOLS:
                 at = place_of(step["tools"], name, key=True)
                 doubts.add(at, f"`{name}` is taken for the name of a tool here", "`totalToolCalls` counts all calls")
-        for created in list_maps(step.get("created")):
+        for created in only_mappings(step.get("created")):
             if "as" in created and created.get("count", 1) != 1:
                 doubts.add(place_of(created, "as"), "`as` names one row, and `count` may be another number")
     for node, place in _walk_maps(scenario, scenario.place):
@@ -68,10 +68,10 @@ def _has_assertions(step: Mapping[str, Any]) -> bool:
     return "simulate" in step or any(step.get(key, False) is not False for key in _ASSERTING)
 
 
-def _find_captured(scenario: Map) -> Iterator[tuple[str, YamlPlace | None]]:
+def _find_captured_names(scenario: Map) -> Iterator[tuple[str, YamlPlace | None]]:
     """Yield the names that items after `setup` capture; names of a setup are often there for readers."""
-    for step in list_maps(scenario.get("steps")):
-        for item in [*list_maps(step.get("created")), *list_maps([step.get("verify")])]:
+    for step in only_mappings(scenario.get("steps")):
+        for item in [*only_mappings(step.get("created")), *only_mappings([step.get("verify")])]:
             if isinstance(item.get("as"), str):
                 yield item["as"], place_of(item, "as")
 
@@ -150,16 +150,16 @@ class LoadedSuites:
     """What is allowed and probably not meant."""
 
 
-def load(paths: Iterable[str | Path]) -> LoadedSuites:
+def load_suites(paths: Iterable[str | Path]) -> LoadedSuites:
     """Read suites from files, folders (``suite.yaml``, ``*.suite.yaml``), globs. Raises SuiteError with all places."""
-    loader = Loader()
+    loader = SuiteLoader()
     for path in find_files(paths, loader.problems):
-        loader.file(path)
-    return loader.finish()
+        loader.load_file(path)
+    return loader.finish_loading()
 
 
 @dataclass(slots=True)
-class Loader:
+class SuiteLoader:
     """Reads file after file, and gathers what is in them and what is wrong."""
 
     problems: Problems = field(default_factory=Problems)
@@ -169,31 +169,31 @@ class Loader:
     files: dict[Path, None] = field(default_factory=dict)
     ids: dict[str, YamlPlace | None] = field(default_factory=dict)
 
-    def finish(self) -> LoadedSuites:
+    def finish_loading(self) -> LoadedSuites:
         """Return what was read; raises SuiteError if anything was wrong."""
         self.problems.stop()
         return LoadedSuites(tuple(self.suites), tuple(self.cases), tuple(self.files), tuple(self.doubts))
 
-    def file(self, path: Path) -> None:
+    def load_file(self, path: Path) -> None:
         """Read a file that a user named: suites and bare scenarios."""
         bare: list[Map] = []
-        for document in self.documents(path):
+        for document in self.read_documents(path):
             if "scenarios" in document:
-                self.suite(document, path)
+                self.load_suite(document, path)
             else:
                 bare.append(document)
         if bare:
             made = Map(bare[0].place)
             for key, value in (("name", path.stem.removesuffix(".suite")), ("scenarios", bare)):
                 made.put(key, value, bare[0].place, bare[0].place)
-            self.suite(made, path)
+            self.load_suite(made, path)
 
-    def read(self, path: Path) -> None:
+    def note_file(self, path: Path) -> None:
         self.files[path] = None
 
-    def documents(self, path: Path) -> Iterator[Map]:
+    def read_documents(self, path: Path) -> Iterator[Map]:
         """Yield the documents of a file that are suites or scenarios."""
-        self.read(path)
+        self.note_file(path)
         for value, place in read_file(path, self.problems, show_path(path), self.doubts, empty_hint=_EMPTY):
             if not isinstance(value, Map):
                 what = "a list" if isinstance(value, list) else "a plain value"
@@ -207,9 +207,9 @@ class Loader:
             else:
                 yield value
 
-    def suite(self, document: Map, path: Path) -> None:
-        whole = include_parts(document, path, self.problems, self.read)
-        defaults, variables = self.defaults(whole), whole.get("vars")
+    def load_suite(self, document: Map, path: Path) -> None:
+        whole = include_parts(document, path, self.problems, self.note_file)
+        defaults, variables = self.validate_defaults(whole), whole.get("vars")
         base = whole.get("baseDir", ".")
         folder = path.parent / base if isinstance(base, str) else path.parent
         entries, taken, made = whole["scenarios"], list[str | Scenario](), list[tuple[Scenario, Path, Map]]()
@@ -217,7 +217,7 @@ class Loader:
         for i, entry in enumerate(entries if isinstance(entries, list) else []):
             if isinstance(entry, str):
                 taken.append(entry)
-                found = self.from_files(folder, entry, place_of(entries, i) or document.place, read)
+                found = self.load_files(folder, entry, place_of(entries, i) or document.place, read)
             else:
                 found = [(entry, path)] if isinstance(entry, Map) else []
                 if not found:
@@ -225,15 +225,15 @@ class Loader:
                         place_of(entries, i), "a scenario is a mapping with `id` and `steps`, or the name of a file"
                     )
             for given, where in found:
-                raw, data = with_rows(given, where, variables, self.problems, self.doubts)
+                raw, data = expand_rows(given, where, variables, self.problems, self.doubts)
                 if data is not None:
-                    self.read(data)
-                unused_axes(raw, variables, self.doubts)
-                raw = with_cells(raw, self.problems)
-                filled = with_defaults(raw, defaults, whole.get("defaultTags"))
-                scenario = self.scenario(filled, variables)
+                    self.note_file(data)
+                warn_of_axes(raw, variables, self.doubts)
+                raw = expand_matrix(raw, self.problems)
+                filled = apply_defaults(raw, defaults, whole.get("defaultTags"))
+                scenario = self.validate_scenario(filled, variables)
                 if "parametrize" not in raw and isinstance(raw.get("id"), str):  # told with whatever else is wrong
-                    self.unique(raw["id"], place_of(raw, "id"))
+                    self.require_unique_id(raw["id"], place_of(raw, "id"))
                 if scenario is not None:
                     made.append((scenario, where, filled))
                     taken += [scenario] if isinstance(entry, Map) else []
@@ -242,23 +242,23 @@ class Loader:
         if suite is not None:
             self.suites.append(suite)
             for scenario, where, filled in made:
-                self.expand(scenario, filled, suite, where, path.parent)
+                self.expand_cases(scenario, filled, suite, where, path.parent)
 
-    def unique(self, name: str, at: YamlPlace | None) -> None:
+    def require_unique_id(self, name: str, at: YamlPlace | None) -> None:
         """Keep the id of a scenario, or say that it is there already."""
         if name in self.ids:
             first = f"the id `{name}` stands here twice, first at {self.ids[name]}"
             self.problems.add(at, first, "ids are unique in a run")
         self.ids.setdefault(name, at)
 
-    def from_files(self, folder: Path, entry: str, at: YamlPlace | None, read: set[Path]) -> list[tuple[Map, Path]]:
+    def load_files(self, folder: Path, entry: str, at: YamlPlace | None, read: set[Path]) -> list[tuple[Map, Path]]:
         """Read the scenarios of the files that an entry names, but for those read already, the suite's own too."""
         made: list[tuple[Map, Path]] = []
-        for path in found_in(folder, entry, at, self.problems):
+        for path in find_entry_files(folder, entry, at, self.problems):
             if path.resolve() in read:
                 continue
             read.add(path.resolve())
-            for document in self.documents(path):
+            for document in self.read_documents(path):
                 if "scenarios" in document:
                     self.problems.add(
                         document.place, "this is a suite, where a scenario is expected", f"it is named at {at}"
@@ -267,7 +267,7 @@ class Loader:
                     made.append((document, path))
         return made
 
-    def defaults(self, suite: Map) -> Map | None:
+    def validate_defaults(self, suite: Map) -> Map | None:
         """Return the suite's defaults if they are valid; else the suite's own validation says what is wrong."""
         given = suite.get("defaults")
         quiet = Problems()
@@ -277,21 +277,21 @@ class Loader:
             return None
         return given if isinstance(given, Map) and not quiet else None
 
-    def scenario(self, raw: Map, variables: object) -> Scenario | None:
+    def validate_scenario(self, raw: Map, variables: object) -> Scenario | None:
         """Validate a scenario, and follow its steps with every set of its parameters."""
         sets = raw.get("parametrize")
         usable = [each for each in sets if isinstance(each, Map)] if isinstance(sets, list) else []
         named = {name for each in usable for name in each}
         for parameters in choose_distinct(usable) or [Map(raw.place)]:
-            flow = Flow(self.problems, self.doubts)
+            flow = ScenarioFlow(self.problems, self.doubts)
             for part in (variables, raw.get("vars")):
                 if isinstance(part, Map):
-                    flow.names.variables(part, sure=True)
-            flow.names.variables(without_id(parameters))
+                    flow.names.add_variables(part, sure=True)
+            flow.names.add_variables(drop_id(parameters))
             flow.names.of_data = bool(usable)
             flow.names.lacking = dict.fromkeys(named - parameters.keys(), parameters.place)
-            flow.scenario(raw)
-        find_doubts(raw, self.doubts)
+            flow.check_scenario(raw)
+        find_suite_doubts(raw, self.doubts)
         return self.validate_map(Scenario, raw)
 
     def validate_map[Model: (Suite, Scenario)](self, model: type[Model], raw: Map) -> Model | None:
@@ -303,27 +303,27 @@ class Loader:
             return None
         return made if len(self.problems) == before else None
 
-    def expand(self, scenario: Scenario, raw: Map, suite: Suite, path: Path, folder: Path) -> None:
+    def expand_cases(self, scenario: Scenario, raw: Map, suite: Suite, path: Path, folder: Path) -> None:
         """Make a case for each set of parameters."""
-        names = frozenset(list_captures(raw))
+        names = frozenset(list_capture_names(raw))
         base = {**suite.vars, **scenario.vars}
         sets = scenario.parametrize
-        suffixes = names_of_sets(sets) if sets else []
+        suffixes = name_sets(sets) if sets else []
         for i, parameters in enumerate(sets or ({},)):
             name = f"{scenario.id}[{suffixes[i]}]" if sets else scenario.id
             at = scenario.at("parametrize", i) if sets else scenario.at("id")
             if sets:
-                self.unique(name, at)
-            values = {**base, **without_id(parameters)}
-            title, about = (_write_title(text, values, name) for text in (scenario.title, scenario.description or ""))
+                self.require_unique_id(name, at)
+            values = {**base, **drop_id(parameters)}
+            title, about = (_format_title(text, values, name) for text in (scenario.title, scenario.description or ""))
             if sets and title == scenario.title:
                 title = f"{title} [{suffixes[i]}]"
             self.cases.append(SuiteCase(name, scenario, suite, path, folder, values, names, title, about))
 
 
-def _write_title(text: str, values: Mapping[str, object], name: str) -> str:
+def _format_title(text: str, values: Mapping[str, object], name: str) -> str:
     """Write a title with the variables that are known before anything runs; as it stands if they are not."""
     try:
-        return VariableScope({"scenarioId": name, **values}, env={}).interpolate(text)
+        return VariableScope({"scenarioId": name, **values}, env={}).interpolate_text(text)
     except StepError:
         return text

@@ -56,7 +56,7 @@ def find_files(paths: Iterable[str | Path], problems: Problems) -> list[Path]:
     return list(once.values())
 
 
-def found_in(folder: Path, entry: str, at: YamlPlace | None, problems: Problems) -> list[Path]:
+def find_entry_files(folder: Path, entry: str, at: YamlPlace | None, problems: Problems) -> list[Path]:
     """Return the files that an entry of `scenarios` means, relative to a folder."""
     path = folder / entry
     if os.path.isfile(path):  # noqa: PTH113 - of a name that is too long, Path raises
@@ -174,12 +174,12 @@ def _join_lists(first: List, second: List) -> List:
     return made
 
 
-def with_defaults(scenario: Map, defaults: Map | None, tags: object) -> Map:
+def apply_defaults(scenario: Map, defaults: Map | None, tags: object) -> Map:
     """Return a scenario with what its suite says for all; `defaults` must have been found valid."""
     made = scenario.twin()
     given: Mapping[str, Any] = defaults or {}
     for key in _SCENARIO:
-        _fill_key(made, key, defaults, key)
+        _fill_default_key(made, key, defaults, key)
     if isinstance(tags, (list, str)) and tags:
         mine = made.get("tags", [])
         if isinstance(mine, (list, str)):
@@ -188,15 +188,15 @@ def with_defaults(scenario: Map, defaults: Map | None, tags: object) -> Map:
     if isinstance(made.get("steps"), List) and given:
         steps = List(made["steps"].place)
         for i, step in enumerate(made["steps"]):
-            steps.put(_fill_step(step, defaults) if isinstance(step, Map) else step, made["steps"].items_at[i])
+            steps.put(_fill_step_defaults(step, defaults) if isinstance(step, Map) else step, made["steps"].items_at[i])
         made["steps"] = steps
     return made
 
 
-def _fill_step(step: Map, defaults: Map | None) -> Map:
+def _fill_step_defaults(step: Map, defaults: Map | None) -> Map:
     made = step.twin()
     if "chat" in made or "simulate" in made:
-        _fill_key(made, "timeout", defaults, "stepTimeout")
+        _fill_default_key(made, "timeout", defaults, "stepTimeout")
         for key, name in (("response", "ignoreCase"), ("messageProcessing", "minEvidence")):
             inner = made.get(key)
             if isinstance(inner, Map) and (key != "response" or inner.keys() & _TEXTS):
@@ -207,14 +207,14 @@ def _fill_step(step: Map, defaults: Map | None) -> Map:
     if isinstance(made.get("simulate"), Map):
         made["simulate"] = _fill_defaults(made["simulate"], "model", defaults, "simulatorModel")
     if "judge" in made:
-        made["judge"] = _fill_judging(made, defaults)
+        made["judge"] = _fill_judge_defaults(made, defaults)
     elif isinstance(made.get("response"), Map) and "judge" in made["response"]:
         made["response"] = made["response"].twin()
-        made["response"]["judge"] = _fill_judging(made["response"], defaults)
+        made["response"]["judge"] = _fill_judge_defaults(made["response"], defaults)
     return made
 
 
-def _fill_judging(node: Map, defaults: Map | None) -> object:
+def _fill_judge_defaults(node: Map, defaults: Map | None) -> object:
     """Return what a judge is asked, with the suite's model; short forms (a text, a list) are written out."""
     said = node["judge"]
     if isinstance(said, (str, List)) and defaults is not None and "judgeModel" in defaults:
@@ -229,10 +229,10 @@ def _fill_judging(node: Map, defaults: Map | None) -> object:
 
 def _fill_defaults(node: Map, key: str, defaults: Map | None, name: str) -> Map:
     made = node.twin()
-    _fill_key(made, key, defaults, name)
+    _fill_default_key(made, key, defaults, name)
     return made
 
 
-def _fill_key(node: Map, key: str, defaults: Map | None, name: str) -> None:
+def _fill_default_key(node: Map, key: str, defaults: Map | None, name: str) -> None:
     if defaults is not None and name in defaults and key not in node:
         node.put(key, defaults[name], defaults.keys_at[name], defaults.values_at[name])

@@ -27,21 +27,21 @@ from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.run import describe_error, run_id, status_of as fault_of
 from llmproxy.suite.checks.tools import build_unseen
-from llmproxy.suite.checks.traffic import check_usage, why_unseen
+from llmproxy.suite.checks.traffic import check_usage, explain_unseen_traffic
 from llmproxy.suite.matchers.table import all_hold
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.reading.load import SuiteCase
-from llmproxy.suite.run.opening import Opening
+from llmproxy.suite.run.opening import CaseOpening
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.step_context import StepContext, StepResult, status_of
-from llmproxy.suite.run.steps import insert_all, perform
+from llmproxy.suite.run.steps import insert_setup_rows, perform_step
 from llmproxy.suite.schema.steps import StepBase, Talk
 from llmproxy.suite.selection import NothingRecorded, cassette_name, nothing_recorded, steps_until
 from llmproxy.trace.observing.wire import latency_of
 from llmproxy.yaml_reader import YamlPlace
 
 
-def watches_wire(context: StepContext) -> bool:
+def asserts_wire(context: StepContext) -> bool:
     """Return whether a scenario asserts anything about the agent's traffic, or lets a judge look at it."""
     scenario = context.case.scenario
     if scenario.usage is not None:
@@ -87,7 +87,7 @@ class CaseResult:
 
 
 @dataclass(slots=True)
-class _Progress:
+class _CaseProgress:
     statuses: list[Status] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     pending: list[tuple[Step, StepResult]] = field(default_factory=list)
@@ -95,18 +95,18 @@ class _Progress:
     next: int = 0
 
 
-async def run_once(
+async def run_case_once(
     run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool = True
 ) -> CaseResult:
     """Run a case once; `alone`: nothing else uses the store meanwhile. Raises only what cancels it."""
     only = [only, shlex.quote(case.id)] if (only := run_context.options.only) else []
     rerun = " ".join([run_context.options.command, *only])
-    emitter = emitter_of(run_context, case, sample, runs, rerun=rerun, place=place_text(case.place))
+    emitter = build_emitter(run_context, case, sample, runs, rerun=rerun, place=format_place(case.place))
     emitter.emit_start(mode=run_context.options.mode or "")
     return await _CaseRun(run_context, case, emitter, alone=alone).lifecycle.run()
 
 
-def emitter_of(
+def build_emitter(
     run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, rerun: str = "", place: str = ""
 ) -> EventEmitter:
     """Return who tells what happens in a run."""
@@ -127,7 +127,7 @@ def emitter_of(
     return EventEmitter(about, run_context.handlers, run_context.now)
 
 
-def place_text(place: YamlPlace | None) -> str:
+def format_place(place: YamlPlace | None) -> str:
     """Return a place as events have it: file and line."""
     return f"{place.file}:{place.line}" if place else ""
 
@@ -138,14 +138,14 @@ class _CaseRun:
 
     def __init__(self, run_context: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
         self.run_context, self.case, self.emitter = run_context, case, emitter
-        self.progress = _Progress()
+        self.progress = _CaseProgress()
         self.since = run_context.clock()
         self.steps = steps_until(case, run_context.options.label)
         limit = case.scenario.timeout
         self.lifecycle = RunLifecycle(
             self, limit=None if limit is None else limit / 1000, call_limit=None, clock=run_context.clock, thorough=True
         )
-        self.opening = Opening(run_context, case, emitter, alone=alone)
+        self.opening = CaseOpening(run_context, case, emitter, alone=alone)
         self._concluded: CaseResult | None = None
 
     @property
@@ -161,23 +161,23 @@ class _CaseRun:
     async def open(self, session: RunSession | None) -> None:
         """Open what else it needs, if there is anything to replay."""
         if self.run_context.recorded is None:
-            self._see_recorded(None if session is None else session.opened)
-        await self.opening.open(session, self.lifecycle.caller)
+            self._apply_recorded_values(None if session is None else session.opened)
+        await self.opening.open_case(session, self.lifecycle.caller)
 
     def emit_start(self) -> None:
         """It was told before anything was opened."""
 
     async def leave(self) -> list[str]:
         opened = self.context is not None
-        notes = await self.opening.give_back()
+        notes = await self.opening.close_all()
         return notes if opened else []
 
     @property
     def watched(self) -> bool:
         """Return whether anything is asserted about the agent's traffic."""
-        return self.context is not None and watches_wire(self.context)
+        return self.context is not None and asserts_wire(self.context)
 
-    def _see_recorded(self, report: Report | None) -> None:
+    def _apply_recorded_values(self, report: Report | None) -> None:
         """See that there is something to replay. Raises NothingRecorded."""
         talks = any(
             step.kind in ("chat", "simulate", "judge") and getattr(step, "observe", None) != "none"
@@ -197,7 +197,7 @@ class _CaseRun:
         """Insert the rows that the scenario wants."""
         context = self.opening.build_step_context()
         if context.recorded is None:
-            await insert_all(context, self.case.scenario.setup)
+            await insert_setup_rows(context, self.case.scenario.setup)
 
     async def take_step(self, number: int, step: StepBase) -> CaseResult | None:
         """Take a step; one that does not pass is the last."""
@@ -205,15 +205,15 @@ class _CaseRun:
         context.index = self.progress.next = number
         if isinstance(step, Talk):
             await self._late_calls(context)
-        await context.declare()
+        await context.declare_new_ids()
         went = await self._execute_step(context, number, step)
         return None if went or self.run_context.options.keep_going else await self.conclude()
 
     async def conclude(self) -> CaseResult:
         context = self.opening.build_step_context()
-        await context.declare()
+        await context.declare_new_ids()
         await self._late_calls(context)
-        self._whole_usage(context)
+        self._total_usage(context)
         self._skip_rest("an earlier step did not pass")
         status = next((each for each in _WORST if each in self.progress.statuses), Status.PASSED)
         self._concluded = self._build_result(status)
@@ -224,7 +224,7 @@ class _CaseRun:
         since = self.run_context.clock()
         told_as = self._build_step_event(index, step)
         try:
-            done = await perform(context, step)
+            done = await perform_step(context, step)
         except LLMProxyError as error:
             failed = StepResult(message=describe_error(error), status=fault_of(error, None))
             self.progress.pending.append((replace(told_as, ms=self._elapsed_ms(since)), failed))
@@ -235,11 +235,11 @@ class _CaseRun:
         if self.progress.pending or (done.again is not None and done.wire):
             self.progress.pending.append((told_as, done))
         else:
-            self._emit(told_as, done)
+            self._emit_step(told_as, done)
         return all_hold(done.assertions)
 
     def _build_step_event(self, index: int, step: StepBase) -> Step:
-        about, place = self.emitter.about, place_text(step.place)
+        about, place = self.emitter.about, format_place(step.place)
         return Step(run_id=about.run_id, index=index, kind=step.kind, label=step.label or "", place=place)
 
     async def _late_calls(self, context: StepContext) -> None:
@@ -253,9 +253,9 @@ class _CaseRun:
     def _emit_pending(self) -> None:
         pending, self.progress.pending = self.progress.pending, []
         for told_as, done in pending:
-            self._emit(told_as, done)
+            self._emit_step(told_as, done)
 
-    def _emit(self, step: Step, done: StepResult) -> None:
+    def _emit_step(self, step: Step, done: StepResult) -> None:
         status = status_of(done)
         self.progress.statuses.append(status)
         self.progress.next = step.index + 1
@@ -277,16 +277,16 @@ class _CaseRun:
     def _elapsed_ms(self, since: float) -> float:
         return (self.run_context.clock() - since) * 1000
 
-    def _whole_usage(self, context: StepContext) -> None:
+    def _total_usage(self, context: StepContext) -> None:
         """Check what the scenario says about the usage of all its steps."""
         wanted = self.case.scenario.usage
         if wanted is None:
             return
         measured = context.wire.step(0)
-        reason = why_unseen(context, wanted, measured)
+        reason = explain_unseen_traffic(context, wanted, measured)
         made = build_unseen(["usage"], reason) if reason else check_usage(wanted, measured, context.scope)
         index = len(self.steps)
-        self._emit(
+        self._emit_step(
             Step(run_id=self.emitter.about.run_id, index=index, kind="usage", label="all steps"), StepResult(wire=made)
         )
 
@@ -329,7 +329,7 @@ class _CaseRun:
         if context is not None:
             labels += [
                 *context.labels,
-                *AdapterAttributes.by(context.agent).notes,
+                *AdapterAttributes.of_adapter(context.agent).notes,
                 *(said for each in context.remarks for said in each),
             ]
             labels += [*lifecycle.problems, *lifecycle.late]
@@ -341,7 +341,7 @@ class _CaseRun:
             agent_seconds=None if context is None else context.agent_seconds,
             waited_seconds=None
             if context is None
-            else lifecycle.caller.waited + AdapterAttributes.by(context.agent).waited,
+            else lifecycle.caller.waited + AdapterAttributes.of_adapter(context.agent).waited,
             live=None if report is None else report.live,
             **({} if context is None else lifecycle.read_measures()),
             unrecorded=isinstance(error, NothingRecorded),

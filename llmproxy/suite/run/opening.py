@@ -23,18 +23,18 @@ from llmproxy.core.forks.mocks import read_mocks
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.calling import Caller
-from llmproxy.scenario.running.participants import gather_of
+from llmproxy.scenario.running.participants import gather_agent_variables
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionRequest
-from llmproxy.scenario.session import RunSession, in_thread
+from llmproxy.scenario.session import RunSession, to_thread
 from llmproxy.scenario.values.run import describe_error, describe_exit
-from llmproxy.suite.checks.entities.cleanup import Cleaner, hook_of
-from llmproxy.suite.checks.entities.rows import RunRows, agent_environment, select, user_of
-from llmproxy.suite.checks.entities.verify import Entities
+from llmproxy.suite.checks.entities.cleanup import RowCleaner, load_reset_hook
+from llmproxy.suite.checks.entities.rows import RunRows, agent_environment, run_user, select_rows
+from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.rejudge import RecordedRuns
-from llmproxy.suite.run.run_context import RunContext, entities_of
-from llmproxy.suite.run.step_context import Conversations, StepContext, asked_faults
+from llmproxy.suite.run.run_context import RunContext, case_entities
+from llmproxy.suite.run.step_context import StepContext, StepConversations, resolve_faults
 from llmproxy.suite.schema.suite import Hook, Teardown
 from llmproxy.suite.stores import StoreAdapter
 from llmproxy.suite.stores.config import load_attribute
@@ -62,7 +62,7 @@ async def _run_function(target: str, folder: Path, env: Mapping[str, str], name:
     found: Any = load_attribute(target, folder, name)
     if not callable(found):
         raise SuiteError(f"{name}: {target} is no function.")
-    given = (dict(env),) if _takes_one(found) else ()
+    given = (dict(env),) if _takes_argument(found) else ()
     try:
         value = found(*given) if inspect.iscoroutinefunction(found) else await asyncio.to_thread(found, *given)
         if inspect.isawaitable(value):
@@ -75,7 +75,7 @@ async def _run_function(target: str, folder: Path, env: Mapping[str, str], name:
         raise MachineError(f"{name}: {target} failed: {type(error).__name__}: {error}") from error
 
 
-def _takes_one(function: Any) -> bool:  # noqa: ANN401 - anything that can be called
+def _takes_argument(function: Any) -> bool:  # noqa: ANN401 - anything that can be called
     with suppress(TypeError, ValueError):
         return bool(inspect.signature(function).parameters)
     return False
@@ -112,7 +112,7 @@ async def _run_command(command: str | tuple[str, ...], folder: Path, env: Mappin
         )
 
 
-def asked_mocks(case: SuiteCase, scope: VariableScope, *, proxy: bool) -> Mapping[str, Any] | None:
+def resolve_mocks(case: SuiteCase, scope: VariableScope, *, proxy: bool) -> Mapping[str, Any] | None:
     """Return `mock:` as a session takes it. Raises SuiteError: no proxy; StepError, OverrideError: a reference."""
     mock = case.scenario.mock
     if mock is None:
@@ -120,17 +120,17 @@ def asked_mocks(case: SuiteCase, scope: VariableScope, *, proxy: bool) -> Mappin
     if not proxy or case.scenario.observe == "none":
         why = "this scenario has no proxy" if not proxy else "with `observe: none` the agent's traffic passes no proxy"
         raise SuiteError(f"mock: {why}, so nothing that the model reads can be swapped.")
-    resolved: Mapping[str, Any] = scope.resolve(mock)
+    resolved: Mapping[str, Any] = scope.resolve_value(mock)
     read_mocks(resolved)
     return resolved
 
 
-class Opening:
+class CaseOpening:
     def __init__(self, run_context: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
         """Nothing is open yet; `alone`: nothing else uses the store meanwhile."""
         self.run_context, self.case, self.emitter, self.alone = run_context, case, emitter, alone
         self.cassette, self.sample = emitter.about.cassette, emitter.about.sample
-        self.user = user_of(case.scenario.user_id or USER, self.sample)
+        self.user = run_user(case.scenario.user_id or USER, self.sample)
         self.scope: VariableScope | None = None
         self.context: StepContext | None = None
         self._back: list[tuple[str, Callable[[], Awaitable[list[str]]]]] = []
@@ -147,8 +147,8 @@ class Opening:
         self.scope = scope = case.scope(run=self.sample, user=self.user)
         if run_context.recorded is not None:
             return self._rejudge_session(run_context.recorded)
-        mocks = asked_mocks(case, scope, proxy=bool(run_context.proxy))
-        faults = asked_faults(case.scenario.faults, case.folder)
+        mocks = resolve_mocks(case, scope, proxy=bool(run_context.proxy))
+        faults = resolve_faults(case.scenario.faults, case.folder)
         if not run_context.proxy and faults is not None:
             raise SuiteError("faults: this scenario has no proxy, so nothing can be broken on purpose.")
         if not run_context.proxy:
@@ -159,35 +159,37 @@ class Opening:
         )
 
     def _build_options(self) -> dict[str, Any]:
-        from llmproxy.suite.run.simulate import upstreams_for
+        from llmproxy.suite.run.simulate import model_upstreams
 
         run_context = self.run_context
-        return {"mode": run_context.options.mode, "token": run_context.token, "upstreams": upstreams_for(self.case)}
+        return {"mode": run_context.options.mode, "token": run_context.token, "upstreams": model_upstreams(self.case)}
 
     def _rejudge_session(self, recorded: RecordedRuns) -> SessionRequest:
         """Return the session of a recorded run that is judged again: for judges."""
         from llmproxy.suite.run.rejudge import RejudgeSession
 
-        recorded.find(self.case.id, self.sample)
+        recorded.find_run(self.case.id, self.sample)
         if not self.run_context.proxy:
             raise SuiteError(f"{self.case.id}: what was recorded is looked at through a proxy, and there is none.")
         cassette = f"{self.cassette}.rejudge"
         return SessionRequest(self.run_context.proxy, cassette, self.sample, self._build_options(), kind=RejudgeSession)
 
-    async def open(self, session: RunSession | None, caller: Caller) -> None:
+    async def open_case(self, session: RunSession | None, caller: Caller) -> None:
         """Open all but the session. Raises what stands in the way; what was opened by then is to be given back."""
         if self.run_context.recorded is not None:
             await self._open_recorded(self.run_context.recorded, session, caller)
             return
         run_context, case, scope = self.run_context, self.case, self._get_scope()
-        made = await in_thread(run_context.store_for, case)
-        cleaner: Cleaner | None = None
+        made = await to_thread(run_context.store_for, case)
+        cleaner: RowCleaner | None = None
         if made is not None:
             store, policy = made
-            cleaner = Cleaner(store, policy, user=self.user, alone=self.alone, hook=hook_of(policy, case.folder))
+            cleaner = RowCleaner(
+                store, policy, user=self.user, alone=self.alone, hook=load_reset_hook(policy, case.folder)
+            )
             names = run_context.entities_for(case)
-            await in_thread(lambda: cleaner.begin(_keep_known(store, names, entities_of(case.scenario))))
-            finish = cleaner.finish
+            await to_thread(lambda: cleaner.begin_run(_keep_known_entities(store, names, case_entities(case.scenario))))
+            finish = cleaner.clean_up
             self._back.append(("the store", lambda: asyncio.to_thread(finish)))
         looking = RunRows(
             adapter=None if made is None else made[0],
@@ -200,9 +202,9 @@ class Opening:
             beside=run_context.users - {self.user},
         )
         deterministic = made is not None and made[1].ids == "deterministic"
-        agent = _fix_variables(run_context.agent_for(case), case, self.sample)
-        if session is not None and (declared := gather_of(agent)):
-            await session.declare(declared)
+        agent = _resolve_variables(run_context.agent_for(case), case, self.sample)
+        if session is not None and (declared := gather_agent_variables(agent)):
+            await session.declare_run_variables(declared)
         names = run_context.entities_for(case)
         context = self._make_context(session, caller, agent, looking, deterministic=deterministic, names=names)
         context.remarks = (looking.remarks, cleaner.remarks if cleaner else [])
@@ -210,7 +212,7 @@ class Opening:
         if hooks is not None:
             self._back.append(("afterEach", lambda: _run_hooks(hooks.after_each, context)))
             for hook in hooks.before_each:
-                await run_hook(hook, case.folder, context.environment(), "beforeEach")
+                await run_hook(hook, case.folder, context.hook_environment(), "beforeEach")
         self._back.append(("teardown", lambda: _run_teardown(context, looking)))
         self._back.append(("the agent", lambda: _ignore_errors(agent.close())))
         await agent.open(session)
@@ -221,8 +223,8 @@ class Opening:
         from llmproxy.suite.run.rejudge import RecordedAgent, RejudgeSession
 
         assert isinstance(session, RejudgeSession)  # noqa: S101 - it was asked for
-        run = recorded.find(self.case.id, self.sample)
-        agent = RecordedAgent(run, session, await in_thread(recorded.calls, run, session.control))
+        run = recorded.find_run(self.case.id, self.sample)
+        agent = RecordedAgent(run, session, await to_thread(recorded.list_run_calls, run, session.control))
         run_context = self.run_context
         looking = RunRows(
             adapter=None, scope=self._get_scope(), user=self.user, clock=run_context.clock, sleep=run_context.sleep
@@ -247,7 +249,7 @@ class Opening:
             sample=self.sample,
             options=run_context.options,
             scope=self._get_scope(),
-            entities=Entities(looking, scenario=case.id, sample=self.sample, **rows),
+            entities=RunEntities(looking, scenario=case.id, sample=self.sample, **rows),
             agent=agent,
             session=session,
             caller=caller,
@@ -259,14 +261,14 @@ class Opening:
             rerun=self.emitter.about.rerun,
         )
         fresh = run_context.recorded is None and _outlives_run(agent)
-        context.conversations = Conversations(self.cassette, self.sample, context.converse, fresh=fresh)
+        context.conversations = StepConversations(self.cassette, self.sample, context.begin_conversation, fresh=fresh)
         return context
 
     def _get_scope(self) -> VariableScope:
         assert self.scope is not None  # noqa: S101 - a session is asked for first
         return self.scope
 
-    async def give_back(self) -> list[str]:
+    async def close_all(self) -> list[str]:
         """Return everything back, however far it came; returns what went wrong."""
         notes: list[str] = []
         while self._back:
@@ -278,7 +280,7 @@ class Opening:
         return notes
 
 
-def _keep_known(store: StoreAdapter, names: list[str], own: list[str]) -> list[str]:
+def _keep_known_entities(store: StoreAdapter, names: list[str], own: list[str]) -> list[str]:
     """Leave out what only other scenarios name and the store does not have: that is their error, not this one's."""
     found = []
     for name in names:
@@ -291,7 +293,7 @@ def _keep_known(store: StoreAdapter, names: list[str], own: list[str]) -> list[s
     return found
 
 
-def _fix_variables(agent: AgentAdapter, case: SuiteCase, sample: int) -> AgentAdapter:
+def _resolve_variables(agent: AgentAdapter, case: SuiteCase, sample: int) -> AgentAdapter:
     """Tell a spawned agent one time and seed for all executions, unless its description says others."""
     from llmproxy.scenario.agents.command import CommandAgent
 
@@ -316,7 +318,7 @@ async def _run_hooks(hooks: tuple[Hook, ...], context: StepContext) -> list[str]
     notes: list[str] = []
     for hook in hooks:
         try:
-            await run_hook(hook, context.case.folder, context.environment(), "afterEach")
+            await run_hook(hook, context.case.folder, context.hook_environment(), "afterEach")
         except LLMProxyError as error:
             notes.append(str(error))
     return notes
@@ -327,9 +329,9 @@ async def _run_teardown(context: StepContext, looking: RunRows) -> list[str]:
     for item in context.case.scenario.teardown:
         try:
             if item.delete:
-                await in_thread(_delete_rows, item, context, looking)
+                await to_thread(_delete_rows, item, context, looking)
             else:
-                await run_hook(item, context.case.folder, context.environment(), "teardown")
+                await run_hook(item, context.case.folder, context.hook_environment(), "teardown")
         except LLMProxyError as error:
             notes.append(f"teardown: {error}")
     return notes
@@ -339,7 +341,7 @@ def _delete_rows(item: Teardown, context: StepContext, looking: RunRows) -> None
     store: StoreAdapter = looking.store
     info = store.describe(item.delete or "")
     if item.id is not None:
-        store.delete(info.name, context.scope.resolve(item.id))
+        store.delete(info.name, context.scope.resolve_value(item.id))
     if item.filters is not None:
-        for row in select(store, info, item.filters, context.scope, looking.user):
+        for row in select_rows(store, info, item.filters, context.scope, looking.user):
             store.delete(info.name, row[info.key])

@@ -60,7 +60,7 @@ class _RejudgedTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class _Talk:
+class _TalkStep:
     kind: str
     turns: Sequence[_RejudgedTurn]
     late: Sequence[str] = ()
@@ -77,7 +77,7 @@ class RecordedRun:
     cassette: str
     status: str
     why: str
-    talks: Mapping[int, _Talk]
+    talks: Mapping[int, _TalkStep]
     """By index of the step."""
 
 
@@ -89,11 +89,11 @@ class RecordedRuns:
     runs: Mapping[tuple[str, int], RecordedRun]
     store: Path
 
-    def samples(self, case: str) -> int:
+    def count_samples(self, case: str) -> int:
         """Return how many runs of a case there are to judge; at least one, which may be missing."""
         return max((sample for name, sample in self.runs if name == case), default=1)
 
-    def find(self, case: str, sample: int) -> RecordedRun:
+    def find_run(self, case: str, sample: int) -> RecordedRun:
         """Return a run. Raises Unjudgeable where there is none, or where it says nothing about the agent."""
         run = self.runs.get((case, sample))
         if run is None:
@@ -105,7 +105,7 @@ class RecordedRuns:
             )
         return run
 
-    def calls(self, run: RecordedRun, control: Control) -> dict[str, Call]:
+    def list_run_calls(self, run: RecordedRun, control: Control) -> dict[str, Call]:
         """Return what passed in a run, by what a report calls it. Raises Unjudgeable where some of it is gone."""
         wanted = {
             name
@@ -155,13 +155,13 @@ def _build_run(
         cassette=str(started["cassette"]),
         status=str(end["status"]),
         why=str(end.get("error") or end.get("reasoning") or ""),
-        talks=_steps_with_talk(parts),
+        talks=_list_talk_steps(parts),
     )
 
 
-def _steps_with_talk(parts: Sequence[Mapping[str, Any]]) -> dict[int, _Talk]:
+def _list_talk_steps(parts: Sequence[Mapping[str, Any]]) -> dict[int, _TalkStep]:
     """Return the talking steps by their index: a step is told after what was said in it."""
-    found: dict[int, _Talk] = {}
+    found: dict[int, _TalkStep] = {}
     turns: list[_RejudgedTurn] = []
     for part in parts:
         if part["event"] == "message":
@@ -174,7 +174,7 @@ def _steps_with_talk(parts: Sequence[Mapping[str, Any]]) -> dict[int, _Talk]:
         elif part["event"] == "step" and part["kind"] in _TALKS and turns:
             known = {name for turn in turns for name in turn.recordings if name}
             late = [name for name in part["recordings"] if name not in known]
-            found[int(part["index"])] = _Talk(part["kind"], turns, late)
+            found[int(part["index"])] = _TalkStep(part["kind"], turns, late)
             turns = []
     return found
 
@@ -241,7 +241,7 @@ class RecordedAgent(AgentAdapter):
         self._turns: list[_RejudgedTurn] = []
         self._late: Sequence[str] = ()
 
-    def begin(self, index: int, kind: str) -> Sequence[str]:
+    def begin_step(self, index: int, kind: str) -> Sequence[str]:
         """Go to a talking step; returns what the user said in it. Raises Unjudgeable where it is not recorded."""
         talk = self.run.talks.get(index)
         if talk is None and self.run.status == Status.AGENT_ERROR:

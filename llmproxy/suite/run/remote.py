@@ -3,8 +3,8 @@
     pack_suites     what travels: suites and what they include · the files that their agents name · cassettes of the
     selected scenarios ·
                     what `--send` names
-    open_suites     a cluster for a test; `RemoteSuites.execute` is `RunContext.execute` on it
-    InOrder         reports in the order of the suites, whatever ends first
+    open_suites     a cluster for a test; `RemoteSuites.run_case` is `RunContext.execute` on it
+    OrderedEvents         reports in the order of the suites, whatever ends first
 
 `runner.run_cases` knows none of it: selection, hooks, the scheduler, verdicts and exit codes are those of one machine.
 """
@@ -25,16 +25,16 @@ import llmproxy
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.report.event_handlers import notify
 from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status
-from llmproxy.scenario.cluster.node import CASSETTES, EventList, Node, Parcel, Returned, portable
+from llmproxy.scenario.cluster.node import CASSETTES, EventList, NodeReply, RunParcel, WorkerNode, make_picklable
 from llmproxy.scenario.cluster.pacing import Take
-from llmproxy.scenario.cluster.parcel import cassette_files, pack_files, sent_files, variables as named
+from llmproxy.scenario.cluster.parcel import collect_variables as named, find_files, load_cassettes, pack_files
 from llmproxy.scenario.cluster.runner import RemoteRunner, open_cluster
 from llmproxy.scenario.values.run import describe_error
 from llmproxy.settings import Loaded
 from llmproxy.store_server import find_store_server
-from llmproxy.suite.project import Options
-from llmproxy.suite.reading.load import SuiteCase, load
-from llmproxy.suite.run.case_runner import CaseResult, emitter_of, run_once
+from llmproxy.suite.project import SuiteOptions
+from llmproxy.suite.reading.load import SuiteCase, load_suites
+from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.selection import cassette_name
 
@@ -42,18 +42,18 @@ _VARIABLE = re.compile(rb"\$\{env:(\w+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SuiteParcel(Parcel):
+class SuiteParcel(RunParcel):
     """Everything that a run of a suite needs on a node."""
 
     paths: Sequence[str]
     """Suites to load, relative as well."""
-    options: Options
+    options: SuiteOptions
     agent: Mapping[str, Any] | None = None
     store: Mapping[str, Any] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     defaults_folder: str = "."
 
-    def unpack(self, folder: Path, take: Take | None) -> Node:
+    def unpack(self, folder: Path, take: Take | None) -> WorkerNode:
         return _SuiteNode(self, folder, take)
 
 
@@ -89,19 +89,20 @@ def pack_suites(
 ) -> SuiteParcel:
     """Gather what these cases need. Raises SuiteError: a file is outside, or gone; SettingsError: unset variable."""
     root = Path.cwd()
-    suites = load(paths).files
+    suites = load_suites(paths).files
     agents = agent_files(
         cases, [(run_context.agent, root), (run_context.defaults.get("agent"), run_context.defaults_folder)]
     )
     project = [root / "pyproject.toml"] if (root / "pyproject.toml").is_file() else []
-    packed = pack_files([*suites, *agents, *project, *_find_snapshots(cases), *sent_files(files, root)], root)
+    packed = pack_files([*suites, *agents, *project, *_find_snapshots(cases), *find_files(files, root)], root)
     live = settings.settings.mode.policy.reaches_network
     said = named(variables, env, live=live, flag="--send-env")
     server = find_store_server(settings.settings.store)
     wanted = {cassette_name(case.suite.name, case.id) for case in cases}
     return SuiteParcel(
         batch=uuid.uuid4().hex[:12], version=llmproxy.__version__, files=packed,
-        cassettes={} if server else cassette_files(folder_of(settings), wanted), server=server.url if server else "",
+        cassettes={} if server else load_cassettes(common_folder(settings), wanted),
+        server=server.url if server else "",
         paths=[_make_relative(path, root) for path in paths], options=replace(run_context.options, shard=None),
         proxy=proxy, env={**said, **named_variables(packed.values(), env), **{name: env[name] for name in variables}},
         rates=settings.settings.rate if live else {},
@@ -122,7 +123,7 @@ def _find_snapshots(cases: Sequence[SuiteCase]) -> Iterator[Path]:
             yield beside
 
 
-def folder_of(settings: Loaded) -> Path:
+def common_folder(settings: Loaded) -> Path:
     """Return where the files of cassettes are, and come home to."""
     said = settings.settings.cassette_dir if not settings.is_default("cassette_dir") else None
     return Path.cwd() / CASSETTES if said is None else Path(said)
@@ -141,48 +142,48 @@ def open_suites(where: str, parcel: SuiteParcel) -> Iterator[RemoteSuites]:
 
 class RemoteSuites:
     def __init__(self, runner: RemoteRunner, parcel: SuiteParcel) -> None:
-        self.runner, self._parcel, self._sent = runner, parcel, runner.send(parcel)
+        self.runner, self._parcel, self._sent = runner, parcel, runner.put_parcel(parcel)
         self.told: Callable[[Sequence[Event]], Sequence[Event]] = list
         """Makes of what a run told what is told here."""
 
-    async def execute(
+    async def run_case(
         self, run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool
     ) -> CaseResult:
         """Run a case somewhere, and tell `run_context` what happened. Raises only what cancels it."""
         resources = case.scenario.resources
         try:
-            back: Returned[CaseResult] = await self.runner.run(
+            back: NodeReply[CaseResult] = await self.runner.run(
                 case.id, resources, self._parcel, self._sent, case.id, sample, runs, alone
             )
         except LLMProxyError as error:
             return _build_failed(run_context, case, sample, runs, error)
         for event in self.told(back.events):
-            run_context.emit(event)
+            run_context.emit_event(event)
         return back.ended
 
 
 def _build_failed(run_context: RunContext, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> CaseResult:
     """Tell a run that could not be run anywhere."""
     again = f"{run_context.options.command} {run_context.options.only} {case.id}".strip()
-    emitter = emitter_of(run_context, case, sample, runs, rerun=again)
+    emitter = build_emitter(run_context, case, sample, runs, rerun=again)
     emitter.emit_start(mode=run_context.options.mode or "")
     status = Status.ENVIRONMENT_ERROR
     emitter.emit_end(status=status, error=describe_error(error))
     return CaseResult(status, error, spent=Decimal(0))
 
 
-class _SuiteNode(Node):
+class _SuiteNode(WorkerNode):
     def __init__(self, parcel: SuiteParcel, folder: Path, take: Take | None = None) -> None:
         """Unpack, start the proxy, and read the suites. Raises LLMProxyError."""
         super().__init__(parcel, folder, take)
-        self._cases: dict[str, SuiteCase] = {case.id: case for case in load(list(parcel.paths)).scenarios}
+        self._cases: dict[str, SuiteCase] = {case.id: case for case in load_suites(list(parcel.paths)).scenarios}
         self._run_context: RunContext = RunContext(
             options=parcel.options, proxy=self.proxy.url, agent=parcel.agent, store=parcel.store, folder=folder,
             defaults=parcel.defaults, defaults_folder=folder / parcel.defaults_folder,
         )  # fmt: skip
         self.open.callback(self._run_context.close)
 
-    def run(self, *arguments: Any) -> Returned[CaseResult]:  # noqa: ANN401 - as `RemoteSuites.execute` hands them in
+    def run(self, *arguments: Any) -> NodeReply[CaseResult]:  # noqa: ANN401 - as `RemoteSuites.run_case` hands them in
         """Run a case once. Raises only what cancels it, and LLMProxyError where it is not known here."""
         case, sample, runs, alone = arguments
         if case not in self._cases:
@@ -191,12 +192,12 @@ class _SuiteNode(Node):
             )
         heard = EventList()
         ran = asyncio.run(
-            run_once(replace(self._run_context, handlers=[heard]), self._cases[case], sample, runs, alone=alone)
+            run_case_once(replace(self._run_context, handlers=[heard]), self._cases[case], sample, runs, alone=alone)
         )
-        return Returned(replace(ran, error=portable(ran.error)), heard.events, self.read_changed())
+        return NodeReply(replace(ran, error=make_picklable(ran.error)), heard.events, self.read_changed_files())
 
 
-class InOrder:
+class OrderedEvents:
     """Hands events on run by run, in one machine's order, each as soon as all before it were."""
 
     def __init__(self, handlers: Sequence[Handler], order: Sequence[tuple[str, int]]) -> None:

@@ -14,19 +14,19 @@ from llmproxy.errors import SuiteError
 from llmproxy.report.event_handlers import notify
 from llmproxy.report.events import Event, Handler
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.suite.checks.answers import Snapshots
-from llmproxy.suite.project import Options
+from llmproxy.suite.checks.answers import ResponseSnapshots
+from llmproxy.suite.project import SuiteOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.rejudge import RecordedRuns
 from llmproxy.suite.schema.steps import SetupStep, Talk, VerifyStep, WaitStep
 from llmproxy.suite.schema.suite import Scenario, Suite
 from llmproxy.suite.schema.values import WaitFor
-from llmproxy.suite.stores import Policy, StoreAdapter, policy_from, store_from
+from llmproxy.suite.stores import ResetPolicy, StoreAdapter, build_policy, build_store
 from llmproxy.yaml_reader import YamlPlace
 
 
 @contextmanager
-def locate_errors(place: YamlPlace | None) -> Iterator[None]:
+def add_error_place(place: YamlPlace | None) -> Iterator[None]:
     """Say in errors of a description where it stands."""
     try:
         yield
@@ -36,7 +36,7 @@ def locate_errors(place: YamlPlace | None) -> Iterator[None]:
         raise SuiteError(f"{place}: {error.message}", hint=error.hint) from error
 
 
-def entities_of(scenario: Scenario) -> list[str]:
+def case_entities(scenario: Scenario) -> list[str]:
     found: dict[str, None] = {item.insert: None for item in scenario.setup}
     for step in scenario.steps:
         if isinstance(step, Talk):
@@ -55,7 +55,7 @@ def entities_of(scenario: Scenario) -> list[str]:
 class RunContext:
     """Shared by all runs; `close` it at the end."""
 
-    options: Options
+    options: SuiteOptions
     proxy: str | None
     """Its URL; None: without a proxy nothing about traffic can be asserted."""
     token: str = ""
@@ -86,12 +86,12 @@ class RunContext:
     stopped: threading.Event = field(default_factory=threading.Event)
     """Set when everything is to end early."""
     _agents: dict[int, AgentAdapter] = field(default_factory=dict)
-    _stores: dict[int, tuple[StoreAdapter, Policy] | None] = field(default_factory=dict)
-    _snapshots: dict[Path, Snapshots] = field(default_factory=dict)
+    _stores: dict[int, tuple[StoreAdapter, ResetPolicy] | None] = field(default_factory=dict)
+    _snapshots: dict[Path, ResponseSnapshots] = field(default_factory=dict)
     _entities: dict[int, list[str]] = field(default_factory=dict)
     """By suite."""
 
-    def emit(self, event: Event) -> None:
+    def emit_event(self, event: Event) -> None:
         """Tell every handler; one that fails disturbs nobody."""
         notify(self.handlers, event)
 
@@ -100,10 +100,10 @@ class RunContext:
         if self.stopped.wait(seconds):
             raise SuiteError("the tests were interrupted")
 
-    def samples(self, case: SuiteCase) -> int:
+    def count_samples(self, case: SuiteCase) -> int:
         """Return how often a case is run, or judged again."""
         if self.recorded is not None:
-            return self.options.runs or self.recorded.samples(case.id)
+            return self.options.runs or self.recorded.count_samples(case.id)
         return self.options.runs or case.scenario.runs
 
     # -- what suites describe
@@ -118,18 +118,18 @@ class RunContext:
                     f"{case.path}: no agent is described, so there is nothing to test.",
                     hint='Write e.g. `agent: {http: "http://127.0.0.1:8000/v1"}` into the suite, or give --agent.',
                 )
-            from llmproxy.scenario.agents.config import agent_from
+            from llmproxy.scenario.agents.config import build_agent
 
-            with locate_errors(None if self.agent is not None else case.suite.at("agent")):
-                known = self._agents[id(case.suite)] = agent_from(mapping, folder)
+            with add_error_place(None if self.agent is not None else case.suite.at("agent")):
+                known = self._agents[id(case.suite)] = build_agent(mapping, folder)
         return known.clone()
 
-    def store_for(self, case: SuiteCase) -> tuple[StoreAdapter, Policy] | None:
+    def store_for(self, case: SuiteCase) -> tuple[StoreAdapter, ResetPolicy] | None:
         """Return a suite's store, shared by all runs, and how it is left; or None. Raises SuiteError, StoreError."""
         if id(case.suite) not in self._stores:
             mapping, folder = self._find_description("store", self.store, case.suite, case.folder)
-            with locate_errors(None if self.store is not None else case.suite.at("store")):
-                made = None if mapping is None else (store_from(mapping, folder), policy_from(mapping))
+            with add_error_place(None if self.store is not None else case.suite.at("store")):
+                made = None if mapping is None else (build_store(mapping, folder), build_policy(mapping))
             self._stores[id(case.suite)] = made
         return self._stores[id(case.suite)]
 
@@ -139,22 +139,22 @@ class RunContext:
             return []
         mapping, _ = self._find_description("store", self.store, case.suite, case.folder)
         if mapping is None:
-            return entities_of(case.scenario)
+            return case_entities(case.scenario)
         described = mapping.get("entities")
         found = dict.fromkeys(map(str, described)) if isinstance(described, Mapping) else {}
-        found |= dict.fromkeys(entities_of(case.scenario))
+        found |= dict.fromkeys(case_entities(case.scenario))
         return list(found | dict.fromkeys(self._entities_in(case.suite)))
 
     def _entities_in(self, suite: Suite) -> list[str]:
         """Return the entities that a suite names; every run asks for them."""
         if id(suite) not in self._entities:
             scenarios = [each for each in suite.scenarios if not isinstance(each, str)]
-            self._entities[id(suite)] = list(dict.fromkeys(name for each in scenarios for name in entities_of(each)))
+            self._entities[id(suite)] = list(dict.fromkeys(name for each in scenarios for name in case_entities(each)))
         return self._entities[id(suite)]
 
-    def snapshots_for(self, case: SuiteCase) -> Snapshots:
+    def snapshots_for(self, case: SuiteCase) -> ResponseSnapshots:
         if case.path not in self._snapshots:
-            self._snapshots[case.path] = Snapshots.beside(case.path, update=self.options.update)
+            self._snapshots[case.path] = ResponseSnapshots.load_for_suite(case.path, update=self.options.update)
         return self._snapshots[case.path]
 
     def _find_description(
@@ -165,9 +165,9 @@ class RunContext:
         said = getattr(suite, key)
         return (said, folder) if said is not None else (self.defaults.get(key), self.defaults_folder)
 
-    def save(self) -> list[Path]:
+    def save_snapshots(self) -> list[Path]:
         """Write the snapshots that changed; return their files."""
-        return [each.path for each in self._snapshots.values() if each.save()]
+        return [each.path for each in self._snapshots.values() if each.save_changes()]
 
     def close(self) -> None:
         """Let go of the stores."""

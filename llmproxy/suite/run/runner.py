@@ -29,17 +29,17 @@ from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import OFFLINE
 from llmproxy.report.events import Completed, Selected, Status
 from llmproxy.scenario.agents.command import ON_STDERR
-from llmproxy.scenario.session import to_the_end
+from llmproxy.scenario.session import wait_despite_cancel
 from llmproxy.scenario.values.run import describe_error
-from llmproxy.suite.checks.entities.rows import user_of
+from llmproxy.suite.checks.entities.rows import run_user
 from llmproxy.suite.reading.load import USER, SuiteCase
-from llmproxy.suite.run.case_runner import CaseResult, emitter_of, run_once
+from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
 from llmproxy.suite.run.opening import run_hook
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.scheduler import HeldEvents, Schedule, plan_schedule
-from llmproxy.suite.run.verdicts import axes_of, build_row, exit_code
+from llmproxy.suite.run.scheduler import CaseSchedule, HeldEvents, plan_schedule
+from llmproxy.suite.run.verdicts import build_row, exit_code, matrix_axes
 from llmproxy.suite.schema.suite import Suite
-from llmproxy.suite.selection import NothingRecorded, format_advice, with_runs
+from llmproxy.suite.selection import NothingRecorded, add_runs, format_advice
 
 _NAMED = 5
 """Scenarios that a note names."""
@@ -60,7 +60,7 @@ class SuiteResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _CaseJob:
     case: SuiteCase
     sample: int
     runs: int
@@ -74,9 +74,11 @@ async def run_cases(
 ) -> SuiteResult:
     """Run cases and tell the handlers everything; `notes` go into the end, and what `remarks` says then."""
     since = run_context.clock()
-    jobs = [_Job(case, n + 1, runs) for case in cases for runs in [run_context.samples(case)] for n in range(runs)]
+    jobs = [
+        _CaseJob(case, n + 1, runs) for case in cases for runs in [run_context.count_samples(case)] for n in range(runs)
+    ]
     title = run_context.options.title or ", ".join(dict.fromkeys(case.suite.name for case in cases))
-    run_context.emit(
+    run_context.emit_event(
         Selected(
             title=title,
             scenarios=len(cases),
@@ -86,12 +88,12 @@ async def run_cases(
             shard=run_context.options.shard,
         )
     )
-    run_context.users = frozenset(user_of(job.case.scenario.user_id or USER, job.sample) for job in jobs)
-    batch = _Batch(run_context, jobs)
+    run_context.users = frozenset(run_user(job.case.scenario.user_id or USER, job.sample) for job in jobs)
+    batch = _CaseBatch(run_context, jobs)
     batch.notes += notes
     interrupted = False
     try:
-        await batch.live()
+        await batch.run_jobs()
     except asyncio.CancelledError:
         interrupted = True
         over = sum(map(len, batch.ran.values()))
@@ -100,7 +102,7 @@ async def run_cases(
     finally:
         batch.emit_unrecorded([case.id for case in cases])
         rows = [
-            build_row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) | axes_of(case)
+            build_row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) | matrix_axes(case)
             for case in cases
             if batch.ran.get(case.id)
         ]
@@ -120,7 +122,7 @@ async def run_cases(
         times = {case.id: round(batch.seconds[case.id] * 1000) for case in cases if case.id in batch.seconds}
         own = tuple(batch.part_notes)
         notes = (*batch.notes, *own, *remarks())
-        run_context.emit(
+        run_context.emit_event(
             Completed(exit_code=code, seconds=seconds, notes=notes, part_notes=own, scenarios=rows, times=times)
         )
     return SuiteResult(code, batch.ran, batch.spent)
@@ -141,8 +143,8 @@ def find_unfiled(files: tuple[Path, Path] | None, ran: Iterable[CaseResult]) -> 
     return describe_unfiled(store, CassetteDir(folder, now=time.time), asked)
 
 
-class _Batch:
-    def __init__(self, run_context: RunContext, jobs: Sequence[_Job]) -> None:
+class _CaseBatch:
+    def __init__(self, run_context: RunContext, jobs: Sequence[_CaseJob]) -> None:
         self.run_context, self.jobs = run_context, jobs
         self.ran: dict[str, list[CaseResult]] = {}
         self.seconds: dict[str, float] = {}
@@ -156,7 +158,7 @@ class _Batch:
         self._unpriced = ""
         self._together = asyncio.Semaphore(max(run_context.options.parallel, 1))
         self._lanes: dict[str, asyncio.Lock] = {}
-        self._again: list[_Job] = []
+        self._again: list[_CaseJob] = []
 
     def emit_unrecorded(self, cases: Sequence[str]) -> None:
         """Say once what records the cases for which nothing is recorded."""
@@ -165,13 +167,13 @@ class _Batch:
         ]
         if found:
             options = self.run_context.options
-            command = with_runs(options.command, options.runs)
+            command = add_runs(options.command, options.runs)
             self.part_notes.append(format_advice(found, len(cases), command, partly=options.partly))
 
-    async def live(self) -> None:
+    async def run_jobs(self) -> None:
         suites = list({id(job.case.suite): job.case for job in self.jobs}.values())
         if self.run_context.recorded is not None:  # no agent runs, so nothing is made ready for one
-            await self._finish_tasks([asyncio.ensure_future(self._run_job(job, Schedule())) for job in self.jobs])
+            await self._finish_tasks([asyncio.ensure_future(self._run_job(job, CaseSchedule())) for job in self.jobs])
             return
         try:
             ready = [each for each in suites if await self._run_suite_hooks(each, "beforeAll")]
@@ -181,10 +183,10 @@ class _Batch:
             if lanes.why_not:
                 self.notes.append(f"scenarios that look at entities ran one at a time: {lanes.why_not}")
             await self._finish_tasks([asyncio.ensure_future(self._run_job(job, lanes)) for job in jobs])
-            await self._repeat_missed(lanes)
+            await self._rerun_missed(lanes)
         finally:
             for each in suites:
-                await to_the_end(self._run_suite_hooks(each, "afterAll"))
+                await wait_despite_cancel(self._run_suite_hooks(each, "afterAll"))
 
     async def _finish_tasks(self, tasks: Sequence[asyncio.Future[None]]) -> None:
         try:
@@ -214,43 +216,43 @@ class _Batch:
 
     # -- one at a time, or not
 
-    def _choose_lane(self, job: _Job, lanes: Schedule) -> asyncio.Lock | None:
+    def _choose_lock(self, job: _CaseJob, lanes: CaseSchedule) -> asyncio.Lock | None:
         if not self.run_context.entities_for(job.case):
             return None
-        name = user_of(job.case.scenario.user_id or USER, job.sample) if lanes.users else ""
+        name = run_user(job.case.scenario.user_id or USER, job.sample) if lanes.users else ""
         return self._lanes.setdefault(name, asyncio.Lock())
 
-    async def _run_job(self, job: _Job, lanes: Schedule) -> None:
+    async def _run_job(self, job: _CaseJob, lanes: CaseSchedule) -> None:
         async with AsyncExitStack() as stack:
-            lane = self._choose_lane(job, lanes)
+            lane = self._choose_lock(job, lanes)
             if lane is not None:
                 await stack.enter_async_context(lane)
             await stack.enter_async_context(self._together)
             if job.case.id in lanes.bound:
-                await self._run_bound(job)
+                await self._run_repeatable(job)
             else:
                 self._record_result(
-                    job, await self._run(job, self.run_context, alone=lane is not None and not lanes.users)
+                    job, await self._run_case(job, self.run_context, alone=lane is not None and not lanes.users)
                 )
 
-    async def _run_bound(self, job: _Job) -> None:
+    async def _run_repeatable(self, job: _CaseJob) -> None:
         """Run beside others that move its keys' counter; a miss is then not told, but repeated."""
         held = HeldEvents(self.run_context)
         try:
-            ran = await self._run(job, replace(self.run_context, handlers=[held]), alone=False)
+            ran = await self._run_case(job, replace(self.run_context, handlers=[held]), alone=False)
         except BaseException:
-            held.release()
+            held.release_events()
             raise
         if isinstance(ran.error, MissError) and not isinstance(ran.error, NothingRecorded):
             self._again.append(job)
             return
-        held.release()
+        held.release_events()
         self._record_result(job, ran)
 
-    async def _repeat_missed(self, lanes: Schedule) -> None:
+    async def _rerun_missed(self, lanes: CaseSchedule) -> None:
         """Run one at a time, from the counters that there were, what missed a recording beside others."""
         if lanes.bound:
-            await lanes.rewind()
+            await lanes.rewind_counters()
         if self._again:
             named = list(dict.fromkeys(job.case.id for job in self._again))
             more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
@@ -260,19 +262,19 @@ class _Batch:
                 " of them holds ids that cannot be bound (in a sentence)"
             )
         for job in self._again:
-            self._record_result(job, await self._run(job, self.run_context, alone=True))
+            self._record_result(job, await self._run_case(job, self.run_context, alone=True))
 
-    def _record_result(self, job: _Job, ran: CaseResult) -> None:
+    def _record_result(self, job: _CaseJob, ran: CaseResult) -> None:
         self.ran.setdefault(job.case.id, []).append(ran)
 
-    async def _run(self, job: _Job, run_context: RunContext, *, alone: bool) -> CaseResult:
+    async def _run_case(self, job: _CaseJob, run_context: RunContext, *, alone: bool) -> CaseResult:
         skip, limit = job.case.scenario.skip, self.run_context.options.max_cost
         if skip:
             return self._skip_job(job, skip if isinstance(skip, str) else "skip: true")
         if limit is not None and (why := self._explain_over_limit(limit)):
-            return self._unaffordable(job, f"--max-cost {limit}: {why}")
+            return self._build_unaffordable(job, f"--max-cost {limit}: {why}")
         since = self.run_context.clock()
-        execute = run_context.execute or run_once
+        execute = run_context.execute or run_case_once
         ran = await execute(run_context, job.case, job.sample, job.runs, alone=alone)
         self.seconds[job.case.id] = self.seconds.get(job.case.id, 0.0) + self.run_context.clock() - since
         if ran.spent is not None:
@@ -287,21 +289,21 @@ class _Batch:
             return f"the price of what {self._unpriced} asked is not known, so nobody can tell what is spent"
         return f"${self.spent} are spent" if self.spent is not None and self.spent >= limit else ""
 
-    def _unaffordable(self, job: _Job, reason: str) -> CaseResult:
+    def _build_unaffordable(self, job: _CaseJob, reason: str) -> CaseResult:
         """Leave a run out for its cost; the test has not shown what it was asked to show then."""
         if not self.trouble:
             self.notes.append(f"not all was run: {reason}")
         self.trouble = True
         return self._skip_job(job, reason)
 
-    def _skip_job(self, job: _Job, reason: str) -> CaseResult:
-        emitter = emitter_of(self.run_context, job.case, job.sample, job.runs)
+    def _skip_job(self, job: _CaseJob, reason: str) -> CaseResult:
+        emitter = build_emitter(self.run_context, job.case, job.sample, job.runs)
         emitter.emit_start()
         emitter.emit_end(status=Status.SKIPPED, reasoning=reason)
         return CaseResult(Status.SKIPPED, reasoning=reason)
 
 
-class NoScenarioSweep(SuiteError):
+class SweepNotPossible(SuiteError):
     """The undisturbed scenario is none to compare with."""
 
     code = "llmproxy_sweep"
@@ -324,7 +326,7 @@ async def sweep_case(
     baseline, ran = await _run_case_once(run_context, case)
     if ran.status is not Status.PASSED:
         why = baseline.failed or baseline.wrong or ran.reasoning or ran.status.value
-        raise NoScenarioSweep(
+        raise SweepNotPossible(
             f"{case.id}: undisturbed it does not pass, so there is nothing to compare with:"
             f" {why.partition(chr(10))[0]}",
             hint=f"{run_context.options.command} --id {shlex.quote(case.id)}",
@@ -349,18 +351,18 @@ async def _run_case_once(run_context: RunContext, case: SuiteCase) -> tuple[Swee
     since = time.monotonic()
     tested = await run_cases(run_context, [case])
     (ran,) = tested.runs[case.id]
-    return went_of(ran, time.monotonic() - since), ran
+    return sweep_run_of_case(ran, time.monotonic() - since), ran
 
 
-def went_of(ran: CaseResult, seconds: float) -> SweepRun:
+def sweep_run_of_case(ran: CaseResult, seconds: float) -> SweepRun:
     """Return a run as a sweep sees it: a crashed agent gave up, a failed scenario is wrong though it ended."""
     if ran.status is Status.FAILED:
         return SweepRun(calls=ran.calls, seconds=seconds, wrong=ran.reasoning.partition("\n")[0])
-    failed, crashed = ("", False) if ran.status is Status.PASSED else _last_words(ran)
+    failed, crashed = ("", False) if ran.status is Status.PASSED else _error_text(ran)
     return SweepRun(calls=ran.calls, seconds=seconds, failed=failed, crashed=crashed)
 
 
-def _last_words(ran: CaseResult) -> tuple[str, bool]:
+def _error_text(ran: CaseResult) -> tuple[str, bool]:
     """Return the message of a run that neither passed nor failed, and whether its command left an uncaught error."""
     error = ran.error
     said = (

@@ -23,7 +23,7 @@ from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.schema.steps import Talk, VerifyStep, WaitStep
 from llmproxy.suite.schema.values import WaitFor
-from llmproxy.suite.stores import Policy, StoreAdapter
+from llmproxy.suite.stores import ResetPolicy, StoreAdapter
 from llmproxy.suite.stores.protocol import Restorable
 
 _WHOLE = ("truncate", "copy", "hook", "http")
@@ -31,7 +31,7 @@ _WHOLE = ("truncate", "copy", "hook", "http")
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class CaseSchedule:
     users: bool = False
     """Whether runs of different users go on at the same time."""
     why_not: str = ""
@@ -41,40 +41,40 @@ class Schedule:
     counters: Sequence[tuple[Restorable, Mapping[str, tuple[int, bool]]]] = ()
     """Where the counters of keys stood before."""
 
-    async def rewind(self) -> None:
+    async def rewind_counters(self) -> None:
         """Set counters back to where they stood, as far as no key is in use."""
         for store, known in self.counters:
             await asyncio.to_thread(store.rewind, known)
 
 
-async def plan_schedule(run_context: RunContext, cases: Iterable[SuiteCase]) -> Schedule:
+async def plan_schedule(run_context: RunContext, cases: Iterable[SuiteCase]) -> CaseSchedule:
     """Decide; looks into the stores."""
     if run_context.options.parallel < 2:
-        return Schedule()
+        return CaseSchedule()
     bound, stores = set[str](), dict[int, tuple[Restorable, list[str]]]()
     for case in {each.id: each for each in cases}.values():
         names = run_context.entities_for(case)
         if not names:
             continue
-        why, counted = await asyncio.to_thread(_explain_sharing, run_context, case, names)
+        why, counted = await asyncio.to_thread(_explain_no_sharing, run_context, case, names)
         if why:
-            return Schedule(why_not=why)
+            return CaseSchedule(why_not=why)
         if counted:
             bound.add(case.id)
             if (store := _find_restorable(run_context.store_for(case))) is not None:
                 stores.setdefault(id(store), (store, []))[1].extend(names)
     counters = [(store, await asyncio.to_thread(store.counters, names)) for store, names in stores.values()]
-    return Schedule(users=True, bound=frozenset(bound), counters=counters)
+    return CaseSchedule(users=True, bound=frozenset(bound), counters=counters)
 
 
-def _find_restorable(made: tuple[StoreAdapter, Policy] | None) -> Restorable | None:
+def _find_restorable(made: tuple[StoreAdapter, ResetPolicy] | None) -> Restorable | None:
     """Return a store whose counters are to go back."""
     if made is None or not isinstance(made[0], Restorable):
         return None
     return made[0] if made[1].reset == "delete" and made[1].counters == "restore" else None
 
 
-def _explain_sharing(run_context: RunContext, case: SuiteCase, names: Sequence[str]) -> tuple[str, bool]:
+def _explain_no_sharing(run_context: RunContext, case: SuiteCase, names: Sequence[str]) -> tuple[str, bool]:
     """Return why runs of a suite with these entities disturb each other, and whether ids differ when run at once."""
     try:
         made = run_context.store_for(case)
@@ -86,7 +86,7 @@ def _explain_sharing(run_context: RunContext, case: SuiteCase, names: Sequence[s
         return f"{without} has no user column, so their rows are not told apart", False
     if made is not None and made[1].reset in _WHOLE:
         return f"`store.reset: {made[1].reset}` takes the rows of all of them away", False
-    if other := _finds_others(case, {info.name: info.user for info in known}):
+    if other := _find_owner_selection(case, {info.name: info.user for info in known}):
         return f"{case.id} says whose rows of {other} it means, which another run may make as well", False
     counted = next((info.name for info in known if info.counted), "")
     if not counted or made is None or made[1].counters == "unused":
@@ -101,7 +101,7 @@ def _explain_sharing(run_context: RunContext, case: SuiteCase, names: Sequence[s
     ), False
 
 
-def _finds_others(case: SuiteCase, owners: Mapping[str, str | None]) -> str:
+def _find_owner_selection(case: SuiteCase, owners: Mapping[str, str | None]) -> str:
     """Return an entity of which a scenario selects rows by their owner, whoever that is; empty if there is none."""
     for step in case.scenario.steps:
         looks: list[tuple[str, Mapping[str, object] | None]] = []
@@ -135,7 +135,7 @@ class HeldEvents:
     def close(self) -> None:
         """Nothing to let go."""
 
-    def release(self) -> None:
+    def release_events(self) -> None:
         events, self.events = self.events, []
         for event in events:
-            self.run_context.emit(event)
+            self.run_context.emit_event(event)

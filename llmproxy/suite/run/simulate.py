@@ -16,15 +16,15 @@ from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status, Verdict
 from llmproxy.scenario.config import UNSET_ZERO
 from llmproxy.scenario.judge_agent import JudgeAgent
-from llmproxy.scenario.models.errors import ModelUnset
+from llmproxy.scenario.models.errors import ModelNotSet
 from llmproxy.scenario.models.models import choose_model
 from llmproxy.scenario.models.route import upstreams_of_models
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentRole, CriterionResult
-from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, persona_of
+from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, find_persona
 from llmproxy.scenario.values.messages import Farewell, text_of
 from llmproxy.suite.matchers.plain_values import show
-from llmproxy.suite.matchers.table import build_unclear, conclude
+from llmproxy.suite.matchers.table import assertion, build_unclear
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.rejudge import unjudgeable
 from llmproxy.suite.run.step_context import StepContext, SuiteConversation
@@ -33,7 +33,7 @@ from llmproxy.suite.schema.steps import SimulateStep, Simulation
 from llmproxy.trace.observing.tools import ToolUse
 
 
-def upstreams_for(case: SuiteCase) -> dict[str, str]:
+def model_upstreams(case: SuiteCase) -> dict[str, str]:
     """Return upstreams of a run's simulated users and judges with an `api_base`. Raises SettingsError: two clash."""
     from llmproxy.suite.schema.steps import JudgeStep, SimulateStep, Talk
 
@@ -55,7 +55,7 @@ def upstreams_for(case: SuiteCase) -> dict[str, str]:
 
 
 @dataclass(slots=True)
-class _Running:
+class _RunningStep:
     """What the adapters of `llmproxy.scenario` ask of the run around them (`scenario.agent_adapter`)."""
 
     session: RunSession | None
@@ -65,25 +65,25 @@ class _Running:
 
 
 @dataclass(slots=True)
-class _State:
+class _StepState:
     description: str
-    _executor: _Running
+    _executor: _RunningStep
 
 
-async def simulate(
+async def simulate_user(
     context: StepContext, conversation: SuiteConversation, step: SimulateStep
 ) -> tuple[str, list[Assertion]]:
     """Let a simulated user talk with the agent; return its last answer, and assertions about the conversation."""
     said = step.simulate
     user = _build_user(context, said)
     conversation.answer = ""
-    conversation.states[AgentRole.USER] = _State(
-        context.scope.interpolate(said.goal), _Running(context.session, unscripted=True)
+    conversation.states[AgentRole.USER] = _StepState(
+        context.scope.interpolate_text(said.goal), _RunningStep(context.session, unscripted=True)
     )
     await user.open(context.session)
     try:
         with conversation.playback.let_join(user):
-            if said.first_message and (first := context.scope.interpolate(said.first_message)):
+            if said.first_message and (first := context.scope.interpolate_text(said.first_message)):
                 await conversation.verbs.user(first)
             await conversation.verbs.proceed(turns=said.max_turns)
     finally:
@@ -95,17 +95,17 @@ async def simulate(
         return answer, [build_unclear("simulate", message)]
     if said.criteria:
         return answer, await _judge_criteria(context, conversation, said)
-    return answer, [_check_reached(said, conversation.playback.farewell)]
+    return answer, [_check_goal_reached(said, conversation.playback.farewell)]
 
 
-async def simulate_again(
+async def replay_simulation(
     context: StepContext, conversation: SuiteConversation, step: SimulateStep
 ) -> tuple[str, list[Assertion]]:
     """Let the user say what was said in the recorded run; return as `simulate`, whose criteria are judged anew."""
     assert context.recorded is not None  # noqa: S101 - for who reads types
     answer = ""
-    for text in context.recorded.begin(context.index, step.kind):
-        answer = await conversation.send(text)
+    for text in context.recorded.begin_step(context.index, step.kind):
+        answer = await conversation.send_user_message(text)
     if step.simulate.criteria:
         return answer, await _judge_criteria(context, conversation, step.simulate)
     return answer, [unjudgeable("simulate.goal", "whether the user is content, the user said when the agent ran")]
@@ -114,12 +114,12 @@ async def simulate_again(
 def _build_user(context: StepContext, said: Simulation) -> Any:  # noqa: ANN401 - a UserSimulatorAgent, imported late
     persona: Persona | None = None
     if isinstance(said.persona, str):
-        persona = persona_of(context.scope.interpolate(said.persona))
+        persona = find_persona(context.scope.interpolate_text(said.persona))
     elif said.persona is not None:
-        persona = Persona(name=said.persona.name or "", about=context.scope.interpolate(said.persona.description))
+        persona = Persona(name=said.persona.name or "", about=context.scope.interpolate_text(said.persona.description))
     try:
         return UserSimulatorAgent(model=said.model, persona=persona)
-    except ModelUnset as error:
+    except ModelNotSet as error:
         raise _no_model_error("simulate: the simulated user", "simulate", "simulatorModel") from error
 
 
@@ -132,13 +132,13 @@ def _no_model_error(who: str, step: str, default: str) -> SuiteError:
     )
 
 
-def _check_reached(said: Simulation, farewell: Farewell | None) -> Assertion:
+def _check_goal_reached(said: Simulation, farewell: Farewell | None) -> Assertion:
     """Judge a conversation by how its user left it."""
     name, expected = "simulate.goal", "the user says that the goal was reached"
     if farewell is None:
         turns = f"{said.max_turns} {'turn' if said.max_turns == 1 else 'turns'}"
         ended = f"the simulated user had not ended the conversation after {turns}: the goal was not reached"
-        return conclude(name, ended, expected=expected)
+        return assertion(name, ended, expected=expected)
     if farewell.reached is None:
         unclear = (
             "the simulated user ended the conversation and did not say whether the goal was reached; `criteria` let a "
@@ -147,7 +147,7 @@ def _check_reached(said: Simulation, farewell: Farewell | None) -> Assertion:
         return build_unclear(name, unclear, expected=expected)
     words = f": {show(text_of(farewell[-1]), 200)}" if farewell else ""
     message = f"the simulated user gave up, the goal was not reached{words}"
-    return conclude(name, message, holds=farewell.reached, expected=expected, actual=farewell.reached)
+    return assertion(name, message, holds=farewell.reached, expected=expected, actual=farewell.reached)
 
 
 # -- judges ------------------------------------------------------------------------------------------------------------
@@ -157,15 +157,15 @@ async def judge(
     context: StepContext, conversation: SuiteConversation | None, said: Judging, name: str
 ) -> list[Assertion]:
     """Let a judge look at a conversation; each criterion is an assertion."""
-    if conversation is None or not conversation.begun:
+    if conversation is None or not conversation.has_begun:
         message = "there is no conversation to judge: nothing was said in it"
         return [build_unclear(name, message)]
-    criteria = tuple(context.scope.interpolate(each) for each in said.criteria)
+    criteria = tuple(context.scope.interpolate_text(each) for each in said.criteria)
     return await _ask_judge(context, conversation, criteria, said.model, said.judges, f"{name}.criteria")
 
 
 async def _judge_criteria(context: StepContext, conversation: SuiteConversation, said: Simulation) -> list[Assertion]:
-    criteria = tuple(context.scope.interpolate(each) for each in said.criteria)
+    criteria = tuple(context.scope.interpolate_text(each) for each in said.criteria)
     model = context.case.suite.defaults.judge_model if context.case.suite.defaults else None
     return await _ask_judge(context, conversation, criteria, model, 1, "simulate.criteria")
 
@@ -180,16 +180,16 @@ async def _ask_judge(
 ) -> list[Assertion]:
     try:
         agent = JudgeAgent(criteria=list(criteria), model=model, judges=judges)
-    except ModelUnset as error:
+    except ModelNotSet as error:
         raise _no_model_error(f"{name}: the judge", "judge", "judgeModel") from error
     about = context.case.description or context.case.title or context.case.id
-    running = _Running(
+    running = _RunningStep(
         context.session,
         unscripted=False,
         wire_before={place: context.wire.step(*window).tools for place, window in conversation.windows.items()},
-        wire_unknown=_list_unknown(context, conversation),
+        wire_unknown=_list_unknown_reasons(context, conversation),
     )
-    conversation.states[AgentRole.JUDGE] = _State(about, running)
+    conversation.states[AgentRole.JUDGE] = _StepState(about, running)
     with conversation.playback.let_join(agent):
         returned = await conversation.verbs.judge()
     await context.read_new_calls()
@@ -223,7 +223,7 @@ def _build_criterion(name: str, found: CriterionResult) -> Assertion:
     return Assertion(name=name, status=status, expected=found.text, actual=found.status, message=message, where=quoted)
 
 
-def _list_unknown(context: StepContext, conversation: SuiteConversation) -> Sequence[str]:
+def _list_unknown_reasons(context: StepContext, conversation: SuiteConversation) -> Sequence[str]:
     """Return why answers to the agent in it may have called what nobody knows of, each reason once."""
     steps = [context.wire.step(*window) for window in conversation.windows.values()]
     return tuple(dict.fromkeys(each.unread for step in steps for each in step.unread))

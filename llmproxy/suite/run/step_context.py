@@ -29,18 +29,18 @@ from llmproxy.protocol import AGENT
 from llmproxy.report.events import Assertion, Event, Message as MessageEvent, Status
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.config import ScenarioConfig
-from llmproxy.scenario.running.calling import AdapterAnswer, Caller, Traffic, call_in_time
+from llmproxy.scenario.running.calling import AdapterAnswer, AgentTraffic, Caller, call_in_time
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
-from llmproxy.scenario.values.messages import format_value, messages_of, text_of
+from llmproxy.scenario.values.messages import format_value, list_messages, text_of
 from llmproxy.scenario.values.run import thread_id
-from llmproxy.suite.checks.answers import Snapshots
-from llmproxy.suite.checks.entities.verify import Entities
+from llmproxy.suite.checks.answers import ResponseSnapshots
+from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.table import build_unclear
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.project import Options
+from llmproxy.suite.project import SuiteOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.rejudge import RecordedAgent
 from llmproxy.suite.selection import explain_miss
@@ -51,7 +51,7 @@ _ENDLESS = ScenarioConfig(max_turns=sys.maxsize, verbose=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Player:
+class RunView:
     """What an agent's adapter is told about the run besides the conversation."""
 
     user_id: str
@@ -65,7 +65,7 @@ class SuiteConversation:
     last_words = False
 
     def __init__(
-        self, name: str, thread: str, agent: AgentAdapter, caller: Caller, *, player: Player, listener: StepContext
+        self, name: str, thread: str, agent: AgentAdapter, caller: Caller, *, player: RunView, listener: StepContext
     ) -> None:
         """Begin; `name` is what the suite calls it, empty without one, `thread` how the agent knows it."""
         self.name, self.thread_id = name, thread
@@ -87,10 +87,10 @@ class SuiteConversation:
         return self.playback.messages
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         return bool(self.messages)
 
-    async def send(self, text: str) -> str:
+    async def send_user_message(self, text: str) -> str:
         """Say something to the agent; returns its answer.
 
         Raises MissError: a request of it was never recorded, whatever it answered or raised; UpstreamError: it failed,
@@ -109,12 +109,12 @@ class SuiteConversation:
 
     async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:  # noqa: ARG002 - it is ours
         assert isinstance(answer.returned, list)  # noqa: S101 - `Asking.read` gives nothing else
-        self.answer, self._answering = _last_words(answer.returned), True
+        self.answer, self._answering = _last_message_text(answer.returned), True
         await self._listener.on_answer(self, answer)
 
     def emit_message(self, message: Message, **about: Any) -> None:  # noqa: ANN401, ARG002 (as that of a script)
         if self._answering is None:
-            self._listener.on_user(self, message)
+            self._listener.on_user_message(self, message)
         else:
             self._listener.on_agent(self, message, first=self._answering)
             self._answering = False
@@ -127,7 +127,7 @@ class SuiteConversation:
         """What a judge says is told with his model, once its traffic was looked at."""
 
 
-class Conversations:
+class StepConversations:
     def __init__(
         self, cassette: str, sample: int, make: Callable[[str, str], SuiteConversation], *, fresh: bool = False
     ) -> None:
@@ -138,7 +138,7 @@ class Conversations:
         self.last: SuiteConversation | None = None
         """Of the talking step that was executed last."""
 
-    def choose(self, name: str | None = None, *, goes_on: bool = False) -> SuiteConversation:
+    def choose_conversation(self, name: str | None = None, *, goes_on: bool = False) -> SuiteConversation:
         """Return a step's conversation, now the last one. Raises LLMProxyError: there is none to go on with."""
         if goes_on and name is None:
             if self.last is None:
@@ -172,28 +172,28 @@ class SuiteCalling:
     """Seconds for one answer of the agent."""
     _said: str = ""
 
-    async def ask(self, agent: AgentAdapter, given: AgentInput) -> object:
+    async def call_adapter(self, agent: AgentAdapter, given: AgentInput) -> object:
         """Call an adapter; simulated users and judges take their time."""
         if agent.role is not AgentRole.AGENT:
             return await agent.call(given)
         self._said = text_of(given.messages[-1])
         return await _call_agent(agent, given, self.limit)
 
-    def read(self, agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:
+    def read_answer(self, agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:
         """Make sure of an answer. Raises AgentError for what is none of an agent."""
         if agent.role is not AgentRole.AGENT:
             return (
                 returned
                 if isinstance(returned, ScenarioResult)
-                else messages_of(returned, agent.role, _name_agent(agent))
+                else list_messages(returned, agent.role, _name_agent(agent))
             )
         messages = _read_messages(returned, agent)
-        if not _last_words(messages):
+        if not _last_message_text(messages):
             raise AgentError(f"{_name_agent(agent)} gave an empty answer to {self._said!r}.")
         return messages
 
 
-def _last_words(messages: list[Message]) -> str:
+def _last_message_text(messages: list[Message]) -> str:
     spoken = (text_of(message).strip() for message in reversed(messages) if message["role"] == "assistant")
     return next(filter(None, spoken), "")
 
@@ -203,7 +203,7 @@ async def _call_agent(agent: AgentAdapter, given: AgentInput, limit: float | Non
 
     def too_long(limit: float) -> AgentError:
         more = "`timeout: 120s` beside `chat`, or `defaults: {stepTimeout: 120s}`, allows more."
-        hint = "\n".join(filter(None, [AdapterAttributes.by(agent).silence, more]))
+        hint = "\n".join(filter(None, [AdapterAttributes.of_adapter(agent).silence, more]))
         return AgentError(f"{name} gave no answer within {limit:g} s.", hint=hint)
 
     try:
@@ -222,14 +222,14 @@ def _read_messages(returned: object, agent: AgentAdapter) -> list[Message]:
             f"{_name_agent(agent)} returned a ScenarioResult; in a suite an agent answers with a text or messages."
         )
     try:
-        return messages_of(returned, AgentRole.AGENT, _name_agent(agent))
+        return list_messages(returned, AgentRole.AGENT, _name_agent(agent))
     except ValueError as error:
         what = type(returned).__name__
         raise AgentError(f"{_name_agent(agent)} returned {format_value(returned)} ({what}).", hint=_ANSWERS) from error
 
 
 def _name_agent(agent: AgentAdapter) -> str:
-    return AdapterAttributes.by(agent).who or type(agent).__name__
+    return AdapterAttributes.of_adapter(agent).who or type(agent).__name__
 
 
 STEP_TIMEOUT = 120_000.0
@@ -278,14 +278,14 @@ class StepContext:
     case: SuiteCase
     run_id: str
     sample: int
-    options: Options
+    options: SuiteOptions
     scope: VariableScope
-    entities: Entities
+    entities: RunEntities
     agent: AgentAdapter
     session: RunSession | None
     caller: Caller
     """Calls the run's adapters, and keeps what passed the proxy."""
-    snapshots: Snapshots
+    snapshots: ResponseSnapshots
     user: str
     """Whose rows these are; told to the agent."""
     emit: Callable[[Event], None]
@@ -293,7 +293,7 @@ class StepContext:
     """Seconds that only grow."""
     now: Callable[[], float]
     """Unix time."""
-    conversations: Conversations = field(init=False)
+    conversations: StepConversations = field(init=False)
     rerun: str = ""
     """The command that runs only this case again."""
     recorded: RecordedAgent | None = None
@@ -320,8 +320,8 @@ class StepContext:
     def __post_init__(self) -> None:
         """Call adapters as a suite does, and hear of every call."""
         self.caller.ask, self.caller.read, self.caller.explain = (
-            self.asking.ask,
-            self.asking.read,
+            self.asking.call_adapter,
+            self.asking.read_answer,
             self._explain_agent_miss,
         )
         self.traffic.on_calls = self._record_faults
@@ -329,16 +329,16 @@ class StepContext:
     # -- the wire
 
     @property
-    def traffic(self) -> Traffic:
+    def traffic(self) -> AgentTraffic:
         return self.caller.traffic
 
     @property
     def wire(self) -> Wire:
         """What the agent said to models and servers."""
-        return self.traffic.wire
+        return self.traffic.read_wire
 
     @property
-    def cursor(self) -> int:
+    def last_seen_call(self) -> int:
         """Number of the last call of the session that was looked at."""
         return self.traffic.seen
 
@@ -362,11 +362,11 @@ class StepContext:
             return error
         return MissError(await self._explain_miss(error.message, who="the judge"))
 
-    async def declare(self) -> None:
+    async def declare_new_ids(self) -> None:
         """Tell the proxy the ids of rows that are known since: they are others in every run of a store that counts."""
-        noted = self.scope.take_recorded()
+        noted = self.scope.use_recorded_values()
         if noted and self.session is not None:
-            await self.session.declare(noted)
+            await self.session.declare_run_variables(noted)
 
     async def _explain_miss(self, text: str, who: str = "the agent") -> str:
         if not self.rerun:
@@ -376,7 +376,7 @@ class StepContext:
         starts = miss.starts if miss else {}
         return explain_miss(text, self.rerun, flag=self.options.mode_flag, starts=starts, counted=counted, who=who)
 
-    async def settle(self) -> None:
+    async def wait_for_quiet(self) -> None:
         """Wait until the agent's traffic has been quiet for as long as the scenario says."""
         pause = (self.case.scenario.settle or 0) / 1000
         until = self.clock() + pause
@@ -391,25 +391,25 @@ class StepContext:
 
     # -- the agent
 
-    def converse(self, name: str, thread: str) -> SuiteConversation:
-        return SuiteConversation(name, thread, self.agent, self.caller, player=Player(self.user), listener=self)
+    def begin_conversation(self, name: str, thread: str) -> SuiteConversation:
+        return SuiteConversation(name, thread, self.agent, self.caller, player=RunView(self.user), listener=self)
 
     def set_limit(self, within: float | None) -> None:
         """Allow the agent so many milliseconds for each answer."""
         self.asking.limit = (STEP_TIMEOUT if within is None else within) / 1000
 
-    def on_user(self, conversation: SuiteConversation, message: Mapping[str, Any]) -> None:
+    def on_user_message(self, conversation: SuiteConversation, message: Mapping[str, Any]) -> None:
         self.turn += 1
         self.spoken.append(text_of(dict(message)))
-        self._start = self.cursor
-        self._emit(conversation, message)
+        self._start = self.last_seen_call
+        self._emit_message(conversation, message)
 
     async def on_answer(self, conversation: SuiteConversation, answer: AdapterAnswer) -> None:
         """Look at the wire, until it is quiet: what passed belongs to the answer. Raises MissError."""
-        if (declared := AdapterAttributes.by(self.agent).declared) is not None:
+        if (declared := AdapterAttributes.of_adapter(self.agent).declared) is not None:
             self.declared.append((self.index, declared))
-        await self.settle()
-        conversation.windows[len(conversation.messages)] = self._start, self.cursor
+        await self.wait_for_quiet()
+        conversation.windows[len(conversation.messages)] = self._start, self.last_seen_call
         self.agent_seconds += answer.seconds
         self._ms = answer.seconds * 1000
 
@@ -420,7 +420,7 @@ class StepContext:
             {"name": use.name, "arguments": use.arguments, "result": use.result, "where": use.where}
             for use in measured.tools
         ]
-        self._emit(
+        self._emit_message(
             conversation,
             message,
             author="agent",
@@ -429,7 +429,7 @@ class StepContext:
             recordings=measured.recordings if first else (),
         )
 
-    def _emit(self, conversation: SuiteConversation, message: Mapping[str, Any], **about: Any) -> None:  # noqa: ANN401 - fields of the event
+    def _emit_message(self, conversation: SuiteConversation, message: Mapping[str, Any], **about: Any) -> None:  # noqa: ANN401 - fields of the event
         self.emit(
             MessageEvent(
                 run_id=self.run_id,
@@ -441,12 +441,12 @@ class StepContext:
             )
         )
 
-    def environment(self) -> Mapping[str, str]:
+    def hook_environment(self) -> Mapping[str, str]:
         """Return what identifies the run, for hooks."""
         return {"LLMPROXY_SCENARIO": self.case.id, "LLMPROXY_RUN": str(self.sample), "LLMPROXY_USER": self.user}
 
 
-def asked_faults(value: object, folder: Path) -> Mapping[str, Any] | None:
+def resolve_faults(value: object, folder: Path) -> Mapping[str, Any] | None:
     """Return what `faults:` asks for as a session takes it; a file lies beside the suite. Raises SuiteError."""
     if value is None:
         return None
@@ -459,16 +459,18 @@ def asked_faults(value: object, folder: Path) -> Mapping[str, Any] | None:
 
 
 @asynccontextmanager
-async def meet_faults(context: StepContext, value: object, done: StepResult) -> AsyncIterator[None]:
+async def inject_step_faults(context: StepContext, value: object, done: StepResult) -> AsyncIterator[None]:
     """Let a step meet faults of its own; a sure one that was not injected is an error, put into `done`."""
     if value is None:
         yield
         return
     if context.session is None:
         raise SuiteError("faults: this scenario has no proxy, so nothing can be broken on purpose.")
-    await context.session.meet(asked_faults(value, context.case.folder))
+    await context.session.set_faults(resolve_faults(value, context.case.folder))
     try:
         yield
     finally:
-        met = await context.session.meet(asked_faults(context.case.scenario.faults, context.case.folder), again=True)
+        met = await context.session.set_faults(
+            resolve_faults(context.case.scenario.faults, context.case.folder), again=True
+        )
         done.rest += [build_unclear("faults", text) for text in find_unused_faults(met)]

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import cast
 
 from llmproxy.report.events import Assertion
-from llmproxy.scenario.session import in_thread
+from llmproxy.scenario.session import to_thread
 from llmproxy.suite.checks.answers import check_response
 from llmproxy.suite.checks.entities.verify import check_verify, check_wait
 from llmproxy.suite.checks.near import describe_unlisted_tools
-from llmproxy.suite.checks.traffic import Window, evaluate_traffic, find_uncounted
+from llmproxy.suite.checks.traffic import TrafficWindow, evaluate_traffic, find_uncounted_calls
 from llmproxy.suite.run.rejudge import unjudgeable
-from llmproxy.suite.run.step_context import StepContext, StepResult, SuiteConversation, meet_faults
+from llmproxy.suite.run.step_context import StepContext, StepResult, SuiteConversation, inject_step_faults
 from llmproxy.suite.schema.steps import (
     ChatStep,
     JudgeStep,
@@ -46,7 +46,7 @@ _FAST = 20.0
 """Milliseconds between two looks of a fast wait."""
 
 
-async def perform(context: StepContext, step: StepBase) -> StepResult:
+async def perform_step(context: StepContext, step: StepBase) -> StepResult:
     return await KINDS[step.kind](context, step)
 
 
@@ -54,45 +54,45 @@ async def perform(context: StepContext, step: StepBase) -> StepResult:
 
 
 @dataclass(slots=True)
-class _Answer:
+class _AgentAnswer:
     text: str
     judged: list[Assertion]
 
 
 async def _run_chat(context: StepContext, step: StepBase) -> StepResult:
     chat = cast("ChatStep", step)
-    text = context.scope.interpolate(chat.chat)
+    text = context.scope.interpolate_text(chat.chat)
 
-    async def send(conversation: SuiteConversation) -> _Answer:
-        return _Answer(await conversation.send(text), [])
+    async def send(conversation: SuiteConversation) -> _AgentAnswer:
+        return _AgentAnswer(await conversation.send_user_message(text), [])
 
     return await _run_conversation(context, chat, send)
 
 
 async def _run_simulation(context: StepContext, step: StepBase) -> StepResult:
-    from llmproxy.suite.run.simulate import simulate, simulate_again
+    from llmproxy.suite.run.simulate import replay_simulation, simulate_user
 
     simulated = cast("SimulateStep", step)
 
-    async def send(conversation: SuiteConversation) -> _Answer:
-        how = simulate if context.recorded is None else simulate_again
-        return _Answer(*await how(context, conversation, simulated))
+    async def send(conversation: SuiteConversation) -> _AgentAnswer:
+        how = simulate_user if context.recorded is None else replay_simulation
+        return _AgentAnswer(*await how(context, conversation, simulated))
 
     return await _run_conversation(context, simulated, send)
 
 
 async def _run_conversation(
-    context: StepContext, step: Talk, send: Callable[[SuiteConversation], Awaitable[_Answer]]
+    context: StepContext, step: Talk, send: Callable[[SuiteConversation], Awaitable[_AgentAnswer]]
 ) -> StepResult:
     if context.recorded is not None:
-        context.recorded.begin(context.index, step.kind)
+        context.recorded.begin_step(context.index, step.kind)
     entities = [item.entity for item in step.created or ()] if context.recorded is None else []
-    before = await asyncio.to_thread(context.entities.baseline, entities) if entities else None
-    conversation = context.conversations.choose(step.conversation, goes_on=step.continue_conversation)
-    window = Window(context.cursor, continues=conversation.begun, index=context.index)
+    before = await asyncio.to_thread(context.entities.take_baseline, entities) if entities else None
+    conversation = context.conversations.choose_conversation(step.conversation, goes_on=step.continue_conversation)
+    window = TrafficWindow(context.last_seen_call, continues=conversation.has_begun, index=context.index)
     done = StepResult()
     context.set_limit(step.timeout)
-    async with meet_faults(context, step.faults if context.recorded is None else None, done):
+    async with inject_step_faults(context, step.faults if context.recorded is None else None, done):
         answer = await send(conversation)
     context.scope.record_answer(answer.text)
     if conversation.name:
@@ -110,7 +110,7 @@ async def _run_conversation(
             context.labels.append(
                 f"step {context.index + 1}: no model is offered {name}, so that it was not called proves little"
             )
-    if uncounted := find_uncounted(step, context.wire.step(window.after)):
+    if uncounted := find_uncounted_calls(step, context.wire.step(window.after)):
         context.labels.append(
             f"step {context.index + 1}: not counted, since the provider runs it: {', '.join(uncounted)}"
             " (`includeHosted: true` counts it)"
@@ -130,7 +130,7 @@ async def _run_conversation(
     return done
 
 
-def _describe_differences(context: StepContext, window: Window) -> list[str]:
+def _describe_differences(context: StepContext, window: TrafficWindow) -> list[str]:
     """Say where tools got something else than models asked for, or models read something else than came."""
     served = context.wire.read_served(window.after)
     if served.unknown or (measured := context.wire.step(window.after)).unread:
@@ -166,14 +166,14 @@ async def _run_wait(context: StepContext, step: StepBase) -> StepResult:
 
 async def _run_setup(context: StepContext, step: StepBase) -> StepResult:
     if context.recorded is None:
-        await insert_all(context, cast("SetupStep", step).setup)
+        await insert_setup_rows(context, cast("SetupStep", step).setup)
     return StepResult()
 
 
-async def insert_all(context: StepContext, items: Iterable[SetupItem]) -> None:
+async def insert_setup_rows(context: StepContext, items: Iterable[SetupItem]) -> None:
     """Insert rows in their order. Raises StoreError, SuiteError, StepError: one could not be inserted."""
     for item in items:
-        await in_thread(context.entities.insert, item.insert, item.data, item.as_ or "", overwrite=item.overwrite)
+        await to_thread(context.entities.insert_row, item.insert, item.data, item.as_ or "", overwrite=item.overwrite)
 
 
 # -- judges ------------------------------------------------------------------------------------------------------------

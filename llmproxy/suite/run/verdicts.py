@@ -25,7 +25,7 @@ _COUNTED = (Status.PASSED, Status.FAILED, Status.AGENT_ERROR)
 _ORDER = (Exit.USAGE, Exit.ENVIRONMENT, Exit.MISS, Exit.FAILED, Exit.NOTHING)
 
 
-def axes_of(case: SuiteCase) -> dict[str, Any]:
+def matrix_axes(case: SuiteCase) -> dict[str, Any]:
     """Return where a case stands in its matrix, as texts, for its row; nothing where it has none."""
     axes = {name: str(case.values.get(name)) for name in case.scenario.matrix or ()}
     return {"axes": axes} if axes else {}
@@ -37,7 +37,7 @@ def build_row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> d
     passed, counted = counts[Status.PASSED], sum(counts[status] for status in _COUNTED)
     interval = wilson(passed, counted) if counted else None
     rate = passed / counted if counted else None
-    status = _status(counts, rate, least)
+    status = _decide_row_status(counts, rate, least)
     made: dict[str, Any] = {
         "scenario": scenario,
         "status": status.value,
@@ -50,23 +50,23 @@ def build_row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> d
     }
     judged = [each for each in ran if each.status in _COUNTED]
     parties = [{} if each.wire is None else each.wire.parties for each in judged]
-    cost = _mean([each[AGENT].cost if AGENT in each else None for each in parties])
+    cost = _known_mean([each[AGENT].cost if AGENT in each else None for each in parties])
     made["cost_usd"] = None if cost is None else format(cost, "f")  # of a run's calls of the agent, as recorded
-    made["latency_ms"] = _mean([each.latency for each in judged])
+    made["latency_ms"] = _known_mean([each.latency for each in judged])
     if len(ran) > 1:
         made["pass_hat"] = {k: pass_hat_k(passed, counted, k) for k in range(1, counted + 1)}
-        made["errors"] = _distinct(ran)
+        made["errors"] = _list_distinct_reasons(ran)
         made["told"] = _describe_rate(made, counted) + _describe_age(ran)
     return made
 
 
-def _mean[Number: (Decimal, float)](values: Sequence[Number | None]) -> Number | None:
+def _known_mean[Number: (Decimal, float)](values: Sequence[Number | None]) -> Number | None:
     """Return the mean; None if one is not known, or there is none."""
     known = [each for each in values if each is not None]
     return sum(known[1:], known[0]) / len(known) if known and len(known) == len(values) else None
 
 
-def _status(counts: Counter[Status], rate: float | None, least: float) -> Status:
+def _decide_row_status(counts: Counter[Status], rate: float | None, least: float) -> Status:
     if counts[Status.ENVIRONMENT_ERROR]:
         return Status.ENVIRONMENT_ERROR
     if rate is None:
@@ -103,7 +103,7 @@ def _describe_age(ran: Iterable[CaseResult]) -> str:
     return f"; the samples were recorded {when}"
 
 
-def _distinct(ran: Iterable[CaseResult]) -> list[str]:
+def _list_distinct_reasons(ran: Iterable[CaseResult]) -> list[str]:
     """Return the different reasons why runs did not pass."""
     found = (
         each.reasoning or (str(each.error) if each.error else "") for each in ran if each.status is not Status.PASSED

@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
 from llmproxy.suite.matchers.plain_values import objection_to_path, show
-from llmproxy.suite.matchers.table import WRONG_KIND, examine, examine_number, may_be_zero
+from llmproxy.suite.matchers.table import WRONG_KIND, allows_zero, validate, validate_number
 from llmproxy.suite.matchers.variables import BUILT_IN, bare_name
 from llmproxy.suite.schema.types import Node, add_problem, describe_value, refuse, refuse_kind
 from llmproxy.yaml_reader import Problems, place_of
@@ -91,11 +91,11 @@ def _read_capture(value: object) -> object:
 
 
 def _read_matcher(value: object, info: ValidationInfo) -> object:
-    return _examine_value(value, info, examine)
+    return _examine_value(value, info, validate)
 
 
 def _read_count(value: object, info: ValidationInfo) -> object:
-    return _examine_value(value, info, examine_number)
+    return _examine_value(value, info, validate_number)
 
 
 def _examine_value(value: object, info: ValidationInfo, look: Callable[[object, Problems, None], None]) -> object:
@@ -265,7 +265,7 @@ class Verify(RowSelection):
     def _selects(self, info: ValidationInfo) -> Verify:
         if not self.given & {"id", "filters", "count", "exists"}:
             add_problem(info, self.place, "`verify` selects nothing", "it needs `id`, `filters`, `count` or `exists`")
-        if self.fields and self.count is not None and may_be_zero(self.count):
+        if self.fields and self.count is not None and allows_zero(self.count):
             add_problem(
                 info,
                 self.at("fields"),

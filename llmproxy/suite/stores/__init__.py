@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmproxy.suite.stores.config import Policy, policy_from, store_from
+from llmproxy.suite.stores.config import ResetPolicy, build_policy, build_store
 from llmproxy.suite.stores.memory import MemoryStore
 from llmproxy.suite.stores.protocol import (
     Column,
@@ -22,7 +22,7 @@ from llmproxy.suite.stores.protocol import (
 )
 
 __all__ = [
-    "Column", "EntityInfo", "Id", "Kind", "MemoryStore", "Policy", "Restorable", "Row", "Snapshot", "StoreAdapter",
-    "StoreBase", "StoreError", "StoreLost", "StoreRefused", "UnknownColumn", "UnknownEntity", "policy_from",
-    "store_from",
+    "Column", "EntityInfo", "Id", "Kind", "MemoryStore", "ResetPolicy", "Restorable", "Row", "Snapshot", "StoreAdapter",
+    "StoreBase", "StoreError", "StoreLost", "StoreRefused", "UnknownColumn", "UnknownEntity", "build_policy",
+    "build_store",
 ]  # fmt: skip

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores.memory import MemoryShape, MemoryStore, read_shape
+from llmproxy.suite.stores.memory import MemoryShape, MemoryStore, read_memory_shape
 from llmproxy.suite.stores.protocol import StoreAdapter
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ Reset = Literal["none", "delete", "truncate", "copy", "hook", "http"]
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class ResetPolicy:
     """How a run leaves the store."""
 
     reset: Reset = "delete"
@@ -136,10 +136,10 @@ class Policy:
     counters: Literal["restore", "keep", "unused"] = "restore"
 
 
-def store_from(mapping: Mapping[str, Any], folder: Path, environment: Mapping[str, str] | None = None) -> StoreAdapter:
+def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[str, str] | None = None) -> StoreAdapter:
     """Make the store that `store:` describes, below `folder`. Raises SuiteError; MachineError: a library is missing."""
     given, kind = _check_members(mapping, environment)
-    policy = policy_from(mapping, environment)
+    policy = build_policy(mapping, environment)
     entities = _require_mapping(given, "entities")
     if kind == "sqlalchemy":
         from llmproxy.suite.stores.sql import SqlStore
@@ -150,10 +150,10 @@ def store_from(mapping: Mapping[str, Any], folder: Path, environment: Mapping[st
         return SqlStore(_require_text(given, kind), folder, maps, user=user, reset=policy.reset)
     if kind == "http":
         from llmproxy.suite.stores.http import HttpStore
-        from llmproxy.suite.stores.http_map import http_entity
+        from llmproxy.suite.stores.http_map import read_http_entity
 
         headers = {str(k): str(v) for k, v in _require_mapping(given, "headers").items()}
-        spoken = {name: http_entity(name, value) for name, value in entities.items()}
+        spoken = {name: read_http_entity(name, value) for name, value in entities.items()}
         again = _read_request(policy.target) if policy.reset == "http" else None
         return HttpStore(_require_text(given, kind), spoken, headers=headers, timeout=_read_seconds(given), reset=again)
     if kind == "python":
@@ -163,7 +163,7 @@ def store_from(mapping: Mapping[str, Any], folder: Path, environment: Mapping[st
     return MemoryStore({name: _read_memory_shape(name, value) for name, value in entities.items()})
 
 
-def policy_from(mapping: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Policy:
+def build_policy(mapping: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> ResetPolicy:
     """Read how the store is to be left after a run; SuiteError if this kind of store cannot do it."""
     given, kind = _check_members(mapping, environment)
     reset, target = given.get("reset", "delete"), ""
@@ -182,7 +182,7 @@ def policy_from(mapping: Mapping[str, Any], environment: Mapping[str, str] | Non
     for key, name in zip(_CHOICES, chosen, strict=True):
         if name not in _CHOICES[key]:
             raise SuiteError(f"store.{key}: {name!r} is not one of {', '.join(_CHOICES[key])}")
-    return Policy(cast("Reset", reset), target, *chosen)
+    return ResetPolicy(cast("Reset", reset), target, *chosen)
 
 
 def _check_members(mapping: Mapping[str, Any], environment: Mapping[str, str] | None) -> tuple[dict[str, Any], str]:
@@ -273,4 +273,4 @@ def _read_memory_shape(name: str, given: object) -> MemoryShape:
     for key in told:
         if key not in members:
             raise SuiteError(f"store.entities.{name}: unknown key {key!r}{did_you_mean(str(key), members)}")
-    return read_shape(told, f"store.entities.{name}")
+    return read_memory_shape(told, f"store.entities.{name}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 from llmproxy.errors import SuiteError
-from llmproxy.scenario.values.messages import Path, pick
+from llmproxy.scenario.values.messages import ValuePath, pick_value
 from llmproxy.suite.stores.http_map import HttpEntity, HttpTemplate
 from llmproxy.suite.stores.plain import same
 from llmproxy.suite.stores.protocol import (
@@ -69,7 +69,7 @@ _LINK = re.compile(r"<([^>]*)>((?:\s*;\s*[\w!#$&+\-.^`|~*]+\s*(?:=\s*(?:\"(?:\\.
 _REL = re.compile(r";\s*rel\s*=\s*(?:\"([^\"]*)\"|([^\s;,]*))", re.IGNORECASE)
 
 
-def next_link(header: str) -> str:
+def parse_next_link(header: str) -> str:
     """Return the address that a ``Link`` header names as the next page, alone or among relations; or ""."""
     for address, parameters in _LINK.findall(header):
         said = _REL.search(parameters)
@@ -113,7 +113,7 @@ def _find_paging_signs(value: Any, here: int, so_far: int, pages: int) -> Iterat
     over = any((name in _MORE and found is False) or (name in _OVER and found is True) for _, name, found in members)
     for path, folded, found in members:
         more = (folded in _MORE and found is True) or (folded in _OVER and found is False and bool(here))
-        if more or (folded in _NEXT and _is_page(found) and here and not over):
+        if more or (folded in _NEXT and _is_paging(found) and here and not over):
             yield f"{path} is {found!r:.80}"
         elif _is_number(found) and ((folded in _TOTAL and found > so_far) or (folded in _PAGES and found > pages)):
             yield f"{path} is {found}"
@@ -127,11 +127,12 @@ def _is_number(found: object) -> bool:
     return isinstance(found, int) and not isinstance(found, bool)
 
 
-def _is_page(found: object) -> bool:
+def _is_paging(found: object) -> bool:
     """Return whether a member names a page: an address, a token, a number, an object with an address or a token."""
     if isinstance(found, Mapping):
         return any(
-            _is_page(found.get(name)) for name in ("href", "url", "link", "after", "cursor", "token", "offset", "page")
+            _is_paging(found.get(name))
+            for name in ("href", "url", "link", "after", "cursor", "token", "offset", "page")
         )
     return isinstance(found, str | int) and not isinstance(found, bool) and found not in ("", 0)
 
@@ -198,7 +199,7 @@ class HttpStore(StoreBase):
         if spoken.get is None:
             rows = self.list(entity)
             return next((row for row in rows if str(row.get(spoken.shape.key)) == str(id)), None)
-        answer = self._send_request(spoken.get.method, self._base + spoken.get.fill(id=id))
+        answer = self._send_request(spoken.get.method, self._base + spoken.get.fill_address(id=id))
         if answer.status_code in NOT_FOUND:
             return None
         return self._pick_row(entity, spoken.row, self._parse_json(answer), answer)
@@ -208,7 +209,7 @@ class HttpStore(StoreBase):
         info, spoken = self.describe(entity), self._find_entity(entity)
         info.check(filters or {}, "filters")
         owner = (filters or {}).get(info.user) if info.user else None
-        url: str | None = self._base + spoken.list.fill(user=owner)
+        url: str | None = self._base + spoken.list.fill_address(user=owner)
         rows: Rows = []
         read: set[str] = set()
         where: dict[Id, int] = {}
@@ -232,8 +233,8 @@ class HttpStore(StoreBase):
                 why := more_rows(value, answer.headers, answer.status_code, len(here), len(rows), len(read))
             ):
                 raise StoreError(
-                    f"the list of {entity} goes on, and nothing says where: {why} ({_name_answer(answer)}, {len(rows)}"
-                    f" rows so far)",
+                    f"the list of {entity} goes on, and nothing says where: {why} ({_describe_answer(answer)},"
+                    f" {len(rows)} rows so far)",
                     hint=f"Say where it names its next page: store.entities.{entity}.next: $.links.next; or let one"
                     f" page hold"
                     f" them all: store.entities.{entity}.list: {spoken.list.method}"
@@ -245,13 +246,13 @@ class HttpStore(StoreBase):
     def _pick_rows(self, entity: str, spoken: HttpEntity, value: Any, answer: httpx.Response) -> Rows:  # noqa: ANN401 - JSON
         rows, what = value, ""
         try:
-            rows = pick(spoken.rows, value)
+            rows = pick_value(spoken.rows, value)
         except LookupError as error:
             what = f": {error}"
         if what or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             there = f"an object with {', '.join(rows)}" if isinstance(rows, dict) else f"{rows!r:.100}"
             raise StoreError(
-                f"{_name_answer(answer)} has no list of rows at {spoken.rows.text}, but {there}{what}",
+                f"{_describe_answer(answer)} has no list of rows at {spoken.rows.text}, but {there}{what}",
                 hint=f"Say where the rows are: store.entities.{entity}.rows: $.items",
             )
         for row in rows:
@@ -261,10 +262,10 @@ class HttpStore(StoreBase):
     def _next_page(self, spoken: HttpEntity, value: Any, answer: httpx.Response) -> str | None:  # noqa: ANN401 - JSON
         here = str(answer.url)
         try:
-            found = pick(spoken.next, value) if spoken.next is not None else None
+            found = pick_value(spoken.next, value) if spoken.next is not None else None
         except LookupError:
             found = None  # the last page need not say so
-        found = found or next_link(answer.headers.get("link", ""))
+        found = found or parse_next_link(answer.headers.get("link", ""))
         if not found:
             return None
         url = urljoin(here, str(found))
@@ -272,14 +273,14 @@ class HttpStore(StoreBase):
             raise StoreError(f"the next page of {here} is on another host: {url}")
         return url
 
-    def _pick_row(self, entity: str, path: Path, value: Any, answer: httpx.Response) -> Row:  # noqa: ANN401 - JSON
+    def _pick_row(self, entity: str, path: ValuePath, value: Any, answer: httpx.Response) -> Row:  # noqa: ANN401 - JSON
         try:
-            row = pick(path, value)
+            row = pick_value(path, value)
         except LookupError:
             row = None
         if not isinstance(row, dict):
             raise StoreError(
-                f"{_name_answer(answer)} has no row at {path.text}: {value!r:.200}",
+                f"{_describe_answer(answer)} has no row at {path.text}: {value!r:.200}",
                 hint=f"Say where it is: store.entities.{entity}.row: $.task",
             )
         self._seen.setdefault(entity, {}).update(dict.fromkeys(row))
@@ -293,14 +294,14 @@ class HttpStore(StoreBase):
         info.check(data, "insert")
         if spoken.create is None:
             raise SuiteError(f"store.entities.{entity}.create is null: rows cannot be inserted")
-        url = self._base + spoken.create.fill()
+        url = self._base + spoken.create.fill_address()
         answer = self._require_success(
             self._send_request(spoken.create.method, url, _fill_body(spoken.body, dict(data)))
         )
         row = self._pick_row(entity, spoken.row, self._parse_json(answer), answer)
         again = self.get(entity, self.key(info, row))
         if again is None:
-            raise StoreError(f"a row created by {_name_answer(answer)} is not there ({info.key}={row[info.key]!r})")
+            raise StoreError(f"a row created by {_describe_answer(answer)} is not there ({info.key}={row[info.key]!r})")
         return again
 
     def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - the word that suites use
@@ -308,13 +309,13 @@ class HttpStore(StoreBase):
         spoken = self._find_entity(entity)
         if spoken.delete is None:
             raise SuiteError(f"store.entities.{entity}.delete is null: rows cannot be deleted")
-        answer = self._send_request(spoken.delete.method, self._base + spoken.delete.fill(id=id))
+        answer = self._send_request(spoken.delete.method, self._base + spoken.delete.fill_address(id=id))
         return answer.status_code not in NOT_FOUND and self._require_success(answer).is_success
 
     def reset(self) -> None:
         """Send the request that resets the service, if one is configured."""
         if self._reset is not None:
-            self._require_success(self._send_request(self._reset.method, self._base + self._reset.fill()))
+            self._require_success(self._send_request(self._reset.method, self._base + self._reset.fill_address()))
 
     def close(self) -> None:
         self._client.close()
@@ -342,7 +343,7 @@ class HttpStore(StoreBase):
     def _require_success(answer: httpx.Response) -> httpx.Response:
         if not answer.is_success:
             kind = StoreRefused if answer.is_client_error else StoreError
-            raise kind(f"{_name_answer(answer)}: {answer.text[:300]}")
+            raise kind(f"{_describe_answer(answer)}: {answer.text[:300]}")
         return answer
 
     def _parse_json(self, answer: httpx.Response) -> Any:  # noqa: ANN401 - JSON
@@ -351,10 +352,10 @@ class HttpStore(StoreBase):
             return answer.json()
         except (json.JSONDecodeError, UnicodeDecodeError):
             kind = answer.headers.get("content-type", "no content-type")
-            raise StoreError(f"{_name_answer(answer)} with no JSON ({kind}): {answer.text[:200]!r}") from None
+            raise StoreError(f"{_describe_answer(answer)} with no JSON ({kind}): {answer.text[:200]!r}") from None
 
 
-def _name_answer(answer: httpx.Response) -> str:
+def _describe_answer(answer: httpx.Response) -> str:
     return f"the answer of {answer.request.method} {answer.request.url} ({answer.status_code})"
 
 

@@ -29,12 +29,12 @@ from urllib.parse import quote
 
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
-from llmproxy.scenario.values.messages import Path, read_path
-from llmproxy.suite.stores.memory import MemoryShape, read_shape
+from llmproxy.scenario.values.messages import ValuePath, read_path
+from llmproxy.suite.stores.memory import MemoryShape, read_memory_shape
 
 MEMBERS = ("list", "get", "create", "delete", "body", "rows", "row", "next", "id", "user", "columns", "reuses")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-WHOLE = Path("$", ())
+WHOLE = ValuePath("$", ())
 _NAME = re.compile(r"\$(\w+)")
 
 
@@ -45,7 +45,7 @@ class HttpTemplate:
     method: str
     address: str
 
-    def fill(self, **values: str | float | None) -> str:
+    def fill_address(self, **values: str | float | None) -> str:
         """Put values in, as one piece of an address each; a query parameter whose value is None is left out."""
         path, mark, query = self.address.partition("?")
         kept = [part for part in query.split("&") if not any(values.get(name) is None for name in _NAME.findall(part))]
@@ -63,12 +63,12 @@ class HttpEntity:
     create: HttpTemplate | None
     delete: HttpTemplate | None
     body: Any
-    rows: Path
-    row: Path
-    next: Path | None
+    rows: ValuePath
+    row: ValuePath
+    next: ValuePath | None
 
 
-def http_entity(name: str, given: object) -> HttpEntity:
+def read_http_entity(name: str, given: object) -> HttpEntity:
     """Read an entity of `store.entities`."""
     at = f"store.entities.{name}"
     given = {"list": f"GET {given}", "_base": given} if isinstance(given, str) else given or {}
@@ -112,7 +112,7 @@ def _read_template(
     return HttpTemplate(method.upper(), address.strip())
 
 
-def _read_path(given: Mapping[str, Any], at: str, member: str) -> Path | None:
+def _read_path(given: Mapping[str, Any], at: str, member: str) -> ValuePath | None:
     return None if given.get(member) is None else read_path(str(given[member]), f"{at}.{member}")
 
 
@@ -120,4 +120,4 @@ def _read_http_shape(given: Mapping[str, Any], at: str) -> MemoryShape:
     reuses = given.get("reuses", True)
     if not isinstance(reuses, bool):
         raise SuiteError(f"{at}.reuses: expected true or false, got {reuses!r}")
-    return replace(read_shape(given, at), reuses=reuses)
+    return replace(read_memory_shape(given, at), reuses=reuses)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores.plain import plain, same
+from llmproxy.suite.stores.plain import same, to_plain
 from llmproxy.suite.stores.protocol import (
     Column,
     EntityInfo,
@@ -41,7 +41,7 @@ class MemoryShape:
     """Whether the number of a row that was deleted may be given to a new one."""
 
 
-def read_shape(given: Mapping[str, Any], at: str) -> MemoryShape:
+def read_memory_shape(given: Mapping[str, Any], at: str) -> MemoryShape:
     """Read what `store.entities` says of an entity without a schema. Raises SuiteError."""
     key, user, columns = given.get("id", "id"), given.get("user"), given.get("columns") or []
     if not isinstance(key, str) or not (user is None or isinstance(user, str)):
@@ -52,7 +52,7 @@ def read_shape(given: Mapping[str, Any], at: str) -> MemoryShape:
 
 
 @dataclass(slots=True)
-class _Table:
+class _MemoryTable:
     rows: dict[Id, Row] = field(default_factory=dict)
     last: int = 0
     seen: dict[str, None] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class MemoryStore(StoreBase):
         """Start empty. Without `entities` any name is one, with the key `id` and no user."""
         self._shapes = dict(entities or {})
         self._open = not self._shapes
-        self._tables: dict[str, _Table] = {}
+        self._tables: dict[str, _MemoryTable] = {}
         self._lock = threading.Lock()
 
     def describe(self, entity: str) -> EntityInfo:
@@ -84,8 +84,8 @@ class MemoryStore(StoreBase):
         info = self.describe(entity)
         info.check(data, "insert")
         with self._lock:
-            table = self._tables.setdefault(entity, _Table())
-            row: Row = {name: plain(copy.deepcopy(value)) for name, value in data.items()}
+            table = self._tables.setdefault(entity, _MemoryTable())
+            row: Row = {name: to_plain(copy.deepcopy(value)) for name, value in data.items()}
             if row.get(info.key) is None:
                 table.last += 1
                 row = {info.key: table.last, **{k: v for k, v in row.items() if k != info.key}}
@@ -102,10 +102,10 @@ class MemoryStore(StoreBase):
         """Change a row, as an agent in this process would; None if it is not there."""
         self.describe(entity).check(data, "update")
         with self._lock:
-            table = self._tables.setdefault(entity, _Table())
+            table = self._tables.setdefault(entity, _MemoryTable())
             row = table.rows.get(id)
             if row is not None:
-                row.update({name: plain(copy.deepcopy(value)) for name, value in data.items()})
+                row.update({name: to_plain(copy.deepcopy(value)) for name, value in data.items()})
                 table.seen |= dict.fromkeys(row)
         return copy.deepcopy(row)
 

@@ -23,7 +23,7 @@ BASE64 = "base64:"
 """Start of the text that stands for bytes."""
 
 
-def plain(value: Any, kind: Kind = Kind.UNKNOWN, *, parse_json: bool = False) -> Any:  # noqa: ANN401 - whatever a driver gives
+def to_plain(value: Any, kind: Kind = Kind.UNKNOWN, *, parse_json: bool = False) -> Any:  # noqa: ANN401 - whatever a driver gives
     """Return a value as JSON has it; `parse_json` where the driver gives JSON columns as text."""
     if value is None:
         return None
@@ -35,11 +35,11 @@ def plain(value: Any, kind: Kind = Kind.UNKNOWN, *, parse_json: bool = False) ->
         try:
             return json.loads(value)
         except (ValueError, RecursionError):
-            return value if isinstance(value, str) else plain(value)
-    return _by_type(value, kind)
+            return value if isinstance(value, str) else to_plain(value)
+    return _plain_by_type(value, kind)
 
 
-def _by_type(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - whatever a driver gives
+def _plain_by_type(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - whatever a driver gives
     match value:
         case bool() | int() | str():
             return value.value if isinstance(value, Enum) else value
@@ -58,11 +58,11 @@ def _by_type(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - whatever a driver
         case bytes() | bytearray() | memoryview():
             return _plain_bytes(bytes(value), kind)
         case Enum():
-            return plain(value.value)
+            return to_plain(value.value)
         case Mapping():
-            return {str(name): plain(member) for name, member in value.items()}
+            return {str(name): to_plain(member) for name, member in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [plain(member) for member in value]
+            return [to_plain(member) for member in value]
         case _:
             return str(value)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import SuiteError
 from llmproxy.sqlite_file import connect
-from llmproxy.suite.stores.plain import from_plain, plain
+from llmproxy.suite.stores.plain import from_plain, to_plain
 from llmproxy.suite.stores.protocol import (
     Column,
     EntityInfo,
@@ -37,11 +37,11 @@ from llmproxy.suite.stores.protocol import (
     key_order,
     sort_rows,
 )
-from llmproxy.suite.stores.sql_engine import BUSY_SECONDS, engine_for, show_url, sqlite_file, translate_errors, url_for
-from llmproxy.suite.stores.sql_map import MappedEntity, TableMap, key_value, map_entity, strip_type
+from llmproxy.suite.stores.sql_engine import BUSY_SECONDS, mask_url, open_engine, sqlite_file, translate_errors, url_for
+from llmproxy.suite.stores.sql_map import MappedEntity, TableMap, map_entity, parse_key, strip_type
 
 
-def _counter(connection: Connection, mapped: MappedEntity) -> tuple[int, bool] | None:
+def _read_counter(connection: Connection, mapped: MappedEntity) -> tuple[int, bool] | None:
     from sqlalchemy import text
 
     if connection.dialect.name == "sqlite":
@@ -55,10 +55,10 @@ def _counter(connection: Connection, mapped: MappedEntity) -> tuple[int, bool] |
     return (int(row[0]), bool(row[1])) if row else None
 
 
-def _rewind(mapped: MappedEntity, value: int, called: bool, connection: Connection) -> None:  # noqa: FBT001 - as it was read
+def _rewind_counter(mapped: MappedEntity, value: int, called: bool, connection: Connection) -> None:  # noqa: FBT001 - as it was read
     from sqlalchemy import func, select, text
 
-    key = mapped.table.c[mapped.source(mapped.info.key)]
+    key = mapped.table.c[mapped.source_column(mapped.info.key)]
     largest = int(connection.execute(select(func.max(key))).scalar() or 0)
     last, given = (value, called) if value > largest or (value == largest and called) else (largest, largest > 0)
     if connection.dialect.name == "sqlite":
@@ -86,39 +86,39 @@ def _sequence_name(connection: Connection, mapped: MappedEntity) -> str | None:
     return str(found) if found else None
 
 
-class Backup:
+class SqliteBackup:
     """A copy of a SQLite file, and the way back by its pages: the agent may keep the file open."""
 
     def __init__(self, url: URL) -> None:
         file = sqlite_file(url)
         if file is None:
             raise SuiteError(
-                f"store.reset: copy is for SQLite files, and the store is {show_url(url)}",
+                f"store.reset: copy is for SQLite files, and the store is {mask_url(url)}",
                 hint="Write `reset: truncate` or `reset: delete`.",
             )
         self.file = file
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
-    def take(self) -> None:
+    def take_copy(self) -> None:
         """Copy the file as it is now; the first copy stays."""
         if self._folder is not None:
             return
         self._folder = tempfile.TemporaryDirectory(prefix="llmproxy-store-")
-        self._copy(self.file, Path(self._folder.name) / "copy.db")
+        self._copy_pages(self.file, Path(self._folder.name) / "copy.db")
 
-    def put_back(self) -> None:
+    def restore_copy(self) -> None:
         """Bring every page back; StoreError if somebody holds the file too long."""
         if self._folder is None:
             raise StoreError(f"no copy of {self.file} was taken")
-        self._copy(Path(self._folder.name) / "copy.db", self.file)
+        self._copy_pages(Path(self._folder.name) / "copy.db", self.file)
 
-    def close(self) -> None:
+    def remove_copy(self) -> None:
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
 
     @staticmethod
-    def _copy(source: Path, target: Path) -> None:
+    def _copy_pages(source: Path, target: Path) -> None:
         try:
             with (
                 closing(connect(source, "mode=ro", timeout=BUSY_SECONDS)) as old,
@@ -160,11 +160,11 @@ class SqlStore(StoreBase):
         self.url = url_for(url, folder)
         self._maps = dict(entities or {})
         self._user = user
-        self._engine: Engine = engine_for(self.url)
+        self._engine: Engine = open_engine(self.url)
         self._known: dict[str, MappedEntity] = {}
         self._lock = threading.Lock()
         self._reset = reset
-        self._backup: Backup | None = None
+        self._backup: SqliteBackup | None = None
 
     # -- what is there
 
@@ -177,7 +177,7 @@ class SqlStore(StoreBase):
                 def look(connection: Connection) -> MappedEntity:
                     return map_entity(inspect(connection), entity, self._maps.get(entity), self._user, list(self._maps))
 
-                self._known[entity] = self.read(look, f"looking at {entity}")
+                self._known[entity] = self.run_read(look, f"looking at {entity}")
             return self._known[entity]
 
     def describe(self, entity: str) -> EntityInfo:
@@ -199,7 +199,7 @@ class SqlStore(StoreBase):
             return []
         from sqlalchemy import select
 
-        key = mapped.table.c[mapped.source(mapped.info.key)]
+        key = mapped.table.c[mapped.source_column(mapped.info.key)]
         query = select(*mapped.table.c).where(*where).order_by(key).limit(limit)
         return self._read_rows(mapped, query)
 
@@ -211,8 +211,8 @@ class SqlStore(StoreBase):
         where = self._build_conditions(mapped, self.scope(mapped.info, user))
         key = mapped.info.columns[mapped.info.key]
         query = select(mapped.table.c[key.source]).where(*(where or ()))
-        found = self.read(lambda c: c.execute(query).scalars().all(), f"listing the keys of {entity}")
-        return [plain(value, key.kind) for value in found]
+        found = self.run_read(lambda c: c.execute(query).scalars().all(), f"listing the keys of {entity}")
+        return [to_plain(value, key.kind) for value in found]
 
     def changes(self, snapshot: Snapshot) -> dict[str, Rows]:
         """Return the rows that were not there then; only new rows are fetched, however large the table."""
@@ -231,13 +231,13 @@ class SqlStore(StoreBase):
         return new
 
     def _read_rows(self, mapped: MappedEntity, query: Select[Any]) -> Rows:
-        found = self.read(lambda c: c.execute(query).all(), f"reading {mapped.info.name}")
+        found = self.run_read(lambda c: c.execute(query).all(), f"reading {mapped.info.name}")
         return [self._read_row(mapped, row) for row in found]
 
     def _read_row(self, mapped: MappedEntity, values: Sequence[Any]) -> Row:
         columns = mapped.info.columns.values()
         parse = self.url.get_backend_name() != "postgresql"
-        return {c.name: plain(v, c.kind, parse_json=parse) for c, v in zip(columns, values, strict=True)}
+        return {c.name: to_plain(v, c.kind, parse_json=parse) for c, v in zip(columns, values, strict=True)}
 
     def _build_conditions(self, mapped: MappedEntity, filters: Mapping[str, Any]) -> Conditions | None:
         """Return the conditions; None where a value can never be in its column (a text in a column of numbers)."""
@@ -249,7 +249,7 @@ class SqlStore(StoreBase):
                 where.append(clause.is_(None))
                 continue
             if name == mapped.info.key:
-                value = key_value(value, column.kind)  # noqa: PLW2901 - the same value in the key's type
+                value = parse_key(value, column.kind)  # noqa: PLW2901 - the same value in the key's type
             try:
                 where.append(clause == strip_type(self._to_native(mapped, column, value)))
             except ValueError:
@@ -287,7 +287,7 @@ class SqlStore(StoreBase):
             done = connection.execute(statement)
             return values.get(key.source, done.lastrowid)
 
-        made = plain(self.write(add, f"inserting into {entity}"), key.kind)
+        made = to_plain(self.run_write(add, f"inserting into {entity}"), key.kind)
         row = None if made is None else self.get(entity, made)
         if row is None:
             raise StoreError(f"a row inserted into {entity} is not there ({info.key}={made!r})")
@@ -301,11 +301,11 @@ class SqlStore(StoreBase):
         if where is None:
             return False
         statement = delete(mapped.table).where(*where)
-        return self.write(lambda c: c.execute(statement).rowcount, f"deleting from {entity}") > 0
+        return self.run_write(lambda c: c.execute(statement).rowcount, f"deleting from {entity}") > 0
 
     # -- connections
 
-    def read[T](self, act: Callable[[Connection], T], doing: str) -> T:
+    def run_read[T](self, act: Callable[[Connection], T], doing: str) -> T:
         """Run something that only reads; once more on a new connection if the first one died."""
         self._require_file()
         try:
@@ -316,7 +316,7 @@ class SqlStore(StoreBase):
         with translate_errors(self.url, doing), self._engine.connect() as connection:
             return act(connection)
 
-    def write[T](self, act: Callable[[Connection], T], doing: str) -> T:
+    def run_write[T](self, act: Callable[[Connection], T], doing: str) -> T:
         """Run something that writes, once, and commit it."""
         self._require_file()
         with translate_errors(self.url, doing), self._engine.begin() as connection:
@@ -337,17 +337,17 @@ class SqlStore(StoreBase):
         """Copy the SQLite file, if that is how it is reset; once."""
         if self._reset == "copy":
             self._require_file()
-            self._backup = self._backup or Backup(self.url)
-            self._backup.take()
+            self._backup = self._backup or SqliteBackup(self.url)
+            self._backup.take_copy()
 
     def reset(self) -> None:
         """Empty the entities, or bring the file back."""
         if self._reset == "truncate":
-            self._truncate()
+            self._truncate_entities()
         elif self._backup is not None:
-            self._backup.put_back()
+            self._backup.restore_copy()
 
-    def _truncate(self) -> None:
+    def _truncate_entities(self) -> None:
         """Remove every row of the entities that the suite declares, and start their counters anew."""
         from sqlalchemy import text
 
@@ -371,13 +371,13 @@ class SqlStore(StoreBase):
                     sql = text("DELETE FROM sqlite_sequence WHERE name = :name")
                     connection.execute(sql, {"name": each.table.name})
 
-        self.write(empty, f"emptying {', '.join(self._maps)}")
+        self.run_write(empty, f"emptying {', '.join(self._maps)}")
 
     def counters(self, entities: Sequence[str]) -> dict[str, tuple[int, bool]]:
         """Return where the counter of each entity's key stands, and whether that number was given out already."""
         mapped = {name: self.find_table(name) for name in entities}
         found = {
-            name: self.read(partial(_counter, mapped=each), f"looking at the counter of {name}")
+            name: self.run_read(partial(_read_counter, mapped=each), f"looking at the counter of {name}")
             for name, each in mapped.items()
             if each.serial is not None
         }
@@ -387,10 +387,10 @@ class SqlStore(StoreBase):
         """Set counters back, but not below the largest key that is still there."""
         for name, (value, called) in counters.items():
             mapped = self.find_table(name)
-            self.write(partial(_rewind, mapped, value, called), f"setting the counter of {name} back")
+            self.run_write(partial(_rewind_counter, mapped, value, called), f"setting the counter of {name} back")
 
     def close(self) -> None:
         """Close all connections, and remove the copy."""
         self._engine.dispose()
         if self._backup is not None:
-            self._backup.close()
+            self._backup.remove_copy()

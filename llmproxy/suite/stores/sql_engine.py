@@ -85,7 +85,7 @@ def sqlite_file(url: URL) -> Path | None:
     return Path(url.database.removeprefix("file:").partition("?")[0])
 
 
-def engine_for(url: URL) -> Engine:
+def open_engine(url: URL) -> Engine:
     """Make an engine; nothing is connected yet."""
     from sqlalchemy import create_engine
     from sqlalchemy.exc import NoSuchModuleError
@@ -99,10 +99,10 @@ def engine_for(url: URL) -> Engine:
         # Tested before use: a connection that died while it was idle is replaced before anything is written to it.
         return create_engine(url, pool_pre_ping=True, connect_args=arguments, hide_parameters=True)
     except (NoSuchModuleError, ImportError) as error:
-        raise MachineError(f"the store {show_url(url)} needs a driver that is not installed: {error}") from None
+        raise MachineError(f"the store {mask_url(url)} needs a driver that is not installed: {error}") from None
 
 
-def show_url(url: URL) -> str:
+def mask_url(url: URL) -> str:
     return url.render_as_string(hide_password=True)
 
 
@@ -117,9 +117,9 @@ def translate_errors(url: URL, doing: str) -> Iterator[None]:
         said = " ".join(str(error.orig).split())[:500]
         if error.connection_invalidated or error.statement is None:  # a failed connect has no statement
             raise StoreLost(
-                f"the store {show_url(url)} cannot be reached ({doing}): {said}",
+                f"the store {mask_url(url)} cannot be reached ({doing}): {said}",
                 hint="Is it running? Nothing was written twice.",
             ) from error
-        raise StoreRefused(f"the store {show_url(url)} refused ({doing}): {said}") from error
+        raise StoreRefused(f"the store {mask_url(url)} refused ({doing}): {said}") from error
     except SQLAlchemyError as error:
-        raise StoreError(f"the store {show_url(url)} failed ({doing}): {error}") from error
+        raise StoreError(f"the store {mask_url(url)} failed ({doing}): {error}") from error

@@ -51,7 +51,7 @@ class MappedEntity:
     serial: str | None
     """The key's column in the database where the database counts it up."""
 
-    def source(self, name: str) -> str:
+    def source_column(self, name: str) -> str:
         """Return the database's name of a column."""
         return self.info.columns[name].source
 
@@ -138,10 +138,10 @@ def _rename_columns(name: str, plan: TableMap, reflected: Mapping[str, Any]) -> 
 
 def _build_column(name: str, source: str, spec: ReflectedColumn) -> Column:
     optional = bool(spec.get("nullable", True) or spec.get("default") is not None or spec.get("autoincrement") is True)
-    return Column(name, kind_of(spec["type"]), source, optional)
+    return Column(name, column_kind(spec["type"]), source, optional)
 
 
-def kind_of(type_: Any) -> Kind:  # noqa: ANN401 - SQLAlchemy's types, imported late
+def column_kind(type_: Any) -> Kind:  # noqa: ANN401 - SQLAlchemy's types, imported late
     """Say what a column of this type holds."""
     from sqlalchemy import types
 
@@ -228,7 +228,7 @@ def strip_type(value: Any) -> ColumnElement[Any]:  # noqa: ANN401 - what a drive
     return literal(value, NullType())
 
 
-def key_value(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - a key
+def parse_key(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - a key
     """Bring a key into its column's type: keys are often texts because they went through a prompt or an URL."""
     if kind is Kind.TEXT and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)

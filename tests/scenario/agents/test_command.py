@@ -17,7 +17,7 @@ import pytest
 
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AdapterAttributes
-from llmproxy.scenario.agents.child import Child
+from llmproxy.scenario.agents.child import AgentProcess
 from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import LLM, AgentInput
@@ -259,7 +259,7 @@ async def test_a_clone_has_processes_of_its_own() -> None:
     assert json.loads(said)["message"] == "still there?"
 
 
-class SlowChild(Child):
+class SlowChild(AgentProcess):
     """A process that runs for a while before whoever starts it has it in hand, and is not given long to end."""
 
     begun: ClassVar[Queue[int]]
@@ -270,8 +270,8 @@ class SlowChild(Child):
         self.begun.put(self.popen.pid)
         self.go.wait(60)
 
-    def end(self, grace: float = 0.1) -> None:
-        super().end(grace)
+    def end_process(self, grace: float = 0.1) -> None:
+        super().end_process(grace)
 
 
 class SlowAgent(CommandAgent):
@@ -326,8 +326,8 @@ def test_ctrl_c_while_processes_end_leaves_no_complaint() -> None:
 def test_who_never_answered_is_told_what_it_is_given() -> None:
     """A program that reads to the end waits for ever; one that has answered knows the form."""
     waits = CommandAgent(["cat"])
-    assert "lines: false" in AdapterAttributes.by(waits).silence
-    assert AdapterAttributes.by(CommandAgent(["cat"], lines=False)).silence == ""
+    assert "lines: false" in AdapterAttributes.of_adapter(waits).silence
+    assert AdapterAttributes.of_adapter(CommandAgent(["cat"], lines=False)).silence == ""
     answers = faulty("echo")
     ask(answers, given())
-    assert AdapterAttributes.by(answers).silence == ""
+    assert AdapterAttributes.of_adapter(answers).silence == ""

@@ -13,7 +13,7 @@ import yaml
 
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.agents import CommandAgent, FunctionAgent, HttpAgent, OpenAIAgent, ServiceAgent, agent_from
+from llmproxy.scenario.agents import CommandAgent, FunctionAgent, HttpAgent, OpenAIAgent, ServiceAgent, build_agent
 from llmproxy.scenario.agents.config import KEYS
 from llmproxy.scenario.agents.function import ARGUMENTS
 from llmproxy.scenario.agents.templates import NAMES
@@ -40,7 +40,7 @@ URL = "http://127.0.0.1:8000/v1"
 )  # fmt: skip
 def test_a_kind_makes_its_agent(mapping: dict[str, Any], kind: type[AgentAdapter], tmp_path: Path) -> None:
     """In its short form and in its long one."""
-    assert type(agent_from(mapping, tmp_path)) is kind
+    assert type(build_agent(mapping, tmp_path)) is kind
 
 
 @pytest.mark.parametrize(
@@ -73,21 +73,21 @@ def test_a_kind_makes_its_agent(mapping: dict[str, Any], kind: type[AgentAdapter
 def test_what_cannot_be_meant_is_refused(mapping: Any, said: str, tmp_path: Path) -> None:  # noqa: ANN401
     """A suite's error, which names the key and what it may be."""
     with pytest.raises(SuiteError, match=said.replace("$", r"\$")):
-        agent_from(mapping, tmp_path)
+        build_agent(mapping, tmp_path)
 
 
 def test_any_text_takes_variables_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The address, too; one that is not set is named, and so is how a variable is written."""
     monkeypatch.setenv("AGENT_URL", "http://127.0.0.1:7")
     monkeypatch.delenv("NO_SUCH_URL", raising=False)
-    made = agent_from({"http": {"url": "${env:AGENT_URL}/v1", "headers": {"x-a": "${env:AGENT_URL}"}}}, tmp_path)
+    made = build_agent({"http": {"url": "${env:AGENT_URL}/v1", "headers": {"x-a": "${env:AGENT_URL}"}}}, tmp_path)
     assert str(getattr(made, "url", "")).startswith("http://127.0.0.1:7/v1")
-    ran = agent_from({"command": {"run": ["sh", "${env:AGENT_URL}"], "env": {"A": "x${env:AGENT_URL}"}}}, tmp_path)
+    ran = build_agent({"command": {"run": ["sh", "${env:AGENT_URL}"], "env": {"A": "x${env:AGENT_URL}"}}}, tmp_path)
     assert "http://127.0.0.1:7" in str(vars(ran))
     with pytest.raises(SuiteError, match=r"agent.http.url: the environment has no variable NO_SUCH_URL"):
-        agent_from({"http": "${env:NO_SUCH_URL}/v1"}, tmp_path)
+        build_agent({"http": "${env:NO_SUCH_URL}/v1"}, tmp_path)
     with pytest.raises(SuiteError, match=r"is written \$\{env:NAME\}"):
-        agent_from({"http": "$AGENT_URL/v1"}, tmp_path)
+        build_agent({"http": "$AGENT_URL/v1"}, tmp_path)
 
 
 def test_a_command_runs_in_its_folder(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_command_runs_in_its_folder(tmp_path: Path) -> None:
     script = "import os, sys, json\nfor _ in sys.stdin: print(json.dumps({'text': os.getcwd()}), flush=True)"
 
     async def where(mapping: dict[str, Any]) -> object:
-        agent = agent_from({"command": {"run": [sys.executable, "-c", script], **mapping}}, tmp_path)
+        agent = build_agent({"command": {"run": [sys.executable, "-c", script], **mapping}}, tmp_path)
         try:
             return await agent.call(given())
         finally:
@@ -110,7 +110,7 @@ async def test_a_callable_is_found_beside_the_file(tmp_path: Path) -> None:
     """By the path of its module."""
     (tmp_path / "bot.py").write_text("def answer(message): return message[::-1]", "utf-8")
 
-    assert (await agent_from({"python": "bot.py:answer"}, tmp_path).call(given("abc"))) == "cba"
+    assert (await build_agent({"python": "bot.py:answer"}, tmp_path).call(given("abc"))) == "cba"
 
 
 def test_the_mapping_is_left_as_it_was(tmp_path: Path) -> None:
@@ -118,8 +118,8 @@ def test_the_mapping_is_left_as_it_was(tmp_path: Path) -> None:
     mapping = {"url": URL, "session": "x", "headers": {"a": "b"}}
     command = {"command": {"run": "x", "cwd": "y"}}
     for _ in range(2):
-        agent_from(mapping, tmp_path)
-        agent_from(command, tmp_path)
+        build_agent(mapping, tmp_path)
+        build_agent(command, tmp_path)
     assert mapping == {"url": URL, "session": "x", "headers": {"a": "b"}}
 
 
@@ -135,7 +135,7 @@ def test_what_the_documentation_shows_is_understood(tmp_path: Path) -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert len(blocks) >= 5
     for block in blocks:
-        agent_from(yaml.safe_load(block)["agent"], tmp_path)
+        build_agent(yaml.safe_load(block)["agent"], tmp_path)
     keys = {key for table in KEYS.values() for key in table} - {"call"}
     assert [key for key in keys if key not in text] == []
     assert [name for name in NAMES if f"${name}" not in text] == []

@@ -36,7 +36,7 @@ async def one_run(px: str, agent: ServiceAgent, name: str, mode: str) -> tuple[A
     session = await RunSession.open(px, cassette=name, mode=mode)
     await agent.open(session)
     try:
-        async with session.turn(agent):
+        async with session.speaking_turn(agent):
             said = await agent.call(given(thread=name, llm=session.llm))
         assert await session.count_unattributed() == 0
         tools = [each.name for each in read_tools(await session.calls())]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import AgentUnreachable, SuiteError
-from llmproxy.scenario.agents.templates import Template, values_of
+from llmproxy.scenario.agents.templates import RequestTemplate, values_of
 from llmproxy.scenario.types import LLM
 from tests.scenario.agents_fixtures import given
 
@@ -36,15 +36,15 @@ VALUES = values_of(given("hi", thread="t1", llm=LLM_HERE, before=({"role": "assi
 )
 def test_a_name_becomes_its_value(template: Any, filled: Any) -> None:  # noqa: ANN401
     """The value itself where nothing else stands there, text inside a text."""
-    assert Template.read(template, "body").fill(VALUES, {"KEY": "s3cret"}) == filled
+    assert RequestTemplate.from_tree(template, "body").fill(VALUES, {"KEY": "s3cret"}) == filled
 
 
 def test_what_is_not_there_is_null_or_empty() -> None:
     """Without a proxy, before the first answer."""
     values = values_of(given(None))
-    filled = Template.read(["$message", "$session", "$llm", "$conversation", "<$conversation>"], "body").fill(
-        values, {}
-    )
+    filled = RequestTemplate.from_tree(
+        ["$message", "$session", "$llm", "$conversation", "<$conversation>"], "body"
+    ).fill(values, {})
     assert filled == [None, None, None, None, "<>"]
 
 
@@ -52,18 +52,18 @@ def test_what_is_not_there_is_null_or_empty() -> None:
 def test_a_name_that_is_none_is_refused_at_once(tree: Any) -> None:  # noqa: ANN401
     """Wherever it stands, with the one that was meant."""
     with pytest.raises(SuiteError, match=r"body: there is no \$mesage; did you mean 'message'"):
-        Template.read(tree, "body")
+        RequestTemplate.from_tree(tree, "body")
 
 
 def test_a_variable_that_is_not_set_is_the_environments_fault() -> None:
     """It is only looked up when it is needed."""
-    template = Template.read("$env.NO_SUCH_KEY", "headers")
+    template = RequestTemplate.from_tree("$env.NO_SUCH_KEY", "headers")
     with pytest.raises(AgentUnreachable, match="NO_SUCH_KEY is not set"):
         template.fill(VALUES, {})
 
 
 def test_a_template_says_whether_it_hands_over_the_session() -> None:
     """Then the agent needs no turn."""
-    assert Template.read({"a": "$llm"}, "body").hands_over
-    assert Template.read("$session", "headers").hands_over
-    assert not Template.read(["$message", "$proxy", "$$llm"], "body").hands_over
+    assert RequestTemplate.from_tree({"a": "$llm"}, "body").hands_over
+    assert RequestTemplate.from_tree("$session", "headers").hands_over
+    assert not RequestTemplate.from_tree(["$message", "$proxy", "$$llm"], "body").hands_over

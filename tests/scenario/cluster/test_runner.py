@@ -13,10 +13,10 @@ import pytest
 
 from llmproxy.errors import MachineError, MissError, SettingsError
 from llmproxy.report.events import Event, Finished, Started, Status
-from llmproxy.scenario.cluster.node import Returned, portable
-from llmproxy.scenario.cluster.runner import RemoteRunner, address_of, build_refusal, connect, options_of
-from llmproxy.suite.project import Options
-from llmproxy.suite.reading.load import SuiteCase, load
+from llmproxy.scenario.cluster.node import NodeReply, make_picklable
+from llmproxy.scenario.cluster.runner import RemoteRunner, build_cluster_error, connect_ray, ray_address, ray_options
+from llmproxy.suite.project import SuiteOptions
+from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.run.case_runner import CaseResult
 from llmproxy.suite.run.remote import RemoteSuites, SuiteParcel, open_suites
 from llmproxy.suite.run.run_context import RunContext
@@ -85,30 +85,30 @@ class Heard:
 
 def parcel() -> SuiteParcel:
     """Return an empty one."""
-    return SuiteParcel(batch="b", version="1", files={}, cassettes={}, paths=(), options=Options(), proxy=())
+    return SuiteParcel(batch="b", version="1", files={}, cassettes={}, paths=(), options=SuiteOptions(), proxy=())
 
 
 def case_of(folder: Path, more: str = "") -> SuiteCase:
     """Return a case."""
     path = folder / "t.suite.yaml"
     path.write_text(f"name: t\nagent: {{command: [x]}}\nscenarios: [{{id: a, {more}steps: [{{chat: hi}}]}}]\n")
-    return load([path]).scenarios[0]
+    return load_suites([path]).scenarios[0]
 
 
 def execute(ray: Ray, case: SuiteCase) -> tuple[CaseResult, list[Event], RemoteRunner]:
     """Run a case on a cluster."""
     heard, runner = Heard(), RemoteRunner(ray, {})
-    world = RunContext(options=Options(mode="replay"), proxy=None, handlers=[heard])
-    ran = asyncio.run(RemoteSuites(runner, parcel()).execute(world, case, 1, 1, alone=True))
+    world = RunContext(options=SuiteOptions(mode="replay"), proxy=None, handlers=[heard])
+    ran = asyncio.run(RemoteSuites(runner, parcel()).run_case(world, case, 1, 1, alone=True))
     runner.close()
     return ran, heard.events, runner
 
 
-def back() -> Returned[CaseResult]:
+def back() -> NodeReply[CaseResult]:
     """Return a run that passed."""
     begun = Started(run_id="r", scenario="a", name="a")
     done = Finished(run_id="r", scenario="a", status=Status.PASSED)
-    return Returned(CaseResult(Status.PASSED), [begun, done], {"a.yaml": b"x"})
+    return NodeReply(CaseResult(Status.PASSED), [begun, done], {"a.yaml": b"x"})
 
 
 def test_a_worker_that_dies_costs_one_more_try(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_worker_that_dies_costs_one_more_try(tmp_path: Path) -> None:
     ray = Ray(Died("gone"), back())
     ran, events, cluster = execute(ray, case_of(tmp_path))
     assert (ran.status, len(events), cluster.recorded) == (Status.PASSED, 2, [{"a.yaml": b"x"}])
-    assert cluster.notes() == ["run again, because a worker or a node died: a"]
+    assert cluster.take_notes() == ["run again, because a worker or a node died: a"]
     assert ray.asked == [{"name": "a", "num_cpus": 1.0}] * 2
 
 
@@ -126,10 +126,10 @@ def test_who_missed_on_a_node_is_told_where_to_look(tmp_path: Path) -> None:
         Started(run_id="r", scenario="a", name="a"),
         Finished(run_id="r", scenario="a", status=Status.ENVIRONMENT_ERROR, misses=("ingen inspelning",)),
     ]
-    _, events, cluster = execute(Ray(Returned(CaseResult(Status.ENVIRONMENT_ERROR), told, {})), case_of(tmp_path))
+    _, events, cluster = execute(Ray(NodeReply(CaseResult(Status.ENVIRONMENT_ERROR), told, {})), case_of(tmp_path))
     assert events == told
-    assert [note.partition(": ")[2] for note in cluster.notes()] == ["run what missed without the cluster first"]
-    assert execute(Ray(back()), case_of(tmp_path))[2].notes() == []
+    assert [note.partition(": ")[2] for note in cluster.take_notes()] == ["run what missed without the cluster first"]
+    assert execute(Ray(back()), case_of(tmp_path))[2].take_notes() == []
 
 
 @pytest.mark.parametrize(
@@ -161,29 +161,32 @@ def test_what_no_node_has_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_what_a_scenario_needs_is_said_in_the_words_of_ray() -> None:
     """One processor if nothing else is said."""
-    assert options_of(None) == {"num_cpus": 1.0}
-    assert options_of({"cpu": 2, "gpu": 1, "memory": 3, "tpu": 1}) == {
+    assert ray_options(None) == {"num_cpus": 1.0}
+    assert ray_options({"cpu": 2, "gpu": 1, "memory": 3, "tpu": 1}) == {
         "num_cpus": 2, "num_gpus": 1, "memory": 3 << 20, "resources": {"tpu": 1},
     }  # fmt: skip
 
 
 def test_where_a_cluster_is() -> None:
     """Named, asked for by the environment, or started here."""
-    assert address_of("ray", {}) == "local"
-    assert address_of("ray", {"RAY_ADDRESS": "10.0.0.1:6379"}) == "10.0.0.1:6379"
-    assert address_of("ray://h:10001", {}) == "ray://h:10001"
+    assert ray_address("ray", {}) == "local"
+    assert ray_address("ray", {"RAY_ADDRESS": "10.0.0.1:6379"}) == "10.0.0.1:6379"
+    assert ray_address("ray://h:10001", {}) == "ray://h:10001"
     for wrong in ("dask", "ray://", "http://h"):
         with pytest.raises(SettingsError, match="it can be `ray`"):
-            address_of(wrong, {})
+            ray_address(wrong, {})
 
 
 def test_a_ray_of_another_python_is_said_with_both_versions() -> None:
     """In Ray's own words, without a traceback."""
     text = "Version mismatch: The cluster was started with:\n    Ray: 2.60.0\n    Python: 3.12.1"
-    found = build_refusal("ray://h:1", RuntimeError(text))
+    found = build_cluster_error("ray://h:1", RuntimeError(text))
     assert "is of another Ray or Python than this one" in str(found)
     assert "3.12.1" in str(found)
-    assert str(build_refusal("ray", ConnectionError("no route\nmore"))) == "the cluster at ray cannot be used: no route"
+    assert (
+        str(build_cluster_error("ray", ConnectionError("no route\nmore")))
+        == "the cluster at ray cannot be used: no route"
+    )
 
 
 class Busy:
@@ -207,14 +210,14 @@ def test_a_busy_cluster_is_asked_again() -> None:
     """A few times, and the end of the test says so; anything else is an error at once."""
     waited: list[float] = []
     ray = Busy(2)
-    assert connect(ray, "ray", "local", "n", waited.append) == 3
+    assert connect_ray(ray, "ray", "local", "n", waited.append) == 3
     assert (ray.ended, waited) == (2, [1, 2])
-    assert RemoteRunner(Ray(), {}, 3).notes() == ["connecting to the cluster took 3 tries"]
+    assert RemoteRunner(Ray(), {}, 3).take_notes() == ["connecting to the cluster took 3 tries"]
     with pytest.raises(MachineError, match="cannot be used: Initialization failure from server"):
-        connect(Busy(9), "ray", "local", "n", waited.append)
+        connect_ray(Busy(9), "ray", "local", "n", waited.append)
     other = Busy(9, "no route")
     with pytest.raises(MachineError, match="cannot be used: no route"):
-        connect(other, "ray", "local", "n", waited.append)
+        connect_ray(other, "ray", "local", "n", waited.append)
     assert other.left == 8
 
 
@@ -225,7 +228,7 @@ def test_where_nobody_listens_is_said_at_once() -> None:
         port = taken.getsockname()[1]
         for where, address in (("ray", f"127.0.0.1:{port}"), (f"ray://127.0.0.1:{port}",) * 2):
             with pytest.raises(MachineError, match=r"no cluster answers at .*refused") as caught:
-                connect(Busy(0), where, address, "n")
+                connect_ray(Busy(0), where, address, "n")
             assert ("(RAY_ADDRESS)" in str(caught.value)) is (where == "ray")
             assert "ray status" in (caught.value.hint or "")
 
@@ -247,7 +250,7 @@ def test_errors_travel() -> None:
         def __init__(self, one: str, two: str) -> None:
             super().__init__(one + two)
 
-    kept = portable(MissError("never recorded", hint="record it"))
+    kept = make_picklable(MissError("never recorded", hint="record it"))
     assert str(kept) == "never recorded\nrecord it"
-    made = portable(Odd("a", "b"))
+    made = make_picklable(Odd("a", "b"))
     assert (type(made), str(made)) == (MissError, "ab")

@@ -12,24 +12,24 @@ import pytest
 from llmproxy import scenario
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.report.rows import wilson
-from llmproxy.scenario.lab.calibration import Calibration, FlipRate, calibrate, count_judge_calls
+from llmproxy.scenario.lab.calibration import FlipRate, JudgeCalibration, calibrate_judge, count_judge_calls
 from llmproxy.scenario.lab.judgements import Transcript
-from llmproxy.scenario.lab.labels import Labelled
+from llmproxy.scenario.lab.labels import LabelledTranscript
 from tests.scenario.people import Judge
 
 type Says = Callable[[str, str, int, bool], str]
 """What a judge says: of a conversation, a criterion, a sample, with the criteria reversed or not."""
 
 
-def labelled(**conversations: Mapping[str, str | None]) -> list[Labelled]:
+def labelled(**conversations: Mapping[str, str | None]) -> list[LabelledTranscript]:
     """Return conversations with labels."""
     return [
-        Labelled(Transcript(id=id_, messages=[{"role": "user", "content": id_}]), labels)
+        LabelledTranscript(Transcript(id=id_, messages=[{"role": "user", "content": id_}]), labels)
         for id_, labels in conversations.items()
     ]
 
 
-def measured(says: Says, of: Sequence[Labelled], **given: Any) -> Calibration:  # noqa: ANN401
+def measured(says: Says, of: Sequence[LabelledTranscript], **given: Any) -> JudgeCalibration:  # noqa: ANN401
     """Calibrate a judge that says what it is told to."""
 
     def judge_of(texts: Sequence[str]) -> Judge:
@@ -46,7 +46,7 @@ def measured(says: Says, of: Sequence[Labelled], **given: Any) -> Calibration:  
 
         return Judge(decide)
 
-    return asyncio.run(calibrate(of, judge_of, rng=random.Random(1), proxy=False, **given))
+    return asyncio.run(calibrate_judge(of, judge_of, rng=random.Random(1), proxy=False, **given))
 
 
 HUMAN = labelled(
@@ -70,7 +70,7 @@ def test_agreement_and_kappa_against_people() -> None:
         "t2", "b", "passed", "failed", "about b",
     )  # fmt: skip
     assert (found.repetition, found.order, found.unsteady) == (FlipRate(0, 24), FlipRate(0, 8), 0)
-    text = "\n".join(found.lines())
+    text = "\n".join(found.summary_lines())
     assert "agreement: 6 of 7 (85.7%, 95 % interval" in text
     assert "flips on order: 0 of 8 (0.0%)" in text
 
@@ -95,7 +95,7 @@ def test_kappa_is_undefined_where_one_side_knows_one_answer() -> None:
     """Not 0 and not 1: with one class chance explains everything."""
     found = measured(lambda *_: "passed", HUMAN)
     assert (found.kappa, found.kappa_interval, found.agreement) == (None, None, 3 / 7)
-    assert "Cohen's kappa: undefined" in "\n".join(found.lines())
+    assert "Cohen's kappa: undefined" in "\n".join(found.summary_lines())
 
 
 def test_flips_on_repetition_and_on_order_are_told_apart() -> None:
@@ -120,18 +120,20 @@ def test_what_could_not_be_judged_is_left_out_and_shown() -> None:
 
     found = measured(says, HUMAN)
     assert (found.conversations, found.labels, found.errors, found.missed) == (3, 5, {"t4": "no model"}, False)
-    assert found.lines()[-1] == "left out: t4: no model"
+    assert found.summary_lines()[-1] == "left out: t4: no model"
 
 
 def test_a_judge_that_forgets_a_criterion_has_not_judged() -> None:
     """As one that says nothing about any."""
     judge = Judge(scenario.ScenarioResult(success=True, messages=[]))
-    found = asyncio.run(calibrate(HUMAN, lambda _: judge, rng=random.Random(1), proxy=False, repeats=1, order=False))
+    found = asyncio.run(
+        calibrate_judge(HUMAN, lambda _: judge, rng=random.Random(1), proxy=False, repeats=1, order=False)
+    )
     assert set(found.errors.values()) == {"the judge did not say something about every criterion"}
     assert (found.agreement, found.kappa, found.labels) == (None, None, 0)
-    assert "nothing to compare" in "\n".join(found.lines())
-    assert found.lines()[0] == "0 conversations, 0 labels"
-    assert found.lines()[2:] == [
+    assert "nothing to compare" in "\n".join(found.summary_lines())
+    assert found.summary_lines()[0] == "0 conversations, 0 labels"
+    assert found.summary_lines()[2:] == [
         "flips on repetition: not measured",
         "flips on order: not measured",
         "left out: t1, t2, t3, t4: the judge did not say something about every criterion",

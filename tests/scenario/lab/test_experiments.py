@@ -12,7 +12,14 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.errors import MachineError, SettingsError
-from llmproxy.scenario.lab.experiments import Experiment, JudgeShare, OpenLoop, experiment_of, open_loop, rejudge
+from llmproxy.scenario.lab.experiments import (
+    FixedPart,
+    JudgeVariance,
+    OpenLoopReplay,
+    open_loop,
+    parse_experiment,
+    rejudge,
+)
 from llmproxy.scenario.lab.judgements import Transcript
 from llmproxy.scenario.repeats.statistics import judge_spread
 from llmproxy.scenario.values.run import RunOptions
@@ -40,7 +47,7 @@ def transcripts(*passes: object) -> list[Transcript]:
     ]
 
 
-def judged(*passes: object, repeats: int = 4, judge: Any = Counting, **given: Any) -> JudgeShare:  # noqa: ANN401
+def judged(*passes: object, repeats: int = 4, judge: Any = Counting, **given: Any) -> JudgeVariance:  # noqa: ANN401
     """Judge again."""
     given = {"proxy": False} | given
     return asyncio.run(rejudge(transcripts(*passes), judge, repeats=repeats, rng=random.Random(1), **given))
@@ -92,7 +99,7 @@ def test_each_look_is_recorded_apart_and_can_be_replayed(tmp_path: Path) -> None
     answers = ["passed", "failed", "passed", "passed"]
     calls = [_verdict(status) for status in answers]
 
-    def look(url: str) -> JudgeShare:
+    def look(url: str) -> JudgeVariance:
         judge = scenario.JudgeAgent(criteria=["It says a"], model="openai/gpt-4o-mini", api_key="k")
         return judged(1, 2, repeats=2, judge=judge, proxy=url, max_concurrency=1)
 
@@ -129,13 +136,13 @@ def _verdict(status: str) -> Any:  # noqa: ANN401
 def test_every_other_combination_is_refused_with_its_reason(live: Collection[str], says: str) -> None:
     """It would ask a recording for what was never said."""
     with pytest.raises(SettingsError, match=says):
-        experiment_of(live)
+        parse_experiment(live)
 
 
 def test_the_two_that_stay_true() -> None:
     """The judge alone; agent and judge."""
-    assert experiment_of({"judge"}) is Experiment.REJUDGE
-    assert experiment_of(["judge", "agent"]) is Experiment.OPEN_LOOP
+    assert parse_experiment({"judge"}) is FixedPart.REJUDGE
+    assert parse_experiment(["judge", "agent"]) is FixedPart.OPEN_LOOP
 
 
 # -- A recorded user's lines, the agent of today
@@ -162,7 +169,7 @@ def loop(
     messages: list[dict[str, Any]] = SAID,
     ear: Ear | None = None,
     **given: Any,  # noqa: ANN401
-) -> OpenLoop:
+) -> OpenLoopReplay:
     """Play it."""
     options = RunOptions(proxy=False, handlers=(ear,) if ear else ())
     return asyncio.run(
@@ -175,7 +182,7 @@ def test_the_first_other_answer_marks_the_run() -> None:
     ear = Ear()
     found = loop(Agent("hi", "13 degrees"), Judge(), ear=ear)
     assert (found.turn, found.recorded, found.said) == (2, "12 degrees", "13 degrees")
-    assert found.label == "open-loop from turn 2"
+    assert found.result_label == "open-loop from turn 2"
     assert "open-loop from turn 2" in found.result.labels
     assert "open-loop from turn 2" in finished(ear).labels
     assert said(found.result) == ["hello", "hi", "weather?", "13 degrees", "thanks"]
@@ -185,7 +192,7 @@ def test_the_first_other_answer_marks_the_run() -> None:
 def test_the_same_answers_are_no_open_loop() -> None:
     """Texts count, not how the agent came to them."""
     found = loop(Agent("hi", "12 degrees"), Judge())
-    assert (found.turn, found.label, list(found.result.labels)) == (None, "", [])
+    assert (found.turn, found.result_label, list(found.result.labels)) == (None, "", [])
 
 
 def test_an_agent_that_says_nothing_says_something_else() -> None:

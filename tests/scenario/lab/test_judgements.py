@@ -10,7 +10,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
-from llmproxy.scenario.lab.judgements import JudgeSetup, Transcript, in_parallel
+from llmproxy.scenario.lab.judgements import JudgeSetup, Transcript, run_parallel
 from llmproxy.scenario.values.run import context_scenario
 from tests.scenario.people import Judge
 
@@ -82,7 +82,7 @@ def test_work_is_done_in_parallel_in_order_and_stops_at_an_error() -> None:
         return n
 
     async def go(*, fail: bool) -> list[int]:
-        return await in_parallel([work(n, fail=fail) for n in range(6)], 2)
+        return await run_parallel([work(n, fail=fail) for n in range(6)], 2)
 
     assert asyncio.run(go(fail=False)) == list(range(6))
     assert max(most) == 2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.lab.labels import known_ids, put_label, read_labels, runs_of
+from llmproxy.scenario.lab.labels import list_labelled_ids, list_report_runs, read_labels, write_label
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 GOOD: dict[str, Any] = {
@@ -131,34 +131,34 @@ def report(folder: Path, **changes: Any) -> Path:  # noqa: ANN401
 
 def test_a_line_is_one_that_calibrate_reads(tmp_path: Path) -> None:
     """The criteria are the judge's, then those that it never spoke of."""
-    (found,) = runs_of(report(tmp_path))
+    (found,) = list_report_runs(report(tmp_path))
     assert (found.id, found.criteria) == ("refund~2 12345678", ("fast", "polite"))
     labels = tmp_path / "labels.jsonl"
-    labels.write_text(found.line(["failed", None]) + "\n", encoding="utf-8")
+    labels.write_text(found.format_jsonl_line(["failed", None]) + "\n", encoding="utf-8")
     (read,) = read_labels(labels)
     assert (read.transcript.description, dict(read.labels)) == ("a lamp", {"fast": "failed", "polite": None})
-    assert known_ids(labels) == {"refund~2 12345678"}
+    assert list_labelled_ids(labels) == {"refund~2 12345678"}
 
 
 def test_what_cannot_be_labelled_is_said(tmp_path: Path) -> None:
     """No such file, no report, no such run, nothing said, nothing judged."""
     with pytest.raises(SettingsError, match="cannot be read"):
-        runs_of(tmp_path / "none.json")
+        list_report_runs(tmp_path / "none.json")
     (tmp_path / "x.json").write_text("[]")
     with pytest.raises(SettingsError, match="no JSON report") as caught:
-        runs_of(tmp_path / "x.json")
+        list_report_runs(tmp_path / "x.json")
     assert "--report json=FILE" in (caught.value.hint or "")
     with pytest.raises(SettingsError, match="begins with 'other'"):
-        runs_of(report(tmp_path), "other")
+        list_report_runs(report(tmp_path), "other")
     with pytest.raises(SettingsError, match="has a conversation"):
-        runs_of(report(tmp_path, parts=[]))
+        list_report_runs(report(tmp_path, parts=[]))
     bare = {"run_id": "r", "scenario": "s"}
     said = [{"event": "message", "message": {"role": "user", "content": "hi"}}]
     with pytest.raises(SettingsError, match="was judged by criteria"):
-        runs_of(report(tmp_path, started=bare, parts=said))
-    assert runs_of(report(tmp_path, started=bare, parts=said), criteria=["kind"])[0].criteria == ("kind",)
+        list_report_runs(report(tmp_path, started=bare, parts=said))
+    assert list_report_runs(report(tmp_path, started=bare, parts=said), criteria=["kind"])[0].criteria == ("kind",)
     with pytest.raises(SettingsError, match="no file of labels"):
-        known_ids(report(tmp_path))
+        list_labelled_ids(report(tmp_path))
 
 
 def test_labels_are_put_one_by_one_beside_others(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_labels_are_put_one_by_one_beside_others(tmp_path: Path) -> None:
     report.write_text(json.dumps({"scenarios": [{"runs": [said]}]}), "utf-8")
     labels.write_text('# by hand\n{"id": "x", "messages": [], "criteria": {"a": "passed"}}\n', "utf-8")
     for criterion, label in (("polite", "passed"), ("brief", "failed"), ("polite", "inconclusive")):
-        put_label(labels, report, "run-12345678", criterion, label)
+        write_label(labels, report, "run-12345678", criterion, label)
     first, second, third = labels.read_text("utf-8").splitlines()
     assert (first, json.loads(second)["id"]) == ("# by hand", "x")
     found = {each["text"]: each["label"] for each in json.loads(third)["criteria"]}
@@ -184,7 +184,7 @@ def test_labels_are_put_one_by_one_beside_others(tmp_path: Path) -> None:
         ("run", "polite", "x"),
     ):
         with pytest.raises(SettingsError):
-            put_label(labels, report, run, criterion, label)
+            write_label(labels, report, run, criterion, label)
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe\x80", "{}".encode("utf-16"), b"[" * 100_000, b"5", b"\0"])
@@ -193,5 +193,5 @@ def test_a_file_that_is_none_of_labels_is_refused_in_words(tmp_path: Path, data:
     path = tmp_path / "labels.jsonl"
     path.write_bytes(data)
     with pytest.raises(SettingsError, match="is no file of labels"):
-        known_ids(path)
+        list_labelled_ids(path)
     assert path.read_bytes() == data

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.scenario.models.answer import Answer, Called, read_openai, spoken_text
+from llmproxy.scenario.models.answer import Answer, ModelToolCall, read_openai, spoken_text
 from llmproxy.scenario.models.errors import CallFailed, find_code
 
 
@@ -40,8 +40,8 @@ def test_reasoning_is_stripped(said: object, heard: str) -> None:
 
 def test_an_answer_survives_keeping() -> None:
     """What is kept in cache.db comes back as it was."""
-    answer = Answer("größe", (Called("f", '{"a": 1}'),), "stop", {"prompt": 3})
-    assert Answer.of(answer.to_text()) == answer
+    answer = Answer("größe", (ModelToolCall("f", '{"a": 1}'),), "stop", {"prompt": 3})
+    assert Answer.from_json_text(answer.to_text()) == answer
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_an_answer_survives_keeping() -> None:
         (message(content=None, refusal="no"), Answer("", (), "stop")),
         (
             message(tool_calls=[{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{odd"}}]),
-            Answer("", (Called("f", "{odd"),), "tool_calls"),
+            Answer("", (ModelToolCall("f", "{odd"),), "tool_calls"),
         ),
         (
             message(tool_calls=[{"function": {"name": "f", "arguments": {"a": 1}}}, {"function": {"arguments": None}}]),
-            Answer("", (Called("f", '{"a": 1}'), Called("", "")), "tool_calls"),
+            Answer("", (ModelToolCall("f", '{"a": 1}'), ModelToolCall("", "")), "tool_calls"),
         ),
         (message(tool_calls=[{"type": "custom", "custom": {}}, None, 3]), Answer("", (), "stop")),
         (message(content="x", tool_calls=None), Answer("x", (), "stop")),

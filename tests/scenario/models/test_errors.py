@@ -10,7 +10,7 @@ from llmproxy.errors import Exit, LLMProxyError, MissError, SettingsError
 from llmproxy.scenario.models.errors import (
     ModelError,
     RefusedParameter,
-    failure,
+    build_call_error,
     find_refused_parameter,
     is_transient,
     our_text,
@@ -33,7 +33,7 @@ class FromLitellm(Exception):
 
 
 def meant(error: Exception, temperature: float | None = None) -> LLMProxyError:
-    return failure(error, "openai/x", "judge", temperature=temperature)
+    return build_call_error(error, "openai/x", "judge", temperature=temperature)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -135,7 +135,9 @@ def test_a_missing_key_says_what_to_set() -> None:
 
 def test_vertex_without_credentials_says_what_to_write() -> None:
     """A bare `gemini-...` is asked at Vertex AI, which few people mean."""
-    error = failure(FromLitellm("google.auth: no default credentials", 500), "gemini-2.5-pro", "user", temperature=None)
+    error = build_call_error(
+        FromLitellm("google.auth: no default credentials", 500), "gemini-2.5-pro", "user", temperature=None
+    )
     assert 'write "gemini/gemini-2.5-pro"' in str(error)
 
 

@@ -17,7 +17,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.models import complete
-from llmproxy.scenario.models.route import address_model, lead_client, provider_of, route, upstreams_of_models
+from llmproxy.scenario.models.route import address_model, provider_of, redirect_client, route_model, upstreams_of_models
 from llmproxy.scenario.models.transport import import_litellm
 from llmproxy.scenario.session import RunSession
 from tests.provider import Provider, step
@@ -51,31 +51,31 @@ P = "http://127.0.0.1:8080"
 )
 def test_each_provider_has_its_base_url(model: str, base: str) -> None:
     """The table of SCENARIO.md 1.19; a provider that is not in it follows the path of its default base URL."""
-    assert route(model, P + "/")["api_base"] == base
+    assert route_model(model, P + "/")["api_base"] == base
 
 
 def test_azure_gets_a_version() -> None:
     """Azure's client refuses to start without one; the user's own wins."""
-    assert route("azure/x", P)["api_version"]
-    assert route(ModelConfig(model="azure/x", api_version="2025-01-01"), P)["api_version"] == "2025-01-01"
-    assert "api_version" not in route("openai/x", P)
+    assert route_model("azure/x", P)["api_version"]
+    assert route_model(ModelConfig(model="azure/x", api_version="2025-01-01"), P)["api_version"] == "2025-01-01"
+    assert "api_version" not in route_model("openai/x", P)
 
 
 def test_session_and_party_travel_in_headers() -> None:
     """One base URL for all runs; whose call it is stands in the headers."""
     session = RunSession(Control(P), Report(name="a~2", cassette="a", sample=2, mode="replay"))
-    assert route("openai/x", P, session, party="judge.2")["extra_headers"] == {
+    assert route_model("openai/x", P, session, party="judge.2")["extra_headers"] == {
         "x-llmproxy-session": "a~2",
         "x-llmproxy-party": "judge.2",
     }
-    assert "extra_headers" not in route("openai/x", P)
+    assert "extra_headers" not in route_model("openai/x", P)
 
 
 @pytest.mark.parametrize("model", ["vertex_ai/gemini-2.5-flash", "gemini-2.5-flash", "vertex_ai_beta/gemini-2.5-flash"])
 def test_vertex_is_refused_with_what_to_write(model: str) -> None:
     """These die on Google credentials before any HTTP; `gemini/...` is the same model."""
     with pytest.raises(SettingsError, match=r'write "gemini/gemini-2\.5-flash"'):
-        route(model, P)
+        route_model(model, P)
 
 
 @pytest.mark.parametrize("model", ["foo/bar", "qqq", "/"])
@@ -89,20 +89,20 @@ def test_a_model_of_nobody_is_refused(model: str) -> None:
 def test_a_server_of_ones_own_needs_its_address(model: str) -> None:
     """Nobody knows where it is; with `api_base` it is led through the proxy under a name of its own."""
     with pytest.raises(SettingsError, match=r"ModelConfig\(model=.*api_base"):
-        route(model, P)
+        route_model(model, P)
 
 
 def test_api_base_becomes_an_upstream_of_the_session() -> None:
     """The proxy keeps the path; where it sends it is the upstream, named by the model, so that a port may change."""
     mine = ModelConfig(model="openai/My Llama:8b", api_base="http://gpu:8000/serving/v1/")
-    assert route(mine, P)["api_base"] == f"{P}/model-openai-my-llama-8b/serving/v1"
+    assert route_model(mine, P)["api_base"] == f"{P}/model-openai-my-llama-8b/serving/v1"
     assert upstreams_of_models([mine, mine]) == {"model-openai-my-llama-8b": "http://gpu:8000"}
 
 
 def test_a_dialect_of_its_own_keeps_its_name() -> None:
     """The proxy has to know that it is Anthropic's, so the upstream is the provider's."""
     mine = ModelConfig(model="anthropic/claude", api_base="https://gateway.test/anthropic")
-    assert route(mine, P)["api_base"] == P
+    assert route_model(mine, P)["api_base"] == P
     assert upstreams_of_models([mine]) == {"anthropic": "https://gateway.test/anthropic"}
     assert upstreams_of_models([ModelConfig(model="ollama_chat/x", api_base="http://h:1")]) == {"ollama": "http://h:1"}
     assert upstreams_of_models([ModelConfig(model="openai/x")]) == {}
@@ -173,7 +173,7 @@ def test_a_client_that_points_to_the_proxy_already_is_asked_as_any_model() -> No
     for base in (f"{P}/s/p-7/v1", "https://api.openai.com/v1"):
         config = ModelConfig(model="gpt-4o-mini", extra={"client": openai.OpenAI(base_url=base, api_key="k")})
         assert upstreams_of_models([config], P) == {}
-        assert route(config, P)["api_base"] == f"{P}/v1"
+        assert route_model(config, P)["api_base"] == f"{P}/v1"
     own = ModelConfig(model="gpt-4o-mini", api_base="http://h/v1", extra={"client": openai.OpenAI(api_key="k")})
     assert address_model(own, P) is own
 
@@ -184,12 +184,12 @@ def test_a_handler_of_litellms_is_right_as_it_is() -> None:
     from litellm.llms.custom_httpx.http_handler import HTTPHandler
 
     handler = HTTPHandler()
-    assert lead_client(handler, P, "anthropic/claude-sonnet-4-5") is handler
+    assert redirect_client(handler, P, "anthropic/claude-sonnet-4-5") is handler
     assert address_model(ModelConfig(model="anthropic/x", extra={"client": handler}), P).api_base is None
 
 
 def test_a_client_that_nobody_knows_is_refused() -> None:
     """Its calls might pass the proxy by; the text says what to write."""
     with pytest.raises(SettingsError, match=r"client=Mock\(\.\.\.\), and nobody knows how") as caught:
-        lead_client(Mock(), P, "gpt-4o-mini")
+        redirect_client(Mock(), P, "gpt-4o-mini")
     assert "api_base=" in str(caught.value.hint)

@@ -21,7 +21,7 @@ from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
-from llmproxy.scenario.models.models import RefusedChoice, complete
+from llmproxy.scenario.models.models import ToolChoiceRefused, complete
 from llmproxy.scenario.models.transport import (
     BASE,
     ChatRequest,
@@ -30,7 +30,7 @@ from llmproxy.scenario.models.transport import (
     import_litellm,
     in_model_loop,
     is_openai,
-    post,
+    post_chat,
 )
 from llmproxy.scenario.session import RunSession
 from tests.provider import Answer as Sent, Piece, Provider, failed, json_answer, step
@@ -115,7 +115,7 @@ def test_the_body_is_what_litellm_sends(more: dict[str, Any], provider: Provider
     keywords = given(**more, api_base=f"{provider.url}/v1", extra_headers={"x-mine": "1"})
     request = direct(keywords)
     assert request is not None
-    asyncio.run(in_model_loop(post(request)))
+    asyncio.run(in_model_loop(post_chat(request)))
     ours = provider.requests[-1]
 
     async def translated() -> None:
@@ -282,7 +282,7 @@ def test_litellm_as_it_is_imported_changes_nothing() -> None:
 # -- answers, and what fails
 
 THROUGH_LITELLM = {"num_retries": 0}
-"""In `ModelConfig.extra`: a keyword that changes nothing, and that only litellm knows."""
+"""In `ModelConfig.extra_parameters`: a keyword that changes nothing, and that only litellm knows."""
 PAGE = Sent(502, (("content-type", "text/html"),), (Piece(b"<html><title>Bad Gateway</title></html>"),))
 
 
@@ -328,9 +328,9 @@ def test_litellm_makes_the_same_of_it(message: dict[str, Any]) -> None:
         (json_answer({"error": {"message": "no such model"}}, 404), 1, ModelError, "HTTP 404: no such model"),
         (json_answer({"error": {"message": "filtered", "code": "content_filter"}}, 400), 1, ModelError,
          "HTTP 400: filtered"),
-        (json_answer({"error": {"message": "tool_choice is not supported"}}, 400), 1, RefusedChoice,
+        (json_answer({"error": {"message": "tool_choice is not supported"}}, 400), 1, ToolChoiceRefused,
          "refuses this request"),
-        (json_answer({"error": {"message": "response_format: no"}}, 400), 1, RefusedChoice, "refuses this request"),
+        (json_answer({"error": {"message": "response_format: no"}}, 400), 1, ToolChoiceRefused, "refuses this request"),
         (PAGE, 3, ModelError, "HTTP 502: a web page ('Bad Gateway')"),
         (Sent(pieces=(Piece(b"hello"),)), 3, ModelError, "there is no message in it: 'hello'"),
         (json_answer({"id": "x"}), 3, ModelError, "there is no message in it"),
@@ -406,7 +406,7 @@ def test_whoever_stops_waiting_ends_the_request() -> None:
     async def impatient(url: str) -> None:
         request = ChatRequest(f"{url}/v1/chat/completions", "k", {}, b"{}", 60)
         async with asyncio.timeout(0.3):
-            await in_model_loop(post(request))
+            await in_model_loop(post_chat(request))
 
     with Provider([step(answer=json_answer({}).late(3600), times=None)]) as provider, pytest.raises(TimeoutError):
         asyncio.run(impatient(provider.url))
@@ -524,7 +524,7 @@ async def test_whoever_stops_waiting_stops_the_work() -> None:
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
-            await ModelLoop().run(work())
+            await ModelLoop().run_in_loop(work())
     assert stopped.wait(5)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from llmproxy.report.rows import Interval, wilson
 from llmproxy.scenario.repeats.statistics import (
-    Spread,
+    Variance,
     bootstrap,
     judge_spread,
     kappa,
@@ -139,15 +139,15 @@ def test_the_spread_follows_its_formula() -> None:
     assert found is not None
     assert isclose(found.judge, judge)
     assert isclose(found.rest, variance - judge / 4)
-    assert isclose(found.share or 0, judge / (judge + variance - judge / 4))
+    assert isclose(found.judge_share or 0, judge / (judge + variance - judge / 4))
 
 
 def test_a_spread_that_is_all_the_judges() -> None:
     """Equal shares everywhere: the rest would be negative, and is 0; nothing varies: no share."""
-    assert judge_spread([2] * 6, 4) == Spread(0.25 * 4 / 3, 0.0)
+    assert judge_spread([2] * 6, 4) == Variance(0.25 * 4 / 3, 0.0)
     steady = judge_spread([4] * 6, 4)
     assert steady is not None
-    assert steady.share is None
+    assert steady.judge_share is None
 
 
 def test_few_transcripts_have_counts_only() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from llmproxy.report.events import Status
 from llmproxy.report.rows import Interval, wilson
 from llmproxy.scenario.repeats.statistics import pass_hat_k
-from llmproxy.scenario.repeats.verdicts import Verdicts, verdict_of
+from llmproxy.scenario.repeats.verdicts import VerdictCounts, decide_verdict
 
 P, F, A, E, S = Status.PASSED, Status.FAILED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR, Status.SKIPPED
 STATUSES = st.lists(st.sampled_from([P, F, A, E, S]), min_size=1, max_size=12)
@@ -16,13 +16,13 @@ STATUSES = st.lists(st.sampled_from([P, F, A, E, S]), min_size=1, max_size=12)
 
 def test_agent_errors_count_and_environment_errors_do_not() -> None:
     """Rate = passed / (passed + failed + agent_error)."""
-    found = Verdicts.of([P, P, F, A, E])
-    assert (found.runs, found.counted, found.rate) == (5, 4, 0.5)
-    assert found.interval == wilson(2, 4)
+    found = VerdictCounts.from_statuses([P, P, F, A, E])
+    assert (found.runs, found.counted_runs, found.pass_rate) == (5, 4, 0.5)
+    assert found.pass_interval == wilson(2, 4)
     assert found.pass_hat_k(2) == pass_hat_k(2, 4, 2)
     assert found.pass_at_k(5) is None
-    assert "1 of 5 runs say nothing about the agent" in found.lines()[1]
-    assert "(4 of 5 count)" in found.lines()[1]
+    assert "1 of 5 runs say nothing about the agent" in found.summary_lines()[1]
+    assert "(4 of 5 count)" in found.summary_lines()[1]
 
 
 @pytest.mark.parametrize(
@@ -43,29 +43,34 @@ def test_agent_errors_count_and_environment_errors_do_not() -> None:
 )
 def test_the_verdict(statuses: list[Status], allowed: bool, verdict: Status) -> None:
     """Environment errors make it an error unless allowed, and nothing that counts is always one."""
-    assert verdict_of(Verdicts.of(statuses), allow_environment_errors=allowed) is verdict
+    assert decide_verdict(VerdictCounts.from_statuses(statuses), allow_environment_errors=allowed) is verdict
 
 
 @given(STATUSES, st.integers(0, 5))
 def test_nothing_is_known_without_runs_that_count(statuses: list[Status], left: int) -> None:
     """A rate only of a whole series; whatever comes, it would have been within the bounds."""
-    found = Verdicts.of(statuses, len(statuses) + left)
-    assert found.left == left
-    assert (found.rate is None) == (left > 0 or found.counted == 0)
-    assert (found.bounds is None) == (found.counted + left == 0)
+    found = VerdictCounts.from_statuses(statuses, len(statuses) + left)
+    assert found.unmade_runs == left
+    assert (found.pass_rate is None) == (left > 0 or found.counted_runs == 0)
+    assert (found.pass_rate_bounds is None) == (found.counted_runs + left == 0)
     for more in ([P] * left, [F] * left):
-        whole = Verdicts.of([*statuses, *more])
-        if whole.rate is not None and found.bounds is not None:
-            assert found.bounds.low <= whole.rate <= found.bounds.high
+        whole = VerdictCounts.from_statuses([*statuses, *more])
+        if whole.pass_rate is not None and found.pass_rate_bounds is not None:
+            assert found.pass_rate_bounds.low <= whole.pass_rate <= found.pass_rate_bounds.high
 
 
 def test_a_stopped_series_prints_bounds_and_no_rate() -> None:
     """It ended because of how it went."""
-    found = Verdicts.of([P, F], 10)
-    assert found.lines() == [
+    found = VerdictCounts.from_statuses([P, F], 10)
+    assert found.summary_lines() == [
         "stopped after 2 of 10 runs, 1 of 2 passed, 1 failed: the rate would have been between 10.0% and 90.0%"
     ]
-    assert (found.rate, found.interval, found.pass_at_k(1), found.bounds) == (None, None, None, Interval(0.1, 0.9))
+    assert (found.pass_rate, found.pass_interval, found.pass_at_k(1), found.pass_rate_bounds) == (
+        None,
+        None,
+        None,
+        Interval(0.1, 0.9),
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,14 +87,14 @@ def test_a_stopped_series_prints_bounds_and_no_rate() -> None:
 )
 def test_when_it_is_decided(statuses: list[Status], runs: int, threshold: float, decided: bool) -> None:
     """When no run that is left can change the side of the threshold."""
-    assert Verdicts.of(statuses, runs).is_decided(threshold) is decided
+    assert VerdictCounts.from_statuses(statuses, runs).is_decided(threshold) is decided
 
 
 def test_pass_to_the_n_is_a_yes_or_no() -> None:
     """Of all n there is no estimate, only what happened; it is not known while one is missing."""
-    assert Verdicts.of([P, P, P]).lines()[-1].endswith("all 3 passed: yes")
-    assert Verdicts.of([P, P, F]).lines()[-1].endswith("all 3 passed: no")
-    assert Verdicts.of([P, P, E]).all_passed is None
-    assert Verdicts.of([F, E]).all_passed is False
-    assert Verdicts.of([P, P]).all_passed is True
-    assert Verdicts.of([E]).lines()[0] == "0 of 1 runs count"
+    assert VerdictCounts.from_statuses([P, P, P]).summary_lines()[-1].endswith("all 3 passed: yes")
+    assert VerdictCounts.from_statuses([P, P, F]).summary_lines()[-1].endswith("all 3 passed: no")
+    assert VerdictCounts.from_statuses([P, P, E]).all_passed is None
+    assert VerdictCounts.from_statuses([F, E]).all_passed is False
+    assert VerdictCounts.from_statuses([P, P]).all_passed is True
+    assert VerdictCounts.from_statuses([E]).summary_lines()[0] == "0 of 1 runs count"

@@ -14,7 +14,7 @@ from llmproxy.calls import Call
 from llmproxy.errors import AgentError, MachineError, MissError, UpstreamError
 from llmproxy.protocol import Decision
 from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole, CriterionResult, ScenarioResult
-from llmproxy.scenario.running.calling import AdapterAnswer, Caller, Traffic
+from llmproxy.scenario.running.calling import AdapterAnswer, AgentTraffic, Caller
 from tests.scenario.people import Agent, Judge, Person, User
 
 # ruff: noqa: A002, ANN401
@@ -36,7 +36,7 @@ class Session:
         self.asked: list[int] = []
 
     @asynccontextmanager
-    async def turn(self, adapter: AgentAdapter) -> AsyncIterator[float]:
+    async def speaking_turn(self, adapter: AgentAdapter) -> AsyncIterator[float]:
         self.turns.append(type(adapter).__name__)
         yield self.waits
 
@@ -56,14 +56,14 @@ def given() -> AgentInput:
 
 def call(agent: AgentAdapter, limit: float | None = 20.0, session: Session | None = None) -> AdapterAnswer:
     """Call an adapter once."""
-    return asyncio.run(Caller(limit, Traffic(cast("Any", session))).call(agent, given()))
+    return asyncio.run(Caller(limit, AgentTraffic(cast("Any", session))).call_agent(agent, given()))
 
 
 def test_messages_and_time_come_back() -> None:
     """Normalised, with the seconds it took."""
     ticks = iter([10.0, 12.5])
     caller = Caller(None, clock=lambda: next(ticks))
-    answer = asyncio.run(caller.call(Agent("hi"), given()))
+    answer = asyncio.run(caller.call_agent(Agent("hi"), given()))
     assert answer == AdapterAnswer([{"role": "assistant", "content": "hi"}], 2.5)
     assert caller.busy is None
 
@@ -131,7 +131,7 @@ def test_a_cancellation_that_nobody_asked_for_is_the_adapters_error() -> None:
 
 async def test_whoever_cancels_the_call_is_obeyed() -> None:
     """A real cancellation stays one."""
-    task = asyncio.create_task(Caller(None).call(Agent(lambda _given: asyncio.sleep(30)), given()))
+    task = asyncio.create_task(Caller(None).call_agent(Agent(lambda _given: asyncio.sleep(30)), given()))
     await asyncio.sleep(0.02)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -141,9 +141,9 @@ async def test_whoever_cancels_the_call_is_obeyed() -> None:
 def test_everybody_takes_turns_and_waiting_is_nobodys_time() -> None:
     """A judge of one's own may ask a model as an agent does; the seconds waited are kept apart."""
     session = Session(waits=3.0)
-    caller = Caller(None, Traffic(cast("Any", session)))
+    caller = Caller(None, AgentTraffic(cast("Any", session)))
     for person in (User(), Agent(), Judge([])):
-        answer = asyncio.run(caller.call(person, given()))
+        answer = asyncio.run(caller.call_agent(person, given()))
         assert answer.seconds < 3
     assert session.turns == ["User", "Agent", "Judge"]
     assert caller.waited == 9.0
@@ -155,9 +155,9 @@ def test_everybody_takes_turns_and_waiting_is_nobodys_time() -> None:
 def test_a_miss_makes_the_run_an_error_whatever_the_agent_does(line: Any) -> None:
     """The error is the proxy's text, not the agent's."""
     session = Session(heard(1), heard(2, miss=True), texts=("llmproxy: never recorded: gpt-4o",))
-    caller = Caller(None, Traffic(cast("Any", session)))
+    caller = Caller(None, AgentTraffic(cast("Any", session)))
     with pytest.raises(MissError, match="never recorded: gpt-4o"):
-        asyncio.run(caller.call(Agent(line), given()))
+        asyncio.run(caller.call_agent(Agent(line), given()))
     assert caller.traffic.misses == ["llmproxy: never recorded: gpt-4o"]
 
 
@@ -170,13 +170,13 @@ def test_a_miss_without_a_text_tells_its_note() -> None:
 async def test_exchanges_are_looked_at_once() -> None:
     """Each look goes on where the last one ended."""
     session = Session(heard(1), heard(2))
-    caller = Caller(None, Traffic(cast("Any", session)))
+    caller = Caller(None, AgentTraffic(cast("Any", session)))
 
-    await caller.call(Agent(), given())
-    await caller.call(Agent(), given())
+    await caller.call_agent(Agent(), given())
+    await caller.call_agent(Agent(), given())
     assert session.asked == [0, 2]
     assert [each.seq for each in caller.traffic.calls] == [1, 2]
-    assert list(caller.traffic.wire.tools()) == []
+    assert list(caller.traffic.read_wire.tools()) == []
 
 
 def test_whose_misses_raise_is_not_asked_about() -> None:
@@ -193,8 +193,8 @@ def test_whose_misses_raise_is_not_asked_about() -> None:
 def test_roles_are_told_in_words() -> None:
     """The error names the role, too."""
     caller = Caller(5)
-    assert "Agent (Agent) gave no answer in 5 s." in str(caller.too_long(Agent(), 5))
-    assert "It blocks its thread" in str(caller.too_long(User(), 5, blocked=True))
+    assert "Agent (Agent) gave no answer in 5 s." in str(caller.late_error(Agent(), 5))
+    assert "It blocks its thread" in str(caller.late_error(User(), 5, blocked=True))
     assert AgentRole.USER.value == "User"
 
 
@@ -208,8 +208,8 @@ def test_who_calls_sys_exit_ends_no_program(who: Callable[..., AgentAdapter], er
 def test_whoever_is_about_to_look_sees_what_came_since() -> None:
     """However short a time after the agent's answer: on a quick machine a whole call fits into a few milliseconds."""
     session = Session(heard(1))
-    caller = Caller(5, Traffic(cast("Any", session)), clock=lambda: 1.0)
-    asyncio.run(caller.call(Agent("ok"), given()))
+    caller = Caller(5, AgentTraffic(cast("Any", session)), clock=lambda: 1.0)
+    asyncio.run(caller.call_agent(Agent("ok"), given()))
     session.seen = (heard(1), heard(2))
     asyncio.run(caller.traffic.catch_up())
     assert (session.asked, caller.traffic.answered) == ([0, 1], 2)
@@ -217,12 +217,12 @@ def test_whoever_is_about_to_look_sees_what_came_since() -> None:
 
 def test_what_came_last_is_told_with_the_end_of_the_session() -> None:
     """Misses in it are errors; a proxy that does not say what came is one, too."""
-    traffic, session = Traffic(), cast("Any", Session(texts=("never recorded",)))
-    assert asyncio.run(traffic.late(session, ())) == []
+    traffic, session = AgentTraffic(), cast("Any", Session(texts=("never recorded",)))
+    assert asyncio.run(traffic.find_late(session, ())) == []
     with pytest.raises(MissError, match="never recorded"):
-        asyncio.run(traffic.late(session, cast("Any", (heard(3, miss=True),))))
+        asyncio.run(traffic.find_late(session, cast("Any", (heard(3, miss=True),))))
     assert [
-        call.seq for call in asyncio.run(traffic.late(session, cast("Any", (heard(4), heard(5, party="user")))))
+        call.seq for call in asyncio.run(traffic.find_late(session, cast("Any", (heard(4), heard(5, party="user")))))
     ] == [3, 4]
     with pytest.raises(MachineError, match="earlier version"):
-        asyncio.run(traffic.late(session, None))
+        asyncio.run(traffic.find_late(session, None))

@@ -19,7 +19,7 @@ from llmproxy import scenario
 from llmproxy.cli import main
 from llmproxy.report.events import Event, Message, PartyUse, Started, Status, Step, Verdict
 from llmproxy.report.trend import read_tests
-from llmproxy.scenario.running.run_lifecycle import EventEmitter, Program
+from llmproxy.scenario.running.run_lifecycle import EventEmitter, ProgramRuns
 from llmproxy.scenario.types import ScenarioResult
 from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, play
 from tests.support import near
@@ -226,11 +226,11 @@ def ended(cassette: str = "a", status: Status = Status.PASSED, cost: str | None 
 def test_what_a_program_ran_is_one_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several runs of a scenario all count; what no proxy recorded is not there, and a second end keeps nothing twice."""
     monkeypatch.chdir(tmp_path)
-    program = Program()
+    program = ProgramRuns()
     for result in (ended(), ended(status=Status.FAILED), ended("b"), ended("")):
         program.record_end(result)
-    program.end()
-    program.end()
+    program.record_program()
+    program.record_program()
     (test,) = read_tests(tmp_path / ".llmproxy" / "llmproxy.db.state.db")
     assert {name: (row["status"], row["runs"], row["passed"], row["rate"], row["cost_usd"]) for name, row in test.rows.items()} == {
         "a": ("failed", 2, 1, 0.5, "0.002"),
@@ -243,9 +243,9 @@ def test_what_a_program_ran_is_one_test(tmp_path: Path, monkeypatch: pytest.Monk
 def test_without_a_proxy_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing behind the user's back."""
     monkeypatch.chdir(tmp_path)
-    program = Program()
+    program = ProgramRuns()
     program.record_end(ended(""))
-    program.end()
+    program.record_program()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -255,9 +255,9 @@ def test_a_folder_that_cannot_be_written_is_said(
     """And the program ends as it would."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".llmproxy").write_text("", encoding="utf-8")
-    program = Program()
+    program = ProgramRuns()
     program.record_end(ended())
-    program.end()
+    program.record_program()
     assert "llmproxy: this test is not in the trend: " in capsys.readouterr().err
 
 

@@ -16,7 +16,7 @@ from llmproxy import scenario
 from llmproxy.client.host import HOST, Host
 from llmproxy.report.langwatch import ScenarioEventBus
 from llmproxy.scenario import ScenarioExecutor
-from llmproxy.scenario.running.executor import GivenNames, recorded_as
+from llmproxy.scenario.running.executor import UsedNames, choose_cassette_name
 from llmproxy.scenario.values.run import RunOptions
 from tests.provider import Provider, step
 from tests.scenario.people import Agent, Judge, User, executor, play, said
@@ -29,12 +29,12 @@ class Program:
     """A plain program, which has run nothing yet."""
 
     def __init__(self) -> None:
-        self.namesakes = GivenNames()
+        self.namesakes = UsedNames()
 
     def named(self, name: str, description: str = "d", script: Any = None, **more: Any) -> str:
         """Return what a scenario of it is recorded as."""
         options = RunOptions(**more)
-        return recorded_as(name, None, description, script, options, host=Host(), namesakes=self.namesakes)
+        return choose_cassette_name(name, None, description, script, options, host=Host(), namesakes=self.namesakes)
 
 
 def test_scenarios_of_one_name_that_differ_have_numbers() -> None:
@@ -67,7 +67,10 @@ def test_objects_and_functions_do_not_make_a_scenario_another() -> None:
 def test_a_test_runner_says_the_place() -> None:
     """Then nothing is numbered here."""
     host = Host(place=lambda name: f"test/{name}")
-    assert [recorded_as("w", None, each, None, RunOptions(), host=host) for each in ("a", "b")] == ["test/w", "test/w"]
+    assert [choose_cassette_name("w", None, each, None, RunOptions(), host=host) for each in ("a", "b")] == [
+        "test/w",
+        "test/w",
+    ]
 
 
 class Speaker(scenario.AgentAdapter):

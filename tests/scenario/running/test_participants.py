@@ -13,7 +13,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.scenario import AgentAdapter, AgentRole
 from llmproxy.scenario.running.executor import ScenarioExecutor
-from llmproxy.scenario.running.participants import ConnectedAgentAdapter, Participants, participants_of
+from llmproxy.scenario.running.participants import ConnectedAgentAdapter, Participants, build_adapters
 from tests.scenario.people import Agent, Ear, User, executor, finished, play, said
 
 # ruff: noqa: ANN401
@@ -89,7 +89,7 @@ def test_classes_and_functions_make_an_adapter_for_each_run() -> None:
 def test_what_is_no_agent_is_refused_with_an_example(wrong: Any) -> None:
     """With its place in the list."""
     with pytest.raises(ValueError, match=r"agents\[1\] is .* no agent; wrap it in a class") as caught:
-        participants_of([Agent(), wrong])
+        build_adapters([Agent(), wrong])
     assert "async def call(self" in str(caught.value)
 
 
@@ -178,9 +178,9 @@ async def test_a_cast_can_be_entered_again() -> None:
     cast, log = Participants([Service([])]), []
 
     for _ in range(2):
-        cast.enter()
-        await cast.open(None)
-        log.append(await cast.leave())
+        cast.claim_adapters()
+        await cast.open_adapters(None)
+        log.append(await cast.close_adapters())
     assert log == [[], []]
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.report.events import Status
-from llmproxy.scenario.running.run import Plan
+from llmproxy.scenario.running.run import RunPlan
 from llmproxy.scenario.values.run import RunOptions
 from tests.scenario.people import Agent, Ear, Judge, User, after, finished, said
 
@@ -147,22 +147,22 @@ def test_a_seeded_history_comes_first() -> None:
 def test_a_plan_tells_how_each_sample_ended() -> None:
     """With an exception too: status, what was said by then, and the exception itself."""
     error = RuntimeError("crash")
-    plan = Plan(name="n", description="d", agents=[User("u"), Agent("a", error)], verbose=False)
+    plan = RunPlan(name="n", description="d", agents=[User("u"), Agent("a", error)], verbose=False)
     ended = asyncio.run(plan.once(sample=2, runs=3))
     assert (ended.status, ended.error, said(ended.result)) == (Status.AGENT_ERROR, error, ["u", "a", "u"])
     assert (ended.result.sample, ended.result.error) == (2, "RuntimeError: crash")
     with pytest.raises(RuntimeError, match="crash"):
-        ended.unwrap()
+        ended.result_or_raise()
 
 
 def test_samples_of_a_plan_have_adapters_of_their_own() -> None:
     """Clones, so that no sample sees the state of another; a single run uses the object itself."""
     agent = Agent("a")
     agent.mark = "original"  # type: ignore[attr-defined]
-    plan = Plan(name="n", description="d", agents=[agent], max_turns=1, verbose=False)
-    assert plan.executor(1, 2).agents[0] is not agent
-    assert plan.executor().agents[0] is agent
-    assert plan.executor(2, 3).options == RunOptions(sample=2, runs=3)
+    plan = RunPlan(name="n", description="d", agents=[agent], max_turns=1, verbose=False)
+    assert plan.build_executor(1, 2).agents[0] is not agent
+    assert plan.build_executor().agents[0] is agent
+    assert plan.build_executor(2, 3).options == RunOptions(sample=2, runs=3)
 
 
 async def test_gather_of_runs_is_the_parallel_idiom() -> None:

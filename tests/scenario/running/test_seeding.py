@@ -12,7 +12,7 @@ import pytest
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import CassetteNotFound, SettingsError
-from llmproxy.scenario.running.seeding import messages_from
+from llmproxy.scenario.running.seeding import read_history
 from tests.scenario.people import Agent, User, play, said
 from tests.support.chats import NOW, chat
 
@@ -49,7 +49,7 @@ def recorded(
 
 def test_messages_are_copied() -> None:
     """What the run adds or changes stays in the run."""
-    found = messages_from(TALK)
+    found = read_history(TALK)
     assert found == TALK
     found[2]["content"][0]["text"] = "changed"
     assert TALK[2]["content"][0]["text"] == "my order?"
@@ -61,7 +61,7 @@ def test_a_file_of_messages(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"talk{suffix}"
     lines = "\n".join(json.dumps(each) for each in TALK)
     path.write_text({".jsonl": lines, ".json": json.dumps(TALK)}.get(suffix, json.dumps({"messages": TALK})), "utf-8")
-    assert messages_from(path) == messages_from(str(path)) == TALK
+    assert read_history(path) == read_history(str(path)) == TALK
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_is_no_conversation_is_refused(tmp_path: Path, text: str | None, sa
     if text is not None:
         path.write_text(text, "utf-8")
     with pytest.raises(SettingsError, match=says):
-        messages_from(path)
+        read_history(path)
 
 
 def test_a_recorded_session_goes_on(tmp_path: Path) -> None:
@@ -99,8 +99,8 @@ def test_a_recorded_session_goes_on(tmp_path: Path) -> None:
         {"role": "user", "content": "And tomorrow?"},
         {"role": "assistant", "content": "13."},
     ]
-    assert messages_from(f"{path}::shop") == messages_from(f"{path}::shop~1") == words
-    whole = messages_from(f"{path}::shop", tools=True)
+    assert read_history(f"{path}::shop") == read_history(f"{path}::shop~1") == words
+    whole = read_history(f"{path}::shop", tools=True)
     assert [message["role"] for message in whole] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
     assert whole[1]["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}
     assert whole[2] == {"role": "tool", "tool_call_id": "call_1", "content": '{"c": 12}'}
@@ -113,30 +113,30 @@ def test_an_agent_without_memory(tmp_path: Path) -> None:
         ([{"role": "user", "content": "one"}], {"content": "1"}),
         ([{"role": "user", "content": "two"}], {"content": "2"}),
     )
-    assert [message["content"] for message in messages_from(f"{path}::shop")] == ["one", "1", "two", "2"]
+    assert [message["content"] for message in read_history(f"{path}::shop")] == ["one", "1", "two", "2"]
 
 
 def test_samples_are_told_apart(tmp_path: Path) -> None:
     """`cassette~2` is the second recorded sample; a name that ends so without a number is a name."""
     path = recorded(tmp_path / "x.db", ([{"role": "user", "content": "one"}], {"content": "1"}))
     recorded(path, ([{"role": "user", "content": "two"}], {"content": "2"}), sample=2)
-    assert messages_from(f"{path}::shop~2")[0]["content"] == "two"
+    assert read_history(f"{path}::shop~2")[0]["content"] == "two"
     with pytest.raises(CassetteNotFound, match="shop~x"):
-        messages_from(f"{path}::shop~x")
+        read_history(f"{path}::shop~x")
 
 
 def test_a_recording_that_is_not_there(tmp_path: Path) -> None:
     """The error names what there is."""
     path = recorded(tmp_path / "x.db", ([{"role": "user", "content": "one"}], {"content": "1"}))
     with pytest.raises(CassetteNotFound, match="there are: shop"):
-        messages_from(f"{path}::none")
+        read_history(f"{path}::none")
 
 
 def test_a_recording_in_which_nobody_speaks(tmp_path: Path) -> None:
     """Nothing to go on from is an error, never an empty beginning."""
     path = recorded(tmp_path / "x.db", ([{"role": "system", "content": "be"}], {"content": ""}))
     with pytest.raises(SettingsError, match="nobody says anything"):
-        messages_from(f"{path}::shop")
+        read_history(f"{path}::shop")
 
 
 def test_a_run_goes_on_from_a_recording(tmp_path: Path) -> None:

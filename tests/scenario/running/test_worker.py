@@ -15,7 +15,7 @@ import pytest
 from llmproxy.errors import AgentError, MachineError
 from llmproxy.report.events import Status
 from llmproxy.scenario import ScenarioResult, run_sync
-from llmproxy.scenario.running.worker import finish, in_thread
+from llmproxy.scenario.running.worker import in_thread, run_to_end
 from tests.scenario.people import Agent, Ear, User, after, executor, finished, said
 
 MARK: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="nothing")
@@ -171,10 +171,10 @@ def test_finish_raises_what_the_coroutine_raises() -> None:
 
     async def inside() -> None:
         with pytest.raises(LookupError, match="no"):
-            finish(fail)
+            run_to_end(fail)
 
     with pytest.raises(LookupError, match="no"):
-        finish(fail)
+        run_to_end(fail)
     asyncio.run(inside())
 
 

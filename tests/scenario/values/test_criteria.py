@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.report.events import Status
-from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding, check_evidence, occurs
+from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding, check_evidence, quote_occurs
 from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, play
 
 # ruff: noqa: ANN401 (adapters as their users write them; JSON)
@@ -30,7 +30,7 @@ def passed(evidence: str = "") -> dict[str, str]:
 
 def statuses(criteria: Criteria, answer: object) -> list[str]:
     """Return what an answer comes to, criterion by criterion."""
-    return [each.status for each in criteria.build_results(criteria.read(answer)[0])]
+    return [each.status for each in criteria.build_results(criteria.read_findings(answer)[0])]
 
 
 def test_an_answer_in_another_order_means_the_same() -> None:
@@ -42,7 +42,7 @@ def test_an_answer_in_another_order_means_the_same() -> None:
 def test_a_missing_criterion_is_inconclusive_and_named() -> None:
     """Row 12: what the judge did not speak of has not passed."""
     two = Criteria(["first", "second"])
-    found, problems = two.read({"c1": passed()})
+    found, problems = two.read_findings({"c1": passed()})
     assert [each.status for each in two.build_results(found)] == ["passed", "inconclusive"]
     assert problems == ["c2 is missing"]
 
@@ -50,14 +50,17 @@ def test_a_missing_criterion_is_inconclusive_and_named() -> None:
 def test_a_criterion_that_there_is_not_is_ignored() -> None:
     """Row 12: an extra key breaks nothing and passes nothing."""
     one = Criteria(["first"])
-    assert one.read({"c9": passed(), "c1": {"status": "failed"}}) == ({"c1": Finding(CriterionOutcome.FAILED)}, [])
+    assert one.read_findings({"c9": passed(), "c1": {"status": "failed"}}) == (
+        {"c1": Finding(CriterionOutcome.FAILED)},
+        [],
+    )
 
 
 @pytest.mark.parametrize("status", [True, "true", "yes", None, 1, "success", ["passed"]])
 def test_an_unknown_status_is_not_a_pass(status: object) -> None:
     """Row 12: only the words of the schema count; a boolean or another word is a problem to repair."""
     one = Criteria(["first"])
-    found, problems = one.read({"c1": {"status": status}})
+    found, problems = one.read_findings({"c1": {"status": status}})
     assert not found
     assert problems == ["the status of c1 is none of passed, failed, inconclusive"]
     assert one.build_results(found)[0].status == "inconclusive"
@@ -66,7 +69,7 @@ def test_an_unknown_status_is_not_a_pass(status: object) -> None:
 @pytest.mark.parametrize("answer", [None, "passed", 3, True])
 def test_what_is_no_object_finds_nothing(answer: object) -> None:
     """A judge that answers anything but an object is told which members are wanted."""
-    found, (problem,) = Criteria(["first"]).read(answer)
+    found, (problem,) = Criteria(["first"]).read_findings(answer)
     assert not found
     assert "c1" in problem
 
@@ -84,7 +87,7 @@ def test_a_criterion_with_two_statuses_has_none(other: object) -> None:
     one = Criteria(["first"])
     twice = [{"id": "c1", "status": other}, {"id": "c1", "status": "passed"}]
     for answer in (twice, twice[::-1], {"C1": other, "c1": "passed"}):
-        assert one.read(answer) == ({}, ["c1 is there more than once, with more than one status"])
+        assert one.read_findings(answer) == ({}, ["c1 is there more than once, with more than one status"])
     assert statuses(one, [{"id": "c1", "status": "passed"}] * 2) == ["passed"]
 
 
@@ -102,8 +105,8 @@ def test_a_criterion_with_two_statuses_has_none(other: object) -> None:
 def test_criteria_never_collide(texts: list[str]) -> None:
     """Row 13: equal, foreign and long criteria have their own keys, and each its own status."""
     criteria = Criteria(texts)
-    assert criteria.schema()["required"] == ["c1", "c2"]
-    judged = criteria.build_results(criteria.read({"c1": passed(), "c2": {"status": "failed"}})[0])
+    assert criteria.findings_schema()["required"] == ["c1", "c2"]
+    judged = criteria.build_results(criteria.read_findings({"c1": passed(), "c2": {"status": "failed"}})[0])
     assert [(each.id, each.text, each.status) for each in judged] == [
         ("c1", texts[0], "passed"),
         ("c2", texts[1], "failed"),
@@ -126,7 +129,7 @@ def test_the_schema_has_string_enums_only() -> None:
             assert node["type"] == "string"
             assert all(isinstance(word, str) for word in node.get("enum", []))
 
-    walk(Criteria(["a", "b"]).schema())
+    walk(Criteria(["a", "b"]).findings_schema())
     assert {"passed", "failed", "inconclusive"} in [set(node.get("enum", ())) for node in seen]
 
 
@@ -160,7 +163,7 @@ def test_criteria_that_are_none_are_refused_at_once() -> None:
 )
 def test_a_quotation_is_found(quote: str) -> None:
     """Case, white space, quotation marks, emphasis, the speaker's name and left-out middles do not matter."""
-    assert occurs(quote, TALK)
+    assert quote_occurs(quote, TALK)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +171,7 @@ def test_a_quotation_is_found(quote: str) -> None:
 )
 def test_an_invented_quotation_is_not_found(quote: str) -> None:
     """Words that nobody said, and parts in the wrong order, are no quotation."""
-    assert not occurs(quote, TALK)
+    assert not quote_occurs(quote, TALK)
 
 
 @pytest.mark.parametrize("status", list(CriterionOutcome))

@@ -16,12 +16,12 @@ from llmproxy import scenario
 from llmproxy.scenario import AgentRole
 from llmproxy.scenario.values.messages import (
     Farewell,
-    as_message,
-    copies,
+    copy_messages,
     copy_value,
-    messages_of,
-    not_awaitable,
+    list_messages,
+    refuse_awaitable,
     text_of,
+    to_message,
 )
 from tests.scenario.people import Agent, Judge, User, play, roles, said
 
@@ -65,7 +65,7 @@ class Required(BaseModel):
 )  # fmt: skip
 def test_what_becomes_of_each_type(returned: object, role: AgentRole, want: list[Any]) -> None:
     """A text takes the role of its author, a dict keeps its own, a model keeps a role that is a default (row 30)."""
-    assert messages_of(returned, role, "Mine") == want
+    assert list_messages(returned, role, "Mine") == want
 
 
 @pytest.mark.slow
@@ -74,9 +74,9 @@ def test_messages_of_litellm_work() -> None:
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     from litellm import Message
 
-    assert messages_of(Message(content="x"), A, "M") == [{"role": "assistant", "content": "x"}]
+    assert list_messages(Message(content="x"), A, "M") == [{"role": "assistant", "content": "x"}]
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    (found,) = messages_of(Message(content=None, tool_calls=[call]), A, "M")
+    (found,) = list_messages(Message(content=None, tool_calls=[call]), A, "M")
     assert found == {"role": "assistant", "tool_calls": [call]}
 
 
@@ -102,7 +102,7 @@ def test_messages_of_litellm_work() -> None:
 def test_what_is_no_message_is_refused(wrong: object) -> None:
     """With the class, what it returned, and what to return instead."""
     with pytest.raises(ValueError, match="On the call method of the Mine agent adapter, you returned") as caught:
-        messages_of(wrong, A, "Mine")
+        list_messages(wrong, A, "Mine")
     assert repr(wrong)[:100] in str(caught.value)
     assert "class Mine(scenario.AgentAdapter):" in str(caught.value)
 
@@ -110,18 +110,18 @@ def test_what_is_no_message_is_refused(wrong: object) -> None:
 def test_long_and_endless_values_are_refused_shortly() -> None:
     """The error quotes the beginning."""
     with pytest.raises(ValueError, match="xxx") as caught:
-        messages_of(["x" * 10_000], A, "Mine")
+        list_messages(["x" * 10_000], A, "Mine")
     assert len(str(caught.value)) < 1500
     endless: dict[str, Any] = {"role": "user"}
     endless["self"] = endless
     with pytest.raises(ValueError, match="you returned"):
-        messages_of(endless, A, "Mine")
+        list_messages(endless, A, "Mine")
 
 
 def test_a_returned_dict_is_copied() -> None:
     """Its author may go on using it."""
     own = {"role": "assistant", "content": [{"type": "text"}]}
-    (found,) = messages_of(own, A, "M")
+    (found,) = list_messages(own, A, "M")
     assert found == own
     assert found["content"] is not own["content"]
 
@@ -132,17 +132,17 @@ def test_copies_share_nothing_that_can_change() -> None:
     made = copy_value(tree)
     made["a"][0]["b"].append(2)
     assert tree == {"a": [{"b": [1, "x"]}], "c": ("t",)}
-    assert copies([{"role": "user"}]) == [{"role": "user"}]
+    assert copy_messages([{"role": "user"}]) == [{"role": "user"}]
 
 
 def test_scripted_content_becomes_a_message() -> None:
     """A text takes the role of the verb; a dict is used as it is, also one that JSON cannot say."""
     odd = {"role": "system", "content": object()}
-    assert as_message("x", U) == {"role": "user", "content": "x"}
-    assert as_message(odd, U) == odd
-    assert as_message(Answer(content="y"), U) == {"role": "assistant", "content": "y"}
+    assert to_message("x", U) == {"role": "user", "content": "x"}
+    assert to_message(odd, U) == odd
+    assert to_message(Answer(content="y"), U) == {"role": "assistant", "content": "y"}
     with pytest.raises(ValueError, match="you returned"):
-        as_message(5, U)
+        to_message(5, U)
 
 
 @pytest.mark.parametrize(
@@ -162,8 +162,8 @@ def test_the_text_of_a_message(content: object, want: str) -> None:
 
 def test_a_call_that_is_not_async_is_shown_how() -> None:
     """The class by its own name."""
-    assert "class Mine(scenario.AgentAdapter):\n        async def call(" in not_awaitable("Mine")
-    assert json.dumps(not_awaitable("Mine"))
+    assert "class Mine(scenario.AgentAdapter):\n        async def call(" in refuse_awaitable("Mine")
+    assert json.dumps(refuse_awaitable("Mine"))
 
 
 BYE = Farewell([{"role": "user", "content": "bye"}])

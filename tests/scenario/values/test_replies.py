@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import AgentError, SuiteError
-from llmproxy.scenario.values.messages import answer, format_value, html_title, join_user_texts, pick, read_path, tail
+from llmproxy.scenario.values.messages import (
+    format_value,
+    html_title,
+    join_user_texts,
+    pick_value,
+    read_answer,
+    read_path,
+    tail,
+)
 
 VALUE: dict[str, Any] = {
     "answer": "hi",
@@ -34,7 +42,7 @@ VALUE: dict[str, Any] = {
 )
 def test_a_path_leads_to_a_value(path: str, found: object) -> None:
     """Names, indices from both ends, every item, quoted names."""
-    assert pick(read_path(path), VALUE) == found
+    assert pick_value(read_path(path), VALUE) == found
 
 
 @pytest.mark.parametrize("path", ["$..answer", "$.a[?(@.b)]", "$.a[1:2]", "a b", "$.a[", "$.[x]"])
@@ -58,7 +66,7 @@ def test_a_path_that_is_not_understood_is_refused(path: str) -> None:
 def test_a_path_that_leads_nowhere_says_where_it_ends(path: str, said: str) -> None:
     """And what there is instead."""
     with pytest.raises(LookupError, match=said):
-        pick(read_path(path), VALUE)
+        pick_value(read_path(path), VALUE)
 
 
 MESSAGE = {"role": "assistant", "content": "hi"}
@@ -80,7 +88,7 @@ MESSAGE = {"role": "assistant", "content": "hi"}
 )  # fmt: skip
 def test_an_answer_has_one_of_few_forms(value: object, found: object) -> None:
     """A text, a message, messages, or an object with one of them."""
-    assert answer(value, "the agent") == found
+    assert read_answer(value, "the agent") == found
 
 
 @pytest.mark.parametrize(
@@ -104,7 +112,7 @@ def test_an_answer_has_one_of_few_forms(value: object, found: object) -> None:
 def test_anything_else_is_no_answer(value: object, said: str) -> None:
     """Nothing is guessed; the error shows what was there."""
     with pytest.raises(AgentError, match=said):
-        answer(value, "the agent")
+        read_answer(value, "the agent")
 
 
 def test_what_users_said_is_text() -> None:

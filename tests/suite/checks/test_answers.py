@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.report.events import Status
-from llmproxy.suite.checks.answers import Snapshots, check_text, refuse_in_ci
+from llmproxy.suite.checks.answers import ResponseSnapshots, check_text, refuse_in_ci
 from llmproxy.suite.matchers.table import all_hold
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import Response
@@ -78,22 +78,22 @@ def test_a_file_that_is_not_ours_is_refused(tmp_path: Path) -> None:
     for text in ("{", "[]", '{"version": 99, "scenarios": {}}'):
         path.write_text(text)
         with pytest.raises(SuiteError):
-            Snapshots.beside(tmp_path / "t.suite.yaml")
+            ResponseSnapshots.load_for_suite(tmp_path / "t.suite.yaml")
 
 
 def test_only_changes_are_written(tmp_path: Path) -> None:
     """And only when asked to."""
-    silent = Snapshots.beside(tmp_path / "t.yaml")
-    silent.put("a", "1", "response", "x")
-    assert silent.save() is False
-    asked = Snapshots.beside(tmp_path / "t.yaml", update=True)
-    asked.put("a", "1", "response", "x")
-    assert (asked.save(), asked.save()) == (True, False)
-    asked.put("a", "1", "response", "x")
-    assert asked.save() is False
-    nowhere = Snapshots(asked.path / "t.json", update=True, changed=True)
+    silent = ResponseSnapshots.load_for_suite(tmp_path / "t.yaml")
+    silent.store_value("a", "1", "response", "x")
+    assert silent.save_changes() is False
+    asked = ResponseSnapshots.load_for_suite(tmp_path / "t.yaml", update=True)
+    asked.store_value("a", "1", "response", "x")
+    assert (asked.save_changes(), asked.save_changes()) == (True, False)
+    asked.store_value("a", "1", "response", "x")
+    assert asked.save_changes() is False
+    nowhere = ResponseSnapshots(asked.path / "t.json", update=True, changed=True)
     with pytest.raises(MachineError, match="cannot write"):
-        nowhere.save()
+        nowhere.save_changes()
 
 
 def test_ci_refuses() -> None:

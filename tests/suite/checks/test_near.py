@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.near import check_names, describe_unlisted_tools, find_near, is_near
+from llmproxy.suite.checks.near import check_tool_names, describe_unlisted_tools, find_near_name, is_near_name
 from llmproxy.suite.schema.response import ToolExpect
 from llmproxy.trace.reading.exchange import declared_arguments
 from tests.trace.observing.chats import Chats, asks, call, said, user
@@ -45,25 +45,25 @@ APART = [
 )
 def test_what_is_written_otherwise_is_near_and_another_tool_is_not(one: str, other: str, near: bool) -> None:
     """Case, underscores, hyphens and dots, a server's prefix, one edit; two verbs and tools of two servers are apart."""
-    assert is_near(one, other) is is_near(other, one) is near
+    assert is_near_name(one, other) is is_near_name(other, one) is near
 
 
 def test_every_single_edit_is_near_and_two_are_not() -> None:
     """Each letter left out, doubled, changed or swapped with the next; two that are changed are another name."""
     name = "deletetask"
     for n in range(len(name)):
-        assert is_near(name, name[:n] + name[n + 1 :])
-        assert is_near(name, name[:n] + "x" + name[n:])
-        assert is_near(name, name[:n] + "x" + name[n + 1 :])
-        assert is_near(name, name[:n] + name[n : n + 2][::-1] + name[n + 2 :])
+        assert is_near_name(name, name[:n] + name[n + 1 :])
+        assert is_near_name(name, name[:n] + "x" + name[n:])
+        assert is_near_name(name, name[:n] + "x" + name[n + 1 :])
+        assert is_near_name(name, name[:n] + name[n : n + 2][::-1] + name[n + 2 :])
         other = name[:n] + "xy" + name[n + 2 :]
-        assert not is_near(name, other if len(other) == len(name) else name + "xy")
+        assert not is_near_name(name, other if len(other) == len(name) else name + "xy")
 
 
 def test_the_same_spelling_is_named_before_an_edit() -> None:
     """Of several near names the one that is only written otherwise is meant."""
-    assert find_near("deleteTask", ["deleteTasks", "delete_task"]) == "delete_task"
-    assert find_near("deleteTask", ["deleteTasks"], spelling_only=True) == ""
+    assert find_near_name("deleteTask", ["deleteTasks", "delete_task"]) == "delete_task"
+    assert find_near_name("deleteTask", ["deleteTasks"], spelling_only=True) == ""
 
 
 def looked(
@@ -73,7 +73,7 @@ def looked(
     chats = Chats()
     chats.chat([user("x")], asks(*calls) if calls else said("hi"), tools=tools)
     wanted = {name: ToolExpect.model_validate(value) for name, value in expected.items()}
-    return check_names(wanted, chats.wire.step(0), chats.wire.seen)
+    return check_tool_names(wanted, chats.wire.step(0), chats.wire.seen)
 
 
 MISSPELT = [0, 1, {"gte": 1}, {"count": 0, "input": {"title": "x"}}, {"offered": False}, {"every": {"title": "x"}}]
@@ -151,12 +151,12 @@ def test_a_misspelt_argument_is_an_error(key: str, path: str, meant: str) -> Non
     offer = [{"type": "function", "function": tool}]
     chats.chat([user("x")], asks(call("t", {"title": "a"})), tools=(), body={"tools": offer})
     wanted = {"t": ToolExpect.model_validate({key: {path: {"exists": False}}})}
-    (found,) = check_names(wanted, chats.wire.step(0), chats.wire.seen)
+    (found,) = check_tool_names(wanted, chats.wire.step(0), chats.wire.seen)
     assert (found.name, found.status) == (f"tools.t.{key}", Status.ENVIRONMENT_ERROR)
     assert found.message.endswith(f"did you mean {meant!r}?")
     for fine in ("title", "$.title", "other", "due_date.day"):
         wanted = {"t": ToolExpect.model_validate({key: {fine: 1}})}
-        assert check_names(wanted, chats.wire.step(0), chats.wire.seen) == []
+        assert check_tool_names(wanted, chats.wire.step(0), chats.wire.seen) == []
 
 
 NESTED = {
@@ -185,7 +185,7 @@ def test_arguments_within_arguments_are_compared_too(path: str, meant: str) -> N
     called = call("t", {"address": {"city": "Oslo"}, "given": [{}, {"name": "x"}]})
     chats.chat([user("x")], asks(called), tools=(), body={"tools": offer})
     wanted = {"t": ToolExpect.model_validate({"count": 0, "input": {path: "x"}})}
-    found = [each.message for each in check_names(wanted, chats.wire.step(0), chats.wire.seen)]
+    found = [each.message for each in check_tool_names(wanted, chats.wire.step(0), chats.wire.seen)]
     told = path.replace("[0]", "").replace("[1]", "")
     assert found == ([f"t has no argument {told!r}; did you mean {meant!r}?"] if meant else [])
 
@@ -206,9 +206,9 @@ def test_that_no_call_has_an_argument_which_there_is_not_is_no_pass(path: str, h
     offer = [{"type": "function", "function": {"name": "t", "parameters": {"properties": NESTED}}}]
     wanted = {"t": ToolExpect.model_validate({"count": 0, "input": {path: "x"}})}
     chats.chat([user("x")], said("no"), tools=(), body={"tools": offer})
-    assert check_names(wanted, chats.wire.step(0), chats.wire.seen) == []
+    assert check_tool_names(wanted, chats.wire.step(0), chats.wire.seen) == []
     chats.chat([user("y")], asks(call("t", {"address": {"city": "Oslo"}, "given": 1})), tools=(), body={"tools": offer})
-    found = check_names(wanted, chats.wire.step(0), chats.wire.seen)
+    found = check_tool_names(wanted, chats.wire.step(0), chats.wire.seen)
     status = [("tools.t.input", Status.ENVIRONMENT_ERROR)] if has else []
     assert [(each.name, each.status) for each in found] == status
     assert all(f"t has no argument {path!r}; it has {has}" in each.message for each in found)

@@ -15,7 +15,7 @@ import pytest
 
 from llmproxy.report.events import Status
 from llmproxy.suite.checks.tools import check_tools, check_total
-from llmproxy.suite.checks.traffic import find_uncounted, why_toolless, why_unseen
+from llmproxy.suite.checks.traffic import explain_no_tools, explain_unseen_traffic, find_uncounted_calls
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import ToolExpect
 from llmproxy.suite.schema.steps import ChatStep
@@ -337,18 +337,20 @@ def test_traffic_that_nobody_can_read_is_no_traffic(pair: tuple[str, Any, int], 
     chats = Chats()
     chats.add("openai", operation, "/v1/x", {"messages": [user("x")]}, value, status=status)
     stage = cast("StepContext", SimpleNamespace(session=object(), scope=None))
-    why = why_unseen(stage, None, chats.wire.step(0))
+    why = explain_unseen_traffic(stage, None, chats.wire.step(0))
     assert "no answer of a model that could be read was seen" in why
     assert seen in why
     chats.chat([user("x")], said("hi"))
-    assert why_unseen(stage, None, chats.wire.step(0)) == ""
+    assert explain_unseen_traffic(stage, None, chats.wire.step(0)) == ""
 
 
 def test_an_answer_that_broke_off_is_said_to_have() -> None:
     """A status of 200 alone would leave its reader wondering."""
     chats = Chats()
     chats.chat([user("x")], said("hi"), ending="cut")
-    why = why_unseen(cast("StepContext", SimpleNamespace(session=object(), scope=None)), None, chats.wire.step(0))
+    why = explain_unseen_traffic(
+        cast("StepContext", SimpleNamespace(session=object(), scope=None)), None, chats.wire.step(0)
+    )
     assert "interaction 101 (chat.completions, HTTP 200, the answer is cut)" in why
 
 
@@ -373,7 +375,7 @@ def test_what_is_said_of_all_tools_names_those_it_leaves_out(step: dict[str, Any
     ]
     answer = {"id": "r", "object": "response", "status": "completed", "output": items}
     chats.add("openai", "responses", "/v1/responses", {"input": "x"}, answer)
-    assert find_uncounted(ChatStep.model_validate({"chat": "x", **step}), chats.wire.step(0)) == names
+    assert find_uncounted_calls(ChatStep.model_validate({"chat": "x", **step}), chats.wire.step(0)) == names
 
 
 @pytest.mark.parametrize("approve", [None, True, False])
@@ -410,10 +412,10 @@ def test_where_only_texts_were_completed_nothing_is_said_about_tools(step: dict[
     answer = {"object": "text_completion", "choices": [{"text": "deleteTask()", "index": 0, "finish_reason": "stop"}]}
     chats.add("openai", "completions", "/v1/completions", {"prompt": "x", "model": "m"}, answer)
     made = ChatStep.model_validate({"chat": "x", **step})
-    assert "interaction 101 (completions)" in why_toolless(made, chats.wire.step(0))
-    assert why_toolless(ChatStep.model_validate({"chat": "x", "usage": {"callCount": 1}}), chats.wire.step(0)) == ""
+    assert "interaction 101 (completions)" in explain_no_tools(made, chats.wire.step(0))
+    assert explain_no_tools(ChatStep.model_validate({"chat": "x", "usage": {"callCount": 1}}), chats.wire.step(0)) == ""
     chats.chat([user("x")], said("hi"))
-    assert why_toolless(made, chats.wire.step(0)) == ""
+    assert explain_no_tools(made, chats.wire.step(0)) == ""
 
 
 @pytest.mark.slow

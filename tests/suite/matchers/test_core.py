@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from llmproxy.suite.matchers.core import REGISTRY, Match, MatchOutcome, SeenValue, both, choose_matcher, either, judge
+from llmproxy.suite.matchers.core import REGISTRY, Match, MatchOutcome, SeenValue, both, either, match, split_matcher
 from llmproxy.suite.matchers.variables import VariableScope
 
 HOLDS, FAILS, UNFIT, MISTYPED, UNCLEAR = MatchOutcome
@@ -31,13 +31,13 @@ def test_reasons_are_kept() -> None:
 
 def test_a_matcher_without_a_key_is_unclear() -> None:
     """It asserts nothing, so it does not hold."""
-    assert judge({}, SeenValue(1, VariableScope())).outcome is UNCLEAR
+    assert match({}, SeenValue(1, VariableScope())).outcome is UNCLEAR
 
 
 def test_a_text_that_is_a_reference_compares_like_one() -> None:
     """`$task.id` and `{ref: $task.id}` are the same; prices and the environment are plain texts."""
     scope = VariableScope({"a": 1})
-    assert [choose_matcher(each, scope) for each in ("$a", "${a}", "$b.c", "$b", "$a!", "$5", "${env:A}", 1)] == [
+    assert [split_matcher(each, scope) for each in ("$a", "${a}", "$b.c", "$b", "$a!", "$5", "${env:A}", 1)] == [
         *["ref"] * 3,
         *["eq"] * 5,
     ]

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from llmproxy.suite.matchers.plain_values import ABSENT, Unknown, dig, instant, kind, plain, same, show
+from llmproxy.suite.matchers.plain_values import ABSENT, Unknown, get_path, kind_of, parse_time, same, show, to_json
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
 EAST = timezone(timedelta(hours=2))
@@ -80,7 +80,7 @@ def test_equality_has_types(left: object, right: object, equal: bool) -> None:
 )
 def test_values_become_those_of_json(value: object, made: object) -> None:
     """Whatever a driver of a database returns."""
-    assert plain(value) == made
+    assert to_json(value) == made
 
 
 @pytest.mark.parametrize(
@@ -109,22 +109,22 @@ def test_paths_lead_into_json(path: str, found: object) -> None:
         "a": 1, "b": {"c": 2, "d": [3, {"e": 4}]}, "x.y": 5, "x": {"y": {"z": 6}}, "nothing": None,
         "text": '{"a": 1}',
     }  # fmt: skip
-    assert dig(value, path) == found
-    assert dig(value, "$") is value
+    assert get_path(value, path) == found
+    assert get_path(value, "$") is value
 
 
 def test_moments_are_read_from_text() -> None:
     """Days are midnights in UTC; what is no date is none."""
-    assert instant("2026-01-02") == datetime(2026, 1, 2, tzinfo=UTC)
-    assert instant("2026-01-02T12:00+02:00") == datetime(2026, 1, 2, 10, tzinfo=UTC)
-    assert [instant(each) for each in ("2026-13-02", "5", 5, None, "2026", "20260102")] == [None] * 6
+    assert parse_time("2026-01-02") == datetime(2026, 1, 2, tzinfo=UTC)
+    assert parse_time("2026-01-02T12:00+02:00") == datetime(2026, 1, 2, 10, tzinfo=UTC)
+    assert [parse_time(each) for each in ("2026-13-02", "5", 5, None, "2026", "20260102")] == [None] * 6
 
 
 def test_kinds_are_told_in_words() -> None:
     """For messages."""
     values: tuple[object, ...] = (None, ABSENT, True, 1, Decimal(1), "x", ID, [1], {}, date(2026, 1, 1))
     words = ["null", "nothing", "a boolean", "a number", "a number", "text", "text", "a list", "an object", "a date"]
-    assert [kind(value) for value in values] == words
+    assert [kind_of(value) for value in values] == words
     assert show(ABSENT) == "nothing"
     assert show("x" * 500).endswith('…"')
     assert Unknown("why").reason == "why"

@@ -21,7 +21,7 @@ ID = UUID("12345678-1234-5678-1234-567812345678")
 
 def scope() -> VariableScope:
     made = VariableScope({"word": "milk", "limit": 3}, declared=["later"], env={})
-    made.capture("task", {"id": 7, "title": "Buy milk", "uid": ID, "done": False, "nothing": None})
+    made.capture_row("task", {"id": 7, "title": "Buy milk", "uid": ID, "done": False, "nothing": None})
     return made
 
 

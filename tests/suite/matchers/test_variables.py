@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from llmproxy.errors import Exit
-from llmproxy.suite.matchers.variables import StepError, VariableScope, bare_name, parse_ref, references
+from llmproxy.suite.matchers.variables import StepError, VariableScope, bare_name, find_refs, parse_ref
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
 
@@ -25,11 +25,11 @@ def scope() -> VariableScope:
         declared=["$later"],
         env={"KEY": "value"},
     )  # fmt: skip
-    made.capture(
+    made.capture_row(
         "$task",
         {"id": 7, "title": "Buy", "price": Decimal("1.50"), "at": datetime(2026, 1, 2, tzinfo=UTC), "gone": None},
     )
-    made.capture("note", {"key": ID, "text": "x"}, primary="key")
+    made.capture_row("note", {"key": ID, "text": "x"}, primary="key")
     return made
 
 
@@ -62,7 +62,7 @@ def scope() -> VariableScope:
 )
 def test_references_are_written_out(scope: VariableScope, text: str, written: str) -> None:
     """Names, fields, items, braces, the environment, built-ins; two dollar signs are one; prices stay."""
-    assert scope.interpolate(text) == written
+    assert scope.interpolate_text(text) == written
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_references_are_written_out(scope: VariableScope, text: str, written: st
 )
 def test_a_whole_reference_keeps_its_type(scope: VariableScope, value: object, resolved: object) -> None:
     """Alone it is the value itself, inside of text it is written."""
-    made = scope.resolve(value)
+    made = scope.resolve_value(value)
     assert made == resolved
     assert type(made) is type(resolved)
 
@@ -109,14 +109,14 @@ def test_what_has_no_value_is_never_sent(scope: VariableScope, text: str, words:
     """An error of the step, with what to do; whole and inside of text."""
     for written in (text, f"say {text} now"):
         with pytest.raises(StepError, match=re.escape(words)) as caught:
-            scope.resolve(written)
+            scope.resolve_value(written)
         assert caught.value.exit_code is Exit.ENVIRONMENT
 
 
 def test_a_wrong_field_names_the_near_one(scope: VariableScope) -> None:
     """A misspelt column is found at once."""
     with pytest.raises(StepError, match="did you mean `title`"):
-        scope.lookup("$task.titel")
+        scope.lookup_value("$task.titel")
 
 
 def test_last_answer_and_conversations_have_values_once_they_are() -> None:
@@ -124,26 +124,26 @@ def test_last_answer_and_conversations_have_values_once_they_are() -> None:
     scope = VariableScope()
     scope.record_answer("done")
     scope.record_conversation("a", "conv-1")
-    assert scope.interpolate("$last.response $conversation.a") == "done conv-1"
+    assert scope.interpolate_text("$last.response $conversation.a") == "done conv-1"
     with pytest.raises(StepError, match="names no value by itself"):
-        scope.lookup("$last")
+        scope.lookup_value("$last")
     with pytest.raises(StepError, match="there is no field `b`"):
-        scope.lookup("$conversation.b")
+        scope.lookup_value("$conversation.b")
 
 
 def test_a_name_is_captured_once(scope: VariableScope) -> None:
     """A second row under it is an error, unless it is asked for; built-in names are never taken."""
     with pytest.raises(StepError, match="has a value already"):
-        scope.capture("task", {"id": 8})
-    scope.capture("task", {"id": 8}, overwrite=True)
-    assert scope.lookup("$task") == 8
+        scope.capture_row("task", {"id": 8})
+    scope.capture_row("task", {"id": 8}, overwrite=True)
+    assert scope.lookup_value("$task") == 8
     with pytest.raises(StepError, match="is built in"):
-        scope.capture("$userId", {"id": 1})
+        scope.capture_row("$userId", {"id": 1})
 
 
 def test_variables_may_build_on_earlier_ones() -> None:
     """In their order."""
-    assert VariableScope({"host": "h", "url": "http://$host/x"}, env={}).lookup("$url") == "http://h/x"
+    assert VariableScope({"host": "h", "url": "http://$host/x"}, env={}).lookup_value("$url") == "http://h/x"
     with pytest.raises(StepError, match="nothing is called"):
         VariableScope({"url": "${host}", "host": "h"}, env={})
 
@@ -151,14 +151,14 @@ def test_variables_may_build_on_earlier_ones() -> None:
 def test_a_captured_row_is_a_copy() -> None:
     """What a store does to its row later does not reach the name."""
     row, scope = {"id": 1}, VariableScope()
-    scope.capture("r", row)
+    scope.capture_row("r", row)
     row["id"] = 2
-    assert scope.lookup("$r") == 1
+    assert scope.lookup_value("$r") == 1
 
 
 def test_references_tell_how_sure_they_are() -> None:
     """A bare word may be text; a field, an item or braces are meant."""
-    found = {each.text: each.is_explicit for each in references("$a $b.c ${d} $e[0] $$f $5")}
+    found = {each.text: each.is_explicit for each in find_refs("$a $b.c ${d} $e[0] $$f $5")}
     assert found == {"$a": False, "$b.c": True, "${d}": True, "$e[0]": True}
     assert parse_ref("$a.b") is not None
     assert [parse_ref(text) for text in ("$a b", "$$", "a", 5)] == [None] * 4
@@ -167,4 +167,4 @@ def test_references_tell_how_sure_they_are() -> None:
 def test_names_are_bare() -> None:
     """`as: $x` and `as: x` are one."""
     assert (bare_name("$x"), bare_name("x")) == ("x", "x")
-    assert VariableScope({"v": 1}, declared=["$x"]).names >= {"v", "x", "userId", "last"}
+    assert VariableScope({"v": 1}, declared=["$x"]).known_names >= {"v", "x", "userId", "last"}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.reading.load import LoadedSuites, load
-from llmproxy.suite.selection import SelectionOptions, select
+from llmproxy.suite.reading.load import LoadedSuites, load_suites
+from llmproxy.suite.selection import SelectionOptions, select_cases
 
 SUITE = """
 name: s
@@ -31,7 +31,7 @@ def suite(folder: Path, text: str, name: str = "cities.csv") -> Path:
 
 def loaded(folder: Path, text: str, name: str = "cities.csv") -> LoadedSuites:
     """Read it."""
-    return load([suite(folder, text, name)])
+    return load_suites([suite(folder, text, name)])
 
 
 def refused(folder: Path, text: str, name: str = "cities.csv") -> str:
@@ -54,7 +54,7 @@ def test_each_row_is_a_case(tmp_path: Path, name: str, text: str) -> None:
     found = loaded(tmp_path, text, name)
     assert [case.id for case in found.scenarios] == ["weather[r]", "weather[p]"]
     assert "Paris" in found.scenarios[1].title
-    assert [case.id for case in select(found.scenarios, SelectionOptions(ids=("weather[p]",)))] == ["weather[p]"]
+    assert [case.id for case in select_cases(found.scenarios, SelectionOptions(ids=("weather[p]",)))] == ["weather[p]"]
     assert (tmp_path / name) in found.files
     assert found.warnings == ()
 
@@ -91,7 +91,7 @@ def test_a_row_that_lacks_what_its_steps_take(tmp_path: Path, file: str) -> None
     assert len(loaded(tmp_path, rows.format(null), file).scenarios) == 2
     path = suite(tmp_path, rows.format(""), file)
     path.write_text(path.read_text("utf-8").replace("name: s\n", "name: s\nvars: {city: Bern}\n"), "utf-8")
-    assert len(load([path]).scenarios) == 2
+    assert len(load_suites([path]).scenarios) == 2
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_column_that_no_row_has(tmp_path: Path, steps: str) -> None:
         f"name: s\nscenarios:\n  - {{id: weather, parametrize: cities.csv, steps: {steps}}}\n", encoding="utf-8"
     )
     with pytest.raises(SuiteError, match=r"\$city: nothing is called \$city"):
-        load([path])
+        load_suites([path])
 
 
 def test_dollar_signs_of_the_data_are_data(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     path = suite(tmp_path, "id,city\nr,Rome\n")
     (tmp_path / "cities.csv").unlink()
     with pytest.raises(SuiteError, match=r"suite.yaml:6:18: cities.csv: cannot be read"):
-        load([path])
+        load_suites([path])
 
 
 def test_a_column_that_nobody_uses_is_a_doubt(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.suite.reading.flow import Flow, list_captures
+from llmproxy.suite.reading.flow import ScenarioFlow, list_capture_names
 from llmproxy.yaml_reader import Map, Problems, read
 
 
@@ -13,10 +13,10 @@ def follow(text: str, **values: object) -> tuple[list[str], list[str]]:
     problems, doubts = Problems(), Problems()
     root = read(text, "f", problems)[0][0]
     assert isinstance(root, Map)
-    flow = Flow(problems, doubts, values)
+    flow = ScenarioFlow(problems, doubts, values)
     if isinstance(root.get("vars"), Map):
-        flow.names.variables(root["vars"])
-    flow.scenario(root)
+        flow.names.add_variables(root["vars"])
+    flow.check_scenario(root)
     return [str(each) for each in problems], [str(each) for each in doubts]
 
 
@@ -134,7 +134,7 @@ def test_all_names_of_a_scenario_are_found() -> None:
     text = "setup: [{as: $a}]\nsteps: [{setup: [{as: b}]}, {created: [{as: $c}, {}]}, {verify: {as: $d}}, 5]"
     root = read(text, "f", Problems())[0][0]
     assert isinstance(root, Map)
-    assert list(list_captures(root)) == ["a", "b", "c", "d"]
+    assert list(list_capture_names(root)) == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(

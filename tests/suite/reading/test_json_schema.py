@@ -12,18 +12,18 @@ import pytest
 from llmproxy.errors import SuiteError
 from llmproxy.suite.matchers.core import REGISTRY
 from llmproxy.suite.reading import json_schema
-from llmproxy.suite.reading.load import load
+from llmproxy.suite.reading.load import load_suites
 from llmproxy.yaml_reader import Problems, read, read_file
 from tests.suite.fragment import load_fragment
 
 GUIDE = Path(__file__).resolve().parents[3] / "fixtures" / "suites" / "guide.yaml"
-SCHEMA: dict[str, Any] = json_schema.schema()
+SCHEMA: dict[str, Any] = json_schema.build_suite_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
 def test_the_shipped_file_is_the_generated_one() -> None:
-    """After a change of the format: python -c "from llmproxy.suite import json_schema as s; s.FILE.write_text(s.text())"."""
-    assert json_schema.FILE.read_text(encoding="utf-8") == json_schema.text()
+    """After a change of the format: python -c "from llmproxy.suite import json_schema as s; s.FILE.write_text(s.schema_text())"."""
+    assert json_schema.FILE.read_text(encoding="utf-8") == json_schema.schema_text()
 
 
 def test_it_is_a_schema() -> None:
@@ -76,19 +76,21 @@ def test_what_the_loader_refuses_the_schema_refuses(key: str, wrong: str) -> Non
 
 def test_the_first_line_names_the_schema(tmp_path: Path) -> None:
     """It is a comment, so the file loads with it."""
-    assert json_schema.header("schema.json") == "# yaml-language-server: $schema=schema.json\n"
+    assert json_schema.schema_comment("schema.json") == "# yaml-language-server: $schema=schema.json\n"
     path = tmp_path / "suite.yaml"
-    path.write_text(json_schema.header() + "name: s\nscenarios: [{id: a, steps: [{chat: hi}]}]\n", encoding="utf-8")
-    assert len(load([path]).scenarios) == 1
+    path.write_text(
+        json_schema.schema_comment() + "name: s\nscenarios: [{id: a, steps: [{chat: hi}]}]\n", encoding="utf-8"
+    )
+    assert len(load_suites([path]).scenarios) == 1
 
 
 def test_the_schema_is_written_beside_the_suite(tmp_path: Path) -> None:
     """The first line is the same on every machine; an old schema is renewed, a current one left."""
-    assert json_schema.header() == "# yaml-language-server: $schema=suite.schema.json\n"
+    assert json_schema.schema_comment() == "# yaml-language-server: $schema=suite.schema.json\n"
     suite = tmp_path / "a.suite.yaml"
-    written = json_schema.beside(suite)
+    written = json_schema.write_schema_beside(suite)
     assert written == tmp_path / "suite.schema.json"
-    assert written.read_text("utf-8") == json_schema.text()
-    assert json_schema.beside(suite) is None
+    assert written.read_text("utf-8") == json_schema.schema_text()
+    assert json_schema.write_schema_beside(suite) is None
     written.write_text("{}")
-    assert json_schema.beside(suite) == written
+    assert json_schema.write_schema_beside(suite) == written

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.reading.load import LoadedSuites, find_doubts, load
+from llmproxy.suite.reading.load import LoadedSuites, find_suite_doubts, load_suites
 from llmproxy.yaml_reader import Map, Problems, read, read_file
 
 GUIDE = Path(__file__).resolve().parents[3] / "fixtures" / "suites" / "guide.yaml"
@@ -25,7 +25,7 @@ def write(folder: Path, text: str, name: str = "suite.yaml") -> Path:
 
 def refused(folder: Path, text: str, name: str = "suite.yaml") -> list[str]:
     with pytest.raises(SuiteError) as caught:
-        load([write(folder, text, name)])
+        load_suites([write(folder, text, name)])
     return str(caught.value).replace(f"{folder}/", "").splitlines()
 
 
@@ -36,7 +36,7 @@ def ids(loaded: LoadedSuites) -> list[str]:
 def test_inline_scenarios_are_not_dropped(tmp_path: Path) -> None:
     """B0: the origin's runner found none in its own complete example, and called that a success."""
     example = GUIDE.read_text(encoding="utf-8").rpartition("yaml:\n")[2]
-    loaded = load([write(tmp_path, "\n".join(line[2:] for line in example.splitlines()))])
+    loaded = load_suites([write(tmp_path, "\n".join(line[2:] for line in example.splitlines()))])
     (case,) = loaded.scenarios
     assert (case.id, case.title, case.tags, case.suite.name) == (
         "task-001",
@@ -50,14 +50,14 @@ def test_inline_scenarios_are_not_dropped(tmp_path: Path) -> None:
 
 def test_a_bare_scenario_is_a_suite_of_one(tmp_path: Path) -> None:
     """Named after its file; several documents of a file belong together."""
-    loaded = load([write(tmp_path, f"id: a\n{STEPS}\n---\nid: b\n{STEPS}\n", "login.yaml")])
+    loaded = load_suites([write(tmp_path, f"id: a\n{STEPS}\n---\nid: b\n{STEPS}\n", "login.yaml")])
     assert ids(loaded) == ["a", "b"]
     assert [suite.name for suite in loaded.suites] == ["login"]
 
 
 def test_a_file_may_hold_suites_and_scenarios(tmp_path: Path) -> None:
     """Each document is what its keys say."""
-    loaded = load(
+    loaded = load_suites(
         [
             write(
                 tmp_path,
@@ -73,11 +73,11 @@ def test_scenarios_come_from_files_and_globs_too(tmp_path: Path) -> None:
     write(tmp_path, f"id: b\n{STEPS}\n", "parts/b.yaml")
     write(tmp_path, f"id: c\n{STEPS}\n---\nid: d\n{STEPS}\n", "parts/deep/c.yaml")
     path = write(tmp_path, f"name: s\nbaseDir: ./parts\nscenarios: [deep/c.yaml, {{id: a, {STEPS}}}, '**/*.yaml']\n")
-    loaded = load([path])
+    loaded = load_suites([path])
     assert ids(loaded) == ["c", "d", "a", "b"]
     assert {case.folder for case in loaded.scenarios} == {tmp_path}
     assert loaded.scenarios[0].path.name == "c.yaml"
-    assert ids(load([write(tmp_path, f"name: s\nscenarios: ['*.yaml', {{id: a, {STEPS}}}]\n")])) == ["a"]
+    assert ids(load_suites([write(tmp_path, f"name: s\nscenarios: ['*.yaml', {{id: a, {STEPS}}}]\n")])) == ["a"]
 
 
 def test_two_suites_may_share_a_folder_of_parts(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_two_suites_may_share_a_folder_of_parts(tmp_path: Path) -> None:
     for name in ("x.suite.yaml", "y.suite.yaml"):
         write(tmp_path, "name: s\nscenarios: [parts/b.yaml]\n", name)
     with pytest.raises(SuiteError, match="the id `b` stands here twice"):
-        load([tmp_path])
+        load_suites([tmp_path])
 
 
 def test_all_files_are_read_before_anything_is_said(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ scenarios:
 - &base {{id: a, tags: [x], {STEPS}}}
 - {{<<: *base, id: b, runs: 3}}
 """
-    loaded = load([write(tmp_path, text)])
+    loaded = load_suites([write(tmp_path, text)])
     assert [(case.id, case.tags, case.scenario.runs) for case in loaded.scenarios] == [
         ("a", ("x",), 2),
         ("b", ("x",), 3),
@@ -193,17 +193,17 @@ steps: [{chat: "buy $what at $shop", totalToolCalls: $n}]
 )
 def test_each_set_of_parameters_is_a_case(tmp_path: Path, sets: str, made: list[str]) -> None:
     """Named by its id, else by its values if they are short and differ, else by its number."""
-    assert ids(load([write(tmp_path, PARAMETRIZED % sets)])) == made
+    assert ids(load_suites([write(tmp_path, PARAMETRIZED % sets)])) == made
 
 
 def test_parameters_are_variables_that_keep_their_type(tmp_path: Path) -> None:
     """They win over others; titles are written with them."""
-    case = load([write(tmp_path, PARAMETRIZED % "- {id: m, what: milk, n: 2, shop: mall}")]).scenarios[0]
+    case = load_suites([write(tmp_path, PARAMETRIZED % "- {id: m, what: milk, n: 2, shop: mall}")]).scenarios[0]
     scope = case.scope(run=3, user="u-3", env={})
-    assert scope.interpolate("$what $shop $userId $runIndex $scenarioId") == "milk mall u-3 3 a[m]"
-    assert scope.lookup("$n") == 2
+    assert scope.interpolate_text("$what $shop $userId $runIndex $scenarioId") == "milk mall u-3 3 a[m]"
+    assert scope.lookup_value("$n") == 2
     assert case.title == "Buy milk"
-    assert case.scope(env={}).lookup("$userId") == "test-user"
+    assert case.scope(env={}).lookup_value("$userId") == "test-user"
 
 
 def test_every_set_has_to_have_the_names(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_every_set_has_to_have_the_names(tmp_path: Path) -> None:
 
 def test_doubts_do_not_stop_anything(tmp_path: Path) -> None:
     """They are told beside what was read."""
-    loaded = load([write(tmp_path, "id: a\nsteps: [{chat: costs $price}]\n")])
+    loaded = load_suites([write(tmp_path, "id: a\nsteps: [{chat: costs $price}]\n")])
     assert [str(doubt).partition(": ")[2][:40] for doubt in loaded.warnings] == [
         "nothing is asserted: the scenario passes",
         "$price is sent as it is: nothing is call",
@@ -233,8 +233,8 @@ def test_doubts_do_not_stop_anything(tmp_path: Path) -> None:
 def test_no_path_means_nothing() -> None:
     """A misspelt file is an error, never an empty run."""
     with pytest.raises(SuiteError, match="there is no such file"):
-        load(["nowhere/suite.yaml"])
-    assert load([]).scenarios == ()
+        load_suites(["nowhere/suite.yaml"])
+    assert load_suites([]).scenarios == ()
 
 
 def test_two_hundred_scenarios_load_quickly(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_two_hundred_scenarios_load_quickly(tmp_path: Path) -> None:
     path = write(tmp_path, "name: s\nscenarios:\n" + "".join(one.format(i) for i in range(200)))
     tracemalloc.start()
     began = time.process_time()
-    loaded = load([path])
+    loaded = load_suites([path])
     seconds, (_, peak) = time.process_time() - began, tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(loaded.scenarios) == 200
@@ -263,14 +263,14 @@ def test_the_guide_is_read_as_it_is() -> None:
     """It is a file of fragments, not of suites: each document is told apart."""
     assert len(read_file(GUIDE, Problems())) == 18
     with pytest.raises(SuiteError, match="neither a suite"):
-        load([GUIDE])
+        load_suites([GUIDE])
 
 
 def doubts(text: str) -> list[str]:
     found, problems = Problems(), Problems()
     root = read(text, "f", problems)[0][0]
     assert isinstance(root, Map)
-    find_doubts(root, found)
+    find_suite_doubts(root, found)
     return [str(each) for each in found]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.reading.load import load
+from llmproxy.suite.reading.load import load_suites
 
 STEPS = 'steps: [{chat: "$model $prompt", totalToolCalls: 1}]'
 
@@ -16,7 +16,7 @@ def ids(folder: Path, more: str, steps: str = STEPS) -> list[str]:
     """Return the ids of the cases of a scenario."""
     path = folder / "suite.yaml"
     path.write_text(f"name: s\nscenarios:\n  - {{id: a, {more}, {steps}}}\n", encoding="utf-8")
-    return [case.id for case in load([path]).scenarios]
+    return [case.id for case in load_suites([path]).scenarios]
 
 
 def refused(folder: Path, more: str) -> str:
@@ -38,7 +38,7 @@ def test_every_cell_is_a_case(tmp_path: Path) -> None:
     assert ids(tmp_path, "matrix: {model: [m1, m2], prompt: [short, long]}") == [
         "a[m1,short]", "a[m1,long]", "a[m2,short]", "a[m2,long]",
     ]  # fmt: skip
-    (case, *_) = load([tmp_path / "suite.yaml"]).scenarios
+    (case, *_) = load_suites([tmp_path / "suite.yaml"]).scenarios
     assert dict(case.values) == {"model": "m1", "prompt": "short"}
 
 
@@ -91,7 +91,7 @@ def test_an_axis_that_nothing_uses_is_a_doubt(tmp_path: Path) -> None:
         "mock: {t: $tone}, matrix: {model: [a, b], tone: [a, b], size: [1, 2]}",
         'steps: [{chat: "${model}!", totalToolCalls: 1}]',
     )
-    said = [str(doubt) for doubt in load([tmp_path / "suite.yaml"]).warnings]
+    said = [str(doubt) for doubt in load_suites([tmp_path / "suite.yaml"]).warnings]
     assert [each.partition(": ")[2] for each in said] == [
         "no step of `a` uses the axis `size` (write $size where it is wanted)"
     ]
@@ -118,7 +118,7 @@ def whole(folder: Path, more: str) -> str:
     steps = 'steps: [{chat: "${model}", response: {contains: $prompt}}]'
     path.write_text(f"name: s\nscenarios:\n  - {{id: a, {more}, {steps}}}\n", encoding="utf-8")
     with pytest.raises(SuiteError) as caught:
-        load([path])
+        load_suites([path])
     return str(caught.value)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.reading.load import LoadedSuites, load
-from llmproxy.suite.reading.parts import find_files, found_in, show_path
+from llmproxy.suite.reading.load import LoadedSuites, load_suites
+from llmproxy.suite.reading.parts import find_entry_files, find_files, show_path
 from llmproxy.suite.schema.response import Judging
 from llmproxy.suite.schema.steps import ChatStep, JudgeStep
 from llmproxy.yaml_reader import Problems
@@ -19,7 +19,7 @@ SCENARIO = "scenarios: [{id: a, steps: [{chat: hi, totalToolCalls: 1}]}]\n"
 def made(folder: Path, **files: str) -> LoadedSuites:
     for name, text in files.items():
         (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
-    return load([folder / "suite.yaml"])
+    return load_suites([folder / "suite.yaml"])
 
 
 def test_what_is_included_is_added_and_what_stands_here_wins(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_what_is_included_is_added_and_what_stands_here_wins(tmp_path: Path) -> 
     (suite,) = loaded.suites
     (case,) = loaded.scenarios
     assert case.values == {"a": 1, "b": 2, "c": 3, "host": "h", "url": "$host/x"}
-    assert case.scope(env={}).lookup("$url") == "h/x"
+    assert case.scope(env={}).lookup_value("$url") == "h/x"
     assert suite.agent == {"url": "two"}
     assert (case.scenario.runs, case.scenario.user_id, case.tags) == (2, "u", ("one", "own"))
     assert suite.hooks is not None
@@ -191,10 +191,12 @@ def test_what_means_nothing_is_a_problem(folder: Path) -> None:
 def test_entries_are_relative_to_their_folder(folder: Path) -> None:
     """Names and globs; one that means nothing is a problem."""
     problems = Problems()
-    assert names(found_in(folder, "a.yaml", None, problems), folder) == ["a.yaml"]
-    assert names(found_in(folder, "**/*.yml", None, problems), folder) == ["deep/x.suite.yml"]
+    assert names(find_entry_files(folder, "a.yaml", None, problems), folder) == ["a.yaml"]
+    assert names(find_entry_files(folder, "**/*.yml", None, problems), folder) == ["deep/x.suite.yml"]
     assert not list(problems)
-    assert found_in(folder, "c.yaml", None, problems) == found_in(folder, "*.json", None, problems) == []
+    assert (
+        find_entry_files(folder, "c.yaml", None, problems) == find_entry_files(folder, "*.json", None, problems) == []
+    )
     assert ["no file is called so" in str(problem) for problem in problems] == [True, False]
 
 
@@ -203,7 +205,7 @@ def test_a_folder_with_brackets_is_no_pattern(tmp_path: Path) -> None:
     folder = tmp_path / "a[1]"
     folder.mkdir()
     (folder / "x.yaml").write_text("id: a", encoding="utf-8")
-    assert len(found_in(folder, "*.yaml", None, Problems())) == 1
+    assert len(find_entry_files(folder, "*.yaml", None, Problems())) == 1
 
 
 def test_paths_are_shown_as_they_are_typed(tmp_path: Path) -> None:

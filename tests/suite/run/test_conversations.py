@@ -11,7 +11,7 @@ from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.calling import Caller
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, ScenarioResult
-from llmproxy.suite.run.step_context import Conversations, Player, StepContext, SuiteCalling, SuiteConversation
+from llmproxy.suite.run.step_context import RunView, StepContext, StepConversations, SuiteCalling, SuiteConversation
 
 
 class Agent(AgentAdapter):
@@ -36,39 +36,39 @@ class Listener:
     async def on_answer(self, conversation: object, answer: object) -> None:
         pass
 
-    def on_user(self, conversation: object, message: object) -> None:
+    def on_user_message(self, conversation: object, message: object) -> None:
         pass
 
     def on_agent(self, conversation: object, message: object, *, first: bool) -> None:
         pass
 
 
-def talks(agent: Agent | None = None, sample: int = 1, *, fresh: bool = False, limit: float = 5) -> Conversations:
+def talks(agent: Agent | None = None, sample: int = 1, *, fresh: bool = False, limit: float = 5) -> StepConversations:
     """Return the conversations of a run with an agent that may take so many seconds for an answer."""
     asking = SuiteCalling(limit)
-    caller = Caller(None, ask=asking.ask, read=asking.read)
+    caller = Caller(None, ask=asking.call_adapter, read=asking.read_answer)
 
     def make(name: str, thread: str) -> SuiteConversation:
         listener = cast("StepContext", Listener())
-        return SuiteConversation(name, thread, agent or Agent(), caller, player=Player("anna"), listener=listener)
+        return SuiteConversation(name, thread, agent or Agent(), caller, player=RunView("anna"), listener=listener)
 
-    return Conversations("c", sample, make, fresh=fresh)
+    return StepConversations("c", sample, make, fresh=fresh)
 
 
 def say(talk: SuiteConversation, text: str) -> str:
     """Speak."""
-    return asyncio.run(talk.send(text))
+    return asyncio.run(talk.send_user_message(text))
 
 
 def test_a_step_opens_a_conversation_of_its_own() -> None:
     """Unless it names one, or goes on."""
     known = talks()
-    first, second = known.choose(), known.choose()
+    first, second = known.choose_conversation(), known.choose_conversation()
     assert first is not second
-    assert known.choose(goes_on=True) is second
-    named = known.choose("a")
-    assert (known.choose("b") is named, known.choose("a") is named) == (False, True)
-    assert known.choose(goes_on=True) is named
+    assert known.choose_conversation(goes_on=True) is second
+    named = known.choose_conversation("a")
+    assert (known.choose_conversation("b") is named, known.choose_conversation("a") is named) == (False, True)
+    assert known.choose_conversation(goes_on=True) is named
     assert (known.find_conversation("a"), known.find_conversation(None), known.find_conversation("z")) == (
         named, named, None,
     )  # fmt: skip
@@ -77,21 +77,21 @@ def test_a_step_opens_a_conversation_of_its_own() -> None:
 def test_there_must_be_something_to_go_on_with() -> None:
     """The first step cannot."""
     with pytest.raises(LLMProxyError, match="no step has talked"):
-        talks().choose(goes_on=True)
+        talks().choose_conversation(goes_on=True)
 
 
 def test_ids_are_those_of_the_recording_or_new() -> None:
     """The same in every execution of a run, others in another run; new each time for an agent that outlives it."""
-    ids = [talks(sample=sample).choose("a").thread_id for sample in (1, 1, 2)]
+    ids = [talks(sample=sample).choose_conversation("a").thread_id for sample in (1, 1, 2)]
     assert (ids[0] == ids[1], ids[0] == ids[2]) == (True, False)
-    assert talks().choose().thread_id != talks().choose("a").thread_id
-    assert talks(fresh=True).choose("a").thread_id != talks(fresh=True).choose("a").thread_id
+    assert talks().choose_conversation().thread_id != talks().choose_conversation("a").thread_id
+    assert talks(fresh=True).choose_conversation("a").thread_id != talks(fresh=True).choose_conversation("a").thread_id
 
 
 def test_an_agent_is_given_the_history_and_what_is_new() -> None:
     """And whose rows it works on."""
     agent = Agent()
-    talk = talks(agent).choose()
+    talk = talks(agent).choose_conversation()
     say(talk, "one")
     answer = say(talk, "two")
     last = agent.given[-1]
@@ -108,7 +108,7 @@ def test_the_last_words_are_the_answer() -> None:
         {"role": "assistant", "content": "here it is"},
         {"role": "assistant", "content": ""},
     ]
-    assert say(talks(Agent(messages)).choose(), "x") == "here it is"
+    assert say(talks(Agent(messages)).choose_conversation(), "x") == "here it is"
 
 
 @pytest.mark.parametrize(("answer", "message"), [
@@ -126,4 +126,4 @@ def test_what_is_no_answer_is_the_agents_error(answer: object, message: str) -> 
 
         agent.call = cancelled  # type: ignore[method-assign,assignment]
     with pytest.raises(AgentError, match=message):
-        say(talks(agent, limit=0.05).choose(), "x")
+        say(talks(agent, limit=0.05).choose_conversation(), "x")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
-from llmproxy.suite.reading.load import load
-from llmproxy.suite.run.remote import InOrder, agent_files, named_variables
+from llmproxy.suite.reading.load import load_suites
+from llmproxy.suite.run.remote import OrderedEvents, agent_files, named_variables
 
 
 class Heard:
@@ -37,7 +37,7 @@ def run(name: str, sample: int = 1) -> list[Event]:
 def test_a_run_is_told_when_all_before_it_were() -> None:
     """What ends first waits; at the end everything is told, what nobody expected last."""
     heard = Heard()
-    order = InOrder([heard], [("a", 1), ("a", 2), ("b", 1), ("c", 1)])
+    order = OrderedEvents([heard], [("a", 1), ("a", 2), ("b", 1), ("c", 1)])
     order.handle(Selected(title="", scenarios=3, runs=4))
     for event in [*run("b"), *run("a", 2)]:
         order.handle(event)
@@ -59,7 +59,7 @@ def test_a_report_that_fails_disturbs_no_other(caplog: pytest.LogCaptureFixture)
             raise RuntimeError("full")
 
     heard = Heard()
-    order = InOrder([Broken(), heard], [("a", 1)])
+    order = OrderedEvents([Broken(), heard], [("a", 1)])
     for event in run("a")[:-1]:
         order.handle(event)
     with pytest.warns(RuntimeWarning, match="Broken failed: RuntimeError: full"):
@@ -75,7 +75,7 @@ def test_files_that_an_agent_names_come_along(agent: str, tmp_path: Path) -> Non
     (tmp_path / "other.py").write_text("")
     suite = tmp_path / "t.suite.yaml"
     suite.write_text(f"name: t\nagent: {agent}\nscenarios: [{{id: a, steps: [{{chat: hi}}]}}]\n")
-    assert agent_files(load([suite]).scenarios) == [tmp_path / "agent.py"]
+    assert agent_files(load_suites([suite]).scenarios) == [tmp_path / "agent.py"]
     assert agent_files([], [({"python": "other.py:answer"}, tmp_path), (None, tmp_path)]) == [tmp_path / "other.py"]
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.project import Options
-from llmproxy.suite.run.run_context import RunContext, entities_of
+from llmproxy.suite.project import SuiteOptions
+from llmproxy.suite.run.run_context import RunContext, case_entities
 from tests.suite import rig
 
 TEXT = """
@@ -32,13 +32,13 @@ scenarios:
 
 def world(**more: Any) -> RunContext:  # noqa: ANN401
     """Return a world without a proxy."""
-    return RunContext(options=Options(), proxy=None, **more)
+    return RunContext(options=SuiteOptions(), proxy=None, **more)
 
 
 def test_entities_of_the_whole_suite_are_cleaned(tmp_path: Path) -> None:
     """A scenario that names none may still make its agent write rows."""
     one, two = rig.cases_of(tmp_path, TEXT)
-    assert entities_of(one.scenario) == ["tasks", "logs", "reminders", "users", "files"]
+    assert case_entities(one.scenario) == ["tasks", "logs", "reminders", "users", "files"]
     assert world().entities_for(two) == ["notes", "tasks", "logs", "reminders", "users", "files"]
 
 

@@ -16,10 +16,10 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Selected, Started, Status
-from llmproxy.suite.project import Options
+from llmproxy.suite.project import SuiteOptions
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import run_cases
-from llmproxy.suite.stores import MemoryStore, Policy, Row
+from llmproxy.suite.stores import MemoryStore, ResetPolicy, Row
 from llmproxy.suite.stores.memory import MemoryShape
 from tests.suite import rig
 
@@ -334,7 +334,7 @@ def test_an_interrupted_test_cleans_up_and_says_how_far_it_came(tmp_path: Path) 
     wait = "{wait: {entity: tasks, id: $old.id, until: {status: done}, timeout: 60000, pollInterval: 30000}}"
     cases = rig.cases_of(tmp_path, suite(rig.echo(tmp_path), wait, scenario=SETUP))
     told = rig.Told()
-    world = RunContext(options=Options(), proxy=None, handlers=[told])
+    world = RunContext(options=SuiteOptions(), proxy=None, handlers=[told])
 
     async def live() -> None:
         task = asyncio.ensure_future(run_cases(world, cases))
@@ -396,13 +396,13 @@ def test_an_interruption_at_any_moment_leaves_no_row(tmp_path: Path, signals: in
     while not over:
         at += 1
         told = rig.Told()
-        world = RunContext(options=Options(), proxy=None, handlers=[told])
+        world = RunContext(options=SuiteOptions(), proxy=None, handlers=[told])
 
         async def live(at: int = at, world: RunContext = world) -> Counted:
             loop = asyncio.get_running_loop()
             task = asyncio.ensure_future(run_cases(world, cases))
             store = Counted(at, lambda: [loop.call_soon_threadsafe(task.cancel) for _ in range(signals)])
-            world._stores = {id(case.suite): (store, Policy()) for case in cases}
+            world._stores = {id(case.suite): (store, ResetPolicy()) for case in cases}
             with suppress(asyncio.CancelledError):
                 await task
             return store
@@ -438,6 +438,6 @@ def test_a_handler_that_fails_disturbs_nobody(tmp_path: Path) -> None:
 
     told = rig.Told()
     cases = rig.cases_of(tmp_path, suite(rig.echo(tmp_path), "{chat: x}"))
-    world = RunContext(options=Options(), proxy=None, handlers=[Broken(), told])
+    world = RunContext(options=SuiteOptions(), proxy=None, handlers=[Broken(), told])
     assert asyncio.run(run_cases(world, cases)).exit_code == 0
     assert told.completed.exit_code == 0

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from llmproxy.client.sweep import SweepFinding, SweepOutcome, asked_kinds
-from llmproxy.suite.project import Options
+from llmproxy.suite.project import SuiteOptions
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.runner import NoScenarioSweep, has_faults, sweep_case
+from llmproxy.suite.run.runner import SweepNotPossible, has_faults, sweep_case
 from tests.mitm.test_mcp_faults import tools
 from tests.provider import Call, Provider, Reply, Script, Step
 from tests.suite import rig
@@ -108,7 +108,7 @@ def sweep(tape: tuple[Path, str], kinds: str, text: str) -> list[SweepFinding]:
     """Sweep the first scenario."""
     folder, url = tape
     found: list[SweepFinding] = []
-    world = RunContext(options=Options(mode="replay", runs=1), proxy=url)
+    world = RunContext(options=SuiteOptions(mode="replay", runs=1), proxy=url)
     try:
         asyncio.run(sweep_case(world, rig.cases_of(folder, text)[0], asked_kinds(kinds), lambda _: None, found))
     finally:
@@ -149,7 +149,7 @@ def test_calls_of_tools_are_swept_too(tape: tuple[Path, str]) -> None:
 
 def test_a_scenario_that_does_not_pass_undisturbed_is_none_to_sweep(tape: tuple[Path, str]) -> None:
     """Said with what it fails of; and one with faults of its own is never undisturbed."""
-    with pytest.raises(NoScenarioSweep, match=r"one: undisturbed it does not pass.*response\.eq"):
+    with pytest.raises(SweepNotPossible, match=r"one: undisturbed it does not pass.*response\.eq"):
         sweep(tape, "sweep:http-500", suite(tape[0], 1, "goodbye"))
     folder, _ = tape
     assert [has_faults(case) for case in rig.cases_of(folder, suite(folder, 1))] == [False, True]

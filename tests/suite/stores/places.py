@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
-from llmproxy.suite.stores import StoreAdapter, store_from
+from llmproxy.suite.stores import StoreAdapter, build_store
 
 SQLITE = """
 CREATE TABLE tasks (id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, status TEXT DEFAULT 'todo', done BOOLEAN DEFAULT 0,
@@ -160,7 +160,7 @@ def _sqlite(stack: ExitStack, folder: Path, postgres_url: Callable[[], str]) -> 
         with closing(sqlite3.connect(file)) as connection, connection:
             connection.execute(f"INSERT INTO {entity} ({names}) VALUES ({marks})", tuple(data.values()))
 
-    return Place("sqlite", store_from({"sqlalchemy": "sqlite:///tasks.db"}, folder), write)
+    return Place("sqlite", build_store({"sqlalchemy": "sqlite:///tasks.db"}, folder), write)
 
 
 def _postgres(stack: ExitStack, folder: Path, postgres_url: Callable[[], str]) -> Place:
@@ -174,14 +174,14 @@ def _postgres(stack: ExitStack, folder: Path, postgres_url: Callable[[], str]) -
         names, marks = ", ".join(f'"{name}"' for name in data), ", ".join(["%s"] * len(data))
         connection.execute(f"INSERT INTO {entity} ({names}) VALUES ({marks})".encode(), tuple(data.values()))
 
-    return Place("postgres", store_from({"sqlalchemy": url}, folder), write)
+    return Place("postgres", build_store({"sqlalchemy": url}, folder), write)
 
 
 def _http(stack: ExitStack, folder: Path, postgres_url: Callable[[], str]) -> Place:
     rest = Rest()
     stack.callback(rest.stop)
     tasks = {"list": "GET /tasks?userId=$user", "user": "userId", "columns": COLUMNS}
-    store = store_from({"http": rest.url, "entities": {"tasks": tasks, "notes": {"columns": NOTES}}}, folder)
+    store = build_store({"http": rest.url, "entities": {"tasks": tasks, "notes": {"columns": NOTES}}}, folder)
 
     def write(entity: str, data: Mapping[str, Any]) -> None:
         rest.add(entity, data)
@@ -195,14 +195,14 @@ MEMORY = {"tasks": {"user": "userId", "columns": COLUMNS}, "notes": {"columns": 
 
 
 def _memory(stack: ExitStack, folder: Path, postgres_url: Callable[[], str]) -> Place:
-    store = store_from({"memory": {}, "entities": MEMORY}, folder)
+    store = build_store({"memory": {}, "entities": MEMORY}, folder)
     return Place("memory", store, lambda entity, data: cast("None", store.insert(entity, data)))
 
 
 def _plugin(stack: ExitStack, folder: Path, postgres_url: Callable[[], str]) -> Place:
     (folder / "mine.py").write_text(PLUGIN, "utf-8")
     file = folder / "rows.json"
-    store = store_from({"python": "./mine.py:JsonFile", "options": {"path": str(file)}}, folder)
+    store = build_store({"python": "./mine.py:JsonFile", "options": {"path": str(file)}}, folder)
 
     def write(entity: str, data: Mapping[str, Any]) -> None:
         rows = json.loads(file.read_text("utf-8"))

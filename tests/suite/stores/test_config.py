@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores import MemoryStore, Policy, policy_from, store_from
+from llmproxy.suite.stores import MemoryStore, ResetPolicy, build_policy, build_store
 from llmproxy.suite.stores.config import load_store_plugin
 from llmproxy.suite.stores.http import HttpStore
 from llmproxy.suite.stores.sql import SqlStore
@@ -30,7 +30,7 @@ HERE = Path()
 )
 def test_each_kind_is_made(mapping: dict[str, Any], kind: type) -> None:
     """One key names the kind, the others belong to it; nothing is connected yet."""
-    store = store_from(mapping, HERE)
+    store = build_store(mapping, HERE)
     assert isinstance(store, kind)
     store.close()
 
@@ -70,16 +70,16 @@ def test_each_kind_is_made(mapping: dict[str, Any], kind: type) -> None:
 def test_what_is_not_understood_is_refused(mapping: Any, said: str | None) -> None:  # noqa: ANN401 - what YAML gives
     """With the place, the value, and the nearest word."""
     if said is None:
-        store_from(mapping, HERE, {}).close()
+        build_store(mapping, HERE, {}).close()
         return
     with pytest.raises(SuiteError) as caught:
-        store_from(mapping, HERE, {}).close()
+        build_store(mapping, HERE, {}).close()
     assert said in str(caught.value)
 
 
 def test_variables_of_the_environment_are_put_in(tmp_path: Path) -> None:
     """Keys and addresses need not stand in the file, wherever in it they are."""
-    store = store_from({"sqlalchemy": "sqlite:///${env:NAME}.db"}, tmp_path, {"NAME": "tasks"})
+    store = build_store({"sqlalchemy": "sqlite:///${env:NAME}.db"}, tmp_path, {"NAME": "tasks"})
     assert isinstance(store, SqlStore)
     assert store.url.database == str(tmp_path / "tasks.db")
     store.close()
@@ -87,12 +87,12 @@ def test_variables_of_the_environment_are_put_in(tmp_path: Path) -> None:
 
 def test_the_policy_says_how_the_store_is_left() -> None:
     """By default what the run made is deleted and counters go back."""
-    assert policy_from({"memory": {}}) == Policy("delete", "", "database", "restore")
-    assert policy_from({"memory": {}, "reset": None}).reset == "none"
-    assert policy_from({"http": "http://x", "reset": {"http": "POST /reset"}}) == Policy("http", "POST /reset")
-    assert policy_from({"memory": {}, "reset": {"hook": "a:b"}, "ids": "deterministic", "counters": "keep"}) == Policy(
-        "hook", "a:b", "deterministic", "keep"
-    )
+    assert build_policy({"memory": {}}) == ResetPolicy("delete", "", "database", "restore")
+    assert build_policy({"memory": {}, "reset": None}).reset == "none"
+    assert build_policy({"http": "http://x", "reset": {"http": "POST /reset"}}) == ResetPolicy("http", "POST /reset")
+    assert build_policy(
+        {"memory": {}, "reset": {"hook": "a:b"}, "ids": "deterministic", "counters": "keep"}
+    ) == ResetPolicy("hook", "a:b", "deterministic", "keep")
 
 
 def test_a_store_beside_the_suite_is_found(tmp_path: Path) -> None:

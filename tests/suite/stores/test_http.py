@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores import StoreAdapter, StoreError, StoreLost, StoreRefused, store_from
+from llmproxy.suite.stores import StoreAdapter, StoreError, StoreLost, StoreRefused, build_store
 from llmproxy.suite.stores.http import HttpStore
-from llmproxy.suite.stores.http_map import http_entity
+from llmproxy.suite.stores.http_map import read_http_entity
 from tests.suite.stores.places import Rest
 
 WRAPPED = {"rows": "$.items", "row": "$.item", "next": "$.next", "body": {"item": "$data"}}
@@ -35,7 +35,7 @@ def opened(rest: Rest) -> Iterator[Opened]:
     with ExitStack() as stack:
 
         def make(tasks: object = None, **more: object) -> StoreAdapter:
-            store = store_from({"http": rest.url, "entities": {"tasks": tasks}, **more}, Path())
+            store = build_store({"http": rest.url, "entities": {"tasks": tasks}, **more}, Path())
             stack.callback(store.close)
             return store
 
@@ -122,7 +122,7 @@ def test_a_row_on_two_pages_is_an_error() -> None:
         return httpx.Response(200, headers=link, json=[{"id": page}, {"id": 2}])
 
     client = httpx.Client(transport=httpx.MockTransport(ask))
-    store = HttpStore("http://rows", {"tasks": http_entity("tasks", "/tasks")}, client=client)
+    store = HttpStore("http://rows", {"tasks": read_http_entity("tasks", "/tasks")}, client=client)
     with pytest.raises(StoreError, match="tasks id=2 is on two pages of the list, 1 and 2"):
         store.list("tasks")
 

@@ -7,24 +7,24 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores.http_map import HttpTemplate, http_entity
+from llmproxy.suite.stores.http_map import HttpTemplate, read_http_entity
 
 
 def test_the_usual_addresses_need_not_be_written() -> None:
     """A name is enough where the service is as most are; an address moves all of them."""
-    made = http_entity("tasks", None)
+    made = read_http_entity("tasks", None)
     assert (made.list, made.get) == (HttpTemplate("GET", "/tasks"), HttpTemplate("GET", "/tasks/$id"))
     assert (made.create, made.delete) == (HttpTemplate("POST", "/tasks"), HttpTemplate("DELETE", "/tasks/$id"))
-    assert http_entity("tasks", "/api/v2/todo").get == HttpTemplate("GET", "/api/v2/todo/$id")
-    assert http_entity("tasks", {"get": None, "delete": None}).get is None
+    assert read_http_entity("tasks", "/api/v2/todo").get == HttpTemplate("GET", "/api/v2/todo/$id")
+    assert read_http_entity("tasks", {"get": None, "delete": None}).get is None
 
 
 def test_values_are_one_piece_of_an_address() -> None:
     """A slash or a question mark in an id does not lead elsewhere; a parameter without a value is left out."""
-    assert HttpTemplate("GET", "/tasks/$id").fill(id="a/b?c") == "/tasks/a%2Fb%3Fc"
+    assert HttpTemplate("GET", "/tasks/$id").fill_address(id="a/b?c") == "/tasks/a%2Fb%3Fc"
     listed = HttpTemplate("GET", "/tasks?userId=$user&all=1")
-    assert listed.fill(user="anna & bert") == "/tasks?userId=anna%20%26%20bert&all=1"
-    assert listed.fill(user=None) == "/tasks?all=1"
+    assert listed.fill_address(user="anna & bert") == "/tasks?userId=anna%20%26%20bert&all=1"
+    assert listed.fill_address(user=None) == "/tasks?all=1"
 
 
 @pytest.mark.parametrize(
@@ -44,5 +44,5 @@ def test_values_are_one_piece_of_an_address() -> None:
 def test_what_is_not_understood_is_refused(given: Any, said: str) -> None:  # noqa: ANN401 - what YAML gives
     """When it is read, not when it is first asked."""
     with pytest.raises(SuiteError) as caught:
-        http_entity("tasks", given)
+        read_http_entity("tasks", given)
     assert said in str(caught.value)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.stores.http import more_rows, next_link
+from llmproxy.suite.stores.http import more_rows, parse_next_link
 
 ROWS = [{"id": 1}, {"id": 2}]
 GOES_ON: list[tuple[Any, dict[str, str], int]] = [
@@ -94,4 +94,4 @@ def test_as_many_pages_as_there_are_said_to_be_are_all() -> None:
 )
 def test_the_next_page_of_a_link_header(header: str, address: str) -> None:
     """Whatever else stands in it: several relations of one address, several addresses, commas in them."""
-    assert next_link(header) == address
+    assert parse_next_link(header) == address

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.suite.stores.plain import from_plain, plain, same
+from llmproxy.suite.stores.plain import from_plain, same, to_plain
 from llmproxy.suite.stores.protocol import Kind
 
 UID = UUID("12345678-1234-5678-1234-567812345678")
@@ -58,15 +58,15 @@ class Colour(Enum):
 )
 def test_a_value_becomes_json(value: Any, kind: Kind, expected: object) -> None:  # noqa: ANN401 - whatever a driver gives
     """The column's kind decides what a value means; what would be lost stays a text."""
-    made = plain(value, kind)
+    made = to_plain(value, kind)
     assert same(made, expected), made
 
 
 def test_json_columns_are_parsed_only_where_they_are_texts() -> None:
     """A PostgreSQL driver has parsed already: a text there is a JSON text, even if it looks like a number."""
-    assert plain('{"a": 1}', Kind.JSON, parse_json=True) == {"a": 1}
-    assert plain("1", Kind.JSON) == "1"
-    assert plain("{oops", Kind.JSON, parse_json=True) == "{oops"
+    assert to_plain('{"a": 1}', Kind.JSON, parse_json=True) == {"a": 1}
+    assert to_plain("1", Kind.JSON) == "1"
+    assert to_plain("{oops", Kind.JSON, parse_json=True) == "{oops"
 
 
 @pytest.mark.parametrize(
@@ -116,4 +116,4 @@ def test_truth_is_no_number() -> None:
                     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
 def test_json_stays_as_it_is(value: object) -> None:
     """Plain values are fixed points."""
-    assert plain(value) == value
+    assert to_plain(value) == value

@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from llmproxy.suite.stores import StoreError, StoreLost, StoreRefused, store_from
+from llmproxy.suite.stores import StoreError, StoreLost, StoreRefused, build_store
 from llmproxy.suite.stores.sql import SqlStore
 from tests.suite.stores.places import POSTGRES, SQLITE
 from tests.support.postgres import Postgres, postgres
@@ -30,7 +30,7 @@ def connected(url: str, script: str = POSTGRES) -> SqlStore:
     """Make the tables and the store."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(script.encode())
-    store = store_from({"sqlalchemy": url}, Path())
+    store = build_store({"sqlalchemy": url}, Path())
     assert isinstance(store, SqlStore)
     return store
 
@@ -69,7 +69,7 @@ def test_a_write_whose_connection_dies_is_not_sent_again(postgres_url: Callable[
         connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
 
     with pytest.raises(StoreLost):
-        store.write(write, "writing")
+        store.run_write(write, "writing")
     assert sent == [1]
     assert store.list("tasks") == []
     store.close()
@@ -89,7 +89,7 @@ def test_a_read_whose_connection_dies_is_asked_once_more(postgres_url: Callable[
             connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
         return "read"
 
-    assert store.read(read, "reading") == "read"
+    assert store.run_read(read, "reading") == "read"
     assert len(asked) == 2
     store.close()
 
@@ -101,7 +101,7 @@ def test_postgres_types(postgres_url: Callable[[], str]) -> None:
         wait INTERVAL, n NUMERIC, u UUID, flag BOOLEAN, j JSON)"""
     url = postgres_url()
     connected(url, script).close()
-    store = store_from({"sqlalchemy": url, "entities": {"tasks": {"table": "Tasks", "schema": "app"}}}, Path())
+    store = build_store({"sqlalchemy": url, "entities": {"tasks": {"table": "Tasks", "schema": "app"}}}, Path())
     data = {
         "mood": "good", "Due": "2027-01-31T12:00:00+02:00", "d": "2027-01-31", "n": 1.5,
         "u": "12345678-1234-5678-1234-567812345678", "flag": False, "j": [1, {"a": None}],
@@ -131,14 +131,14 @@ def sqlite(folder: Path) -> SqlStore:
     """Make a SQLite database and its store."""
     with closing(sqlite3.connect(folder / "tasks.db")) as connection:
         connection.executescript(SQLITE)
-    store = store_from({"sqlalchemy": "sqlite:///tasks.db"}, folder)
+    store = build_store({"sqlalchemy": "sqlite:///tasks.db"}, folder)
     assert isinstance(store, SqlStore)
     return store
 
 
 def test_a_file_that_is_not_there_is_never_made(tmp_path: Path) -> None:
     """A misspelt path would be an empty database, which answers with the wrong error for ever."""
-    store = store_from({"sqlalchemy": "sqlite:///tasks.db"}, tmp_path)
+    store = build_store({"sqlalchemy": "sqlite:///tasks.db"}, tmp_path)
     with pytest.raises(StoreError, match=r"tasks\.db is not there"):
         store.list("tasks")
     assert list(tmp_path.iterdir()) == []
@@ -150,7 +150,7 @@ def test_a_file_that_is_not_there_is_never_made(tmp_path: Path) -> None:
 def test_a_table_that_the_agent_makes_later_is_found(tmp_path: Path) -> None:
     """What was not there is looked for again."""
     (tmp_path / "tasks.db").touch()
-    store = store_from({"sqlalchemy": "sqlite:///tasks.db"}, tmp_path)
+    store = build_store({"sqlalchemy": "sqlite:///tasks.db"}, tmp_path)
     with pytest.raises(Exception, match="no entity 'tasks'"):
         store.list("tasks")
     sqlite(tmp_path).close()

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.suite.stores.protocol import StoreLost, StoreRefused
-from llmproxy.suite.stores.sql_engine import engine_for, show_url, sqlite_file, translate_errors, url_for
+from llmproxy.suite.stores.sql_engine import mask_url, open_engine, sqlite_file, translate_errors, url_for
 
 HERE = Path("/suites")
 
@@ -36,7 +36,7 @@ def test_a_missing_driver_is_named() -> None:
         url_for("mysql://h/d", HERE)
     assert "pip install 'pymysql'" in str(caught.value)
     with pytest.raises(MachineError, match="needs a driver that is not installed"):
-        engine_for(url_for("nosuchdatabase://h/d", HERE))
+        open_engine(url_for("nosuchdatabase://h/d", HERE))
 
 
 def test_files_are_relative_to_the_suite() -> None:
@@ -55,7 +55,7 @@ def test_what_nobody_else_can_see_is_refused(text: str) -> None:
 
 def test_a_password_is_not_shown() -> None:
     """Errors go into reports."""
-    assert "secret" not in show_url(url_for("postgresql://me:secret@h/d", HERE))
+    assert "secret" not in mask_url(url_for("postgresql://me:secret@h/d", HERE))
 
 
 def test_errors_say_what_was_being_done(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_errors_say_what_was_being_done(tmp_path: Path) -> None:
 
     (tmp_path / "x.db").touch()
     url = url_for("sqlite:///x.db", tmp_path)
-    engine = engine_for(url)
+    engine = open_engine(url)
     with (
         pytest.raises(StoreRefused, match=r"refused \(looking\): no such table: missing"),
         translate_errors(url, "looking"),
@@ -73,7 +73,7 @@ def test_errors_say_what_was_being_done(tmp_path: Path) -> None:
         connection.execute(text("SELECT * FROM missing"))
     engine.dispose()
     gone = url_for("postgresql://127.0.0.1:1/d", tmp_path)
-    engine = engine_for(gone)
+    engine = open_engine(gone)
     with pytest.raises(StoreLost, match="cannot be reached"), translate_errors(gone, "looking"), engine.connect():
         pass
     engine.dispose()

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores import Kind, UnknownColumn, UnknownEntity, store_from
+from llmproxy.suite.stores import Kind, UnknownColumn, UnknownEntity, build_store
 from llmproxy.suite.stores.sql import SqlStore
-from llmproxy.suite.stores.sql_map import key_value, table_maps
+from llmproxy.suite.stores.sql_map import parse_key, table_maps
 
 TABLES = """
 CREATE TABLE app_tasks (task_id INTEGER PRIMARY KEY, heading TEXT, due_at DATE, owner TEXT, open BOOLEAN, x, n NUMERIC, b BLOB, j JSON,
@@ -36,7 +36,7 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
     with ExitStack() as stack:
 
         def make(**more: object) -> SqlStore:
-            store = store_from({"sqlalchemy": "sqlite:///x.db", **more}, tmp_path)
+            store = build_store({"sqlalchemy": "sqlite:///x.db", **more}, tmp_path)
             assert isinstance(store, SqlStore)
             stack.callback(store.close)
             return store
@@ -127,7 +127,7 @@ def test_a_map_is_read_strictly(given: Any) -> None:  # noqa: ANN401 - what YAML
 
 def test_keys_are_brought_into_their_columns_type() -> None:
     """A text that spells a number finds it; one that does not is left for the column to refuse."""
-    assert key_value("7", Kind.INTEGER) == 7
-    assert key_value("seven", Kind.INTEGER) == "seven"
-    assert key_value(7, Kind.TEXT) == "7"
-    assert key_value("7", Kind.UNKNOWN) == "7"
+    assert parse_key("7", Kind.INTEGER) == 7
+    assert parse_key("seven", Kind.INTEGER) == "seven"
+    assert parse_key(7, Kind.TEXT) == "7"
+    assert parse_key("7", Kind.UNKNOWN) == "7"

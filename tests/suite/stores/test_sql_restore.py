@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores import StoreError, StoreRefused, store_from
-from llmproxy.suite.stores.sql import Backup, SqlStore
+from llmproxy.suite.stores import StoreError, StoreRefused, build_store
+from llmproxy.suite.stores.sql import SqliteBackup, SqlStore
 from tests.suite.stores.places import POSTGRES, SQLITE
 
 TASKS_AND_NOTES: dict[str, dict[str, dict[str, str]]] = {"entities": {"tasks": {}, "notes": {}}}
@@ -37,7 +37,7 @@ def open_store(url: str) -> Iterator[Callable[..., SqlStore]]:
     made: list[SqlStore] = []
 
     def make(**more: object) -> SqlStore:
-        store = store_from({"sqlalchemy": url, **more}, Path())
+        store = build_store({"sqlalchemy": url, **more}, Path())
         assert isinstance(store, SqlStore)
         made.append(store)
         return store
@@ -92,7 +92,7 @@ def test_truncate_does_not_reach_further(postgres_url: Callable[[], str]) -> Non
     url = postgres_url()
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(POSTGRES.encode())
-    store = store_from({"sqlalchemy": url, "entities": {"tasks": {}}, "reset": "truncate"}, Path())
+    store = build_store({"sqlalchemy": url, "entities": {"tasks": {}}, "reset": "truncate"}, Path())
     store.insert("tasks", {"title": "stays"})
     with pytest.raises(StoreRefused, match="notes"):
         store.reset()
@@ -106,7 +106,7 @@ def test_a_copy_brings_everything_back(tmp_path: Path) -> None:
         agent.executescript(SQLITE)
         agent.execute("INSERT INTO tasks (title) VALUES ('old')")
         agent.commit()
-        store = store_from({"sqlalchemy": "sqlite:///x.db", "reset": "copy"}, tmp_path)
+        store = build_store({"sqlalchemy": "sqlite:///x.db", "reset": "copy"}, tmp_path)
         assert isinstance(store, SqlStore)
         store.mark()
         agent.executescript("DELETE FROM tasks; DROP TABLE notes; CREATE TABLE more (id INTEGER PRIMARY KEY)")
@@ -123,14 +123,14 @@ def test_a_copy_brings_everything_back(tmp_path: Path) -> None:
 
 def test_only_files_can_be_copied(postgres_url: Callable[[], str], tmp_path: Path) -> None:
     """A server is told so, and a copy that was never taken is no copy."""
-    store = store_from({"sqlalchemy": postgres_url(), "reset": "copy"}, Path())
+    store = build_store({"sqlalchemy": postgres_url(), "reset": "copy"}, Path())
     assert isinstance(store, SqlStore)
     with pytest.raises(SuiteError, match="copy is for SQLite files"):
         store.mark()
     store.close()
     (tmp_path / "x.db").touch()
-    store = store_from({"sqlalchemy": "sqlite:///x.db"}, tmp_path)
+    store = build_store({"sqlalchemy": "sqlite:///x.db"}, tmp_path)
     assert isinstance(store, SqlStore)
     with pytest.raises(StoreError, match="no copy"):
-        Backup(store.url).put_back()
+        SqliteBackup(store.url).restore_copy()
     store.close()

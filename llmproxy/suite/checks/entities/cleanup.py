@@ -19,20 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import LLMProxyError, SuiteError
-from llmproxy.suite.stores.config import Policy, load_attribute
+from llmproxy.suite.stores.config import ResetPolicy, load_attribute
 from llmproxy.suite.stores.protocol import Id, Restorable, Snapshot, StoreAdapter
 
 _SHOWN = 5
 """Rows that stay, of which the keys are named."""
 
 
-class Cleaner:
+class RowCleaner:
     """Cleans up after one run."""
 
     def __init__(
         self,
         store: StoreAdapter,
-        policy: Policy | None = None,
+        policy: ResetPolicy | None = None,
         *,
         user: str | None = None,
         alone: bool = True,
@@ -45,11 +45,11 @@ class Cleaner:
             policy: How; default: `delete`.
             user: The run's user.
             alone: Whether no other run uses the store meanwhile; counters are only then set back.
-            hook: Of the policy `hook` (`hook_of`).
+            hook: Of the policy `hook` (`load_reset_hook`).
 
         """
         self._store = store
-        self._policy = policy or Policy()
+        self._policy = policy or ResetPolicy()
         self._user = user
         self._alone = alone
         self._hook = hook
@@ -60,7 +60,7 @@ class Cleaner:
         self.remarks: list[str] = []
         """What stays in the store of what appeared during the run, one sentence an entity; known after `finish`."""
 
-    def begin(self, entities: Sequence[str]) -> None:
+    def begin_run(self, entities: Sequence[str]) -> None:
         """Reset the store if asked, remember what there is of the named entities. Raises StoreError, SuiteError."""
         if self._policy.reset == "copy" and isinstance(self._store, Restorable):
             self._store.mark()
@@ -78,11 +78,11 @@ class Cleaner:
         if self._alone and self._policy.counters == "restore" and isinstance(self._store, Restorable):
             self._counters = self._store.counters([info.name for info in known])
 
-    def add(self, entity: str, id: Id) -> None:  # noqa: A002 - the word that suites use
+    def add_row(self, entity: str, id: Id) -> None:  # noqa: A002 - the word that suites use
         """Remember a row that has to go."""
         self._rows[entity, id] = None
 
-    def finish(self) -> list[str]:
+    def clean_up(self) -> list[str]:
         """Clean up; returns what could not be cleaned, one sentence each."""
         try:
             if self._policy.reset in {"truncate", "copy", "http", "hook"}:
@@ -149,7 +149,7 @@ class Cleaner:
             ) from error
 
 
-def hook_of(policy: Policy, folder: Path) -> Callable[[StoreAdapter], object] | None:
+def load_reset_hook(policy: ResetPolicy, folder: Path) -> Callable[[StoreAdapter], object] | None:
     """Load the hook that a policy names; None if it names none. Raises SuiteError if it cannot be called."""
     if policy.reset != "hook":
         return None

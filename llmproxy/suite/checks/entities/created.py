@@ -18,25 +18,25 @@ from llmproxy.suite.checks.entities.rows import (
     POLL,
     JudgedRow,
     RunRows,
+    add_note,
     capture_row,
     describe_owner,
     find_nearest_row,
-    judge_rows,
-    key_text,
+    match_rows,
     require_known_columns,
     row_assertions,
-    row_text,
-    select,
-    with_more,
+    select_rows,
+    show_key,
+    show_row,
 )
-from llmproxy.suite.matchers.table import all_hold, build_unclear, check, check_number, conclude
+from llmproxy.suite.matchers.table import all_hold, assertion, build_unclear, check, check_number
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.schema.response import Created
 from llmproxy.suite.stores.protocol import EntityInfo, Id, Row, Rows, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Baseline:
+class StoreBaseline:
     """The store when a step began."""
 
     own: Snapshot
@@ -52,7 +52,7 @@ class ChangedRow:
     now: Row
 
 
-def take_baseline(run: RunRows, entities: Sequence[str]) -> Baseline:
+def take_baseline(run: RunRows, entities: Sequence[str]) -> StoreBaseline:
     """Remember what is there. Raises LLMProxyError if it cannot be looked at."""
     names = list(dict.fromkeys(entities))
     infos = [run.store.describe(name) for name in names]
@@ -73,17 +73,17 @@ def take_baseline(run: RunRows, entities: Sequence[str]) -> Baseline:
             run.remarks.extend([said] if said not in run.remarks else [])
         else:
             contents[info.name] = {row[info.key]: row for row in rows}
-    return Baseline(own, everybody, contents)
+    return StoreBaseline(own, everybody, contents)
 
 
-def find_new(run: RunRows, info: EntityInfo, before: Baseline) -> tuple[Rows, Rows]:
+def find_new_rows(run: RunRows, info: EntityInfo, before: StoreBaseline) -> tuple[Rows, Rows]:
     """Return the rows of the run's user that were not there, and those that were there and have become his."""
     rows = run.store.changes(Snapshot({info.name: before.own.ids[info.name]}, before.own.user))[info.name]
     there = frozenset[Id]() if before.everybody is None else before.everybody.ids.get(info.name, frozenset())
     return [row for row in rows if row[info.key] not in there], [row for row in rows if row[info.key] in there]
 
 
-def find_foreign(run: RunRows, info: EntityInfo, before: Baseline) -> Rows:
+def find_foreign_rows(run: RunRows, info: EntityInfo, before: StoreBaseline) -> Rows:
     """Return the new rows that are not the run's user's; none of users whose runs may go on meanwhile."""
     if before.everybody is None or info.name not in before.everybody.ids:
         return []
@@ -93,7 +93,7 @@ def find_foreign(run: RunRows, info: EntityInfo, before: Baseline) -> Rows:
     return []
 
 
-def find_changed(run: RunRows, info: EntityInfo, before: Baseline) -> list[ChangedRow]:
+def find_changed_rows(run: RunRows, info: EntityInfo, before: StoreBaseline) -> list[ChangedRow]:
     """Return possible new rows under old numbers, newest first: a number and all above it were free."""
     old = before.contents.get(info.name)
     if not old:
@@ -125,7 +125,7 @@ _BIRTH = {
 """Columns that keep when a row was made, without underscores."""
 
 
-def _is_made_anew(row: ChangedRow) -> bool:
+def _is_recreated(row: ChangedRow) -> bool:
     """Return whether a row says itself that it was made at another time than the one before it under its key."""
     births = [name for name in row.now if name.replace("_", "").lower() in _BIRTH and row.before.get(name) is not None]
     return any(row.now[name] not in {None, row.before[name]} for name in births)
@@ -149,13 +149,13 @@ _SHOWN = 3
 """Doubtful rows that are named."""
 
 
-def check_created(run: RunRows, name: str, before: Baseline, item: Created) -> list[Assertion]:
+def check_created(run: RunRows, name: str, before: StoreBaseline, item: Created) -> list[Assertion]:
     """Check one item of `created` now, or until it holds for as long as its `within` says."""
     end = run.clock() + (item.within or 0) / 1000
     while True:
         matching: list[Row] = []
         try:
-            info, assertions, matching = _check_now(run, name, before, item)
+            info, assertions, matching = _check_created_rows(run, name, before, item)
         except LLMProxyError as error:
             assertions, info = [build_unclear(name, error)], None
             if isinstance(error, SuiteError | StepError):
@@ -170,32 +170,32 @@ def check_created(run: RunRows, name: str, before: Baseline, item: Created) -> l
         run.sleep(min(left, POLL / 4000))
 
 
-def _check_now(
-    run: RunRows, name: str, before: Baseline, item: Created
+def _check_created_rows(
+    run: RunRows, name: str, before: StoreBaseline, item: Created
 ) -> tuple[EntityInfo, list[Assertion], list[Row]]:
     """Return what is known of the entity, what was found, and the new rows that are as wanted."""
     info = run.store.describe(item.entity)
     info.check(item.fields, f"{name}.fields")
-    rows, given = find_new(run, info, before)
-    foreign = find_foreign(run, info, before)
+    rows, given = find_new_rows(run, info, before)
+    foreign = find_foreign_rows(run, info, before)
     if info.user is not None and info.user in item.fields:  # the fields say whose
         rows, foreign = [*rows, *foreign], []
-    changed = find_changed(run, info, before)
-    rows += [each.now for each in changed if _is_made_anew(each) and _is_meant(run, info, item, each.now)]
+    changed = find_changed_rows(run, info, before)
+    rows += [each.now for each in changed if _is_recreated(each) and _belongs_to_user(run, info, item, each.now)]
     if run.cleaner:
         for row in rows:
-            run.cleaner.add(item.entity, row[info.key])
+            run.cleaner.add_row(item.entity, row[info.key])
     require_known_columns(run.store, info, item.fields, f"{name}.fields", rows)
-    judged = judge_rows(rows, item.fields, run.scope)
-    matching = [each.row for each in judged if each.holds]
-    unclear = [each for each in judged if each.unclear]
+    judged = match_rows(rows, item.fields, run.scope)
+    matching = [each.row for each in judged if each.all_match]
+    unclear = [each for each in judged if each.is_unclear]
     if unclear and (item.count is not None or not matching):
         return info, row_assertions(f"{name}.fields", info, unclear[0], item.fields, run.scope), []
-    doubts = _find_doubts(run, info, item, foreign, given, [each for each in changed if not _is_made_anew(each)])
+    doubts = _list_doubts(run, info, item, foreign, given, [each for each in changed if not _is_recreated(each)])
     none = "no row with a new key was added" if any(each.changed for each in doubts) else "no row was added"
     none = f"{none} to {info.name} in this step{describe_owner(info, run.user)}"
     found = _check_new_rows(run, name, info, item, judged, none)
-    return info, _add_doubts(run, name, item, found, len(matching), doubts), matching
+    return info, _mention_doubtful_rows(run, name, item, found, len(matching), doubts), matching
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,36 +209,36 @@ class _Doubt:
     """Whether its key was there before, so that nobody knows if it is new."""
 
 
-def _find_doubts(
+def _list_doubts(
     run: RunRows, info: EntityInfo, item: Created, foreign: Rows, given: Rows, changed: Sequence[ChangedRow]
 ) -> list[_Doubt]:
     made = []
-    for each in judge_rows(foreign, item.fields, run.scope):
+    for each in match_rows(foreign, item.fields, run.scope):
         owner = f"{info.user}={each.row.get(info.user or '')!r}"
         by = "" if run.alone else ", maybe in another run"
-        made.append(_Doubt(f"{key_text(info, each.row)} was added for another user ({owner}){by}", each.holds))
+        made.append(_Doubt(f"{show_key(info, each.row)} was added for another user ({owner}){by}", each.all_match))
     for pair in changed:
-        (now,) = judge_rows([pair.now], item.fields, run.scope)
+        (now,) = match_rows([pair.now], item.fields, run.scope)
         said = (
-            f"{key_text(info, pair.now)} was there before with other contents: it was changed, or deleted and made"
+            f"{show_key(info, pair.now)} was there before with other contents: it was changed, or deleted and made"
             f" anew under"
             " the same number, which nobody can tell apart here"
         )
-        made.append(_Doubt(said, now.holds and _is_meant(run, info, item, pair.now), changed=True))
+        made.append(_Doubt(said, now.all_match and _belongs_to_user(run, info, item, pair.now), changed=True))
     known = {pair.now[info.key] for pair in changed}
     return made + [
-        _Doubt(f"{key_text(info, row)} was there before, for another user", wanted=False)
+        _Doubt(f"{show_key(info, row)} was there before, for another user", wanted=False)
         for row in given
         if row[info.key] not in known
     ]
 
 
-def _is_meant(run: RunRows, info: EntityInfo, item: Created, row: Row) -> bool:
+def _belongs_to_user(run: RunRows, info: EntityInfo, item: Created, row: Row) -> bool:
     """Return whether a row is one of those that are looked at, as far as its owner goes."""
     return info.user is None or run.user is None or info.user in item.fields or row.get(info.user) == run.user
 
 
-def _add_doubts(
+def _mention_doubtful_rows(
     run: RunRows, name: str, item: Created, found: list[Assertion], sure: int, doubts: Sequence[_Doubt]
 ) -> list[Assertion]:
     """Say what else may have been added: as an error where it decides, or held only as it was not counted."""
@@ -251,7 +251,7 @@ def _add_doubts(
         hint = f"`store.entities.{item.entity}.reuses: false` says that no number is given out twice"
         return [_build_unknown(name, item, said, hint)]
     if not all_hold(found):
-        return [with_more(each, said) for each in found]
+        return [add_note(each, said) for each in found]
     if run.alone and item.count is not None and any(each.wanted and not each.changed for each in doubts):
         return [_build_unknown(name, item, said, "Say in `fields` whose rows are meant")]
     if said not in run.remarks:
@@ -268,33 +268,33 @@ def _check_new_rows(
     run: RunRows, name: str, info: EntityInfo, item: Created, judged: list[JudgedRow], none: str
 ) -> list[Assertion]:
     """Check the new rows; `none` says that there are none."""
-    matching = [each for each in judged if each.holds]
+    matching = [each for each in judged if each.all_match]
     if item.count is not None:
         checked = check_number(f"{name}.count", len(matching), item.count, run.scope)
-        return [with_more(each, _describe_rows(info, judged) or none) for each in checked]
+        return [add_note(each, _describe_rows(info, judged) or none) for each in checked]
     if matching:
-        there = key_text(info, matching[0].row)
+        there = show_key(info, matching[0].row)
         fields = row_assertions(f"{name}.fields", info, matching[0], item.fields, run.scope)
-        return [conclude(name, "", holds=True, actual=len(matching), where=there), *fields]
+        return [assertion(name, "", holds=True, actual=len(matching), where=there), *fields]
     if judged:
         near = find_nearest_row(judged)
         which = f"{len(judged)} new rows of {info.name}, and none is" if len(judged) > 1 else "the new row is not"
-        message = f"{which} as wanted; the nearest is {row_text(near.row)}"
+        message = f"{which} as wanted; the nearest is {show_row(near.row)}"
         fields = row_assertions(f"{name}.fields", info, near, item.fields, run.scope)
-        return [conclude(name, message, actual=0), *fields]
+        return [assertion(name, message, actual=0), *fields]
     message = f"{none}{_describe_older(run, info, item)}"
-    return [conclude(name, message, expected=dict(item.fields), actual=0)]
+    return [assertion(name, message, expected=dict(item.fields), actual=0)]
 
 
 def _describe_older(run: RunRows, info: EntityInfo, item: Created) -> str:
     """Say if a row that was there before has the fields: the usual reason why somebody thinks it was created."""
-    older = select(run.store, info, item.fields, run.scope, run.user) if item.fields else []
-    return f"; {key_text(info, older[0])} has these fields, but was there before" if older else ""
+    older = select_rows(run.store, info, item.fields, run.scope, run.user) if item.fields else []
+    return f"; {show_key(info, older[0])} has these fields, but was there before" if older else ""
 
 
 def _describe_rows(info: EntityInfo, judged: list[JudgedRow]) -> str:
     if not judged:
         return ""
-    rows = "; ".join(row_text(each.row) for each in judged[:3])
+    rows = "; ".join(show_row(each.row) for each in judged[:3])
     new = f"{len(judged)} new row{'s' if len(judged) > 1 else ''} of {info.name}"
-    return f"{new}, {sum(each.holds for each in judged)} as wanted: {rows}"
+    return f"{new}, {sum(each.all_match for each in judged)} as wanted: {rows}"

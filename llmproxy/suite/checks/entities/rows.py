@@ -16,7 +16,7 @@ from uuid import UUID, uuid5
 
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.entities.cleanup import Cleaner
+from llmproxy.suite.checks.entities.cleanup import RowCleaner
 from llmproxy.suite.matchers.core import Match, MatchOutcome
 from llmproxy.suite.matchers.plain_values import ABSENT
 from llmproxy.suite.matchers.table import build_unclear, check_fields, evaluate
@@ -39,7 +39,7 @@ def row_id(scenario: str, sample: int, name: str, kind: Kind = Kind.UNKNOWN) -> 
     return made.int % _SPAN + _LOWEST if kind in {Kind.INTEGER, Kind.NUMBER} else str(made)
 
 
-def user_of(user: str, sample: int) -> str:
+def run_user(user: str, sample: int) -> str:
     """Return the user that a run acts as; the first is the user itself, so that one run needs no suffix."""
     return _name_run(user, sample)
 
@@ -67,23 +67,23 @@ class JudgedRow:
     """By column."""
 
     @property
-    def holds(self) -> bool:
+    def all_match(self) -> bool:
         """Whether every column is as it should be."""
         return all(each.outcome is MatchOutcome.HOLDS for each in self.found.values())
 
     @property
-    def unclear(self) -> bool:
+    def is_unclear(self) -> bool:
         """Whether nothing can be said: a column cannot be judged, or is of another kind, and no other one fails."""
         outcomes = {each.outcome for each in self.found.values()}
         return bool(outcomes & _UNCLEAR) and not outcomes & {MatchOutcome.FAILS, MatchOutcome.UNFIT}
 
     @property
-    def right(self) -> int:
+    def matching_columns(self) -> int:
         """How many columns are as they should be."""
         return sum(each.outcome is MatchOutcome.HOLDS for each in self.found.values())
 
 
-def judge_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: VariableScope) -> list[JudgedRow]:
+def match_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: VariableScope) -> list[JudgedRow]:
     return [
         JudgedRow(row, {name: evaluate(row.get(name, ABSENT), matcher, scope) for name, matcher in fields.items()})
         for row in rows
@@ -92,7 +92,7 @@ def judge_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: Variabl
 
 def find_nearest_row(judged: Sequence[JudgedRow]) -> JudgedRow:
     """Return the row with most columns as they should be; of equals the first."""
-    return max(judged, key=lambda each: each.right)
+    return max(judged, key=lambda each: each.matching_columns)
 
 
 def require_known_columns(
@@ -111,7 +111,7 @@ def require_known_columns(
             raise error
 
 
-def select(
+def select_rows(
     store: StoreAdapter, info: EntityInfo, filters: Mapping[str, object], scope: VariableScope, user: str | None
 ) -> list[Row]:
     """Return the rows that filters mean, of this user unless they say whose. Raises StoreError, StepError."""
@@ -132,28 +132,28 @@ def select(
         raise StoreError(f"more than {MOST_ROWS} rows of {info.name} are selected", hint="Narrow `filters`.")
     rows = [*found.values()]
     require_known_columns(store, info, filters, "filters", rows)
-    return choose_rows(info, rows, filters, scope)
+    return filter_rows(info, rows, filters, scope)
 
 
-def choose_rows(
+def filter_rows(
     info: EntityInfo, rows: Sequence[Row], filters: Mapping[str, object], scope: VariableScope
 ) -> list[Row]:
     """Return those of some rows that filters mean. Raises StepError if a filter cannot be judged."""
-    judged = judge_rows(rows, filters, scope)
+    judged = match_rows(rows, filters, scope)
     for each in judged:
-        if each.unclear:
+        if each.is_unclear:
             name, found = next((n, f) for n, f in each.found.items() if f.outcome in _UNCLEAR)
             raise StepError(f"filters.{name} of {info.name} cannot be judged: {found.message}")
-    return [each.row for each in judged if each.holds]
+    return [each.row for each in judged if each.all_match]
 
 
 def _list_variants(exact: Mapping[str, str | int]) -> Iterable[dict[str, str | int]]:
     """Return the values that a store may have for these: databases tell two spellings of accented letters apart."""
-    ways = [_normal_forms(value) for value in exact.values()]
+    ways = [_list_normal_forms(value) for value in exact.values()]
     return (dict(zip(exact, each, strict=True)) for each in product(*ways))
 
 
-def _normal_forms(value: str | int) -> Sequence[str | int]:
+def _list_normal_forms(value: str | int) -> Sequence[str | int]:
     if not isinstance(value, str) or value.isascii():
         return [value]
     return [*dict.fromkeys((value, normalize("NFC", value), normalize("NFD", value)))]
@@ -163,7 +163,7 @@ def _find_exact_value(info: EntityInfo, name: str, matcher: object, scope: Varia
     """Return a value that the store itself can look for without taking too few rows; None if there is none."""
     if isinstance(matcher, Mapping) and matcher.keys() != {"ref"}:
         return None
-    value = scope.resolve(matcher)
+    value = scope.resolve_value(matcher)
     kind = info.columns[name].kind if name in info.columns else Kind.UNKNOWN
     if isinstance(value, str) and kind is Kind.TEXT:
         return value
@@ -173,15 +173,15 @@ def _find_exact_value(info: EntityInfo, name: str, matcher: object, scope: Varia
 def row_assertions(
     name: str, info: EntityInfo, judged: JudgedRow, fields: Mapping[str, object], scope: VariableScope
 ) -> list[Assertion]:
-    return check_fields(name, judged.row, fields, scope, where=key_text(info, judged.row))
+    return check_fields(name, judged.row, fields, scope, where=show_key(info, judged.row))
 
 
-def key_text(info: EntityInfo, row: Mapping[str, Any]) -> str:
+def show_key(info: EntityInfo, row: Mapping[str, Any]) -> str:
     """Name a row: ``tasks id=7``."""
     return f"{info.name} {info.key}={row.get(info.key)!r}"
 
 
-def row_text(row: Mapping[str, Any]) -> str:
+def show_row(row: Mapping[str, Any]) -> str:
     """Show a row on one line, shortened."""
     text = ", ".join(f"{name}={value!r}" for name, value in row.items() if value is not None)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 4] + " ..."
@@ -205,7 +205,7 @@ class RunRows:
     """Seconds that only grow."""
     sleep: Callable[[float], None]
     """Waits this many seconds; may raise to end a wait early."""
-    cleaner: Cleaner | None = None
+    cleaner: RowCleaner | None = None
     """Is told of every row that is to be removed afterwards."""
     alone: bool = True
     """Whether no other run writes meanwhile, so that every new row is the agent's."""
@@ -229,7 +229,7 @@ class RunRows:
         return self.adapter
 
 
-def with_more(assertion: Assertion, more: str) -> Assertion:
+def add_note(assertion: Assertion, more: str) -> Assertion:
     """Add to the message of an assertion that did not pass."""
     if assertion.status is Status.PASSED:
         return assertion
@@ -247,7 +247,7 @@ def capture_row(
     """Capture the one row; which one is meant must not be guessed. Returns what went wrong."""
     if len(rows) == 1:
         try:
-            run.scope.capture(alias, rows[0], primary=info.key, overwrite=overwrite)
+            run.scope.capture_row(alias, rows[0], primary=info.key, overwrite=overwrite)
         except StepError as error:
             return [build_unclear(f"{name}.as", error)]
         run.scope.record_row(alias, info.name, rows[0], info.key)

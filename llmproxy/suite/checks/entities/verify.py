@@ -15,28 +15,28 @@ from typing import Any
 from llmproxy.amounts import format_count as amount
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion
-from llmproxy.suite.checks.entities.created import Baseline, check_created, take_baseline
+from llmproxy.suite.checks.entities.created import StoreBaseline, check_created, take_baseline
 from llmproxy.suite.checks.entities.rows import (
     RunRows,
+    add_note,
     capture_row,
-    choose_rows,
     describe_owner,
-    judge_rows,
-    key_text,
+    filter_rows,
+    match_rows,
     require_known_columns,
     row_assertions,
     row_id,
-    row_text,
-    select,
-    with_more,
+    select_rows,
+    show_key,
+    show_row,
 )
-from llmproxy.suite.matchers.table import all_hold, build_unclear, check_number, conclude
+from llmproxy.suite.matchers.table import all_hold, assertion, build_unclear, check_number
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.schema.response import Created
 from llmproxy.suite.schema.values import Verify, WaitFor
 from llmproxy.suite.stores.plain import from_plain
 from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreError, UnknownColumn
-from llmproxy.suite.stores.sql_map import key_value
+from llmproxy.suite.stores.sql_map import parse_key
 
 _SHOWN = 3
 """Rows of other users that are named."""
@@ -91,8 +91,8 @@ def check_wait(run: RunRows, name: str, wanted: WaitFor) -> list[Assertion]:
         if look is not None and all_hold(assertions):
             return assertions
         if now >= ends:
-            seen = f"; last seen: {row_text(last)}" if last else ""
-            return [with_more(each, f"waited {round((now - start) * 1000)} ms{seen}") for each in assertions]
+            seen = f"; last seen: {show_row(last)}" if last else ""
+            return [add_note(each, f"waited {round((now - start) * 1000)} ms{seen}") for each in assertions]
         run.sleep(min(wanted.poll_interval / 1000, ends - now))
 
 
@@ -103,9 +103,9 @@ def _check_rows(run: RunRows, name: str, wanted: Verify) -> _RowCheck:
     require_known_columns(run.store, info, wanted.fields, f"{name}.fields", rows)
     made: list[Assertion] = []
     if wanted.count is not None:
-        there = "; there is " + "; ".join(row_text(row) for row in rows[:3]) if rows else ""
+        there = "; there is " + "; ".join(show_row(row) for row in rows[:3]) if rows else ""
         counted = check_number(f"{name}.count", len(rows), wanted.count, run.scope)
-        made += [with_more(each, f"{said}{there}") for each in counted]
+        made += [add_note(each, f"{said}{there}") for each in counted]
     if wanted.exists is not None:
         made.append(_check_existence(f"{name}.exists", rows, said, exists=wanted.exists))
     if wanted.fields and not rows and wanted.count is not None:
@@ -126,18 +126,18 @@ def _describe_others(run: RunRows, name: str, info: EntityInfo, wanted: Verify, 
     with suppress(LLMProxyError):
         others = [
             row
-            for row in select(run.store, info, wanted.filters, run.scope, None)
+            for row in select_rows(run.store, info, wanted.filters, run.scope, None)
             if run.is_foreign(row.get(info.user))
         ]
-        if not others or _would_hold(run, wanted, mine + len(others)):
+        if not others or _would_pass(run, wanted, mine + len(others)):
             return
-        names = ", ".join(f"{key_text(info, row)} ({info.user}={row.get(info.user)!r})" for row in others[:_SHOWN])
+        names = ", ".join(f"{show_key(info, row)} ({info.user}={row.get(info.user)!r})" for row in others[:_SHOWN])
         said = f"{name} held without {amount(len(others), 'row')} of other users, which it does not look at: {names}"
         if said not in run.remarks:
             run.remarks.append(said)
 
 
-def _would_hold(run: RunRows, wanted: Verify, number: int) -> bool:
+def _would_pass(run: RunRows, wanted: Verify, number: int) -> bool:
     """Return whether what is said of how many rows there are would hold of this number."""
     if wanted.count is not None and not all_hold(check_number("", number, wanted.count, run.scope)):
         return False
@@ -145,8 +145,8 @@ def _would_hold(run: RunRows, wanted: Verify, number: int) -> bool:
 
 
 def _check_existence(name: str, rows: Sequence[Row], said: str, *, exists: bool) -> Assertion:
-    message = f"there is a {said}: {row_text(rows[0])}" if rows else f"there is no {said}"
-    return conclude(name, message, holds=bool(rows) is exists, expected=exists, actual=bool(rows))
+    message = f"there is a {said}: {show_row(rows[0])}" if rows else f"there is no {said}"
+    return assertion(name, message, holds=bool(rows) is exists, expected=exists, actual=bool(rows))
 
 
 def _select_rows(run: RunRows, info: EntityInfo, id_: object, filters: Mapping[str, object]) -> tuple[list[Row], str]:
@@ -154,8 +154,8 @@ def _select_rows(run: RunRows, info: EntityInfo, id_: object, filters: Mapping[s
     shown = ", ".join(f"{name}: {value!r}" for name, value in filters.items())
     if id_ is None:
         said = f"row of {info.name}" + (f" with {shown}" if filters else "") + describe_owner(info, run.user)
-        return select(run.store, info, filters, run.scope, run.user), said
-    key = run.scope.resolve(id_)
+        return select_rows(run.store, info, filters, run.scope, run.user), said
+    key = run.scope.resolve_value(id_)
     if not isinstance(key, str | int | float) or isinstance(key, bool) or (isinstance(key, str) and not key.strip()):
         raise StepError(f"id: {id_!r} is {key!r}, which is no row's id")
     info.check(filters, "filters")
@@ -166,7 +166,7 @@ def _select_rows(run: RunRows, info: EntityInfo, id_: object, filters: Mapping[s
     said = f"row {info.key}={key!r} of {info.name}"
     if filters:
         require_known_columns(run.store, info, filters, "filters", rows)
-        rows = choose_rows(info, rows, filters, run.scope)
+        rows = filter_rows(info, rows, filters, run.scope)
         said += f" with {shown}"
     return rows, said
 
@@ -175,7 +175,7 @@ def _check_key(info: EntityInfo, key: str | float) -> None:
     """Refuse an id that no row can have: a text where keys are numbers may not be "gone". Raises StepError."""
     kind = info.columns[info.key].kind if info.key in info.columns else Kind.UNKNOWN
     try:
-        from_plain(key_value(key, kind), kind)
+        from_plain(parse_key(key, kind), kind)
     except ValueError as error:
         raise StepError(f"id: {error}, and {info.name} has no other ids") from None
 
@@ -184,17 +184,17 @@ def _check_every_row(
     run: RunRows, name: str, info: EntityInfo, rows: Sequence[Row], fields: Mapping[str, object]
 ) -> list[Assertion]:
     """Check the fields of every row; of many, the wrong ones are shown."""
-    judged = judge_rows(rows, fields, run.scope)
-    wrong = [each for each in judged if not each.holds]
+    judged = match_rows(rows, fields, run.scope)
+    wrong = [each for each in judged if not each.all_match]
     shown = wrong[:_FAILING_ROWS] or judged[:1]
     made = [each for row in shown for each in row_assertions(name, info, row, fields, run.scope)]
     if len(wrong) > _FAILING_ROWS:
         more = f"{len(wrong)} of {len(rows)} rows are wrong; {_FAILING_ROWS} are shown"
-        made.append(conclude(name, more, actual=len(wrong)))
+        made.append(assertion(name, more, actual=len(wrong)))
     return made
 
 
-class Entities:
+class RunEntities:
     def __init__(
         self,
         run: RunRows,
@@ -220,12 +220,12 @@ class Entities:
             return [name for name in self._names if store.describe(name).counted]
         return []
 
-    def insert(self, entity: str, data: Mapping[str, object], alias: str = "", *, overwrite: bool = False) -> Row:
+    def insert_row(self, entity: str, data: Mapping[str, object], alias: str = "", *, overwrite: bool = False) -> Row:
         """Insert a row for the run's user and capture it. Raises StoreError, SuiteError, StepError: do not run."""
         run, store = self.run, self.run.store
         self._inserted += 1
         info = store.describe(entity)
-        values: dict[str, Any] = dict(run.scope.resolve(dict(data)))
+        values: dict[str, Any] = dict(run.scope.resolve_value(dict(data)))
         if info.user is not None and run.user is not None and info.user not in values:
             values = {info.user: run.user, **values}
         if self._deterministic and values.get(info.key) is None:
@@ -235,20 +235,20 @@ class Entities:
             values = {info.key: made, **values}
         row = store.insert(entity, values)
         if run.cleaner:
-            run.cleaner.add(entity, row[info.key])
+            run.cleaner.add_row(entity, row[info.key])
         run.scope.record_row(alias or f"{entity}[{self._inserted}]", entity, row, info.key)
         if alias:
-            run.scope.capture(alias, row, primary=info.key, overwrite=overwrite)
+            run.scope.capture_row(alias, row, primary=info.key, overwrite=overwrite)
         return row
 
-    def baseline(self, entities: Sequence[str]) -> Baseline | LLMProxyError:
+    def take_baseline(self, entities: Sequence[str]) -> StoreBaseline | LLMProxyError:
         """Remember what is there when a step starts; the error, for `created` to report, if that failed."""
         try:
             return take_baseline(self.run, entities)
         except LLMProxyError as error:
             return error
 
-    def check_created(self, before: Baseline | LLMProxyError, wanted: Sequence[Created]) -> list[Assertion]:
+    def check_created(self, before: StoreBaseline | LLMProxyError, wanted: Sequence[Created]) -> list[Assertion]:
         """Check what a step created; every item is checked, whatever the others said."""
         made: list[Assertion] = []
         for number, item in enumerate(wanted):

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.entities.cleanup import Cleaner
+from llmproxy.suite.checks.entities.cleanup import RowCleaner
 from llmproxy.suite.checks.entities.rows import RunRows
-from llmproxy.suite.checks.entities.verify import Entities
+from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import Created
-from llmproxy.suite.stores import store_from
+from llmproxy.suite.stores import build_store
 from tests.suite.runs import lines, run
 
 OTHER = {"title": "a", "userId": "bob"}
@@ -25,7 +25,7 @@ OTHER = {"title": "a", "userId": "bob"}
 def test_rows_of_another_user_make_a_number_unknown() -> None:
     """`count: 0` passed while the agent wrote for somebody else; where the fields say whose, they are counted."""
     made = run()
-    before = made.entities.baseline(["tasks"])
+    before = made.entities.take_baseline(["tasks"])
     made.store.insert("tasks", OTHER)
     none = lines(made.entities.check_created(before, [Created(entity="tasks", fields={"title": "a"}, count=0)]))
     who = "tasks id=1 was added for another user (userId='bob')\nSay in `fields` whose rows are meant"
@@ -39,7 +39,7 @@ def test_rows_of_another_user_make_a_number_unknown() -> None:
 def test_rows_of_another_user_are_named_where_one_is_missing() -> None:
     """The usual reason: the agent took the wrong user."""
     made = run()
-    before = made.entities.baseline(["tasks"])
+    before = made.entities.take_baseline(["tasks"])
     made.store.insert("tasks", {"title": "a", "userId": None})
     (missing,) = lines(made.entities.check_created(before, [Created(entity="tasks", fields={"title": "a"})]))
     assert missing.startswith("failed created[0]: no row was added to tasks in this step for the user 'anna'")
@@ -51,8 +51,8 @@ def test_rows_of_others_beside_the_right_one_are_said() -> None:
     for alone in (True, False):
         made = run()
         look = replace(made.look, alone=alone, cleaner=None)
-        entities = Entities(look)
-        before = entities.baseline(["tasks"])
+        entities = RunEntities(look)
+        before = entities.take_baseline(["tasks"])
         made.add("a")
         made.store.insert("tasks", OTHER)
         said = lines(entities.check_created(before, [Created(entity="tasks")]))
@@ -62,7 +62,7 @@ def test_rows_of_others_beside_the_right_one_are_said() -> None:
 
 def reusing(
     folder: Path, key: str = "INTEGER PRIMARY KEY", entities: Mapping[str, Any] | None = None
-) -> tuple[Entities, RunRows, Any]:
+) -> tuple[RunEntities, RunRows, Any]:
     """Begin a run on a SQLite table with two rows; also a function that executes SQL there as an agent would."""
     file = folder / "t.db"
 
@@ -73,9 +73,9 @@ def reusing(
 
     table = f"CREATE TABLE tasks (id {key}, title TEXT, status TEXT)"
     execute(table, "INSERT INTO tasks (title) VALUES ('one'), ('two')")
-    store = store_from({"sqlalchemy": "sqlite:///t.db", "entities": entities or {}}, folder)
+    store = build_store({"sqlalchemy": "sqlite:///t.db", "entities": entities or {}}, folder)
     look = RunRows(adapter=store, scope=VariableScope({}), user=None, clock=lambda: 0.0, sleep=lambda _: None)
-    return Entities(look), look, execute
+    return RunEntities(look), look, execute
 
 
 REMADE = ("DELETE FROM tasks WHERE id = 2", "INSERT INTO tasks (title) VALUES ('new')")
@@ -85,7 +85,7 @@ REMADE = ("DELETE FROM tasks WHERE id = 2", "INSERT INTO tasks (title) VALUES ('
 def test_a_row_under_a_reused_number_is_seen_or_said(tmp_path: Path, key: str) -> None:
     """SQLite gives the number of the last row again: the new row looks like the old one, changed."""
     entities, look, execute = reusing(tmp_path, key)
-    before = entities.baseline(["tasks"])
+    before = entities.take_baseline(["tasks"])
     execute(*REMADE)
     one, none = (
         lines(entities.check_created(before, [Created(entity="tasks", fields={"title": "new"}, **more)]))
@@ -111,7 +111,7 @@ def test_a_row_that_says_when_it_was_made_is_found_under_a_reused_number(
     """Made later than the one before it under its number, it is another row; one that was changed keeps that time."""
     entities, look, execute = reusing(tmp_path)
     execute(f"ALTER TABLE tasks ADD COLUMN {column} TEXT DEFAULT '2027-01-04T09:00:00Z'")
-    before = entities.baseline(["tasks"])
+    before = entities.take_baseline(["tasks"])
     execute(REMADE[0], f"INSERT INTO tasks (title, {column}) VALUES ('new', '2027-01-04T09:00:07Z')")
     one, *_ = lines(entities.check_created(before, [Created(entity="tasks", fields={"title": "new"}, count=1)]))
     assert one.startswith(f"{status} created[0]")
@@ -124,7 +124,7 @@ def test_a_row_that_says_when_it_was_made_is_found_under_a_reused_number(
 def test_a_row_that_was_only_changed_disturbs_nothing(tmp_path: Path) -> None:
     """One below a row that stayed cannot be a new one; the newest may be, which is said where the number holds anyway."""
     entities, look, execute = reusing(tmp_path)
-    before = entities.baseline(["tasks"])
+    before = entities.take_baseline(["tasks"])
     execute("UPDATE tasks SET status = 'done' WHERE id = 1")
     assert lines(entities.check_created(before, [Created(entity="tasks", count=0)])) == ["passed created[0].count"]
     assert look.remarks == []
@@ -141,7 +141,7 @@ def test_a_row_that_was_only_changed_disturbs_nothing(tmp_path: Path) -> None:
 def test_a_suite_may_say_that_no_number_is_given_out_twice(tmp_path: Path) -> None:
     """The row was only changed then."""
     entities, look, execute = reusing(tmp_path, entities={"tasks": {"reuses": False}})
-    before = entities.baseline(["tasks"])
+    before = entities.take_baseline(["tasks"])
     execute("UPDATE tasks SET status = 'done' WHERE id = 2")
     assert lines(entities.check_created(before, [Created(entity="tasks", count=0)])) == ["passed created[0].count"]
     look.store.close()
@@ -151,26 +151,26 @@ def test_a_row_that_was_given_to_the_user_is_no_new_one() -> None:
     """It was there, for somebody else; neither counted nor deleted afterwards."""
     made = run()
     row = made.store.insert("tasks", OTHER)
-    cleaner = Cleaner(made.store, user="anna")
-    cleaner.begin(["tasks"])
-    before = made.entities.baseline(["tasks"])
+    cleaner = RowCleaner(made.store, user="anna")
+    cleaner.begin_run(["tasks"])
+    before = made.entities.take_baseline(["tasks"])
     made.store.update("tasks", row["id"], {"userId": "anna"})
     assert lines(made.entities.check_created(before, [Created(entity="tasks", count=0)])) == ["passed created[0].count"]
     (missing,) = lines(made.entities.check_created(before, [Created(entity="tasks", fields={"title": "a"})]))
     assert missing.startswith("failed created[0]: no row was added")
     assert "tasks id=1 was there before, for another user" in missing
-    assert (cleaner.finish(), len(made.store.list("tasks"))) == ([], 1)
+    assert (cleaner.clean_up(), len(made.store.list("tasks"))) == ([], 1)
 
 
 def test_rows_that_stay_after_the_run_are_said() -> None:
     """Of another user, or in a table that knows none: the next run meets them, and whoever reads the report knows why."""
     made = run()
-    cleaner = Cleaner(made.store, user="anna")
-    cleaner.begin(["tasks", "notes"])
+    cleaner = RowCleaner(made.store, user="anna")
+    cleaner.begin_run(["tasks", "notes"])
     made.add("mine")
     made.store.insert("tasks", OTHER)
     made.store.insert("notes", {"text": "x"})
-    assert cleaner.finish() == []
+    assert cleaner.clean_up() == []
     assert [row["userId"] for row in made.store.list("tasks")] == ["bob"]
     assert cleaner.remarks == [
         "1 row of tasks appeared and stays (id 2); see `store.reset`",

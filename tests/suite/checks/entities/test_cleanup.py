@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.checks.entities.cleanup import Cleaner, hook_of
-from llmproxy.suite.stores import MemoryStore, Policy, StoreAdapter, StoreRefused, policy_from, store_from
+from llmproxy.suite.checks.entities.cleanup import RowCleaner, load_reset_hook
+from llmproxy.suite.stores import MemoryStore, ResetPolicy, StoreAdapter, StoreRefused, build_policy, build_store
 
 TABLES = """
 CREATE TABLE tasks (id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT, userId TEXT);
@@ -21,23 +21,23 @@ INSERT INTO tasks (title, userId) VALUES ('old', 'anna');
 DECLARED: dict[str, Any] = {"entities": {"tasks": {}, "notes": {}}}
 
 
-def opened(folder: Path, **more: Any) -> tuple[StoreAdapter, Policy]:  # noqa: ANN401 - what YAML gives
+def opened(folder: Path, **more: Any) -> tuple[StoreAdapter, ResetPolicy]:  # noqa: ANN401 - what YAML gives
     """Make a database with one old task, its store and its policy."""
     if not (folder / "x.db").exists():
         with closing(sqlite3.connect(folder / "x.db")) as connection:
             connection.executescript(TABLES)
     mapping = {"sqlalchemy": "sqlite:///x.db", **DECLARED, **more}
-    return store_from(mapping, folder), policy_from(mapping)
+    return build_store(mapping, folder), build_policy(mapping)
 
 
-def play(store: StoreAdapter, cleaner: Cleaner) -> list[str]:
+def play(store: StoreAdapter, cleaner: RowCleaner) -> list[str]:
     """Play a run that makes three rows; returns what could not be cleaned up."""
-    cleaner.begin(["tasks", "notes"])
+    cleaner.begin_run(["tasks", "notes"])
     task = store.insert("tasks", {"title": "setup", "userId": "anna"})
-    cleaner.add("tasks", task["id"])
-    cleaner.add("notes", store.insert("notes", {"taskId": task["id"]})["id"])
+    cleaner.add_row("tasks", task["id"])
+    cleaner.add_row("notes", store.insert("notes", {"taskId": task["id"]})["id"])
     store.insert("tasks", {"title": "agent", "userId": "anna"})
-    return cleaner.finish()
+    return cleaner.clean_up()
 
 
 @pytest.mark.parametrize(
@@ -46,10 +46,10 @@ def play(store: StoreAdapter, cleaner: Cleaner) -> list[str]:
 def test_each_way_of_leaving_the_store(tmp_path: Path, reset: str, left: list[str]) -> None:
     """And again: the second run meets what the first one met."""
     store, policy = opened(tmp_path, reset=reset)
-    assert play(store, Cleaner(store, policy, user="anna")) == []
+    assert play(store, RowCleaner(store, policy, user="anna")) == []
     assert [row["title"] for row in store.list("tasks")] == left
     if reset in {"delete", "copy"}:
-        assert play(store, Cleaner(store, policy, user="anna")) == []
+        assert play(store, RowCleaner(store, policy, user="anna")) == []
         assert store.insert("tasks", {"title": "next"})["id"] == 2
     store.close()
 
@@ -59,7 +59,7 @@ def test_counters_stay_while_others_run(tmp_path: Path) -> None:
     for more, alone in (({}, False), ({"counters": "keep"}, True)):
         store, policy = opened(tmp_path, **more)
         highest = max(row["id"] for row in store.list("tasks"))
-        play(store, Cleaner(store, policy, user="anna", alone=alone))
+        play(store, RowCleaner(store, policy, user="anna", alone=alone))
         row = store.insert("tasks", {"title": "next"})
         assert row["id"] > highest + 1
         store.delete("tasks", row["id"])
@@ -76,11 +76,11 @@ def test_rows_that_others_refer_to_are_deleted_last() -> None:
             return super().delete(entity, id)
 
     store = Strict()
-    cleaner = Cleaner(store)
-    cleaner.begin(["tasks", "notes"])
-    cleaner.add("notes", store.insert("notes", {})["id"])
-    cleaner.add("tasks", store.insert("tasks", {})["id"])
-    assert cleaner.finish() == []
+    cleaner = RowCleaner(store)
+    cleaner.begin_run(["tasks", "notes"])
+    cleaner.add_row("notes", store.insert("notes", {})["id"])
+    cleaner.add_row("tasks", store.insert("tasks", {})["id"])
+    assert cleaner.clean_up() == []
     assert store.list("tasks") == []
 
 
@@ -92,10 +92,10 @@ def test_what_could_not_be_cleaned_is_said() -> None:
             raise StoreRefused("no right to delete")
 
     store = Stubborn()
-    cleaner = Cleaner(store)
-    cleaner.begin(["tasks"])
-    cleaner.add("tasks", store.insert("tasks", {})["id"])
-    assert cleaner.finish() == ["tasks 1 could not be deleted: no right to delete"]
+    cleaner = RowCleaner(store)
+    cleaner.begin_run(["tasks"])
+    cleaner.add_row("tasks", store.insert("tasks", {})["id"])
+    assert cleaner.clean_up() == ["tasks 1 could not be deleted: no right to delete"]
 
 
 def test_a_hook_runs_before_and_after(tmp_path: Path) -> None:
@@ -107,23 +107,23 @@ def test_a_hook_runs_before_and_after(tmp_path: Path) -> None:
     )
     store = MemoryStore()
     store.insert("tasks", {})
-    policy = Policy("hook", "./hooks.py:clean")
-    play_hook = Cleaner(store, policy, hook=hook_of(policy, tmp_path))
-    play_hook.begin([])
+    policy = ResetPolicy("hook", "./hooks.py:clean")
+    play_hook = RowCleaner(store, policy, hook=load_reset_hook(policy, tmp_path))
+    play_hook.begin_run([])
     assert store.list("tasks") == []
     store.insert("tasks", {})
-    assert play_hook.finish() == []
+    assert play_hook.clean_up() == []
     assert store.list("tasks") == []
-    broken = Policy("hook", "./hooks.py:broken")
-    cleaner = Cleaner(store, broken, hook=hook_of(broken, tmp_path))
+    broken = ResetPolicy("hook", "./hooks.py:broken")
+    cleaner = RowCleaner(store, broken, hook=load_reset_hook(broken, tmp_path))
     with pytest.raises(SuiteError, match="RuntimeError: boom"):
-        cleaner.begin([])
-    assert cleaner.finish()[0].startswith("the store was not cleaned up: ")
+        cleaner.begin_run([])
+    assert cleaner.clean_up()[0].startswith("the store was not cleaned up: ")
     with pytest.raises(SuiteError, match="is no function"):
-        hook_of(Policy("hook", "./hooks.py:number"), tmp_path)
-    assert hook_of(Policy(), tmp_path) is None
+        load_reset_hook(ResetPolicy("hook", "./hooks.py:number"), tmp_path)
+    assert load_reset_hook(ResetPolicy(), tmp_path) is None
     with pytest.raises(SuiteError, match="no hook was loaded"):
-        Cleaner(store, policy).begin([])
+        RowCleaner(store, policy).begin_run([])
 
 
 def test_an_unknown_entity_stops_the_run() -> None:
@@ -131,4 +131,4 @@ def test_an_unknown_entity_stops_the_run() -> None:
     from llmproxy.suite.stores.memory import MemoryShape
 
     with pytest.raises(SuiteError, match="no entity 'taks'"):
-        Cleaner(MemoryStore({"tasks": MemoryShape()})).begin(["taks"])
+        RowCleaner(MemoryStore({"tasks": MemoryShape()})).begin_run(["taks"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.entities.verify import Entities
+from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.schema.response import Created
 from llmproxy.suite.stores import Row
 from tests.suite.runs import Run, lines, run
@@ -26,7 +26,7 @@ def key_text(made: Run, row: Row) -> str:
 def test_a_new_row_with_the_fields_passes() -> None:
     """Every field is an assertion of its own."""
     made = run()
-    before = made.entities.baseline(["tasks"])
+    before = made.entities.take_baseline(["tasks"])
     made.add("Buy milk", status="todo")
     fields = {"title": {"contains": "milk"}, "status": "todo", "parentId": {"exists": False}}
     assert check(made, before, fields=fields) == [
@@ -39,7 +39,7 @@ def test_a_row_that_was_there_before_is_not_created() -> None:
     """The commonest vacuous pass; the message says why."""
     made = run()
     row = made.add("Buy milk")
-    assert check(made, made.entities.baseline(["tasks"]), fields={"title": "Buy milk"}) == [
+    assert check(made, made.entities.take_baseline(["tasks"]), fields={"title": "Buy milk"}) == [
         f"failed created[0]: no row was added to tasks in this step for the user 'anna' (userId); {key_text(made, row)}"
     ]
 
@@ -47,7 +47,7 @@ def test_a_row_that_was_there_before_is_not_created() -> None:
 def test_the_nearest_row_is_explained() -> None:
     """Which field of which row is wrong."""
     made = run()
-    before = made.entities.baseline(["tasks"])
+    before = made.entities.take_baseline(["tasks"])
     made.add("Untitled", status="todo")
     made.add("Other", status="open")
     said = check(made, before, fields={"title": "Buy milk", "status": "todo"})
@@ -72,7 +72,7 @@ def test_the_nearest_row_is_explained() -> None:
 def test_count_is_of_the_rows_that_have_the_fields(count: object, rows: int, status: str) -> None:
     """A row too many fails; so does one too few; none may be what is wanted."""
     made = run()
-    before = made.entities.baseline(["tasks"])
+    before = made.entities.take_baseline(["tasks"])
     made.add("Something else")
     for _ in range(rows):
         made.add("Buy milk")
@@ -84,11 +84,11 @@ def test_count_is_of_the_rows_that_have_the_fields(count: object, rows: int, sta
 def test_as_binds_the_one_row_and_refuses_to_choose() -> None:
     """Two candidates are an error that lists them."""
     made = run(names=["new"])
-    before = made.entities.baseline(["tasks"])
+    before = made.entities.take_baseline(["tasks"])
     made.add("Buy milk")
     bound = check(made, before, fields={"title": "Buy milk"}, **{"as": "$new"})
     assert all(line.startswith("passed") for line in bound)
-    assert made.scope.lookup("$new.title") == "Buy milk"
+    assert made.scope.lookup_value("$new.title") == "Buy milk"
     made.add("Buy milk")
     said = check(made, before, fields={"title": "Buy milk"}, **{"as": "$other"})
     assert said[-1].startswith("environment_error created[0].as: other: 2 rows of tasks could be meant (id 1, 2)")
@@ -97,17 +97,17 @@ def test_as_binds_the_one_row_and_refuses_to_choose() -> None:
 def test_an_unknown_column_or_entity_is_an_error() -> None:
     """Whatever rows there are, and also where no field can be compared."""
     made = run()
-    assert check(made, made.entities.baseline(["tasks"]), fields={"tittle": {"exists": False}})[0].startswith(
+    assert check(made, made.entities.take_baseline(["tasks"]), fields={"tittle": {"exists": False}})[0].startswith(
         "environment_error created[0]: created[0].fields: tasks has no column 'tittle'; did you mean 'title'?"
     )
-    gone = made.entities.baseline(["taks"])
+    gone = made.entities.take_baseline(["taks"])
     assert check(made, gone)[0].startswith("environment_error created[0]: the store has no entity 'taks'")
 
 
 def test_a_field_that_cannot_be_judged_is_an_error() -> None:
     """A name without a value is not a row that differs."""
     made = run(names=["later"])
-    before = made.entities.baseline(["tasks"])
+    before = made.entities.take_baseline(["tasks"])
     made.add("Buy milk")
     said = check(made, before, fields={"parentId": {"ref": "$later"}})
     assert said[0].startswith("environment_error created[0].fields.parentId")
@@ -126,7 +126,7 @@ def test_a_field_that_cannot_be_judged_is_an_error() -> None:
 def test_within_waits_for_agents_that_write_later(wanted: dict[str, Any], said: str, waited: float) -> None:
     """Until it is known, and no longer."""
     made = run()
-    before = made.entities.baseline(["tasks"])
+    before = made.entities.take_baseline(["tasks"])
     made.after(1.0, lambda: made.add("Buy milk"))
     assert check(made, before, **wanted)[0].startswith(said)
     assert sum(made.slept) == pytest.approx(waited)
@@ -135,11 +135,11 @@ def test_within_waits_for_agents_that_write_later(wanted: dict[str, Any], said: 
 def test_other_users_rows_do_not_count() -> None:
     """An agent that writes for somebody else did not do what was asked."""
     made = run()
-    before = made.entities.baseline(["tasks"])
+    before = made.entities.take_baseline(["tasks"])
     made.store.insert("tasks", {"title": "Buy milk", "userId": "bert"})
     assert check(made, before, fields={"title": "Buy milk"})[0].startswith("failed created[0]: no row was added")
     everybody = run(user=None)
-    before = everybody.entities.baseline(["tasks"])
+    before = everybody.entities.take_baseline(["tasks"])
     everybody.store.insert("tasks", {"title": "Buy milk", "userId": "bert"})
     assert check(everybody, before, fields={"title": "Buy milk"})[0] == "passed created[0]"
 
@@ -147,7 +147,7 @@ def test_other_users_rows_do_not_count() -> None:
 def test_that_nothing_was_added_is_not_said_where_somebody_else_has_a_row() -> None:
     """With a count as without one: whose rows were looked at stands there, and whose row there is."""
     made = run()
-    before = made.entities.baseline(["tasks"])
+    before = made.entities.take_baseline(["tasks"])
     made.store.insert("tasks", {"title": "Buy milk", "userId": "bert"})
     for count in (None, 1):
         (said,) = check(made, before, fields={"title": "Buy milk"}, **({} if count is None else {"count": count}))
@@ -159,8 +159,8 @@ def test_beside_other_runs_a_row_of_somebody_else_is_said() -> None:
     """It may be another run's agent that made it; rows of users whose runs go on are theirs."""
     made = run()
     look = replace(made.look, alone=False, beside=frozenset({"carl"}))
-    made.entities = Entities(look)
-    before = made.entities.baseline(["tasks"])
+    made.entities = RunEntities(look)
+    before = made.entities.take_baseline(["tasks"])
     made.add("a")
     made.store.insert("tasks", {"title": "b", "userId": "carl"})
     assert check(made, before, count=1) == ["passed created[0].count"]
@@ -169,5 +169,5 @@ def test_beside_other_runs_a_row_of_somebody_else_is_said() -> None:
     assert check(made, before, count=1) == ["passed created[0].count"]
     assert look.remarks == ["tasks id=3 was added for another user (userId='bob'), maybe in another run"]
     assert check(made, before, count=2)[0].endswith("(userId='bob'), maybe in another run)")
-    made.entities = Entities(replace(look, beside=frozenset(), remarks=[]))  # nobody knows who else works
+    made.entities = RunEntities(replace(look, beside=frozenset(), remarks=[]))  # nobody knows who else works
     assert check(made, before, count=2)[0].endswith("userId='anna')")

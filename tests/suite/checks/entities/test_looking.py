@@ -6,7 +6,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.checks.entities.rows import RunRows, row_id
-from llmproxy.suite.checks.entities.verify import Entities, check_verify, check_wait
+from llmproxy.suite.checks.entities.verify import RunEntities, check_verify, check_wait
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.response import Created
 from llmproxy.suite.schema.values import Verify, WaitFor
@@ -17,19 +17,19 @@ from tests.suite.runs import Flaky, lines, run
 def test_setup_inserts_in_order_and_names_whole_rows() -> None:
     """A later row refers to an earlier one, with its type; defaults of the store are known."""
     made = run(names=["parent"])
-    parent = made.entities.insert("tasks", {"title": "Parent"}, "$parent")
-    child = made.entities.insert("tasks", {"title": "Below $parent.title", "parentId": {"ref": "$parent.id"}})
+    parent = made.entities.insert_row("tasks", {"title": "Parent"}, "$parent")
+    child = made.entities.insert_row("tasks", {"title": "Below $parent.title", "parentId": {"ref": "$parent.id"}})
     assert child["parentId"] == parent["id"]
     assert child["title"] == "Below Parent"
-    assert made.scope.lookup("$parent") == parent["id"]
+    assert made.scope.lookup_value("$parent") == parent["id"]
 
 
 def test_setup_rows_belong_to_the_runs_user() -> None:
     """Unless they say whose they are, or nobody is the user."""
     made = run()
-    assert made.entities.insert("tasks", {"title": "a"})["userId"] == "anna"
-    assert made.entities.insert("tasks", {"title": "a", "userId": "bert"})["userId"] == "bert"
-    assert "userId" not in made.entities.insert("notes", {"text": "x"})
+    assert made.entities.insert_row("tasks", {"title": "a"})["userId"] == "anna"
+    assert made.entities.insert_row("tasks", {"title": "a", "userId": "bert"})["userId"] == "bert"
+    assert "userId" not in made.entities.insert_row("notes", {"text": "x"})
 
 
 @pytest.mark.parametrize(
@@ -43,34 +43,34 @@ def test_setup_rows_belong_to_the_runs_user() -> None:
 def test_a_setup_that_fails_raises(entity: str, data: dict[str, object], error: type[Exception]) -> None:
     """The scenario must not run on half of its rows."""
     with pytest.raises(error):
-        run().entities.insert(entity, data)
+        run().entities.insert_row(entity, data)
 
 
 def test_deterministic_ids_are_the_same_in_every_run() -> None:
     """By name, or by place where there is none; a row left by a killed run is replaced."""
     first = run(scenario="s", sample=2, deterministic=True)
     named, second = (
-        first.entities.insert("tasks", {"title": title}, name)["id"] for title, name in (("a", "$a"), ("b", ""))
+        first.entities.insert_row("tasks", {"title": title}, name)["id"] for title, name in (("a", "$a"), ("b", ""))
     )
     assert (named, second) == (row_id("s", 2, "a"), row_id("s", 2, "tasks[2]"))
-    assert first.entities.insert("tasks", {"id": 7, "title": "own"})["id"] == 7
-    again = Entities(first.look, scenario="s", sample=2, deterministic=True)
-    assert again.insert("tasks", {"title": "again"}, "$a", overwrite=True)["title"] == "again"
+    assert first.entities.insert_row("tasks", {"id": 7, "title": "own"})["id"] == 7
+    again = RunEntities(first.look, scenario="s", sample=2, deterministic=True)
+    assert again.insert_row("tasks", {"title": "again"}, "$a", overwrite=True)["title"] == "again"
 
 
 def test_what_a_run_makes_is_cleaned_up() -> None:
     """Setup's rows, what created found, and whatever else appeared for the user; not what was there."""
     made = run()
     old = made.add("old")
-    made.cleaner.begin(["tasks", "notes"])
-    made.entities.insert("tasks", {"title": "setup"})
-    made.entities.insert("notes", {"text": "setup"})
-    before = made.entities.baseline(["tasks"])
+    made.cleaner.begin_run(["tasks", "notes"])
+    made.entities.insert_row("tasks", {"title": "setup"})
+    made.entities.insert_row("notes", {"text": "setup"})
+    before = made.entities.take_baseline(["tasks"])
     made.add("found")
     made.entities.check_created(before, [Created(entity="tasks")])
     made.add("never looked for")
     made.store.insert("tasks", {"title": "foreign", "userId": "bert"})
-    assert made.cleaner.finish() == []
+    assert made.cleaner.clean_up() == []
     assert [row["title"] for row in made.store.list("tasks")] == ["old", "foreign"]
     assert made.store.list("notes") == []
     assert old in made.store.list("tasks")
@@ -79,15 +79,15 @@ def test_what_a_run_makes_is_cleaned_up() -> None:
 def test_without_a_store_assertions_are_errors() -> None:
     """Each of them, and setup raises."""
     look = RunRows(adapter=None, scope=VariableScope(), user="anna", clock=lambda: 0.0, sleep=lambda _: None)
-    entities = Entities(look)
+    entities = RunEntities(look)
     items = [Created(entity="tasks"), Created(entity="notes", count=0)]
-    said = lines(entities.check_created(entities.baseline(["tasks"]), items))
+    said = lines(entities.check_created(entities.take_baseline(["tasks"]), items))
     said += lines(check_verify(entities.run, "verify", Verify(entity="tasks", count=0)))
     said += lines(check_wait(entities.run, "wait", WaitFor(entity="tasks", id=1, until={"a": 1})))
     assert len(said) == 4
     assert all(line.startswith("environment_error") and "no store is configured" in line for line in said)
     with pytest.raises(SuiteError):
-        entities.insert("tasks", {})
+        entities.insert_row("tasks", {})
 
 
 def test_a_store_that_goes_away_is_an_error_of_every_assertion() -> None:
@@ -95,9 +95,9 @@ def test_a_store_that_goes_away_is_an_error_of_every_assertion() -> None:
     made = run()
     store = made.store
     assert isinstance(store, Flaky)
-    before = made.entities.baseline(["tasks"])
+    before = made.entities.take_baseline(["tasks"])
     store.away = True
-    lost = made.entities.baseline(["tasks"])
+    lost = made.entities.take_baseline(["tasks"])
     items = [Created(entity="tasks"), Created(entity="tasks", count=0)]
     said = lines(made.entities.check_created(before, items)) + lines(made.entities.check_created(lost, items))
     said += lines(check_verify(made.entities.run, "verify", Verify(entity="tasks", count=0)))

@@ -11,18 +11,18 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.rows import (
     MOST_ROWS,
     RunRows,
+    add_note,
     agent_environment,
     capture_row,
     describe_owner,
     find_nearest_row,
-    judge_rows,
-    key_text,
+    match_rows,
     require_known_columns,
     row_id,
-    row_text,
-    select,
-    user_of,
-    with_more,
+    run_user,
+    select_rows,
+    show_key,
+    show_row,
 )
 from llmproxy.suite.matchers.table import all_hold, build_unclear
 from llmproxy.suite.matchers.variables import StepError
@@ -38,26 +38,26 @@ def test_filters_are_matchers_and_narrow_to_the_user() -> None:
     made.store.insert("tasks", {"title": "Buy milk", "userId": "bert"})
     info = made.store.describe("tasks")
     milk = {"title": {"contains": "milk"}}
-    assert [row["userId"] for row in select(made.store, info, milk, made.scope, "anna")] == ["anna"]
-    (bert,) = select(made.store, info, {**milk, "userId": "bert"}, made.scope, "anna")
+    assert [row["userId"] for row in select_rows(made.store, info, milk, made.scope, "anna")] == ["anna"]
+    (bert,) = select_rows(made.store, info, {**milk, "userId": "bert"}, made.scope, "anna")
     assert bert["userId"] == "bert"
-    assert len(select(made.store, info, milk, made.scope, None)) == 2
+    assert len(select_rows(made.store, info, milk, made.scope, None)) == 2
 
 
 def test_a_filter_keeps_its_type() -> None:
     """A text "1" does not find 1, nor that there is none; a reference finds what it names."""
     made = run(names=["x"])
     row = made.add("a", priority=1)
-    made.scope.capture("x", row)
+    made.scope.capture_row("x", row)
     info = made.store.describe("tasks")
     unclear = 'priority of tasks cannot be judged: expected "1", found 1: text is not a number'
     with pytest.raises(StepError, match=unclear):
-        select(made.store, info, {"priority": "1"}, made.scope, "anna")
-    assert select(made.store, info, {"priority": "2"}, made.scope, "anna") == []
-    assert select(made.store, info, {"priority": "1", "title": "b"}, made.scope, "anna") == []
-    assert select(made.store, info, {"priority": 1}, made.scope, "anna") == [row]
-    assert select(made.store, info, {"priority": {"ref": "$x.priority"}}, made.scope, "anna") == [row]
-    assert select(made.store, info, {"title": "$x.title"}, made.scope, "anna") == [row]
+        select_rows(made.store, info, {"priority": "1"}, made.scope, "anna")
+    assert select_rows(made.store, info, {"priority": "2"}, made.scope, "anna") == []
+    assert select_rows(made.store, info, {"priority": "1", "title": "b"}, made.scope, "anna") == []
+    assert select_rows(made.store, info, {"priority": 1}, made.scope, "anna") == [row]
+    assert select_rows(made.store, info, {"priority": {"ref": "$x.priority"}}, made.scope, "anna") == [row]
+    assert select_rows(made.store, info, {"title": "$x.title"}, made.scope, "anna") == [row]
 
 
 def test_a_filter_that_cannot_be_judged_selects_nothing_silently() -> None:
@@ -66,9 +66,9 @@ def test_a_filter_that_cannot_be_judged_selects_nothing_silently() -> None:
     made.add("a")
     info = made.store.describe("tasks")
     with pytest.raises(StepError, match="has no value yet"):
-        select(made.store, info, {"title": "$later.title"}, made.scope, "anna")
+        select_rows(made.store, info, {"title": "$later.title"}, made.scope, "anna")
     with pytest.raises(StepError, match=r"filters.title of tasks cannot be judged"):
-        select(made.store, info, {"title": {"contains": "$later.title"}}, made.scope, "anna")
+        select_rows(made.store, info, {"title": {"contains": "$later.title"}}, made.scope, "anna")
 
 
 def test_too_many_rows_are_an_error() -> None:
@@ -77,7 +77,7 @@ def test_too_many_rows_are_an_error() -> None:
     for _ in range(MOST_ROWS + 1):
         made.add("x")
     with pytest.raises(StoreError, match="more than 10000 rows"):
-        select(made.store, made.store.describe("tasks"), {"title": "x"}, made.scope, "anna")
+        select_rows(made.store, made.store.describe("tasks"), {"title": "x"}, made.scope, "anna")
 
 
 def test_a_column_that_no_row_ever_had_is_unknown() -> None:
@@ -96,16 +96,16 @@ def test_the_nearest_row_has_most_columns_right() -> None:
     """That is the one whose mistakes are shown."""
     made = run()
     rows = [{"title": "b", "status": "x"}, {"title": "a", "status": "x"}]
-    judged = judge_rows(rows, {"title": "a", "status": "todo"}, made.scope)
+    judged = match_rows(rows, {"title": "a", "status": "todo"}, made.scope)
     assert find_nearest_row(judged).row["title"] == "a"
-    assert [each.holds for each in judged] == [False, False]
+    assert [each.all_match for each in judged] == [False, False]
 
 
 def test_rows_are_shown_shortly() -> None:
     """Without what is null, on one line."""
-    assert row_text({"id": 1, "title": "x", "due": None}) == "id=1, title='x'"
-    assert len(row_text({"title": "x" * 1000})) <= 300
-    assert key_text(run().store.describe("tasks"), {"id": 7}) == "tasks id=7"
+    assert show_row({"id": 1, "title": "x", "due": None}) == "id=1, title='x'"
+    assert len(show_row({"title": "x" * 1000})) <= 300
+    assert show_key(run().store.describe("tasks"), {"id": 7}) == "tasks id=7"
     assert build_unclear("verify", StoreError("gone", hint="start it")).message == "gone\nstart it"
 
 
@@ -129,7 +129,7 @@ def test_an_id_fits_its_column() -> None:
 
 def test_the_first_run_needs_no_suffix() -> None:
     """One run is recorded as the first of five is."""
-    assert [user_of("anna", sample) for sample in (1, 2, 3)] == ["anna", "anna~2", "anna~3"]
+    assert [run_user("anna", sample) for sample in (1, 2, 3)] == ["anna", "anna~2", "anna~3"]
 
 
 def test_a_spawned_agent_is_told_time_and_seed() -> None:
@@ -150,7 +150,7 @@ def test_one_row_is_bound() -> None:
     made = run()
     info = made.store.describe("tasks")
     assert capture_row(made.look, "verify", info, [{"id": 7, "title": "a"}], "$new", overwrite=False) == []
-    assert (made.scope.lookup("$new"), made.scope.lookup("$new.title")) == (7, "a")
+    assert (made.scope.lookup_value("$new"), made.scope.lookup_value("$new.title")) == (7, "a")
 
 
 def test_which_row_is_meant_is_never_guessed() -> None:
@@ -168,14 +168,14 @@ def test_which_row_is_meant_is_never_guessed() -> None:
     assert capture({"id": 1}) == []
     assert "has a value already" in capture({"id": 2})[0]
     assert capture({"id": 2}, overwrite=True) == []
-    assert made.scope.lookup("$new") == 2
+    assert made.scope.lookup_value("$new") == 2
 
 
 def test_more_is_only_said_of_what_went_wrong() -> None:
     """A passed assertion needs no words."""
     good, bad = Assertion(name="a", status=Status.PASSED), Assertion(name="b", status=Status.FAILED, message="no")
-    assert with_more(good, "x") is good
-    assert with_more(bad, "x").message == "no (x)"
+    assert add_note(good, "x") is good
+    assert add_note(bad, "x").message == "no (x)"
     assert not all_hold([good, bad])
     made = run()
     assert describe_owner(made.store.describe("tasks"), "anna") == " for the user 'anna' (userId)"

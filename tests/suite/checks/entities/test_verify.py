@@ -113,7 +113,7 @@ def test_many_wrong_rows_are_bounded() -> None:
 def test_what_cannot_be_evaluated_is_an_error(wanted: dict[str, Any], said: str) -> None:
     """Never a pass, never a failure of the agent."""
     made = run(names=["row"])
-    made.scope.capture("row", made.add("a", parentId=None))
+    made.scope.capture_row("row", made.add("a", parentId=None))
     found = verify(made, **wanted)
     assert len(found) == 1
     assert found[0].startswith("environment_error verify: ")
@@ -125,7 +125,7 @@ def test_verify_binds_a_row() -> None:
     made = run(names=["it"])
     made.add("a")
     assert verify(made, filters={"title": "a"}, **{"as": "$it"}) == ["passed verify.exists"]
-    assert made.scope.lookup("$it.title") == "a"
+    assert made.scope.lookup_value("$it.title") == "a"
 
 
 def test_filters_narrow_an_id() -> None:
