@@ -60,16 +60,12 @@ def test_each_scenario_is_an_item_and_its_runs_are_sub_reports(tmp_path: Path, w
     result = run(tmp_path, *workers, *words)
     # two: the item and its two runs
     assert result.parseoutcomes() == {"failed": 3, "passed": 2, "skipped": 1, "xfailed": 1, "subtests": 1}
-    result.stdout.fnmatch_lines(
-        [
-            "*two [[]run 1/2]*",
-            "FAIL  two [[]1/2]  (*)",
-            "    step 1 chat: failed, 0 of 1 assertion held",
-            '      !! response.contains: "bye" is not in it; it is "you said hello"',
-            '      run it again: pytest "suite.yaml::two"',
-            "two: 0 of 2 runs passed (0%, 95 % interval 0% to 66%); all passed: no",
-        ]
-    )
+    result.stdout.fnmatch_lines([
+        "*two [[]run 1/2]*", "FAIL  two [[]1/2]  (*)", "    step 1 chat: failed, 0 of 1 assertion held",
+        '      !! response.contains: "bye" is not in it; it is "you said hello"',
+        '      run it again: pytest "suite.yaml::two"',
+        "two: 0 of 2 runs passed (0%, 95 % interval 0% to 66%); all passed: no",
+    ])  # fmt: skip
     assert "Traceback" not in result.stdout.str()
     assert "pytest_items.py" not in result.stdout.str()
     assert (tmp_path / "hooks.txt").read_text().split() == ["before", "after"]
@@ -137,9 +133,8 @@ scenarios:
     project(tmp_path, f"{text}  - {{id: other, steps: [{{chat: hi, totalToolCalls: 0}}]}}\n", "greet.suite.yaml")
     more = run(tmp_path, "-k", "other")
     more.assert_outcomes(failed=1, deselected=1)
-    more.stdout.fnmatch_lines(
-        ['nothing is recorded for other; record it: pytest "greet.suite.yaml::other" --llmproxy-mode record']
-    )
+    advice = 'nothing is recorded for other; record it: pytest "greet.suite.yaml::other" --llmproxy-mode record'
+    more.stdout.fnmatch_lines([advice])
 
 
 def test_what_is_wrong_in_a_file_is_a_collection_error_with_its_place(tmp_path: Path) -> None:
@@ -206,11 +201,9 @@ def test_a_run_is_a_report_of_its_item(status: Status, outcome: str) -> None:
     pytest.importorskip("_pytest.subtests", reason="this pytest has no subtests")
     sent: list[pytest.TestReport] = []
     item: Any = SimpleNamespace(
-        nodeid="s.yaml::one",
-        location=("s.yaml", 1, "one"),
-        path="s.yaml",
+        nodeid="s.yaml::one", location=("s.yaml", 1, "one"), path="s.yaml",
         config=SimpleNamespace(pluginmanager=SimpleNamespace(getplugin=lambda name: None)),
         ihook=SimpleNamespace(pytest_runtest_logreport=lambda *, report: sent.append(report)),
-    )
+    )  # fmt: skip
     assert sub_report(item, "run 1/2", status, "why")
     assert [(each.nodeid, each.outcome) for each in sent] == [("s.yaml::one", outcome)]

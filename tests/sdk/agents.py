@@ -50,9 +50,8 @@ SAID = "The note is at {path}, its token is {token}."
 
 def script() -> Script:
     """Return what the model says: one call a turn, and of the two sub-agents each a call and a report."""
-    steps = [
-        _step(QUESTION, number, [{"name": name, "arguments": given}]) for number, (name, given) in enumerate(TURNS)
-    ]
+    turns = enumerate(TURNS)
+    steps = [_step(QUESTION, number, [{"name": name, "arguments": given}]) for number, (name, given) in turns]
     steps.append(_step(QUESTION, len(TURNS), say=SAID))
     for what in ("boats", "bridges"):
         question = f"Count the {what}."
@@ -128,9 +127,8 @@ class SdkLab:
         folders = {"PWD": where / "project", "HOME": where / "home", "TMPDIR": where / "tmp"}
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
-        env = clean_env(
-            {name: str(folder) for name, folder in folders.items()} | {"PYTHONDONTWRITEBYTECODE": ""} | KEYS
-        )
+        places = {name: str(folder) for name, folder in folders.items()}
+        env = clean_env(places | {"PYTHONDONTWRITEBYTECODE": ""} | KEYS)
         options = ["--store", str(self.folder / "llmproxy.db"), *self.agent.options]
         options += ["--cassette", self.agent.name] if words[0] == "run" else []
         options += [word for name in PROVIDERS for word in ("--upstream", f"{name}={upstream}")]

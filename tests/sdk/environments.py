@@ -94,10 +94,8 @@ def build(environment: Environment) -> str:
         except subprocess.TimeoutExpired:
             return f"building the {environment.name} SDK environment took over {BUILD_SECONDS} s (is there a network?)"
         if done.returncode:
-            told = (done.stderr or done.stdout).strip().splitlines()[-6:]
-            return f"the {environment.name} SDK environment cannot be built: {' '.join(command[:3])}: " + " / ".join(
-                told
-            )
+            told = " / ".join((done.stderr or done.stdout).strip().splitlines()[-6:])
+            return f"the {environment.name} SDK environment cannot be built: {' '.join(command[:3])}: {told}"
     environment.stamp.write_text(environment.digest, "utf-8")
     return ""
 

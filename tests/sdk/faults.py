@@ -77,10 +77,8 @@ class FaultLab:
 
     def _proxy(self, mode: str, url: str, *more: str) -> Any:  # noqa: ANN401 - a context manager
         env = {"XDG_DATA_HOME": str(self.folder / "data")}
-        options = ("--forward", *more)
-        return proxy(
-            mode, self.folder / "llmproxy.db", upstreams=dict.fromkeys(PROVIDERS, url), options=options, env=env
-        )
+        upstreams = dict.fromkeys(PROVIDERS, url)
+        return proxy(mode, self.folder / "llmproxy.db", upstreams=upstreams, options=("--forward", *more), env=env)
 
     def _all(self, act: Any) -> None:  # noqa: ANN401 - of a client
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -250,9 +248,6 @@ def tables(lab: FaultLab) -> str:
     for name in lab.kinds:
         summary = summarize({client.name: cell(lab, client, name) for client in lab.clients})
         together.setdefault(summary, []).append(f"`{name}`")
-    lines = [
-        "| faults | SDKs |",
-        "|---|---|",
-        *(f"| {', '.join(names)} | {each} |" for each, names in together.items()),
-    ]
+    lines = ["| faults | SDKs |", "|---|---|"]
+    lines += [f"| {', '.join(names)} | {each} |" for each, names in together.items()]
     return "\n".join(lines) + "\n"

@@ -101,9 +101,8 @@ class Lab:
         with ExitStack() as stack:
             px = stack.enter_context(proxy("replay", self.store, upstreams=upstreams))
             self.proxies.append(px)
-            told = self._all(
-                "replay", lambda d: self._run(px, d, "replay", replayed(d, self.upstream), {"TWIST": TWIST})
-            )
+            twist = {"TWIST": TWIST}
+            told = self._all("replay", lambda d: self._run(px, d, "replay", replayed(d, self.upstream), twist))
         for mark, outcomes in ((AGAIN, self.again), (STAR, self.missed)):
             outcomes |= {
                 name: {c[:-1]: line for c, line in each.items() if c[-1] == mark} for name, each in told.items()

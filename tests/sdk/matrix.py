@@ -36,11 +36,7 @@ SIGNED = {
     "AWS_SESSION_TOKEN": f"{CANARY}session", "AWS_REGION": "eu-central-1", "AWS_DEFAULT_REGION": "eu-central-1",
 }  # fmt: skip
 """AWS's own way to say who asks: SigV4, anew for each request."""
-BEARER = {
-    "AWS_BEARER_TOKEN_BEDROCK": f"{CANARY}bedrock",
-    "AWS_REGION": "eu-central-1",
-    "AWS_DEFAULT_REGION": "eu-central-1",
-}
+BEARER = {"AWS_BEARER_TOKEN_BEDROCK": f"{CANARY}bedrock"} | {name: SIGNED[name] for name in SIGNED if "REGION" in name}
 """A Bedrock API key."""
 
 
@@ -86,9 +82,7 @@ def _client(name: str, environment: str, program: str, prefix: str = "", **more:
 BEDROCK_NOTE = (
     "recorded with a Bedrock API key over https at the port: a SigV4 signature is made for the host that is asked"
 )
-LITELLM_NOTE = (
-    "litellm asks api.openai.com, and no other base URL, for usage in streams; the stream asks for it both ways here"
-)
+LITELLM_NOTE = "litellm asks api.openai.com alone for usage in streams; the stream asks for it both ways here"
 CLIENTS = (
     _client("openai-py", "newest", "drive_openai.py"),
     _client("anthropic-py", "newest", "drive_anthropic.py"),
@@ -214,16 +208,10 @@ def environment(px: Proxy, client: Client, way: str, session: str, *, record: bo
     """Return what the client's process gets: what `llmproxy run` would give it, and keys where it records."""
     health = px.control("health")
     intercepted = way == "interception"
-    how = Interception(health["ca"], health["ca_bundle"])
+    how = Interception(health["ca"], health["ca_bundle"]) if intercepted else None
     keys = {"AWS_EC2_METADATA_DISABLED": "true", **(client.keys.get(way, KEYS) if record else {})}
-    given = plan(
-        px.url,
-        session,
-        clean_env(keys),
-        replay=not record,
-        base_urls=not intercepted,
-        interception=how if intercepted else None,
-    )
+    kind = {"replay": not record, "base_urls": not intercepted, "interception": how}
+    given = plan(px.url, session, clean_env(keys), **kind)  # type: ignore[arg-type]
     env = keys | given.changes
     if client.tls and record and not intercepted:
         secure = env["AWS_ENDPOINT_URL_BEDROCK_RUNTIME"].replace("http://", "https://", 1)

@@ -118,111 +118,60 @@ def _program(chance: random.Random) -> list[list[object]]:
 
 _ESM = 'import OpenAI from "openai";'
 _EQUAL = "const assert = (found, wanted) => { if (found !== wanted) throw new Error(`${found} is not ${wanted}`); };\n"
+_SESSION = 'import { session } from "llmproxy-replay";\nimport { agent } from "../agent.mjs";\n'
+_TWICE = 'tries += 1; assert(await agent(mine), tries === 1 ? "not yet" : mine); });'
+_ONCE = 'test("again", async () => { assert(await agent(mine), mine); });'
+
+
+def _words(hook: str, at_once: str, concurrent: str, retry: str) -> dict[str, str]:
+    """Return what a runner calls the parts of a file of tests."""
+    names = {"hook": hook, "describe": "describe", "test": "test", "test_concurrent": at_once}
+    return {**names, "concurrent": concurrent, "retry": retry}
+
+
 RUNNERS = {
     "vitest": Runner(
-        "vitest",
-        ("node_modules/.bin/vitest", "run"),
-        ".test.ts",
-        'import { beforeAll, describe, test } from "vitest";\nimport { session } from "llmproxy-replay";\n'
-        'import { agent } from "../agent.mjs";\n'
+        "vitest", ("node_modules/.bin/vitest", "run"), ".test.ts",
+        'import { beforeAll, describe, test } from "vitest";\n' + _SESSION
         + _EQUAL.replace("(found, wanted)", "(found: unknown, wanted: unknown)"),
-        {
-            "vitest.config.mjs": "export default { test: { setupFiles: ['llmproxy-replay/vitest'], reporters: ['default', "
-            "'llmproxy-replay/reporter'] } };\n"
-        },
-        {
-            "hook": "beforeAll",
-            "describe": "describe",
-            "test": "test",
-            "test_concurrent": "test.concurrent",
-            "concurrent": "",
-            "retry": 'test("again", { retry: 1 }, async () => { tries += 1; '
-            'assert(await agent(mine), tries === 1 ? "not yet" : mine); });',
-        },
+        {"vitest.config.mjs": "export default { test: { setupFiles: ['llmproxy-replay/vitest'], reporters: ['default', "
+                              "'llmproxy-replay/reporter'] } };\n"},
+        _words("beforeAll", "test.concurrent", "", f'test("again", {{ retry: 1 }}, async () => {{ {_TWICE}'),
     ),
     "jest": Runner(
-        "jest",
-        ("node_modules/.bin/jest",),
-        ".test.js",
+        "jest", ("node_modules/.bin/jest",), ".test.js",
         'const { session } = require("llmproxy-replay");\nconst { agent } = require("../agent.cjs");\njest.retryTimes(1);\n'
         + _EQUAL,
-        {
-            "jest.config.json": json.dumps(
-                {
-                    "testEnvironment": "llmproxy-replay/jest",
-                    "reporters": ["default", "llmproxy-replay/reporter"],
-                    "maxWorkers": 2,
-                }
-            )
-        },
-        {
-            "hook": "beforeAll",
-            "describe": "describe",
-            "test": "test",
-            "test_concurrent": "test.concurrent",
-            "concurrent": "",
-            "retry": 'test("again", async () => { tries += 1; assert(await agent(mine), tries === 1 ? "not yet" : mine); });',
-        },
+        {"jest.config.json": json.dumps({
+            "testEnvironment": "llmproxy-replay/jest", "reporters": ["default", "llmproxy-replay/reporter"],
+            "maxWorkers": 2})},
+        _words("beforeAll", "test.concurrent", "", f'test("again", async () => {{ {_TWICE}'),
         commonjs=True,
     ),
     "node-test": Runner(
         "node-test",
-        (
-            "node",
-            "--import",
-            "llmproxy-replay/node-test",
-            *("--test-reporter=spec", "--test-reporter-destination=stdout"),
-            *("--test-reporter=llmproxy-replay/node-test", "--test-reporter-destination=stdout"),
-            "--test",
-            "tests/",
-        ),
-        ".test.mjs",
-        'import { before, describe, test } from "node:test";\nimport { session } from "llmproxy-replay";\n'
-        'import { agent } from "../agent.mjs";\n' + _EQUAL,
-        {},
-        {
-            "hook": "before",
-            "describe": "describe",
-            "test": "test",
-            "test_concurrent": "test",
-            "concurrent": "{ concurrency: true }, ",
-            "retry": 'test("again", async () => { assert(await agent(mine), mine); });',
-        },
+        ("node", "--import", "llmproxy-replay/node-test",
+         "--test-reporter=spec", "--test-reporter-destination=stdout",
+         "--test-reporter=llmproxy-replay/node-test", "--test-reporter-destination=stdout", "--test", "tests/"),
+        ".test.mjs", 'import { before, describe, test } from "node:test";\n' + _SESSION + _EQUAL, {},
+        _words("before", "test", "{ concurrency: true }, ", _ONCE),
     ),
     "playwright": Runner(
-        "playwright",
-        ("node_modules/.bin/playwright", "test"),
-        ".spec.mjs",
-        'import { test } from "llmproxy-replay/playwright";\nimport { session } from "llmproxy-replay";\n'
-        'import { agent } from "../agent.mjs";\nconst { describe } = test;\n' + _EQUAL,
-        {
-            "playwright.config.mjs": "export default { testDir: 'tests', workers: 2, reporter: [['list'], "
-            "['llmproxy-replay/reporter']] };\n"
-        },
-        {
-            "hook": "test.beforeAll",
-            "describe": "describe",
-            "test": "test",
-            "test_concurrent": "test",
-            "concurrent": "",
-            "retry": 'test("again", async () => { assert(await agent(mine), mine); });',
-        },
+        "playwright", ("node_modules/.bin/playwright", "test"), ".spec.mjs",
+        'import { test } from "llmproxy-replay/playwright";\n' + _SESSION + "const { describe } = test;\n" + _EQUAL,
+        {"playwright.config.mjs": "export default { testDir: 'tests', workers: 2, reporter: [['list'], "
+                                  "['llmproxy-replay/reporter']] };\n"},
+        _words("test.beforeAll", "test", "", _ONCE),
     ),
-}
+}  # fmt: skip
 TESTS = 5
 """Tests of a file."""
 
 
 def packed(folder: Path) -> Path:
     """Return a folder with the package as npm would publish it, and beside it links to what the runners need."""
-    done = subprocess.run(
-        ["npm", "pack", "--silent", "--pack-destination", str(folder)],
-        cwd=PACKAGE,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=SECONDS,
-    )
+    command = ["npm", "pack", "--silent", "--pack-destination", str(folder)]
+    done = subprocess.run(command, cwd=PACKAGE, capture_output=True, text=True, check=True, timeout=SECONDS)
     modules = folder / "node_modules"
     modules.mkdir()
     with tarfile.open(folder / done.stdout.strip()) as archive:
@@ -248,10 +197,8 @@ class Suite:
         (folder / "tests").mkdir(parents=True)
         (folder / "node_modules").symlink_to(modules)
         (folder / "agent.mjs").write_text(AGENT.format(openai=_ESM, export="export "))
-        (folder / "agent.cjs").write_text(
-            AGENT.format(openai='const { default: OpenAI } = require("openai");', export="")
-            + "exports.agent = agent;\n"
-        )
+        required = AGENT.format(openai='const { default: OpenAI } = require("openai");', export="")
+        (folder / "agent.cjs").write_text(f"{required}exports.agent = agent;\n")
         (folder / "package.json").write_text('{"name": "suite", "private": true}')
         for name, text in runner.config.items():
             (folder / name).write_text(text)
@@ -272,11 +219,8 @@ class Suite:
 
     def echo(self) -> Provider:
         """Return a provider that answers each question of `interleaved` tests with the question, once."""
-        who = [
-            each
-            for file in (self.folder / "tests").iterdir()
-            for each in set(re.findall(r"f\d+t\d+|file\d+", file.read_text("utf-8")))
-        ]
+        files = [file.read_text("utf-8") for file in (self.folder / "tests").iterdir()]
+        who = [each for text in files for each in set(re.findall(r"f\d+t\d+|file\d+", text))]
         said = [f"{each} asks {number}" for each in who for number in range(20)]
         return Provider(load({"ordered": False, "steps": [{"user": each, "say": each} for each in said]}), check=False)
 
@@ -307,14 +251,9 @@ class Suite:
     def run(self, upstream: str, *more: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run it with this provider."""
         return subprocess.run(
-            self.command(*more),
-            cwd=self.folder,
-            env=self.environment(upstream, **env),
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
+            self.command(*more), cwd=self.folder, env=self.environment(upstream, **env), capture_output=True, text=True,
+            timeout=SECONDS, check=False,
+        )  # fmt: skip
 
     def provider(self) -> Provider:
         """Return a provider that expects what its tests ask, each question once, and answers with the question."""

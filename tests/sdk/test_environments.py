@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import needed
 
-from .environments import ENVIRONMENTS, NODE, build
+from .environments import ENVIRONMENTS, NODE, Environment, build
 
 
 @pytest.mark.parametrize("name", ["newest", "previous"])
@@ -32,18 +32,15 @@ def test_the_node_lock_pins_everything_and_names_no_registry() -> None:
             assert "resolved" not in package
 
 
-def test_a_missing_tool_is_a_reason_not_an_error(tmp_path: Path) -> None:
-    """Where npm or uv is absent, building says so and leaves nothing behind."""
-    absent = replace(ENVIRONMENTS["node"], place=tmp_path / "place", tool="no-such-tool")
-    assert "no-such-tool is not installed" in build(absent)
-    assert not absent.place.exists()
-
-
-def test_a_failing_tool_is_a_reason_not_an_error(tmp_path: Path) -> None:
-    """Where the network is absent, building says what the tool said."""
-    broken = replace(ENVIRONMENTS["newest"], place=tmp_path / "place", commands=(("uv", "no-such-command"),))
-    assert "cannot be built" in build(broken)
-    assert not broken.is_built
+@pytest.mark.parametrize(("changed", "said"), [
+    (replace(ENVIRONMENTS["node"], tool="no-such-tool"), "no-such-tool is not installed"),
+    (replace(ENVIRONMENTS["newest"], commands=(("uv", "no-such-command"),)), "cannot be built"),
+], ids=["npm or uv is absent", "the tool fails, as without a network"])  # fmt: skip
+def test_what_cannot_be_built_is_a_reason_not_an_error(changed: Environment, said: str, tmp_path: Path) -> None:
+    """Building says what is missing, or what the tool said, and leaves nothing behind."""
+    environment = replace(changed, place=tmp_path / "place")
+    assert said in build(environment)
+    assert not environment.place.exists()
 
 
 def test_missing_things_skip_or_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,17 +64,13 @@ def test_an_agent_in_node_answers_a_scenario(environments: dict[str, str], tmp_p
     """What docs/agents.md calls a whole agent is one."""
     if environments["node"]:
         needed(environments["node"])
-    (agent,) = re.findall(
-        r"^```js node\n(.*?)^```$", (ROOT / "docs/agents.md").read_text("utf-8"), re.DOTALL | re.MULTILINE
-    )
+    page = (ROOT / "docs/agents.md").read_text("utf-8")
+    (agent,) = re.findall(r"^```js node\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     (tmp_path / "agent.mjs").write_text(agent, "utf-8")
     (tmp_path / "node_modules").symlink_to(NODE / "node_modules")
     with Provider([step(user="hi", say="hello")]) as up:
-        command = CommandAgent(
-            [interpreter("node"), "agent.mjs"],
-            cwd=tmp_path,
-            env={"OPENAI_BASE_URL": f"{up.url}/v1", "OPENAI_API_KEY": "sk-test"},
-        )
+        env = {"OPENAI_BASE_URL": f"{up.url}/v1", "OPENAI_API_KEY": "sk-test"}
+        command = CommandAgent([interpreter("node"), "agent.mjs"], cwd=tmp_path, env=env)
         script = [scenario.user("hi"), scenario.agent(), scenario.succeed()]
         ended = asyncio.run(scenario.run(name="node", description="", agents=[command], script=script))
     assert ended.messages[-1]["content"] == "hello"

@@ -116,26 +116,10 @@ def test_package_holds_what_it_must_and_its_types_are_right(modules: Path, tmp_p
     (tmp_path / "use.mts").write_text(program)
     (tmp_path / "node_modules").symlink_to(modules)
     tsc = [str(NODE / "node_modules/.bin/tsc"), "--strict", "--noEmit", "--module", "nodenext", "--target", "es2023"]
-    done = subprocess.run(
-        [*tsc, "--skipLibCheck", str(tmp_path / "use.mts")],
-        env=clean_env(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    lint = [
-        str(NODE / "node_modules/.bin/oxlint"),
-        "--deny-warnings",
-        "-D",
-        "correctness",
-        "-D",
-        "suspicious",
-        str(PACKAGE),
-    ]
-    linted = subprocess.run(lint, env=clean_env(), capture_output=True, text=True, timeout=60, check=False)
-    assert linted.returncode == 0, linted.stdout
+    lint = [str(NODE / "node_modules/.bin/oxlint"), "--deny-warnings", "-D", "correctness", "-D", "suspicious"]
+    for command in ([*tsc, "--skipLibCheck", str(tmp_path / "use.mts")], [*lint, str(PACKAGE)]):
+        done = subprocess.run(command, env=clean_env(), capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stdout
 
 
 def test_command_passes_on_to_llmproxy(modules: Path, tmp_path: Path) -> None:
@@ -179,9 +163,8 @@ def test_clients_that_ask_at_once_are_told_apart(modules: Path, tmp_path: Path) 
     """SDKs, fetch, undici, axios, got and node:http, twelve at once: each call is in its own test's cassette, in the recording and the replay."""
     suite = Suite.make(RUNNERS["vitest"], tmp_path / "suite", modules, 0)
     shutil.copy(NODE / "clients.test.mjs", suite.folder)
-    names = re.findall(
-        r'^  "?([\w: ]+?)"?:? ?(?:async|byHttp)', (NODE / "clients.test.mjs").read_text("utf-8"), re.MULTILINE
-    )
+    clients = (NODE / "clients.test.mjs").read_text("utf-8")
+    names = re.findall(r'^  "?([\w: ]+?)"?:? ?(?:async|byHttp)', clients, re.MULTILINE)
     steps = [{"user": f"I am {name}", "say": f"I am {name}"} for name in names]
     keys = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k", "GEMINI_API_KEY": "k"}
     with Provider(load({"ordered": False, "steps": steps})) as up:
@@ -222,34 +205,22 @@ def test_cassette_of_pytest_replays_in_vitest_and_back(modules: Path, tmp_path: 
     (suite.folder / "test_both.py").write_text(ask + python.format("snake") + python.format("node"))
     (suite.folder / "both.test.mjs").write_text(node + js.format("snake") + js.format("node"))
     steps = [{"user": f"from {each}", "say": f"from {each}"} for each in ("snake", "node")]
-    pytest_run = [sys.executable, "-m", "pytest", "-q", "test_both.py"]
-    with Provider(load({"ordered": False, "steps": steps})) as up:
-        once = suite.environment(up.url, LLMPROXY_MODE="once", OPENAI_API_KEY="k")
-        first = subprocess.run(
-            [*pytest_run, "-k", "snake"],
-            cwd=suite.folder,
-            env=once,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
+
+    def pytest_run(env: dict[str, str], *words: str) -> None:
+        command = [sys.executable, "-m", "pytest", "-q", "test_both.py", *words]
+        done = subprocess.run(
+            command, cwd=suite.folder, env=env, capture_output=True, text=True, timeout=120, check=False
         )
-        assert first.returncode == 0, first.stdout
+        assert done.returncode == 0, done.stdout
+
+    with Provider(load({"ordered": False, "steps": steps})) as up:
+        pytest_run(suite.environment(up.url, LLMPROXY_MODE="once", OPENAI_API_KEY="k"), "-k", "snake")
         second = suite.run(up.url, "-t", "node", LLMPROXY_MODE="once", OPENAI_API_KEY="k")
         assert second.returncode == 0, second.stdout
     replayed = suite.run(DEAD)
     assert replayed.returncode == 0, replayed.stdout
     assert _summed(replayed.stdout) == (2, 2, 0, 0)
-    back = subprocess.run(
-        pytest_run,
-        cwd=suite.folder,
-        env=suite.environment(DEAD),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert back.returncode == 0, back.stdout
+    pytest_run(suite.environment(DEAD))
 
 
 def test_killed_run_leaves_no_process_and_is_completed_by_the_next(modules: Path, tmp_path: Path) -> None:
@@ -257,10 +228,8 @@ def test_killed_run_leaves_no_process_and_is_completed_by_the_next(modules: Path
     suite = Suite.make(RUNNERS["vitest"], tmp_path / "suite", modules, 1)
     env = {"OPENAI_API_KEY": "sk-test", "LLMPROXY_MODE": "once"}
     with suite.provider() as up:
-        environment = suite.environment(up.url, **env)
-        running = subprocess.Popen(
-            suite.command("--no-file-parallelism"), cwd=suite.folder, env=environment, stdout=subprocess.DEVNULL
-        )
+        command, environment = suite.command("--no-file-parallelism"), suite.environment(up.url, **env)
+        running = subprocess.Popen(command, cwd=suite.folder, env=environment, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 120
         while not up.requests and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -386,7 +355,6 @@ def test_the_sum_of_a_run_names_one_and_many_and_what_was_spent(
     sums = tmp_path / "sums"
     sums.write_text(json.dumps({"test": "a.js::b", **told}))
     program = f"import {{ summary }} from {json.dumps(str(PACKAGE / 'reporter.js'))}; console.log(summary({json.dumps(str(sums))})[0])"
-    done = subprocess.run(
-        ["node", "--input-type=module", "-e", program], capture_output=True, text=True, timeout=20, check=True
-    )
+    command = ["node", "--input-type=module", "-e", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     assert done.stdout == f"llmproxy: 1 test: {line}\n"

@@ -43,6 +43,5 @@ def _run(
 ) -> subprocess.CompletedProcess[str]:
     asked = ["--store", str(folder / "x.db"), "--upstream", f"openai={upstream}"]
     command = [*program("llmproxy"), "run", *options, *asked, "--", interpreter(environment), str(client)]
-    return subprocess.run(
-        command, cwd=folder, env=clean_env({"GAP": "0.3"}), capture_output=True, text=True, timeout=120, check=True
-    )
+    env = clean_env({"GAP": "0.3"})
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=True)
