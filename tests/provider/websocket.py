@@ -88,20 +88,18 @@ class Peer:
         owner.upgrades.append(self.request)
         if owner.refuse:
             status, body = owner.refuse
-            head: list[tuple[bytes, bytes]] = [
-                (b"content-length", str(len(body)).encode()),
-                (b"content-type", b"application/json"),
-            ]
+            head = [(b"content-length", str(len(body)).encode()), (b"content-type", b"application/json")]
             out = self.ws.send(RejectConnection(status_code=status, headers=head, has_body=True))
-            await self._send(out + self.ws.send(RejectData(data=body)))
+            await self.raw(out + self.ws.send(RejectData(data=body)))
             return False
         chosen = next((name for name in self.request.subprotocols if name == owner.subprotocol), None)
         extensions: list[Any] = [PerMessageDeflate()] if owner.deflate else []
         extra = [(b"x-request-id", b"req-1"), (b"set-cookie", b"s=1")]
-        await self._send(self.ws.send(AcceptConnection(subprotocol=chosen, extensions=extensions, extra_headers=extra)))
+        await self.raw(self.ws.send(AcceptConnection(subprotocol=chosen, extensions=extensions, extra_headers=extra)))
         return True
 
-    async def _send(self, data: bytes) -> None:
+    async def raw(self, data: bytes) -> None:
+        """Send bytes as they are."""
         self._writer.write(data)
         await self._writer.drain()
 
@@ -110,14 +108,10 @@ class Peer:
         for frame in frames_of(as_data(said), pieces):
             if self.ws.state is not ConnectionState.OPEN:
                 raise Gone(1006)
-            await self._send(self.ws.send(frame))
+            await self.raw(self.ws.send(frame))
 
     async def ping(self) -> None:
-        await self._send(self.ws.send(Ping(payload=b"up")))
-
-    async def raw(self, data: bytes) -> None:
-        """Send bytes as they are."""
-        await self._send(data)
+        await self.raw(self.ws.send(Ping(payload=b"up")))
 
     async def hear(self) -> Any:  # noqa: ANN401
         """Return the next message, JSON parsed; raises Gone."""
@@ -145,12 +139,12 @@ class Peer:
                         self._parts = []
                         self._inbox.append(whole)
                 elif isinstance(event, Ping):
-                    await self._send(self.ws.send(event.response()))
+                    await self.raw(self.ws.send(event.response()))
                 elif isinstance(event, Pong):
                     self.pings += 1
                 elif isinstance(event, CloseConnection):
                     if self.ws.state is ConnectionState.REMOTE_CLOSING:
-                        await self._send(self.ws.send(event.response()))
+                        await self.raw(self.ws.send(event.response()))
                     self._inbox.append(Gone(int(event.code), event.reason or ""))
         first = self._inbox.popleft()
         if isinstance(first, Gone):
@@ -161,7 +155,7 @@ class Peer:
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Begin to close, and wait for the answer."""
         if self.ws.state is ConnectionState.OPEN:
-            await self._send(self.ws.send(CloseConnection(code, reason or None)))
+            await self.raw(self.ws.send(CloseConnection(code, reason or None)))
             try:
                 while True:
                     await self.hear()
@@ -284,10 +278,8 @@ class Client:
         self._inbox: deque[Data] = deque()
         self._parts: list[Any] = []
         self._over = False
-        extra = [
-            (name.encode(), value.encode())
-            for name, value in (headers or {"authorization": "Bearer sk-test-1234567890"}).items()
-        ]
+        sent = headers or {"authorization": "Bearer sk-test-1234567890"}
+        extra = [(name.encode(), value.encode()) for name, value in sent.items()]
         offered: list[Any] = [PerMessageDeflate()] if deflate else []
         request = Request(
             host=host, target=target, extra_headers=extra, extensions=offered, subprotocols=list(subprotocols)

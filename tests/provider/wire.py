@@ -30,15 +30,12 @@ async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
     """Read one request with its whole body; Gone at the end of the connection."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    except (asyncio.IncompleteReadError, ConnectionError) as gone:
-        raise Gone from gone
-    first, *lines = head[:-4].split("\r\n")
-    method, target, version = first.split(" ")
-    fields = tuple((name, value.strip()) for name, _, value in (line.partition(":") for line in lines))
-    lower = {name.lower(): value for name, value in fields}
-    if lower.get("expect", "").lower() == "100-continue":
-        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    try:
+        first, *lines = head[:-4].split("\r\n")
+        method, target, version = first.split(" ")
+        fields = tuple((name, value.strip()) for name, _, value in (line.partition(":") for line in lines))
+        lower = {name.lower(): value for name, value in fields}
+        if lower.get("expect", "").lower() == "100-continue":
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if "chunked" in lower.get("transfer-encoding", "").lower():
             body = await _read_chunked(reader)
         else:

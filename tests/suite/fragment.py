@@ -16,10 +16,7 @@ from llmproxy.suite.schema.types import add_refusals
 from llmproxy.suite.schema.values import Count, Fields, SetupItem
 from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, read
 
-_WITHIN = {
-    "tools": "tools", "totalToolCalls": "totalToolCalls", "created": "created", "response": "response",
-    "usage": "usage", "messageProcessing": "messageProcessing",
-}  # fmt: skip
+_WITHIN = {"tools", "totalToolCalls", "created", "response", "usage", "messageProcessing"}
 """Kinds that are a key of a chat step."""
 _TYPES: dict[str, Any] = {
     "suite": Suite, "scenario": Scenario, "steps": Annotated[tuple[Step, ...], Field(min_length=1)],
@@ -81,7 +78,7 @@ def _scenario(kind: str, value: object, here: YamlPlace) -> Map:
     """Put a fragment where it belongs."""
     step, whole, steps = Map(here), Map(here), List(here)
     if kind in _WITHIN:
-        step.put(_WITHIN[kind], value, here, here)
+        step.put(kind, value, here, here)
         step.put("chat", "-", here, here)
         value = step
     if kind in {"steps", "setup"}:

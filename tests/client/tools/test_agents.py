@@ -103,9 +103,8 @@ def test_codex_gets_overrides(tmp_path: Path) -> None:
     assert said["files"]["command"] == "llmproxy"
     assert said["files"]["args"][-4:] == ["--", "npx", "-y", 'a "b"']
     assert set(said) == {"docs", "files"}
-    assert [line for line in told if "LEFT AS IT IS" in line] == [
-        "a.b: LEFT AS IT IS: a name that codex takes by no -c"
-    ]
+    (left,) = (line for line in told if "LEFT AS IT IS" in line)
+    assert left == "a.b: LEFT AS IT IS: a name that codex takes by no -c"
     assert config.read_bytes() == before
 
 
@@ -147,10 +146,8 @@ def test_who_has_no_servers_is_left_alone(tmp_path: Path, command: str) -> None:
 
 def test_what_nobody_can_read_is_left_to_the_agent(tmp_path: Path) -> None:
     """Approvals of another type approve nothing; a configuration that is none stays behind its option, for claude to say so."""
-    write(
-        tmp_path / ".claude.json",
-        {"mcpServers": {"mine": A}, "projects": {str(tmp_path): {"enabledMcpjsonServers": True}}},
-    )
+    projects = {str(tmp_path): {"enabledMcpjsonServers": True}}
+    write(tmp_path / ".claude.json", {"mcpServers": {"mine": A}, "projects": projects})
     write(tmp_path / ".claude" / "settings.json", {"enabledMcpjsonServers": 5, "disabledMcpjsonServers": {"mine": 1}})
     write(tmp_path / ".mcp.json", {"mcpServers": {"theirs": A}})
     command, servers, _ = placed(find("claude -p hi --mcp-config none.json --debug", tmp_path, tmp_path), tmp_path)

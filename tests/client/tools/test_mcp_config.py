@@ -45,9 +45,8 @@ def test_each_server_gets_what_stands_before_it() -> None:
 
 def test_no_two_servers_are_recorded_under_one_name() -> None:
     """Names that differ by case, by marks or by letters of other scripts: who shared a name would get the other's answers, or its requests."""
-    servers = {
-        name: {"url": f"https://{n}.example.com/mcp"} for n, name in enumerate(("a b", "a-b", "A-B", "工具", "数据"))
-    }
+    names = ("a b", "a-b", "A-B", "工具", "数据")
+    servers = {name: {"url": f"https://{n}.example.com/mcp"} for n, name in enumerate(names)}
     config = read_config(json.dumps({"mcpServers": servers}), "x.json")
     assert len(set(config.names.values())) == 5
     assert config.names["a-b"] == "mcp.a-b"

@@ -33,12 +33,8 @@ def ask(
     """Start it, and call tools: their names, and (failed, text) of each call."""
 
     async def use() -> tuple[list[str], list[tuple[bool, str]]]:
-        server = StdioServerParameters(
-            command=program("llmproxy")[0],
-            args=[*program("llmproxy")[1:], "mcp", "serve", *words],
-            env=clean_env(),
-            cwd=cwd,
-        )
+        command, *args = program("llmproxy")
+        server = StdioServerParameters(command=command, args=[*args, "mcp", "serve", *words], env=clean_env(), cwd=cwd)
         with open(os.devnull, "w", encoding="utf-8") as err:  # noqa: ASYNC230, PTH123 - a sink
             async with stdio_client(server, errlog=err) as pipes, ClientSession(*pipes) as client:
                 await client.initialize()
@@ -58,23 +54,12 @@ def test_recordings_are_read_by_a_coding_agent_and_changed_by_none(tmp_path: Pat
     filled(tmp_path / "x.db")
     before = (tmp_path / "x.db").read_bytes()
     names, got = ask(
-        tmp_path,
-        ["x.db"],
-        ("list", {}),
-        ("show", {"what": "2"}),
-        ("diff", {"old": "1", "new": "2"}),
-        ("why", {}),
-        ("show", {"what": "99"}),
-        ("show", {"what": "--raw"}),
-        ("diff", {"old": "1"}),
-        ("list", {"colour": "red"}),
-        ("show", {"what": "9" * 19}),
-        ("learn", {"cassette": "none"}),
-        ("list", {"limit": 10**30}),
-        ("nothing", {}),
-        ("replay", {}),
-        ("fork", {"cassette": "default"}),
-    )
+        tmp_path, ["x.db"],
+        ("list", {}), ("show", {"what": "2"}), ("diff", {"old": "1", "new": "2"}), ("why", {}),
+        ("show", {"what": "99"}), ("show", {"what": "--raw"}), ("diff", {"old": "1"}), ("list", {"colour": "red"}),
+        ("show", {"what": "9" * 19}), ("learn", {"cassette": "none"}), ("list", {"limit": 10**30}),
+        ("nothing", {}), ("replay", {}), ("fork", {"cassette": "default"}),
+    )  # fmt: skip
     assert names == READS
     assert [failed for failed, _ in got] == [False] * 4 + [True] * 10
     texts = [text for _, text in got]
@@ -99,12 +84,9 @@ def test_with_write_and_an_agent_it_forks_and_replays(tmp_path: Path) -> None:
     names, (forked, replayed, nothing, unnamed, option) = ask(
         tmp_path,
         ["default", "--store", "x.db", "--write", "--", sys.executable, "-c", f"{leaves}; print('I ran', left.pid)"],
-        ("fork", {"at": 2, "name": "shorter"}),
-        ("replay", {}),
-        ("replay", {"cassette": "none"}),
-        ("fork", {"name": "\n"}),
-        ("fork", {"name": "-x"}),
-    )
+        ("fork", {"at": 2, "name": "shorter"}), ("replay", {}), ("replay", {"cassette": "none"}),
+        ("fork", {"name": "\n"}), ("fork", {"name": "-x"}),
+    )  # fmt: skip
     assert set(names) == {each.name for each in TOOLS}
     assert forked == (False, forked[1])
     assert "shorter: 2 interactions" in forked[1]
@@ -194,9 +176,8 @@ def test_what_is_no_argument_is_refused_in_words(tool: McpTool) -> None:
                 with pytest.raises(SettingsError, match=f"{name} of {tool.name} cannot be"):
                     command_of(tool, {**whole, name: odd}, serving)
         sound = SOUND[schema["type"]]
-        assert [command_of(tool, {**whole, name: each}, serving) for each in sound] == [
-            command_of(tool, whole, serving)
-        ] * len(sound)
+        plain = command_of(tool, whole, serving)
+        assert [command_of(tool, {**whole, name: each}, serving) for each in sound] == [plain] * len(sound)
     with pytest.raises(SettingsError, match="not 'zzz'"):
         command_of(tool, {**whole, "zzz": 1}, serving)
     for name in tool.required:

@@ -10,6 +10,8 @@ from llmproxy.errors import SuiteError
 from llmproxy.suite.reading.load import load_suites
 
 STEPS = 'steps: [{chat: "$model $prompt", totalToolCalls: 1}]'
+BOTH = 'steps: [{chat: "${model}", response: {contains: $prompt}}]'
+"""Both axes stand where nothing else can be meant."""
 
 
 def ids(folder: Path, more: str, steps: str = STEPS) -> list[str]:
@@ -19,17 +21,10 @@ def ids(folder: Path, more: str, steps: str = STEPS) -> list[str]:
     return [case.id for case in load_suites([path]).scenarios]
 
 
-def refused(folder: Path, more: str) -> str:
+def refused(folder: Path, more: str, steps: str = "steps: [{chat: hi, totalToolCalls: 1}]") -> str:
     """Return why it is refused."""
     with pytest.raises(SuiteError) as caught:
-        ids(folder, more, "steps: [{chat: hi, totalToolCalls: 1}]")
-    return str(caught.value)
-
-
-def refused_as_it_is(folder: Path, more: str) -> str:
-    """Return why a scenario is refused whose steps name both axes."""
-    with pytest.raises(SuiteError) as caught:
-        ids(folder, more)
+        ids(folder, more, steps)
     return str(caught.value)
 
 
@@ -100,7 +95,7 @@ def test_an_axis_that_nothing_uses_is_a_doubt(tmp_path: Path) -> None:
 def test_a_broken_file_beside_a_matrix_is_told_alone(tmp_path: Path) -> None:
     """What its steps name may be in it."""
     (tmp_path / "rows.csv").write_text("id,prompt\n", encoding="utf-8")
-    told = refused_as_it_is(tmp_path, "parametrize: rows.csv, matrix: {model: [a, b]}")
+    told = refused(tmp_path, "parametrize: rows.csv, matrix: {model: [a, b]}", STEPS)
     assert "rows.csv: has no rows" in told
     assert told.count("suite.yaml:") == 1
 
@@ -110,16 +105,6 @@ def test_a_million_cells_are_refused_at_once(tmp_path: Path) -> None:
     axis = "[" + ", ".join(map(str, range(1000))) + "]"
     told = refused(tmp_path, f"matrix: {{model: {axis}, prompt: {axis}}}")
     assert "the matrix has 1,000,000 cells (1000 x 1000); up to 1,000 are run" in told
-
-
-def whole(folder: Path, more: str) -> str:
-    """Return why a scenario is refused whose steps name both axes where nothing else can be meant."""
-    path = folder / "suite.yaml"
-    steps = 'steps: [{chat: "${model}", response: {contains: $prompt}}]'
-    path.write_text(f"name: s\nscenarios:\n  - {{id: a, {more}, {steps}}}\n", encoding="utf-8")
-    with pytest.raises(SuiteError) as caught:
-        load_suites([path])
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +118,7 @@ def whole(folder: Path, more: str) -> str:
 )
 def test_an_axis_of_a_matrix_that_is_refused_is_known(tmp_path: Path, more: str, words: str) -> None:
     """One line says what is wrong: what names the axis is not wrong as well."""
-    told = whole(tmp_path, more)
+    told = refused(tmp_path, more, BOTH)
     assert words in told
     assert told.count("suite.yaml:") == 1
 
@@ -141,4 +126,4 @@ def test_an_axis_of_a_matrix_that_is_refused_is_known(tmp_path: Path, more: str,
 @pytest.mark.parametrize("sets", ["5", "[5, {id: x}]"])
 def test_a_set_that_is_none_is_not_dropped(tmp_path: Path, sets: str) -> None:
     """Beside a matrix too: its cells took the place of what stood there, and the case was never run."""
-    assert "not a number 5" in whole(tmp_path, f"parametrize: {sets}, matrix: {{model: [1], prompt: [p]}}")
+    assert "not a number 5" in refused(tmp_path, f"parametrize: {sets}, matrix: {{model: [1], prompt: [p]}}", BOTH)

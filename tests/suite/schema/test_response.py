@@ -24,31 +24,6 @@ def test_short_forms_of_tools_are_counts() -> None:
     assert made["a"].status == "requested"
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{a: {gte: 1, input: {x: 1}}}", "write it below `count`"),
-        ("{a: true}", "takes a whole number"),
-        ("{a: [1]}", "takes how often the tool is called"),
-        ("{a: null}", "takes how often the tool is called"),
-        ("{a: {status: requested}}", "nothing is asserted here"),
-        ("{a: {count: 1, status: done}}", "takes one of 'requested', 'executed' or 'errored'"),
-        ("{a: {input: {}}}", "asserts nothing"),
-        ("{a: {input: {x: {contains: []}}}}", "an empty list asserts nothing"),
-        ("{a: {every: {x: {contains: []}}}}", "an empty list asserts nothing"),
-        ("{a: {every: 5, count: 1}}", "takes a mapping of paths to matchers, true or false"),
-        ("{a: {every: {}, count: 1}}", "asserts nothing: it is empty"),
-        ("{a: {every: false}}", "nothing else is said"),
-        ("{a: {every: true, status: executed}}", "nothing else is said"),
-    ],
-)
-def test_tools_that_cannot_be_meant(text: str, words: str) -> None:
-    """Each with its reason."""
-    with pytest.raises(SuiteError) as caught:
-        load_fragment("tools", text)
-    assert words in str(caught.value)
-
-
 def test_a_response_gives_its_matcher() -> None:
     """As `matchers.check` takes it; JSON by paths, judges and snapshots are apart."""
     made = load_fragment(
@@ -88,29 +63,6 @@ def test_a_json_schema_is_checked_as_one() -> None:
         load_fragment("response", "{jsonSchema: {type: 7}}")
 
 
-@pytest.mark.parametrize(
-    ("text", "place", "words"),
-    [
-        ("{regex: '(['}", "1:9", "does not compile"),
-        ("{regex: [ok, '([']}", "1:9", "does not compile"),
-        ("{contains: [a], flags: i}", "1:17", "changes nothing here"),
-        ("{judge: {criteria: []}}", "1:20", "at least one item"),
-        ("{judge: []}", "1:9", "at least one item"),
-        ("{json: {}}", "1:8", "asserts nothing"),
-        ("{snapshot: yes}", "1:12", "only true and false"),
-        ("{anyOf: []}", "1:9", "at least one"),
-        ("{not: {foo: 1}}", "1:8", "there is no matcher `foo`"),
-        ("just text", "1:1", "takes a mapping"),
-    ],
-)
-def test_a_response_that_cannot_be_meant(text: str, place: str, words: str) -> None:
-    """With its place."""
-    with pytest.raises(SuiteError) as caught:
-        load_fragment("response", text)
-    assert words in str(caught.value)
-    assert f"fragment:{place}: " in str(caught.value)
-
-
 def test_judging_takes_short_forms() -> None:
     """One statement, several, or everything."""
     for text in ("{judge: a}", "{judge: [a]}", "{judge: {criteria: [a], judges: 1}}"):
@@ -126,29 +78,6 @@ def test_usage_gives_its_numbers_by_their_names() -> None:
     assert made.numbers == {"inputTokens": {"gt": 0}, "costUsd": {"lt": 0.01}}
     assert [branch.numbers for branch in made.any_of] == [{"callCount": 1}, {"reasoningTokens": 0}]
     assert made.estimate
-
-
-@pytest.mark.parametrize(("kind", "text", "words"), [
-    ("usage", "{tokens: 5}", "unknown key `tokens`"),
-    ("usage", "{inputTokens: '5'}", "mind the quotes"),
-    ("usage", "{anyOf: [{}]}", "nothing is asserted here"),
-    ("usage", "{allOf: {callCount: 1}}", "takes a list"),
-    ("created", "[{fields: {a: 1}}]", "`entity` is missing"),
-    ("created", "[{entity: t, fields: {}}]", "asserts nothing"),
-    ("created", "[{entity: t, as: '1x'}]", "takes a name such as $task"),
-    ("created", "[{entity: t, within: soon}]", "takes milliseconds"),
-    ("messageProcessing", "{}", "nothing is asserted here"),
-    ("messageProcessing", "{minEvidence: proven}", "nothing is asserted here"),
-    ("messageProcessing", "{condenser: {activated: yes}}", "only true and false"),
-    ("messageProcessing", "{pruner: {summaryContains: x}}", "unknown key `summaryContains`"),
-    ("messageProcessing", "{pruner: {activated: true}, minEvidence: sure}",
-     "takes one of 'declared', 'proven' or 'inferred'"),
-])  # fmt: skip
-def test_what_cannot_be_meant_is_refused(kind: str, text: str, words: str) -> None:
-    """Each with its reason."""
-    with pytest.raises(SuiteError) as caught:
-        load_fragment(kind, text)
-    assert words in str(caught.value)
 
 
 def test_rows_may_be_named_counted_and_waited_for() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.errors import SuiteError
 from llmproxy.suite.schema.steps import STEPS, ChatStep, JudgeStep, SetupStep, SimulateStep, VerifyStep, WaitStep
 from tests.suite.fragment import load_fragment
 
@@ -61,34 +60,3 @@ def test_snapshots_are_asked_for_by_names() -> None:
         for value in ("true", "names", "arguments")
     ]
     assert made == [True, "names", "arguments"]
-
-
-@pytest.mark.parametrize(
-    ("step", "words"),
-    [
-        ("{}", "a step has one of chat, simulate, judge, verify, wait, setup, and this has nothing"),
-        ("{label: x}", "and this has label"),
-        ("{Chat: hi}", "did you mean `chat`?"),
-        ("{chat: hi, wait: {ms: 1}}", "this is `chat` and `wait` (make it several steps)"),
-        ("{chat: ''}", "`chat` takes a text that is not empty"),
-        ("{chat: hi, label: 5}", "`label` takes a text"),
-        ("{chat: hi, tools: {a: {before: a}}}", "cannot all hold: a before a"),
-        ("{chat: hi, tools: {a: {after: a}}}", "cannot all hold: a before a"),
-        ("{chat: hi, tools: {a: {before: b}, b: {before: a}}}", "cannot all hold: "),
-        ("{chat: hi, tools: {a: {before: b, after: b}}}", "cannot all hold: "),
-        ("{chat: hi, tools: {a: {before: b}, b: {before: c}, a2: 1, c: {before: a}}}", "cannot all hold: "),
-        ("{chat: hi, onlyTools: true}", "`onlyTools` needs `tools`"),
-        ("{chat: hi, observe: no}", "takes one of 'wire' or 'none'"),
-        ("{chat: hi, created: []}", "`created` takes at least one item, not an empty list"),
-        ("{chat: hi, toolsSnapshot: yes}", "takes true, `names` or `arguments`"),
-        ("{chat: hi, totalToolCalls: {lte: many}}", "takes a number that is not negative"),
-        ("{simulate: {persona: x}}", "`goal` is missing"),
-        ("{simulate: {goal: x, maxTurns: 0}}", "a whole number from 1"),
-        ("{verify: {entity: t, count: 1}, tools: {a: 1}}", "unknown key `tools`"),
-    ],
-)
-def test_what_is_no_step_is_refused(step: str, words: str) -> None:
-    """With what was probably meant."""
-    with pytest.raises(SuiteError) as caught:
-        load_fragment("step", step)
-    assert words in str(caught.value)

@@ -12,20 +12,19 @@ from typing import Any
 import pytest
 
 from llmproxy.suite.checks.entities.cleanup import RowCleaner
+from llmproxy.suite.checks.entities.created import StoreBaseline
 from llmproxy.suite.checks.entities.rows import RunRows
 from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import Created
 from llmproxy.suite.stores import build_store
-from tests.suite.runs import lines, run
+from tests.suite.runs import Run, lines, run
 
 OTHER = {"title": "a", "userId": "bob"}
 
 
-def test_rows_of_another_user_make_a_number_unknown() -> None:
+def test_rows_of_another_user_make_a_number_unknown(made: Run, before: StoreBaseline) -> None:
     """`count: 0` passed while the agent wrote for somebody else; where the fields say whose, they are counted."""
-    made = run()
-    before = made.entities.take_baseline(["tasks"])
     made.store.insert("tasks", OTHER)
     none = lines(made.entities.check_created(before, [Created(entity="tasks", fields={"title": "a"}, count=0)]))
     who = "tasks id=1 was added for another user (userId='bob')\nSay in `fields` whose rows are meant"
@@ -36,10 +35,8 @@ def test_rows_of_another_user_make_a_number_unknown() -> None:
     assert lines(made.entities.check_created(before, [mine])) == ["passed created[0].count"]
 
 
-def test_rows_of_another_user_are_named_where_one_is_missing() -> None:
+def test_rows_of_another_user_are_named_where_one_is_missing(made: Run, before: StoreBaseline) -> None:
     """The usual reason: the agent took the wrong user."""
-    made = run()
-    before = made.entities.take_baseline(["tasks"])
     made.store.insert("tasks", {"title": "a", "userId": None})
     (missing,) = lines(made.entities.check_created(before, [Created(entity="tasks", fields={"title": "a"})]))
     assert missing.startswith("failed created[0]: no row was added to tasks in this step for the user 'anna'")
@@ -147,9 +144,8 @@ def test_a_suite_may_say_that_no_number_is_given_out_twice(tmp_path: Path) -> No
     look.store.close()
 
 
-def test_a_row_that_was_given_to_the_user_is_no_new_one() -> None:
+def test_a_row_that_was_given_to_the_user_is_no_new_one(made: Run) -> None:
     """It was there, for somebody else; neither counted nor deleted afterwards."""
-    made = run()
     row = made.store.insert("tasks", OTHER)
     cleaner = RowCleaner(made.store, user="anna")
     cleaner.begin_run(["tasks"])
@@ -162,9 +158,8 @@ def test_a_row_that_was_given_to_the_user_is_no_new_one() -> None:
     assert (cleaner.clean_up(), len(made.store.list("tasks"))) == ([], 1)
 
 
-def test_rows_that_stay_after_the_run_are_said() -> None:
+def test_rows_that_stay_after_the_run_are_said(made: Run) -> None:
     """Of another user, or in a table that knows none: the next run meets them, and whoever reads the report knows why."""
-    made = run()
     cleaner = RowCleaner(made.store, user="anna")
     cleaner.begin_run(["tasks", "notes"])
     made.add("mine")

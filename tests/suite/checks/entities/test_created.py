@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from llmproxy.suite.checks.entities.created import StoreBaseline
 from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.schema.response import Created
 from llmproxy.suite.stores import Row
@@ -23,10 +24,8 @@ def key_text(made: Run, row: Row) -> str:
     return f"{made.store.describe('tasks').name} id={row['id']} has these fields, but was there before"
 
 
-def test_a_new_row_with_the_fields_passes() -> None:
+def test_a_new_row_with_the_fields_passes(made: Run, before: StoreBaseline) -> None:
     """Every field is an assertion of its own."""
-    made = run()
-    before = made.entities.take_baseline(["tasks"])
     made.add("Buy milk", status="todo")
     fields = {"title": {"contains": "milk"}, "status": "todo", "parentId": {"exists": False}}
     assert check(made, before, fields=fields) == [
@@ -35,19 +34,16 @@ def test_a_new_row_with_the_fields_passes() -> None:
     ]  # fmt: skip
 
 
-def test_a_row_that_was_there_before_is_not_created() -> None:
+def test_a_row_that_was_there_before_is_not_created(made: Run) -> None:
     """The commonest vacuous pass; the message says why."""
-    made = run()
     row = made.add("Buy milk")
     assert check(made, made.entities.take_baseline(["tasks"]), fields={"title": "Buy milk"}) == [
         f"failed created[0]: no row was added to tasks in this step for the user 'anna' (userId); {key_text(made, row)}"
     ]
 
 
-def test_the_nearest_row_is_explained() -> None:
+def test_the_nearest_row_is_explained(made: Run, before: StoreBaseline) -> None:
     """Which field of which row is wrong."""
-    made = run()
-    before = made.entities.take_baseline(["tasks"])
     made.add("Untitled", status="todo")
     made.add("Other", status="open")
     said = check(made, before, fields={"title": "Buy milk", "status": "todo"})
@@ -69,10 +65,10 @@ def test_the_nearest_row_is_explained() -> None:
         (0, 1, "failed"),
     ],
 )
-def test_count_is_of_the_rows_that_have_the_fields(count: object, rows: int, status: str) -> None:
+def test_count_is_of_the_rows_that_have_the_fields(
+    count: object, rows: int, status: str, made: Run, before: StoreBaseline
+) -> None:
     """A row too many fails; so does one too few; none may be what is wanted."""
-    made = run()
-    before = made.entities.take_baseline(["tasks"])
     made.add("Something else")
     for _ in range(rows):
         made.add("Buy milk")
@@ -94,9 +90,8 @@ def test_as_binds_the_one_row_and_refuses_to_choose() -> None:
     assert said[-1].startswith("environment_error created[0].as: other: 2 rows of tasks could be meant (id 1, 2)")
 
 
-def test_an_unknown_column_or_entity_is_an_error() -> None:
+def test_an_unknown_column_or_entity_is_an_error(made: Run) -> None:
     """Whatever rows there are, and also where no field can be compared."""
-    made = run()
     assert check(made, made.entities.take_baseline(["tasks"]), fields={"tittle": {"exists": False}})[0].startswith(
         "environment_error created[0]: created[0].fields: tasks has no column 'tittle'; did you mean 'title'?"
     )
@@ -123,31 +118,27 @@ def test_a_field_that_cannot_be_judged_is_an_error() -> None:
     ],
     ids=["no longer than until it is there", "what never comes fails at the end", "that nothing comes is known at the end"],
 )  # fmt: skip
-def test_within_waits_for_agents_that_write_later(wanted: dict[str, Any], said: str, waited: float) -> None:
+def test_within_waits_for_agents_that_write_later(
+    wanted: dict[str, Any], said: str, waited: float, made: Run, before: StoreBaseline
+) -> None:
     """Until it is known, and no longer."""
-    made = run()
-    before = made.entities.take_baseline(["tasks"])
     made.after(1.0, lambda: made.add("Buy milk"))
     assert check(made, before, **wanted)[0].startswith(said)
     assert sum(made.slept) == pytest.approx(waited)
 
 
-def test_other_users_rows_do_not_count() -> None:
+def test_other_users_rows_do_not_count(made: Run, before: StoreBaseline) -> None:
     """An agent that writes for somebody else did not do what was asked."""
-    made = run()
-    before = made.entities.take_baseline(["tasks"])
     made.store.insert("tasks", {"title": "Buy milk", "userId": "bert"})
     assert check(made, before, fields={"title": "Buy milk"})[0].startswith("failed created[0]: no row was added")
     everybody = run(user=None)
-    before = everybody.entities.take_baseline(["tasks"])
+    empty = everybody.entities.take_baseline(["tasks"])
     everybody.store.insert("tasks", {"title": "Buy milk", "userId": "bert"})
-    assert check(everybody, before, fields={"title": "Buy milk"})[0] == "passed created[0]"
+    assert check(everybody, empty, fields={"title": "Buy milk"})[0] == "passed created[0]"
 
 
-def test_that_nothing_was_added_is_not_said_where_somebody_else_has_a_row() -> None:
+def test_that_nothing_was_added_is_not_said_where_somebody_else_has_a_row(made: Run, before: StoreBaseline) -> None:
     """With a count as without one: whose rows were looked at stands there, and whose row there is."""
-    made = run()
-    before = made.entities.take_baseline(["tasks"])
     made.store.insert("tasks", {"title": "Buy milk", "userId": "bert"})
     for count in (None, 1):
         (said,) = check(made, before, fields={"title": "Buy milk"}, **({} if count is None else {"count": count}))
@@ -155,9 +146,8 @@ def test_that_nothing_was_added_is_not_said_where_somebody_else_has_a_row() -> N
         assert "tasks id=1 was added for another user (userId='bert')" in said
 
 
-def test_beside_other_runs_a_row_of_somebody_else_is_said() -> None:
+def test_beside_other_runs_a_row_of_somebody_else_is_said(made: Run) -> None:
     """It may be another run's agent that made it; rows of users whose runs go on are theirs."""
-    made = run()
     look = replace(made.look, alone=False, beside=frozenset({"carl"}))
     made.entities = RunEntities(look)
     before = made.entities.take_baseline(["tasks"])

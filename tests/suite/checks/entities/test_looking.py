@@ -11,7 +11,7 @@ from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.response import Created
 from llmproxy.suite.schema.values import Verify, WaitFor
 from llmproxy.suite.stores import UnknownColumn, UnknownEntity
-from tests.suite.runs import Flaky, lines, run
+from tests.suite.runs import Flaky, Run, lines, run
 
 
 def test_setup_inserts_in_order_and_names_whole_rows() -> None:
@@ -24,9 +24,8 @@ def test_setup_inserts_in_order_and_names_whole_rows() -> None:
     assert made.scope.lookup_value("$parent") == parent["id"]
 
 
-def test_setup_rows_belong_to_the_runs_user() -> None:
+def test_setup_rows_belong_to_the_runs_user(made: Run) -> None:
     """Unless they say whose they are, or nobody is the user."""
-    made = run()
     assert made.entities.insert_row("tasks", {"title": "a"})["userId"] == "anna"
     assert made.entities.insert_row("tasks", {"title": "a", "userId": "bert"})["userId"] == "bert"
     assert "userId" not in made.entities.insert_row("notes", {"text": "x"})
@@ -58,9 +57,8 @@ def test_deterministic_ids_are_the_same_in_every_run() -> None:
     assert again.insert_row("tasks", {"title": "again"}, "$a", overwrite=True)["title"] == "again"
 
 
-def test_what_a_run_makes_is_cleaned_up() -> None:
+def test_what_a_run_makes_is_cleaned_up(made: Run) -> None:
     """Setup's rows, what created found, and whatever else appeared for the user; not what was there."""
-    made = run()
     old = made.add("old")
     made.cleaner.begin_run(["tasks", "notes"])
     made.entities.insert_row("tasks", {"title": "setup"})
@@ -90,9 +88,8 @@ def test_without_a_store_assertions_are_errors() -> None:
         entities.insert_row("tasks", {})
 
 
-def test_a_store_that_goes_away_is_an_error_of_every_assertion() -> None:
+def test_a_store_that_goes_away_is_an_error_of_every_assertion(made: Run) -> None:
     """Before the step or after it; none of them counts against the agent."""
-    made = run()
     store = made.store
     assert isinstance(store, Flaky)
     before = made.entities.take_baseline(["tasks"])

@@ -27,12 +27,11 @@ from llmproxy.suite.checks.entities.rows import (
 from llmproxy.suite.matchers.table import all_hold, build_unclear
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.stores import Kind, Row, StoreError, UnknownColumn
-from tests.suite.runs import lines, run
+from tests.suite.runs import Run, lines, run
 
 
-def test_filters_are_matchers_and_narrow_to_the_user() -> None:
+def test_filters_are_matchers_and_narrow_to_the_user(made: Run) -> None:
     """Somebody else's row is not selected, unless the filters say whose."""
-    made = run()
     made.add("Buy milk")
     made.add("Buy bread")
     made.store.insert("tasks", {"title": "Buy milk", "userId": "bert"})
@@ -71,9 +70,8 @@ def test_a_filter_that_cannot_be_judged_selects_nothing_silently() -> None:
         select_rows(made.store, info, {"title": {"contains": "$later.title"}}, made.scope, "anna")
 
 
-def test_too_many_rows_are_an_error() -> None:
+def test_too_many_rows_are_an_error(made: Run) -> None:
     """A selection of everything is a mistake."""
-    made = run()
     for _ in range(MOST_ROWS + 1):
         made.add("x")
     with pytest.raises(StoreError, match="more than 10000 rows"):
@@ -92,9 +90,8 @@ def test_a_column_that_no_row_ever_had_is_unknown() -> None:
     require_known_columns(made.store, info, ["deletdAt"], "fields", [])
 
 
-def test_the_nearest_row_has_most_columns_right() -> None:
+def test_the_nearest_row_has_most_columns_right(made: Run) -> None:
     """That is the one whose mistakes are shown."""
-    made = run()
     rows = [{"title": "b", "status": "x"}, {"title": "a", "status": "x"}]
     judged = match_rows(rows, {"title": "a", "status": "todo"}, made.scope)
     assert find_nearest_row(judged).row["title"] == "a"
@@ -145,17 +142,15 @@ def test_without_a_store_every_look_is_an_error() -> None:
         _ = look.store
 
 
-def test_one_row_is_bound() -> None:
+def test_one_row_is_bound(made: Run) -> None:
     """The whole row, its key as the name's own value."""
-    made = run()
     info = made.store.describe("tasks")
     assert capture_row(made.look, "verify", info, [{"id": 7, "title": "a"}], "$new", overwrite=False) == []
     assert (made.scope.lookup_value("$new"), made.scope.lookup_value("$new.title")) == (7, "a")
 
 
-def test_which_row_is_meant_is_never_guessed() -> None:
+def test_which_row_is_meant_is_never_guessed(made: Run) -> None:
     """Several candidates are listed by key, none at all is said, and a name is not taken twice."""
-    made = run()
 
     def capture(*rows: Row, overwrite: bool = False) -> list[str]:
         info = made.store.describe("tasks")

@@ -23,9 +23,8 @@ def wait(made: Run, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Wait
     return lines(check_wait(made.entities.run, "wait", WaitFor(entity="tasks", **wanted)))
 
 
-def test_a_row_is_verified_by_its_id() -> None:
+def test_a_row_is_verified_by_its_id(made: Run) -> None:
     """It must be there, with the fields; an id that is a text finds a number."""
-    made = run()
     row = made.add("a", status="todo")
     assert verify(made, id=row["id"], fields={"status": "todo"}) == ["passed verify.fields.status"]
     assert verify(made, id=str(row["id"])) == ["passed verify.exists"]
@@ -33,9 +32,8 @@ def test_a_row_is_verified_by_its_id() -> None:
     assert verify(made, id=99, fields={"status": "done"}) == ["failed verify.exists: there is no row id=99 of tasks"]
 
 
-def test_a_row_that_must_not_be_there() -> None:
+def test_a_row_that_must_not_be_there(made: Run) -> None:
     """`exists: false`, or a count of none."""
-    made = run()
     row = made.add("a")
     assert verify(made, id=99, exists=False) == ["passed verify.exists"]
     assert verify(made, id=99, count=0) == ["passed verify.count"]
@@ -44,9 +42,8 @@ def test_a_row_that_must_not_be_there() -> None:
     assert verify(made, filters={"title": "b"}, exists=False) == ["passed verify.exists"]
 
 
-def test_rows_of_other_users_that_decide_are_said() -> None:
+def test_rows_of_other_users_that_decide_are_said(made: Run) -> None:
     """What is gone for this user may be somebody else's now: it holds, and whose row was not looked at stands beside it."""
-    made = run()
     made.store.insert("tasks", {"title": "a", "userId": "bob"})
     assert verify(made, filters={"title": "a"}, exists=False) == ["passed verify.exists"]
     (said,) = made.look.remarks
@@ -59,9 +56,8 @@ def test_rows_of_other_users_that_decide_are_said() -> None:
     assert made.look.remarks == []
 
 
-def test_fields_hold_for_every_selected_row() -> None:
+def test_fields_hold_for_every_selected_row(made: Run) -> None:
     """One that differs is enough to fail; the others are not shown."""
-    made = run()
     made.add("a", status="done")
     made.add("a", status="todo")
     said = verify(made, filters={"title": "a"}, fields={"status": "done"})
@@ -70,9 +66,8 @@ def test_fields_hold_for_every_selected_row() -> None:
     assert verify(made, filters={"title": "a"}, fields={"title": "a"}) == ["passed verify.fields.title"]
 
 
-def test_no_row_is_no_pass() -> None:
+def test_no_row_is_no_pass(made: Run) -> None:
     """Fields of nothing hold trivially: a failure, and an error beside a count."""
-    made = run()
     nobody = "there is no row of tasks with title: 'a' for the user 'anna' (userId)"
     assert verify(made, filters={"title": "a"}, fields={"status": "done"}) == [f"failed verify.exists: {nobody}"]
     assert verify(made, filters={"title": "a"}, fields={"status": "done"}, count={"gte": 1})[1:] == [
@@ -80,18 +75,16 @@ def test_no_row_is_no_pass() -> None:
     ]
 
 
-def test_count_shows_what_is_there() -> None:
+def test_count_shows_what_is_there(made: Run) -> None:
     """The rows that make the number wrong."""
-    made = run()
     made.add("a")
     said = verify(made, count=3)
     assert said[0].startswith("failed verify.count")
     assert "there is id=1, title='a'" in said[0]
 
 
-def test_many_wrong_rows_are_bounded() -> None:
+def test_many_wrong_rows_are_bounded(made: Run) -> None:
     """A report of a thousand lines says less than one of six."""
-    made = run()
     for _ in range(40):
         made.add("a", status="todo")
     said = verify(made, filters={"title": "a"}, fields={"status": "done"})
@@ -128,24 +121,21 @@ def test_verify_binds_a_row() -> None:
     assert made.scope.lookup_value("$it.title") == "a"
 
 
-def test_filters_narrow_an_id() -> None:
+def test_filters_narrow_an_id(made: Run) -> None:
     """A row of another kind is not the one that is meant."""
-    made = run()
     assert "failed verify.exists" in verify(made, id=made.add("a")["id"], filters={"title": "b"})[0]
 
 
-def test_wait_ends_as_soon_as_it_holds() -> None:
+def test_wait_ends_as_soon_as_it_holds(made: Run) -> None:
     """The row need not be there yet, and is asked for at the interval."""
-    made = run()
     made.after(2.5, lambda: made.add("late", status="todo"))
     made.after(4.5, lambda: made.store.update("tasks", 1, {"status": "done"}))
     assert wait(made, filters={"title": "late"}, timeout=9000, pollInterval=1000) == ["passed wait.fields.status"]
     assert made.slept == [1.0] * 5
 
 
-def test_wait_ends_when_the_time_is_over() -> None:
+def test_wait_ends_when_the_time_is_over(made: Run) -> None:
     """Failed, with the row that was last seen."""
-    made = run()
     made.add("a", status="todo")
     said = wait(made, filters={"title": "a"}, timeout=2500, pollInterval=1000)
     assert made.slept == [1.0, 1.0, 0.5]
@@ -154,9 +144,8 @@ def test_wait_ends_when_the_time_is_over() -> None:
     assert "there is no row id=9" in wait(made, id=9, timeout=1)[0]
 
 
-def test_a_store_that_is_away_for_a_while_is_asked_again() -> None:
+def test_a_store_that_is_away_for_a_while_is_asked_again(made: Run) -> None:
     """If it stays away, that is the error, not a failure of the agent."""
-    made = run()
     made.add("a", status="done")
     store = made.store
     assert isinstance(store, Flaky)
@@ -169,9 +158,8 @@ def test_a_store_that_is_away_for_a_while_is_asked_again() -> None:
     )
 
 
-def test_what_never_changes_is_not_waited_for() -> None:
+def test_what_never_changes_is_not_waited_for(made: Run) -> None:
     """A misspelt column, an unknown entity, no selection: at once."""
-    made = run()
     assert "no column 'stats'" in wait(made, id=1, until={"stats": 1})[0]
     assert "neither id nor filters" in wait(made)[0]
     assert "no entity" in lines(check_wait(made.entities.run, "wait", WaitFor(entity="taks", id=1, until={"a": 1})))[0]

@@ -1,0 +1,20 @@
+"""A run of the user anna, and what its store held when it began."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmproxy.suite.checks.entities.created import StoreBaseline
+from tests.suite.runs import Run, run
+
+
+@pytest.fixture
+def made() -> Run:
+    return run()
+
+
+@pytest.fixture
+def before(made: Run) -> StoreBaseline:
+    found = made.entities.take_baseline(["tasks"])
+    assert isinstance(found, StoreBaseline)
+    return found
