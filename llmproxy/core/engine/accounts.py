@@ -16,8 +16,7 @@ from llmproxy.core.engine.state import TEXT, State
 from llmproxy.core.keys.server_state import is_success
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import summary
-from llmproxy.core.store.rows import RowSummary
+from llmproxy.core.store.rows import from_sql
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteError, LLMProxyError, MissError, unsign_text
@@ -35,9 +34,13 @@ class Priced(NamedTuple):
     cost: Decimal | None
     model: str | None
     asked: str = ""
+    """The beginning of the recording's last prompt."""
     answered: str = ""
 
 
+_PRICED = """
+SELECT input_tokens, output_tokens, cost_usd, model, last_user_text, answer_text FROM interactions WHERE id = ?
+"""
 _UNKNOWN = Priced(None, None, None, None)
 
 
@@ -57,14 +60,13 @@ class Prices:
 
 
 def _read_price(store: Store, interaction: int) -> Priced:
-    row = summary(store, interaction)
-    cost = Decimal(str(row.cost_usd)) if row.cost_usd is not None else None
-    return Priced(row.tokens_in, row.tokens_out, cost, row.model, *beginnings(row))
-
-
-def beginnings(row: RowSummary) -> tuple[str, str]:
-    """Return the beginning of a recording's last prompt and of its answer."""
-    return (row.last_user_text or "")[:TEXT], (row.answer_text or "")[:TEXT]
+    found = store.rows(_PRICED, [interaction])
+    if not found:
+        return _UNKNOWN
+    tokens_in, tokens_out, cost, *texts = found[0]
+    model, asked, answered = (None if text is None else from_sql(text) for text in texts)
+    cost = Decimal(str(cost)) if cost is not None else None
+    return Priced(tokens_in, tokens_out, cost, model, (asked or "")[:TEXT], (answered or "")[:TEXT])
 
 
 def call_of(

@@ -336,6 +336,7 @@ def counted_headers(headers: Headers, *, known: bool, kind: str, stream: bool) -
     return tuple(kept)
 
 
+@lru_cache(256)
 def _reduce_accept(text: str, *, known: bool, stream: bool) -> str:
     """Return what an Accept asks for beyond the usual, else all of it. Of parameters, weight and charset count."""
     ranges = {_WEIGHT.sub("", part.strip().lower()) for part in text.split(",") if part.strip()}

@@ -256,8 +256,8 @@ _WRAPS = tuple(
     )
     for mark in (r"\\n", r"\n", r"\\r\\n", r"\r\n")
 )
-"""A line break in a text, and in JSON, between key characters. Each begins with a literal: that is quick."""
-_MARKS = ("\\n", "\n", "\\r", "\r\n")
+"""A line break in a text, and in JSON, between key characters."""
+_MARKS = ("\\n", "\n", "\\r\\n", "\r\n")
 _MARK = late(r"(?:\\r)?\\n|\r?\n")
 _LINE = late(rf"[ \t]{{0,40}}([{_KEY}]+)")
 _KEY_CHARS = ascii_letters + digits + "_-+/=.~"
@@ -266,8 +266,6 @@ _CONTEXT = 16
 """Characters before the key that say whether one can begin there."""
 _ENDS = 12
 """After how many lines it is tried whether the key ends there; a longer one is found as far as it goes."""
-_SPARSE = 1000
-"""Characters to a line break."""
 _LONGEST_LINE = 4096
 _MOST_LINES = 400
 
@@ -276,9 +274,8 @@ def find_wrapped(text: str, find: Find) -> list[Span]:
     """Return the spans of secrets broken over lines, breaks and indents included, of all breaks searched at once."""
     blocks: list[_JoinedLines] = []
     done = 0
-    quoted, broken = "\\" in text, "\n" in text
     for expression, mark in zip(_WRAPS, _MARKS, strict=True):
-        if (quoted if mark[0] == "\\" else broken) and mark in text:
+        if mark[0] in text:
             for at in _find_breaks(text, expression, mark):
                 if at >= done:
                     pieces = _list_pieces(text, at)
@@ -339,15 +336,12 @@ def _in_blocks(blocks: list[_JoinedLines], spans: list[Span]) -> Iterator[Span]:
 
 
 def _find_breaks(text: str, expression: re.Pattern[str], mark: str) -> Iterator[int]:
-    """Yield where such breaks stand; few are found quicker one by one."""
-    if text.count(mark) * _SPARSE > len(text):
-        yield from (match.start() for match in expression.finditer(text))
-        return
+    """Yield where such breaks stand; of most, the character before tells that none does."""
     at = text.find(mark)
     while at >= 0:
-        if expression.match(text, at):
+        if text[at - 1] in _KEY_CHARS and expression.match(text, at):
             yield at
-        at = text.find(mark, at + 1)
+        at = text.find(mark, at + len(mark))
 
 
 def _list_pieces(text: str, at: int) -> list[tuple[int, int]]:

@@ -67,7 +67,6 @@ _KEY_CHARS = bytes(
 )
 """Maps the bytes that keys are made of to ``k``: a run of 16 is worth a look, and most text has few."""
 _KEY_RUN = b"k" * 16
-_RUN = late(_KEY_RUN + b"+")
 _LONGEST_RUN = 50_000
 """Longer runs are pictures and audio."""
 
@@ -125,9 +124,12 @@ def find_key_runs(text: str) -> Runs:
     """Return the runs of a text; longer ones than 50,000 are pictures and audio."""
     data = text.encode("ascii", "replace")
     mapped, near = data.translate(_KEY_CHARS), _IS_NEAR.holds(data)
-    if mapped.find(_KEY_RUN) < 0:
-        return Runs(data, data, [], near)
-    spans = [match.span() for match in _RUN.finditer(mapped)]
+    spans: list[tuple[int, int]] = []
+    start = mapped.find(_KEY_RUN)
+    while start >= 0:
+        end = mapped.find(b" ", start)
+        spans.append((start, end if end >= 0 else len(data)))
+        start = mapped.find(_KEY_RUN, spans[-1][1])
     long = [(start, end) for start, end in spans if end - start >= _LONGEST_RUN]
     if not long:
         return Runs(data, data, spans, near)
@@ -151,7 +153,7 @@ def shapes(text: str, *, named: bool = True) -> list[Span]:
         found += _find_named(text, data)
     if runs and (kinds := _find_kinds(text)):
         found += {span[:2]: span for kind in kinds for span in _of_kind(kind, text)}.values()  # the last one names it
-    if runs and named and _HOLDS_LABEL.holds(data):
+    if runs and named and _HOLDS_LABEL.holds(b"\n".join([data[max(0, start - _LABEL) : end] for start, end in runs])):
         found += _find_labelled(text, data, runs)
     return [span for span in found if not in_base64(text, span.start, span.end)] if found else found
 

@@ -306,7 +306,8 @@ class Redactor:
 
     def _target(self, target: str, numbers: Marks, names: frozenset[str]) -> str:
         path, mark, query = target.partition("?")
-        path = self._redact_quoted(path, unquote, numbers.mark_secret)
+        if "%" in path or "@" in path or self._header(":path", path, numbers) != path:
+            path = self._redact_quoted(path, unquote, numbers.mark_secret)
         return path + mark + "&".join(self._member(each, numbers, names) for each in query.split("&")) if mark else path
 
     def _member(self, pair: str, numbers: Marks, names: frozenset[str]) -> str:

@@ -296,9 +296,6 @@ def _put_aside(path: Path) -> Path | None:
     return moved
 
 
-log = logging.getLogger(__name__)
-
-
 def query_state(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
     """Query a journal without making or changing it; an absent or unreadable one holds nothing."""
     try:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 from urllib.parse import SplitResult, urljoin, urlsplit
@@ -44,7 +45,8 @@ REMEMBERED_BYTES = 8 << 20
 BODILESS = frozenset({204, 304})
 
 
-def _http_date(second: float) -> str:
+@lru_cache(1)
+def _http_date(second: int) -> str:
     from email.utils import formatdate  # 6 ms of the shim's start; what it speaks over pipes has no dates
 
     return formatdate(second, usegmt=True)
@@ -90,7 +92,8 @@ def plan(
     cut = response.ending in (Ending.CUT, Ending.LEFT) and not bodiless
     chunked = (response.chunked or cut) and not client.http10 and not bodiless
     close = cut or not client.keep_alive or (client.http10 and response.chunked)
-    response = replace(response, headers=_led_back(response.headers, prefix))
+    if (headers := _led_back(response.headers, prefix)) is not response.headers:
+        response = replace(response, headers=headers)
     said_close = close and not (cut and client.keep_alive and not client.http10)
     head = _write_head(
         response, client, speed=speed, now=now, said=said, extra=extra, chunked=chunked,
@@ -244,7 +247,7 @@ def _write_head(
         fields = _without_waiting(fields)
     elif speed != 1:
         fields = [(name, _scale_wait(name, value, speed)) for name, value in fields]
-    fields += [("date", _http_date(now)), (CACHE_HEADER, said), *extra]
+    fields += [("date", _http_date(int(now))), (CACHE_HEADER, said), *extra]
     if chunked:
         fields.append(("transfer-encoding", "chunked"))
     elif length is not None and not (client.http10 and response.chunked and length == len(response.body)):

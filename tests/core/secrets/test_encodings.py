@@ -69,6 +69,16 @@ SIZE = 5 << 20
 BORDER = 1 << 20
 
 
+_BROKEN = ["\\n", "\n", "\\r\\n", "\r\n", *'\\rn \t"é', "a-9", "aVz", *(f"kdGhpc2lz{end}" for end in "a0_-+/=.~")]
+
+
+@given(st.lists(st.sampled_from(_BROKEN), min_size=5).map("".join))
+def test_no_break_between_key_characters_is_passed_over(text: str) -> None:
+    """Looking at the character before a break first finds what the whole expression finds."""
+    for expression, mark in zip(encodings._WRAPS, encodings._MARKS, strict=True):
+        assert [*encodings._find_breaks(text, expression, mark)] == [each.start() for each in expression.finditer(text)]
+
+
 def test_windows_cover_a_text_once() -> None:
     """What counts of one begins where that of the one before ended, and has margins on both sides."""
     for size in (0, 1, 4 << 20, (4 << 20) + 1, 9_999_999):

@@ -6,6 +6,7 @@ What a new credential cannot change is known without looking again.
 from __future__ import annotations
 
 import random
+import re
 from functools import partial
 from string import ascii_letters, digits
 
@@ -18,9 +19,12 @@ from llmproxy.core.secrets.find import (
     CredentialEpoch,
     KnownSecrets,
     Span,
+    _find_labelled,
     common_endings,
     disjoint,
+    find_key_runs,
     in_base64,
+    shapes,
     written_forms,
 )
 from llmproxy.core.secrets.redact import Redactor
@@ -171,3 +175,27 @@ def test_a_credential_with_a_shape_is_learned_once() -> None:
     assert redactor.epoch.count == count
     assert shaped not in redactor.text(f"it is {shaped}")
     assert FREE == 16
+
+
+@given(st.lists(st.sampled_from([*'k9_-+/=.~ \n"é%', "k" * 7, "Z" * 15, "a" * 16])).map("".join))
+def test_runs_are_sixteen_key_characters_and_more(text: str) -> None:
+    """What is searched for keys is what an expression finds."""
+    assert find_key_runs(text).spans == [each.span() for each in re.finditer(r"[A-Za-z0-9_\-+/=.~]{16,}", text)]
+
+
+def test_a_value_behind_a_service_is_found_wherever_it_stands() -> None:
+    """The search around runs misses no value that the search of the whole text finds: 400 texts drawn by lot."""
+    chance, found = random.Random(34), 0
+    between = ["_api_key = ", '_token": "', " key:\n", "=", "', '", " ", "." * 30, "\n"]
+    for _ in range(400):
+        values = ("".join(chance.choices(ascii_letters + digits, k=chance.choice([8, 15, 24, 40]))) for _ in range(3))
+        names = chance.choices(["datadog", "Stripe", "KLAVIYO", "word", "x" * 50], k=3)
+        text = "".join(
+            f"{name}{chance.choice(between)}{value}{chance.choice(between)}"
+            for name, value in zip(names, values, strict=True)
+        )
+        data, _, runs, _ = find_key_runs(text)
+        labelled = {span[:2] for span in _find_labelled(text, data, runs)}
+        found += len(labelled)
+        assert labelled <= {span[:2] for span in shapes(text)}
+    assert found > 100
