@@ -113,3 +113,9 @@ def test_json_is_an_object() -> None:
     """Programs read it."""
     assert json.loads(render(ODD, "json")) == ODD
     assert json.loads(render_unset(ODD, "json")) == {"A": None, "B": None}
+
+
+def test_an_unknown_form_is_refused_with_those_there_are() -> None:
+    """Nothing is printed that a shell would choke on."""
+    with pytest.raises(ValueError, match="sh, fish, powershell, dotenv, json"):
+        render({}, "cmd")

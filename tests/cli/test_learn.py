@@ -17,29 +17,26 @@ from llmproxy.core.bindings import VolatileField
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import put_volatile_fields, volatile_fields_of
 from tests.provider import Provider, load
+from tests.support.asking import ASK
 from tests.support.forked import program
 from tests.support.process import clean_env
 
-AGENT = """
-import json, os, random, sys, time, urllib.request, uuid
-url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+AGENT = (
+    f"{ASK}\n"
+    """
+import random, time, uuid
 said = [{"role": "user", "content": "Make a task."}]
-
-def ask():
-    body = json.dumps({"model": "gpt-4o", "messages": said}).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, body, {"content-type": "application/json"})) as answer:
-        return json.loads(answer.read())["choices"][0]["message"]
-
-answer = ask()
+answer = ask(said)
 said.append(answer)
 made, number = str(uuid.uuid4()), random.randrange(1000, 10**9)
 day = time.strftime("\\nmade on %Y-%m-%d") if sys.argv[1] == "today" else ""
 result = f"made {made}\\nsequence {number}\\nkind {sys.argv[1]}{day}"
 said.append({"role": "tool", "tool_call_id": answer["tool_calls"][0]["id"], "content": result})
-final = ask()["content"]
+final = ask(said)["content"]
 print(final)
 sys.exit(0 if final == f"Task {made} is there." else 9)
 """
+)
 UUID = "made ([0-9a-f-]{36})"
 STEPS: dict[str, Any] = {"ordered": False, "steps": [
     {"results": 0, "times": None, "call": [{"name": "make_task", "arguments": {"title": "milk"}}]},

@@ -16,17 +16,14 @@ from llmproxy.cli import main
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from tests.provider import Provider, load
+from tests.support.asking import ASK
 from tests.support.proxy import near
 from tests.support.recordings import filled, interaction, reopened
 from tests.support.reports import bare
 
-AGENT = """
-import json, os, urllib.request
-
+AGENT = f"""{ASK}
 def answer(message):
-    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": message}]}).encode()
-    asked = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, {"content-type": "application/json"})
-    return json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"]
+    return ask(message)["content"]
 """
 NAMES = [f"s{n:02}" for n in range(12)]
 SUITE = "name: t\nagent: {python: 'agent.py:answer'}\nscenarios:\n" + "".join(

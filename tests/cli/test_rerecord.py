@@ -15,6 +15,7 @@ from llmproxy.amounts import when
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction, Request
 from tests.provider import Provider, step
+from tests.support.asking import ASK
 from tests.support.chats import NOW, chat, fill
 from tests.support.forked import program
 from tests.support.process import clean_env
@@ -80,15 +81,15 @@ def test_several_are_asked_within_a_limit(store: Path) -> None:
         assert ("is not asked: it may cost $0.1639, and" in done.stdout) is bool(code)
 
 
-AGENT = """
-import json, os, urllib.request
+AGENT = (
+    f"{ASK}\n"
+    """
 messages = []
 for text in ("one", "two"):
     messages.append({"role": "user", "content": text})
-    body = json.dumps({"model": "gpt-4o", "max_tokens": 50, "messages": messages}).encode()
-    asked = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, {"content-type": "application/json"})
-    messages.append(json.load(urllib.request.urlopen(asked))["choices"][0]["message"])
+    messages.append(ask(messages, max_tokens=50))
 """
+)
 
 
 def test_what_follows_from_a_new_answer_is_asked_by_the_command(tmp_path: Path) -> None:

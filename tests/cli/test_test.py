@@ -19,6 +19,7 @@ from llmproxy.cli import main
 from llmproxy.cli.parts.options import CASSETTES, STORE
 from tests.provider import Provider, load
 from tests.support import pytest_run
+from tests.support.asking import ASK
 from tests.support.forked import program
 from tests.support.process import ROOT, clean_env
 
@@ -65,13 +66,9 @@ def test_it_runs_what_is_in_the_folder(folder: Path) -> None:
     assert again.returncode == 1
 
 
-ASKS = """
-import json, os, urllib.request
-
+ASKS = f"""{ASK}
 def answer(message):
-    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": message}]}).encode()
-    asked = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, {"content-type": "application/json"})
-    return json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"]
+    return ask(message)["content"]
 """
 
 

@@ -18,20 +18,20 @@ import pytest
 from llmproxy.cli import main
 from tests.cli.test_drift import USER, always, body, recorded
 from tests.provider import Provider, Step, step
+from tests.support.asking import ASK
 from tests.support.chats import fill
 from tests.support.process import ROOT, clean_env
 
 from .test_action import git
 
 ACTION = ROOT / ".github/actions/drift"
-AGENT = """
-import json, os, urllib.request
+AGENT = (
+    f"{ASK}\n"
+    """
 for number in range(3):
-    messages = [{"role": "user", "content": f"What is order {number}?"}]
-    body = json.dumps({"model": "gpt-4o", "max_tokens": 100, "messages": messages}).encode()
-    asked = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, {"content-type": "application/json"})
-    print(json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"])
+    print(ask(f"What is order {number}?", max_tokens=100)["content"])
 """
+)
 
 
 class GitHub:

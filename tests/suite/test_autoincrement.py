@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 
 from tests.suite.test_acceptance import llmproxy
+from tests.support.asking import ASK
 
 Json = Any
 
-AGENT = """
-import json, os, sqlite3, sys, time, urllib.request, urllib.error
+AGENT = (
+    f"{ASK}\n"
+    """
+import sqlite3, time
 
 DB = os.environ["TASKS_DB"]
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
@@ -44,12 +47,6 @@ def describe_task(id):
 
 KNOWN = dict(create_task=create_task, list_tasks=list_tasks, close_task=close_task, describe_task=describe_task)
 
-def ask(messages):
-    body = json.dumps({"model": "gpt-4o", "messages": messages, "tools": TOOLS}).encode()
-    sent = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, {"content-type": "application/json"})
-    with urllib.request.urlopen(sent) as answer:
-        return json.loads(answer.read())["choices"][0]["message"]
-
 def meet(user):
     "Wait until so many agents are at work."
     open(os.path.join("here", user), "w").close()
@@ -67,7 +64,7 @@ for line in sys.stdin:
         meet(USER)
     messages.append({"role": "user", "content": asked["message"]})
     try:
-        while (said := ask(messages)).get("tool_calls"):
+        while (said := ask(messages, tools=TOOLS)).get("tool_calls"):
             messages.append(said)
             for call in said["tool_calls"]:
                 result = KNOWN[call["function"]["name"]](**json.loads(call["function"]["arguments"]))
@@ -77,6 +74,7 @@ for line in sys.stdin:
     except urllib.error.HTTPError as error:
         print(json.dumps({"text": json.load(error)["error"]["message"]}), flush=True)
 """
+)
 SUITE = """
 name: Tasks that count
 agent:

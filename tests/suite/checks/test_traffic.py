@@ -22,42 +22,32 @@ from llmproxy.suite.schema.steps import ChatStep
 from tests.provider import Provider, step
 from tests.suite import rig
 from tests.support import free_port, near, proxy
+from tests.support.asking import ASK
 from tests.support.process import listening
 from tests.trace.observing.chats import Chats, said, user
 
 if TYPE_CHECKING:
     from llmproxy.suite.run.step_context import StepContext
 
-AGENT = """
-import json, os, threading, time, urllib.error, urllib.request
-
-def ask(text, party=None):
-    body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": text}]}
-    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(),
-                                     {"content-type": "application/json", "authorization": "Bearer x"})
-    if party:
-        request.add_header("x-llmproxy-party", party)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(request, timeout=30) as answer:
-            return json.load(answer)["choices"][0]["message"]
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise
-
+AGENT = (
+    f"{ASK}\n"
+    """
 def answer(message):
     if message == "silent":
         return "I asked nobody"
     if message == "swallow":
         try:
             ask("never recorded")
-        except Exception:
+        except urllib.error.HTTPError as error:
+            error.close()
             return "sorry"
     said = ask(message)
     calls = said.get("tool_calls") or []
     return said.get("content") or "called " + calls[0]["function"]["name"]
 """
+)
 HELLO = step(user="hi", say="hello", times=None)
+STAGE = cast("StepContext", SimpleNamespace(session=object(), scope=None))
 TOOL = step(user="do it", call=[{"name": "createTask", "arguments": {"title": "milk"}}], times=None)
 
 
@@ -199,15 +189,10 @@ def test_spending_stops_at_the_limit(tmp_path: Path, recording: str) -> None:
     assert any("not all was run: --max-cost 0" in note for note in found.told.completed.notes)
 
 
-LATE = """
-import json, os, sys, threading, time, urllib.request
-
-def ask(text):
-    body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": text}]}
-    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(),
-                                     {"content-type": "application/json", "authorization": "Bearer x"})
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
-        return json.load(answer)["choices"][0]["message"]
+LATE = (
+    f"{ASK}\n"
+    """
+import threading, time
 
 def later():
     time.sleep(0.1)
@@ -218,6 +203,7 @@ for line in sys.stdin:
     print(json.dumps({"text": "done"}), flush=True)
     threading.Thread(target=later).start()
 """
+)
 
 SERVE = """
 LATE
@@ -336,21 +322,18 @@ def test_traffic_that_nobody_can_read_is_no_traffic(pair: tuple[str, Any, int], 
     operation, value, status = pair
     chats = Chats()
     chats.add("openai", operation, "/v1/x", {"messages": [user("x")]}, value, status=status)
-    stage = cast("StepContext", SimpleNamespace(session=object(), scope=None))
-    why = explain_unseen_traffic(stage, None, chats.wire.step(0))
+    why = explain_unseen_traffic(STAGE, None, chats.wire.step(0))
     assert "no answer of a model that could be read was seen" in why
     assert seen in why
     chats.chat([user("x")], said("hi"))
-    assert explain_unseen_traffic(stage, None, chats.wire.step(0)) == ""
+    assert explain_unseen_traffic(STAGE, None, chats.wire.step(0)) == ""
 
 
 def test_an_answer_that_broke_off_is_said_to_have() -> None:
     """A status of 200 alone would leave its reader wondering."""
     chats = Chats()
     chats.chat([user("x")], said("hi"), ending="cut")
-    why = explain_unseen_traffic(
-        cast("StepContext", SimpleNamespace(session=object(), scope=None)), None, chats.wire.step(0)
-    )
+    why = explain_unseen_traffic(STAGE, None, chats.wire.step(0))
     assert "interaction 101 (chat.completions, HTTP 200, the answer is cut)" in why
 
 
@@ -397,15 +380,9 @@ def test_a_call_that_asks_for_approval_is_a_call(approve: bool | None) -> None:
     assert [each.status for each in found] == [Status.FAILED] * 3
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        {"tools": {"deleteTask": 0}},
-        {"totalToolCalls": 0},
-        {"tools": {"a": 1}, "onlyTools": True},
-        {"toolOrder": ["a", "b"]},
-    ],
-)
+@pytest.mark.parametrize("step", [
+    {"tools": {"deleteTask": 0}}, {"totalToolCalls": 0}, {"tools": {"a": 1}, "onlyTools": True}, {"toolOrder": ["a", "b"]},
+])  # fmt: skip
 def test_where_only_texts_were_completed_nothing_is_said_about_tools(step: dict[str, Any]) -> None:
     """The legacy API has no tools: what its text asks for nobody can see. A chat beside it can be looked at."""
     chats = Chats()

@@ -13,25 +13,24 @@ from llmproxy.yaml_reader import SuiteProblems
 from tests.provider import Provider, Reply, Script, Step
 from tests.suite import rig
 from tests.support import near
+from tests.support.asking import ASK
 
-AGENT = """
-import json, os, sys, urllib.request
-
-def ask(text, tries):
-    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}]}).encode()
-    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+AGENT = (
+    f"{ASK}\n"
+    """
+def insist(text, tries):
     while True:
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, body, {"content-type": "application/json"})) as answer:
-                return json.load(answer)["choices"][0]["message"]["content"]
+            return ask(text)["content"]
         except OSError:
             tries -= 1
             if not tries:
                 raise
 
 for line in sys.stdin:
-    print(json.dumps({"text": ask(json.loads(line)["message"], int(sys.argv[1]))}), flush=True)
+    print(json.dumps({"text": insist(json.loads(line)["message"], int(sys.argv[1]))}), flush=True)
 """
+)
 STEPS = (Step(Reply("hello"), user="hi", times=None), Step(Reply("bye"), user="more", times=None))
 
 

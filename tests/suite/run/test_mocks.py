@@ -17,21 +17,17 @@ from llmproxy.yaml_reader import SuiteProblems
 from tests.provider import Provider, Reply, Script, Step, step
 from tests.suite import rig
 from tests.support import near, pytest_run
+from tests.support.asking import ASK
 from tests.support.forked import program
 from tests.support.process import ROOT, clean_env
 
-AGENT = """
-import json, os, sys, urllib.request
-
-def post(messages, url):
-    body = json.dumps({"model": "gpt-4o", "messages": messages}).encode()
-    with urllib.request.urlopen(urllib.request.Request(url + "/chat/completions", body, {"content-type": "application/json"})) as answer:
-        return json.load(answer)["choices"][0]["message"]
-
+AGENT = (
+    f"{ASK}\n"
+    """
 def answer(text, url):
     messages = [{"role": "user", "content": text}]
     while True:
-        said = post(messages, url)
+        said = ask(messages, url)
         messages.append(said)
         if not said.get("tool_calls"):
             return said["content"]
@@ -44,6 +40,7 @@ if __name__ == "__main__":
     for line in sys.stdin:
         print(json.dumps({"text": answer(json.loads(line)["message"], os.environ["OPENAI_BASE_URL"])}), flush=True)
 """
+)
 SEES = Reply("I read {seen}", takes={"seen": "(?s).+"})
 
 

@@ -14,18 +14,13 @@ from llmproxy.errors import SettingsError
 from llmproxy.suite.run.rejudge import read_runs
 from tests.provider import Provider, Reply, Script, Step, step
 from tests.support import pytest_run
+from tests.support.asking import ASK
 from tests.support.forked import program
 from tests.support.process import ROOT, clean_env
 
-AGENT = """
-import json, os, sys, urllib.request
-
-def ask(messages):
-    body = json.dumps({"model": "gpt-4o", "messages": messages}).encode()
-    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
-    with urllib.request.urlopen(urllib.request.Request(url, body, {"content-type": "application/json"})) as answer:
-        return json.load(answer)["choices"][0]["message"]
-
+AGENT = (
+    f"{ASK}\n"
+    """
 open("agent-ran", "a").close()
 for line in sys.stdin:
     messages = [{"role": "user", "content": json.loads(line)["message"]}]
@@ -35,6 +30,7 @@ for line in sys.stdin:
         said = ask(messages)
     print(json.dumps({"text": said["content"]}), flush=True)
 """
+)
 STEP = "{chat: 'weather?', response: {contains: cold}, tools: {get_weather: 1}}"
 
 

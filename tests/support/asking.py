@@ -1,0 +1,15 @@
+"""What the programs of agents under test begin with: a request for a chat, over plain HTTP."""
+
+from __future__ import annotations
+
+ASK = """
+import json, os, sys, urllib.error, urllib.request
+
+def ask(said, url="", **more):
+    "Return the message that answers a text, or messages."
+    messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
+    body = json.dumps({"model": "gpt-4o", "messages": messages, **more}).encode()
+    url = (url or os.environ["OPENAI_BASE_URL"]) + "/chat/completions"
+    with urllib.request.urlopen(urllib.request.Request(url, body, {"content-type": "application/json"})) as answer:
+        return json.load(answer)["choices"][0]["message"]
+"""
