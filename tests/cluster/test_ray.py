@@ -147,27 +147,23 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def provider() -> Provider:
-    """Return a provider that answers everything."""
     return Provider(
         load({"ordered": False, "steps": [{"user": f"hi {n}", "say": "hi there", "times": None} for n in range(MANY)]})
     )
 
 
 def start(folder: Path, *words: str, **env: str) -> subprocess.Popen[str]:
-    """Start `llmproxy test`; what it says goes to out.txt."""
     known = clean_env({"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "RAY_raylet_start_wait_time_s": "300", **env})
     with (folder / "out.txt").open("w") as out:
         return subprocess.Popen([*program("llmproxy"), "test", *words], cwd=folder, env=known, stdout=out, stderr=subprocess.STDOUT, text=True)  # fmt: skip
 
 
 def run(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run `llmproxy test` to its end."""
     code = start(folder, *words, **env).wait(PATIENCE)
     return subprocess.CompletedProcess(words, code, (folder / "out.txt").read_text(), "")
 
 
 def until(holds: Callable[[], Any], said: Path) -> Any:  # noqa: ANN401 - what it found
-    """Wait for a condition."""
     deadline = time.monotonic() + PATIENCE
     while not (found := holds()):
         assert time.monotonic() < deadline, said.read_text()

@@ -47,7 +47,6 @@ def run(name: str, sample: int = 1, runs: int = 1, *, suite: str = "Tasks", end:
 
 
 def finished(name: str, sample: int, status: Status, **more: object) -> Finished:
-    """Return the end of a run."""
     used = {
         "agent": PartyUse(calls=2, input_tokens=1200, output_tokens=None, cost_usd="0.0021"),
         "judge": PartyUse(calls=1),
@@ -78,7 +77,6 @@ FAILED_STEP = Step(
 
 
 def events() -> list[Event]:
-    """Return the whole stream."""
     wrong = run("wrong", end=finished("wrong", 1, Status.FAILED, reasoning="2 of 3 checks", criteria=CRITERIA))
     wrong[-1:-1] = [
         FAILED_STEP,
@@ -115,7 +113,6 @@ def events() -> list[Event]:
 
 
 def story() -> RunTree:
-    """Return the stream, folded."""
     told = RunTree()
     for event in events():
         told.add(event)

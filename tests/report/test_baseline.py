@@ -14,7 +14,6 @@ from llmproxy.report.events import Completed
 
 
 def row(name: str, passed: int = 1, runs: int = 1, status: str = "", interval: Any = (0.1, 0.9)) -> dict[str, Any]:  # noqa: ANN401
-    """Return a row of a report."""
     status = status or ("passed" if passed == runs else "failed")
     return {
         "scenario": name,

@@ -12,7 +12,6 @@ from llmproxy.report.changes import Changes, summarize
 
 
 def change(before: str | None = "Be brief.", after: str | None = "Be brief and kind.", **more: object) -> Change:
-    """Return an edit of the system prompt."""
     digests = ["" if text is None else digest_of([text]) for text in (before, after)]
     made = Change("system", "system prompt", before, after, digests[0], digests[1], list_hunks(before, after))
     return made._replace(**more)  # type: ignore[arg-type]

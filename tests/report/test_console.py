@@ -122,14 +122,10 @@ def test_a_line_says_its_own_time_and_duration() -> None:
 
 
 def test_a_reader_who_leaves_does_not_hurt_the_proxy() -> None:
-    """A closed pipe silences the console."""
+    """A closed pipe silences the console; a model's name that the terminal cannot show is no error."""
     console = Console(Closed())
     console.on_call(HIT)
     console.note("still here")
-
-
-def test_a_terminal_of_few_letters_gets_escapes() -> None:
-    """A model's name that the terminal cannot show is no error."""
     raw = io.BytesIO()
     console = Console(io.TextIOWrapper(raw, encoding="ascii"))
     console.note("caf\N{LATIN SMALL LETTER E WITH ACUTE}")

@@ -21,8 +21,6 @@ from tests.report.samples import events
 
 
 class Agent(scenario.AgentAdapter):
-    """Says hello."""
-
     async def call(self, input: Any) -> str:  # noqa: A002, ANN401 - the documented name
         return "hello"
 

@@ -25,7 +25,6 @@ CHECK = Assertion(name="tools.write_file", status=Status.FAILED, where="interact
 
 
 def told(scenario: str, cassette: str, status: Status) -> list[Event]:
-    """Return a run that stands on a cassette."""
     run = f"{scenario}-1"
     step = Step(run_id=run, index=0, kind="chat", status=status, assertions=(CHECK,), interactions=(1, 3))
     return [
@@ -36,7 +35,6 @@ def told(scenario: str, cassette: str, status: Status) -> list[Event]:
 
 
 def story(*runs: list[Event]) -> RunTree:
-    """Return a story that ended."""
     made = RunTree()
     for event in (event for run in runs for event in run):
         made.add(event)
@@ -150,7 +148,6 @@ class Reader(HTMLParser):
 
 
 def read(text: str) -> Reader:
-    """Parse a page."""
     reader = Reader()
     reader.feed(text)
     assert reader.open == []
@@ -205,7 +202,6 @@ def test_the_page_forbids_what_it_does_not_need() -> None:
 
 
 def data_of(text: str) -> str:
-    """Return the JSON that a page holds."""
     return text.partition('<script type="application/json" id="data">')[2].partition("</script>")[0]
 
 

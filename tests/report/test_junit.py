@@ -24,7 +24,6 @@ def tree() -> ET.Element:
 
 
 def case(name: str) -> ET.Element:
-    """Return one test case."""
     return next(each for each in tree().iter("testcase") if each.get("name", "").startswith(name))
 
 

@@ -52,7 +52,6 @@ class Posts:
 
 
 def event(number: int) -> ScenarioEvent:
-    """Return an event that can be told from others."""
     about = ScenarioRunStartedEventMetadata(name="x", description="d")
     return ScenarioRunStartedEvent(batch_run_id="b", scenario_id="x", scenario_run_id=str(number), metadata=about)
 
@@ -96,12 +95,15 @@ def test_a_slow_endpoint_is_not_waited_for_for_ever(caplog: pytest.LogCaptureFix
 
 
 def test_without_an_endpoint_there_is_no_thread_and_no_word(caplog: pytest.LogCaptureFixture) -> None:
-    """Row of 1.17: silent."""
+    """Row of 1.17: silent, no error and no connection."""
     stream, bus = Stream(), ScenarioEventBus(EventReporter(endpoint=""))
     bus.subscribe_to_events(stream)
     stream.on_next(event(1))
     assert (stream.has_listeners, bus.busy, caplog.text) == (False, False, "")
     bus.drain()
+    reporter = EventReporter()
+    asyncio.run(reporter.post_event(event(1)))
+    assert not reporter.active
 
 
 def test_a_bus_listens_to_one_stream() -> None:
@@ -117,8 +119,6 @@ def test_a_bus_listens_to_one_stream() -> None:
 
 
 class Endpoint(BaseHTTPRequestHandler):
-    """Takes events."""
-
     seen: ClassVar[list[Any]] = []
     status: ClassVar[int] = 201
 
@@ -135,11 +135,10 @@ class Endpoint(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def endpoint() -> Iterator[str]:
-    """Run an endpoint."""
     Endpoint.seen.clear()
     Endpoint.status = 201
     server = HTTPServer(("127.0.0.1", 0), Endpoint)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
@@ -147,28 +146,17 @@ def endpoint() -> Iterator[str]:
     thread.join(10)
 
 
-def test_an_event_is_posted_with_the_key(endpoint: str) -> None:
-    """To /api/scenario-events, whatever the endpoint ends in."""
+def test_an_event_is_posted_with_the_key(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To /api/scenario-events, whatever the endpoint ends in; the environment is read when the reporter is made."""
     asyncio.run(EventReporter(endpoint + "/", "key").post_event(event(1)))
     ((path, key, body),) = Endpoint.seen
     assert (path, key, body["scenarioRunId"]) == ("/api/scenario-events", "key", "1")
-
-
-def test_the_environment_names_endpoint_and_key(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read when the reporter is made."""
     monkeypatch.setenv("LANGWATCH_ENDPOINT", endpoint)
     monkeypatch.setenv("LANGWATCH_API_KEY", "from env")
     reporter = EventReporter()
     asyncio.run(reporter.post_event(event(1)))
     assert reporter.active
-    assert Endpoint.seen[0][1] == "from env"
-
-
-def test_without_an_endpoint_nothing_happens() -> None:
-    """No error and no connection."""
-    reporter = EventReporter()
-    asyncio.run(reporter.post_event(event(1)))
-    assert not reporter.active
+    assert Endpoint.seen[1][1] == "from env"
 
 
 def test_an_endpoint_that_does_not_take_it_is_an_error(endpoint: str) -> None:
@@ -185,18 +173,14 @@ JSON = {"batchRunId": "b", "scenarioId": "x", "scenarioRunId": "r", "scenarioSet
 
 
 def test_started() -> None:
-    """With name and description."""
+    """With name and description; with the messages so far."""
     event = ScenarioRunStartedEvent(**COMMON, metadata=ScenarioRunStartedEventMetadata(name="x", description="d"))  # type: ignore[arg-type]
     assert event.type_ == "SCENARIO_RUN_STARTED"
     assert event.to_dict() == JSON | {"type": "SCENARIO_RUN_STARTED", "metadata": {"name": "x", "description": "d"}}
-
-
-def test_snapshot() -> None:
-    """With the messages so far."""
     messages = convert_messages_to_api_client_messages([{"role": "user", "content": "hi"}])
-    event = ScenarioMessageSnapshotEvent(**COMMON, messages=messages)  # type: ignore[arg-type]
-    assert event.to_dict()["type"] == "SCENARIO_MESSAGE_SNAPSHOT"
-    assert event.to_dict()["messages"] == [{"id": "scenariomsg_0", "role": "user", "content": "hi"}]
+    told = ScenarioMessageSnapshotEvent(**COMMON, messages=messages)  # type: ignore[arg-type]
+    assert told.to_dict()["type"] == "SCENARIO_MESSAGE_SNAPSHOT"
+    assert told.to_dict()["messages"] == [{"id": "scenariomsg_0", "role": "user", "content": "hi"}]
 
 
 def test_a_finished_event() -> None:
@@ -293,7 +277,7 @@ def test_an_observer_object_may_listen() -> None:
 
 
 def test_a_subscription_can_end() -> None:
-    """Twice does no harm; a stream nobody listens to says so."""
+    """Twice does no harm; a stream nobody listens to says so; who comes late hears its end, and nothing else."""
     stream = Stream()
     heard: list[int] = []
     listening = stream.subscribe(heard.append)
@@ -302,10 +286,6 @@ def test_a_subscription_can_end() -> None:
     listening.dispose()
     stream.on_next(1)
     assert (heard, stream.has_listeners) == ([], False)
-
-
-def test_who_comes_late_hears_the_end() -> None:
-    """And nothing else."""
     stream = Stream()
     ends: list[int] = []
     stream.on_completed()

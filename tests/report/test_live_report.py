@@ -18,22 +18,18 @@ BEGIN = Selected(title="tasks", scenarios=2, runs=3, at=60.0)
 
 
 def begun(name: str, sample: int = 1, runs: int = 1) -> Event:
-    """Return the beginning of a run."""
     return Started(run_id=f"{name}-{sample}", scenario=name, name=name, sample=sample, runs=runs)
 
 
 def ended(name: str, status: Status = Status.PASSED, sample: int = 1) -> Event:
-    """Return its end."""
     return Finished(run_id=f"{name}-{sample}", scenario=name, status=status)
 
 
 def said(name: str) -> Event:
-    """Return something that was said in it."""
     return Message(run_id=f"{name}-1", message={"role": "user", "content": "hi"})
 
 
 def write(writer: JsonLines, *events: Event) -> None:
-    """Let a test tell something."""
     for event in events:
         writer.handle(event)
 

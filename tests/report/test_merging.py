@@ -32,7 +32,6 @@ def as_parts(every: list[list[Event]]) -> list[PartReport]:
 
 
 def write(folder: Path, name: str, events: list[Event] | Merged) -> dict[str, Path]:
-    """Write every kind of report."""
     found = {}
     for kind in KINDS:
         path = folder / f"{name}.{kind if kind != 'junit' else 'xml'}"
@@ -147,10 +146,11 @@ def test_what_is_not_recorded_is_advised_for_the_whole() -> None:
     [
         ((0, 0, 5), "test", 0), ((5, 5), "test", 5), ((1, 4, 0), "test", 4), ((3, 4), "test", 3), ((2, 3), "test", 2),
         ((0, 1, 5), "pytest", 1), ((0, 5), "pytest", 0), ((4, 1), "pytest", 4), ((5,), "pytest", 5),
+        *(row for by in ("test", "pytest") for row in (((0, 0), by, 0), ((0, 77), by, 77), ((0, -9), by, -9), ((77, 1), by, 1))),
     ],
 )  # fmt: skip
 def test_the_end_is_that_of_the_whole(codes: tuple[int, ...], by: str, code: int) -> None:
-    """One part whose scenarios were all skipped does not mean that nothing ran."""
+    """One part whose scenarios were all skipped does not mean that nothing ran; a code that nobody knows is no success."""
     assert fold(codes, by) == code
 
 
@@ -210,15 +210,6 @@ def test_files_that_are_no_reports_are_none(tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_text(text)
         assert kind_of(tmp_path / name) == "", name
-
-
-@pytest.mark.parametrize("by", ["test", "pytest"])
-def test_an_exit_code_that_nobody_knows_is_no_success(by: str) -> None:
-    """A plugin of pytest's may end a part as it likes."""
-    assert fold([0, 0], by) == 0
-    assert fold([0, 77], by) == 77
-    assert fold([0, -9], by) == -9
-    assert fold([77, 1], by) == 1
 
 
 @pytest.mark.parametrize("kind", MERGED)

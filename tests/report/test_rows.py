@@ -8,7 +8,6 @@ from llmproxy.report.rows import table
 
 
 def row(name: str, status: str = "passed", runs: int = 1, passed: int = 1) -> dict[str, Any]:
-    """Return what a scenario came to."""
     return {"scenario": name, "status": status, "runs": runs, "passed": passed}
 
 

@@ -47,30 +47,22 @@ def test_a_scenario_that_passed_and_failed_is_flaky() -> None:
 
 
 def test_a_run_without_an_end_says_that_it_was_interrupted() -> None:
-    """Ctrl-C must not read as a pass."""
+    """Ctrl-C must not read as a pass; a stray event makes no run."""
     run = samples.story().runs["cut-1"]
     assert run.finished is None
     assert run.status is Status.ENVIRONMENT_ERROR
     assert "interrupted" in run.why
-
-
-def test_an_end_without_a_beginning_is_dropped() -> None:
-    """A stray event makes no run."""
     story = RunTree()
     story.add(Finished(run_id="who", scenario="who", status=Status.PASSED))
     assert story.runs == {}
 
 
 def test_every_event_is_plain_json() -> None:
-    """Every field of every event can be written, odd characters and half a surrogate pair included."""
+    """Odd characters and half a surrogate pair included; what nobody knows is null, never 0."""
     for event in samples.events():
         assert json.loads(json.dumps(plain(event)))["event"] == type(event).__name__.lower()
     assert plain("half \ud800 of a pair") == "half \\ud800 of a pair"
     assert plain({"x": (Status.PASSED, {1: None})}) == {"x": ["passed", {"1": None}]}
-
-
-def test_unknown_stays_unknown() -> None:
-    """What nobody knows is null in JSON, never 0."""
     finished = plain(samples.finished("fine", 1, Status.PASSED))
     assert finished["usage"]["agent"]["output_tokens"] is None
     assert finished["waited_seconds"] is None

@@ -31,7 +31,6 @@ def printed(*events: Any, verbose: int = 1, stream: io.StringIO | None = None) -
 
 
 def said(author: str = "Someone", **message: Any) -> Message:
-    """Return the event of a message."""
     return Message(run_id="r", message=message, author=author)
 
 

@@ -22,7 +22,6 @@ STARTED = Started(run_id="r", scenario="s-1", name="Name", sample=2, runs=3, rer
 
 
 def shown(*events: Event, **options: bool) -> str:
-    """Return what is written."""
     written: list[str] = []
     console = SuiteConsole(written.append, **options)
     for event in events:
@@ -32,7 +31,6 @@ def shown(*events: Event, **options: bool) -> str:
 
 
 def failed(message: str = "expected 1, found 0") -> list[Event]:
-    """Return a run that failed."""
     wrong = Assertion(name="tools.a", status=Status.FAILED, message=message, where="interaction 7", evidence="proven")
     right = Assertion(name="tools.b", status=Status.PASSED)
     return [

@@ -18,7 +18,6 @@ from llmproxy.report.trend import Trend, read_tests, trend_lines
 
 
 def row(scenario: str, status: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - figures
-    """Return a row as a test tells it."""
     rate = {"passed": 1.0, "failed": 0.0}.get(status)
     return {"scenario": scenario, "status": status, "runs": 1, "passed": status == "passed", "rate": rate, **more}
 

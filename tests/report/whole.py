@@ -15,7 +15,6 @@ STATUS = {"s03": Status.FAILED, "s11": Status.AGENT_ERROR, "s14": Status.SKIPPED
 
 
 def row(name: str) -> dict[str, Any]:
-    """Return what a scenario comes to."""
     status = STATUS.get(name, Status.PASSED)
     return {
         "scenario": name,
@@ -28,7 +27,6 @@ def row(name: str) -> dict[str, Any]:
 
 
 def runs_of(name: str, at: float) -> list[Event]:
-    """Return the events of a scenario's runs."""
     found: list[Event] = []
     for sample in range(1, RUNS[name] + 1):
         run = f"{name}-{sample}"
@@ -43,7 +41,6 @@ def runs_of(name: str, at: float) -> list[Event]:
 
 
 def whole_test(names: list[str], shard: dict[str, Any] | None = None, at: float = 100.0, code: int = 1) -> list[Event]:
-    """Return the events of a test."""
     many = sum(RUNS[name] for name in names)
     begun = Selected(title="Tasks", scenarios=len(names), runs=many, mode="replay", at=at, shard=shard)
     ended = Completed(
@@ -57,7 +54,6 @@ def whole_test(names: list[str], shard: dict[str, Any] | None = None, at: float 
 
 
 def parts(of: int = 10, at: float = 100.0) -> list[list[Event]]:
-    """Return the events of each part."""
     cut = split(weights(RUNS, {}), of)
     return [
         whole_test([name for name in NAMES if cut[name] == n], describe_cut(Shard(n, of), cut, "test"), at)
@@ -66,7 +62,6 @@ def parts(of: int = 10, at: float = 100.0) -> list[list[Event]]:
 
 
 def story(events: list[Event]) -> RunTree:
-    """Fold events."""
     made = RunTree()
     for event in events:
         made.add(event)

@@ -25,8 +25,6 @@ type Case = dict[str, Any]
 
 
 class NoBus:
-    """Takes the place of the event bus: these cases are about turns."""
-
     def subscribe_to_events(self, stream: Any) -> None:
         """Listen to nothing."""
 

@@ -97,7 +97,6 @@ def bodies(provider: Provider) -> list[dict[str, Any]]:
 
 
 def words(request: dict[str, Any]) -> str:
-    """Return everything that a request says."""
     return "\n".join(message["content"] for message in request["messages"])
 
 

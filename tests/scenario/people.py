@@ -39,8 +39,6 @@ class Agent(Person):
 
 
 class User(Person):
-    """The user."""
-
     role = scenario.AgentRole.USER
 
 
@@ -59,8 +57,6 @@ class Judge(Person):
 
 
 class Ear:
-    """Remembers the events."""
-
     def __init__(self) -> None:
         self.events: list[Event] = []
 
@@ -71,12 +67,10 @@ class Ear:
         """Nothing is kept back."""
 
     def kinds(self) -> str:
-        """Return the kinds of the events, in order."""
         return " ".join(type(event).__name__ for event in self.events)
 
 
 def after(do: Callable[[Any], object], value: Any, says: str = "x") -> str:
-    """Do something with a value, then say something."""
     do(value)
     return says
 
@@ -92,7 +86,6 @@ def executor(*agents: Any, script: Any = None, ear: Ear | None = None, **given: 
 
 
 def play(*agents: Any, **given: Any) -> scenario.ScenarioResult:
-    """Run a scenario on this thread and return how it ended."""
     return asyncio.run(executor(*agents, **given).run())
 
 
@@ -109,5 +102,4 @@ def roles(result: scenario.ScenarioResult) -> str:
 
 
 def said(result: scenario.ScenarioResult) -> list[Any]:
-    """Return what was said."""
     return [message.get("content") for message in result.messages]

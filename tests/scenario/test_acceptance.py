@@ -39,7 +39,6 @@ def once(way: str, px: Listening, folder: Path, *options: str, judge: str = PLAI
 
 
 def both(provider: Provider) -> dict[str, str]:
-    """Return one upstream for both companies."""
     return {"openai": f"{provider.url}/v1", "anthropic": provider.url}
 
 

@@ -154,7 +154,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Listeni
 
 
 def run(case: tuple[Any, ...]) -> ScenarioResult:
-    """Run one case, as the pages write it."""
     name, script, given, *_ = case
     given = dict(given)
     agent = given.pop("agent", MyAgent)()
@@ -223,7 +222,8 @@ def test_importing_opens_nothing_and_needs_no_llm_library() -> None:
         "    if event.startswith('socket.'):\n"
         "        raise SystemExit(f'{event} {given}')\n"
         "sys.addaudithook(watch)\n"
-        "from llmproxy import scenario; print(*sys.modules)\n"
+        "from llmproxy import scenario; import llmproxy.scenario.agents.config, llmproxy.scenario.agents.http\n"
+        "print(*sys.modules)\n"
         "from llmproxy.scenario import UserSimulatorAgent, JudgeAgent; assert 'litellm' not in sys.modules"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout

@@ -42,7 +42,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def entries() -> int:
-    """Return how many values are kept."""
     store = CacheStore.from_environment()
     return 0 if store is None else len(store.list())
 
@@ -74,11 +73,12 @@ def talk(agent: AgentAdapter, **given: Any) -> ScenarioResult:  # noqa: ANN401
 
 
 def test_row_1_a_second_run_calls_nothing() -> None:
-    """A function of the messages, a method that takes the whole input: ids of the run are in no key."""
+    """A function of the messages, a method that takes the whole input: ids are in no key, and the run says so."""
     agents = Asks(), Asks()
     results = [talk(agent, cache_key="k") for agent in agents]
     assert [agent.calls for agent in agents] == [2, 0]
     assert results[0].messages == results[1].messages
+    assert any("answered from cache.db" in label and "2 calls" in label for label in results[1].labels)
 
     class Whole(AgentAdapter):
         calls = 0
@@ -440,13 +440,6 @@ def test_samples_are_kept_apart() -> None:
     texts = [[sample.result.messages for sample in result.samples] for result in (first, again)]
     assert texts[0] == texts[1]
     assert len({json.dumps(each) for each in texts[0]}) == 3
-
-
-def test_a_run_says_what_the_cache_answered() -> None:
-    """The wire saw nothing of it, and whoever asks about the wire must know why."""
-    talk(Asks(), cache_key="k")
-    labels = talk(Asks(), cache_key="k").labels
-    assert any("answered from cache.db" in label and "2 calls" in label for label in labels)
 
 
 @pytest.mark.parametrize("wrong", [{"ignore": "timestamp"}, {"state": "model"}, {"ignore": ["nowhere"]}])

@@ -18,24 +18,21 @@ pytestmark = pytest.mark.usefixtures("untouched")
 
 
 def test_documented_defaults() -> None:
-    """As the pages list them."""
+    """As the pages list them; `default_config` is a copy from import time, as in the original."""
     config = ScenarioConfig()
     assert (config.default_model, config.max_turns, config.verbose, config.cache_key, config.debug) == (
         None, 10, True, None, False,
     )  # fmt: skip
     model = ModelConfig(model="openai/x")
     assert (model.api_key, model.temperature, model.max_tokens) == (None, 0.0, None)
+    assert scenario.default_config is None
 
 
 def test_merge_makes_a_new_one_in_which_what_is_not_none_wins() -> None:
-    """Neither of the two changes."""
+    """Neither of the two changes; `items` leaves out None, and keeps a model as the object it is."""
     first, second = ScenarioConfig(max_turns=3, cache_key="k"), ScenarioConfig(max_turns=20)
     merged = first.merge(second)
     assert (merged.max_turns, merged.cache_key, first.max_turns) == (20, "k", 3)
-
-
-def test_items_leaves_out_none() -> None:
-    """And keeps a model as the object it is."""
     model = ModelConfig(model="openai/x", temperature=0.2)
     assert ScenarioConfig(default_model=model, debug=None).items() == {
         "default_model": model, "max_turns": 10, "verbose": True,
@@ -43,7 +40,7 @@ def test_items_leaves_out_none() -> None:
 
 
 def test_configure_accumulates() -> None:
-    """Successive calls add up; None changes nothing; a model may be either kind."""
+    """Successive calls add up; None changes nothing, an empty cache key is an order; a model may be either kind."""
     scenario.configure(default_model="openai/x", max_turns=15)
     scenario.configure(verbose=2, default_model=None)
     found = ScenarioConfig.default_config
@@ -51,10 +48,6 @@ def test_configure_accumulates() -> None:
     assert (found.default_model, found.max_turns, found.verbose) == ("openai/x", 15, 2)
     scenario.configure(default_model=ModelConfig(model="m"))
     assert isinstance(ScenarioConfig.default_config and ScenarioConfig.default_config.default_model, ModelConfig)
-
-
-def test_an_empty_cache_key_is_off() -> None:
-    """`configure(cache_key="")` is an order, None is none."""
     scenario.configure(cache_key="k")
     scenario.configure(cache_key=None)
     assert ScenarioConfig.default_config
@@ -75,11 +68,6 @@ def test_proxy_and_handlers_are_kept_beside_the_documented_fields() -> None:
         "default_model", "max_turns", "verbose", "cache_key", "debug", "min_turns", "headless", "observability",
     }  # fmt: skip
     assert set(ScenarioConfig().model_dump()) == documented
-
-
-def test_the_exported_default_is_a_copy_from_import_time() -> None:
-    """As in the original; assigning it has no effect."""
-    assert scenario.default_config is None
 
 
 @pytest.mark.parametrize(("given", "want"), [(None, 10), (0, 10), (3, 3)])

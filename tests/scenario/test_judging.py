@@ -43,7 +43,6 @@ JSON_VERDICT = json.dumps({"decision": "finish_test", "criteria": {"c1": {"statu
 
 
 def question(*texts: str, forced: bool = True) -> Question:
-    """Return a question about these criteria."""
     return Question("Judge.", "<transcript>hi</transcript>", Criteria(texts or ("polite",)), forced)
 
 
@@ -324,7 +323,6 @@ def judged(*steps: Any, forced: bool = True, **how: Any) -> tuple[Any, list[dict
 
 
 def names(request: dict[str, Any]) -> list[str]:
-    """Return the tools that a request offers."""
     return [each["function"]["name"] for each in request["tools"]]
 
 
@@ -422,7 +420,7 @@ def test_a_criterion_needs_more_than_half_of_all_votes(votes: str, majority: str
 
 
 def test_the_winning_side_gives_the_evidence() -> None:
-    """Evidence and reason come from a judge who voted as it was decided, and every vote is told."""
+    """Evidence and reason come from a judge who voted as it was decided, every vote is told, and disagreement is said."""
     votes = [
         {"c1": Finding(CriterionOutcome.PASSED, "yes", "a")},
         {"c1": Finding(CriterionOutcome.FAILED, "no", "b")},
@@ -431,22 +429,14 @@ def test_the_winning_side_gives_the_evidence() -> None:
     found, cast = combine_votes(["c1"], votes, Vote.MAJORITY)
     assert found["c1"] == Finding(CriterionOutcome.FAILED, "no", "b")
     assert cast == {"c1": ("passed", "failed", "failed")}
-
-
-def test_disagreement_is_said() -> None:
-    """A criterion on which judges do not agree says so."""
     votes = [{"c1": Finding(CriterionOutcome.PASSED)}, {"c1": Finding(CriterionOutcome.FAILED)}]
     assert combine_votes(["c1"], votes, Vote.MAJORITY)[0]["c1"].reason == "the judges do not agree: passed, failed"
 
 
 def test_judges_are_parties_of_their_own() -> None:
-    """The proxy keeps the calls of each judge apart."""
+    """The proxy keeps the calls of each judge apart; a typing mistake does not become a majority."""
     assert parties(1) == ("judge",)
     assert parties(3) == ("judge", "judge.2", "judge.3")
-
-
-def test_a_vote_that_there_is_not_is_refused_with_those_that_there_are() -> None:
-    """A typing mistake does not become a majority."""
     assert read_vote("Confirm_on_fail") is Vote.CONFIRM_ON_FAIL
     with pytest.raises(SettingsError, match=r"vote='most'(.|\n)*majority, unanimous, confirm-on-fail"):
         read_vote("most")

@@ -39,7 +39,7 @@ def seen(name: str, result: object = None) -> ToolUse:
 
 
 def test_tool_calls_are_written_as_calls_in_order() -> None:
-    """Row 17: the judge sees who called what with which arguments, and what came back, as text."""
+    """Row 17: who called what, and what came back, as text, once; without ids, so that the judge's call is found (row 1)."""
     assert format_transcript(talk()) == (
         "[1] user: Weather in Paris?\n"
         "[2] assistant:\n"
@@ -48,12 +48,9 @@ def test_tool_calls_are_written_as_calls_in_order() -> None:
         '[3] tool get_weather: {"degrees": 24}\n'
         "[4] assistant: 24 degrees."
     )
-
-
-def test_ids_are_not_in_it() -> None:
-    """Row 1: two runs whose tool calls have other ids have the same transcript, so the judge's call is found again."""
     assert format_transcript(talk("call_abc")) == format_transcript(talk("call_xyz"))
     assert "call_abc" not in format_transcript(talk("call_abc"))
+    assert format_transcript(talk(), {1: [seen("get_weather")]}) == format_transcript(talk())
 
 
 def test_calls_on_the_wire_stand_before_the_message_that_followed() -> None:
@@ -64,11 +61,6 @@ def test_calls_on_the_wire_stand_before_the_message_that_followed() -> None:
         '[1] user: hi\n    the agent calls save({"a": 1})\n    save returns {"ok": true}\n'
         '[2] assistant: done\n    the agent calls later({"a": 1})'
     )
-
-
-def test_calls_that_are_reported_are_not_shown_twice() -> None:
-    """An agent that returns its tool calls is believed; the wire says the same again."""
-    assert format_transcript(talk(), {1: [seen("get_weather")]}) == format_transcript(talk())
 
 
 def test_media_are_named_and_not_shown() -> None:
@@ -112,15 +104,11 @@ def test_odd_messages_do_not_break_it() -> None:
 
 
 def test_who_talks_to_the_agent_sees_no_tools() -> None:
-    """Row 31: calls and results are internals of the agent; what it says beside a call stays."""
+    """Row 31: calls and results are internals of the agent; with the switch, they are summarised in brackets."""
     messages = talk()
     messages[1]["content"] = "Let me look."
     assert [m["content"] for m in drop_tools(messages)] == ["Weather in Paris?", "Let me look.", "24 degrees."]
     assert [m["content"] for m in drop_tools(talk())] == ["Weather in Paris?", "24 degrees."]
-
-
-def test_tools_can_be_shown() -> None:
-    """Row 31: with the switch, they are summarised in brackets as the agent's words."""
     shown = drop_tools(talk(), show=True)
     assert [m["role"] for m in shown] == ["user", "assistant", "assistant", "assistant"]
     assert shown[1]["content"] == '[called get_weather({"city": "Paris", "days": 1})]\n[called log()]'
@@ -131,13 +119,9 @@ def test_tools_can_be_shown() -> None:
 
 
 def test_braces_dollars_and_backslashes_in_values_are_kept() -> None:
-    """A description may hold anything; `str.format` and nested templates would fail on it."""
+    """A description may hold anything; no prompt goes out with a hole in it."""
     nasty = "pay $5 {x} {{y}} \\1 ${name} %s"
     assert nasty in prompt("user_simulator", description=nasty, persona="")
-
-
-def test_a_place_without_a_value_is_an_error() -> None:
-    """No prompt goes out with a hole in it."""
     with pytest.raises(KeyError):
         prompt("judge_repair", problem="x")
 

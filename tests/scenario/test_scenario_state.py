@@ -17,7 +17,6 @@ from tests.scenario.people import Agent, executor
 
 
 def call(name: str, number: int = 1) -> dict[str, Any]:
-    """Return a tool call as a message lists it."""
     return {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": f'{{"n": {number}}}'}}
 
 
@@ -37,21 +36,16 @@ def state(
 
 
 def seen(name: str) -> ToolUse:
-    """Return a tool call as seen on the wire."""
     return ToolUse(name, '{"n": 9}', "w1", 1, 1, executed=True, output="found")
 
 
 def test_the_last_message() -> None:
-    """Of all, or of the user."""
+    """Of all, or of the user; none is an error with the literals that users test."""
     found = state(
         {"role": "user", "content": "1"}, {"role": "user", "content": "2"}, {"role": "assistant", "content": "3"}
     )
     assert found.last_message()["content"] == "3"
     assert found.last_user_message()["content"] == "2"
-
-
-def test_no_message_is_an_error() -> None:
-    """The literals that users test."""
     with pytest.raises(ValueError, match=r"^No messages found$"):
         state().last_message()
     with pytest.raises(ValueError, match=r"^No user messages found$"):

@@ -57,13 +57,9 @@ def test_a_step_that_returns_itself_for_ever_ends() -> None:
 
 
 def test_a_step_outside_a_scenario_says_so() -> None:
-    """Without a state there must be a scenario that runs."""
+    """Without a state there must be a scenario that runs; its repr is readable in a failing test."""
     with pytest.raises(ValueError, match=r"scenario.fail\(...\)\(\) was called outside a scenario"):
         scenario.fail("x")()
-
-
-def test_a_step_tells_what_it_is() -> None:
-    """Its repr is readable in a failing test."""
     assert repr([scenario.user("x"), scenario.proceed()]) == "[scenario.user(...), scenario.proceed(...)]"
 
 

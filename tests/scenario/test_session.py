@@ -68,7 +68,6 @@ MESSAGE: Callable[[str], list[dict[str, str]]] = lambda text: [{"role": "user", 
 
 
 def body(text: str) -> dict[str, Any]:
-    """Return a request."""
     return {"model": "gpt-4o", "messages": MESSAGE(text)}
 
 
@@ -105,14 +104,12 @@ async def litellm_called(text: str) -> None:
 
 
 async def requests_called(text: str) -> None:
-    """A library for any HTTP."""
     import requests
 
     await asyncio.to_thread(requests.post, address(), json=body(text), timeout=20)
 
 
 async def httpx_called(text: str) -> None:
-    """Another one."""
     import httpx
 
     async with httpx.AsyncClient() as client:
@@ -120,7 +117,6 @@ async def httpx_called(text: str) -> None:
 
 
 async def aiohttp_called(text: str) -> None:
-    """And another."""
     import aiohttp
 
     async with aiohttp.ClientSession() as client, client.post(address(), json=body(text)) as answer:

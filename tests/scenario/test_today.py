@@ -76,7 +76,6 @@ DIFFERENCES: dict[str, tuple[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def here() -> dict[str, Any]:
-    """Return what comes out here."""
     return played("llmproxy.scenario", "ours")
 
 

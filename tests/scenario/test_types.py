@@ -23,7 +23,6 @@ from tests.scenario.people import Agent
 
 
 def given(*new: dict[str, Any]) -> AgentInput:
-    """Return an input with new messages."""
     return AgentInput(thread_id="t", messages=[], new_messages=list(new), scenario_state=None)
 
 

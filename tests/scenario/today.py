@@ -90,8 +90,6 @@ class Model:
 
 @contextmanager
 def served(model: Model) -> Iterator[str]:
-    """Serve a model, and give its base URL."""
-
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -117,8 +115,6 @@ def served(model: Model) -> Iterator[str]:
 
 
 class NoBus:
-    """Takes the place of the event bus."""
-
     def __init__(self) -> None:
         self.events: list[Any] = []
 
@@ -130,8 +126,6 @@ class NoBus:
 
 
 class Stage:
-    """A package, and what cases need of it."""
-
     def __init__(self, package: ModuleType, executor: ModuleType) -> None:
         self.scenario, self.executor = package, executor
 
@@ -1000,7 +994,6 @@ def a_decorator_that_keeps_nothing(stage: Stage) -> Any:
 
 @case
 def modules(stage: Stage) -> Any:
-    """Names by the modules that have them."""
     where = {
         "agent_adapter": "AgentAdapter", "config": "ScenarioConfig", "judge_agent": "JudgeAgent",
         "red_team_agent": "RedTeamAgent", "scenario_executor": "ScenarioExecutor", "scenario_state": "ScenarioState",
@@ -1116,7 +1109,6 @@ def what_a_judge_returns_as_messages(stage: Stage) -> Any:
 
 
 def played(name: str, package: str) -> dict[str, Any]:
-    """Return what came out of every case, as JSON has it."""
     stage = Stage(importlib.import_module(name), importlib.import_module(f"{name}.scenario_executor"))
     found = {}
     for each, do in CASES.items():

@@ -64,7 +64,6 @@ def tools(*calls: str | tuple[str, Any] | tuple[str, Any, Any], **changes: Json)
 
 
 def call(name: str = "get_weather", arguments: str = '{"city": "Paris"}', call_id: str = "call_1") -> dict[str, Any]:
-    """Return a tool call of a chat completion."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
@@ -74,17 +73,14 @@ def calling(*calls: dict[str, Any]) -> dict[str, Any]:
 
 
 def result(text: str = '{"temp": 18}', call_id: str = "call_1") -> dict[str, Any]:
-    """Return the message of a tool's result."""
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
 def user(text: str) -> dict[str, Any]:
-    """Return what a user says."""
     return {"role": "user", "content": text}
 
 
 def says(text: str) -> dict[str, Any]:
-    """Return an answer in words."""
     return {"role": "assistant", "content": text}
 
 
@@ -130,7 +126,6 @@ def loop() -> list[Interaction]:
 
 
 def store(path: Path, *interactions: Interaction) -> Path:
-    """Record exchanges in a store."""
     with FileStore.open(path, writable=True, now=lambda: NOW) as opened:
         for each in interactions:
             opened.add(each, supersede=False)

@@ -44,7 +44,6 @@ EXCHANGES: st.SearchStrategy[Json] = st.builds(
 
 
 def interaction(n: int, each: Json) -> Interaction:
-    """Return the n-th exchange."""
     values = [json.dumps(value).encode() for value in each["answered"]]
     body = b"".join(b"data: " + value + b"\n\n" for value in values) if each["kind"] == SSE else b"\n".join(values)
     made = chat(

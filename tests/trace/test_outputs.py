@@ -26,8 +26,6 @@ from tests.trace.runs import Json, span, tools, weather
 
 
 class Answer(pydantic.BaseModel):
-    """A model for the output."""
-
     temp: int
 
 
@@ -36,7 +34,6 @@ FENCED = 'Here:\n```json\n{"temp": 18}\n```\nDone.'
 
 
 def said(text: str) -> Cassette:
-    """Return a run that ended with this text."""
     return Cassette(output_text=text)
 
 
@@ -94,7 +91,7 @@ def unknown_price(**members: Json) -> Cassette:
 
 
 def test_an_unknown_price_fails_a_budget() -> None:
-    """However large the budget; unless the caller takes the known part for the whole."""
+    """However large the budget, unless the caller takes the known part for the whole: None is not 0."""
     run = unknown_price(token_usage=TokenUsage(1, 2, 3))
     result = cost_under(run, 1000)
     assert not result
@@ -102,10 +99,6 @@ def test_an_unknown_price_fails_a_budget() -> None:
     assert cost_under(run, 1000, on_unknown="ignore")
     assert cost_under(run, 1000, on_unknown_price="ignore")
     assert token_count_under(run, 1000)
-
-
-def test_unknown_tokens_and_times_fail_theirs() -> None:
-    """None is not 0."""
     run = unknown_price(token_usage=TokenUsage(None, 2, None), duration_ms=None)
     assert not token_count_under(run, 10**9)
     assert not latency_under(run, 10**9)

@@ -70,12 +70,10 @@ class ByBaseURL:
     """The session and the provider stand in the path."""
 
     def __init__(self, port: int, session: str) -> None:
-        """Connect."""
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         self._session = quote(session, safe="")
 
     def ask(self, each: AdoptedExchange) -> http.client.HTTPResponse:
-        """Send a request as it was recorded."""
         recorded, interaction = each.recorded, each.interaction
         assert interaction is not None
         prefix = f"/s/{self._session}/{quote(interaction.provider, safe=':')}"
@@ -83,7 +81,6 @@ class ByBaseURL:
         return self._connection.getresponse()
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
 
@@ -91,7 +88,6 @@ class ByInterception:
     """CONNECT and TLS to the host itself (http: the absolute form); the session is the proxy's user."""
 
     def __init__(self, port: int, session: str, trusted: ssl.SSLContext) -> None:
-        """Connect to nobody yet."""
         self._port, self._trusted = port, trusted
         user = base64.b64encode(f"{quote(session, safe='')}:llmproxy".encode()).decode()
         self._user = {"Proxy-Authorization": f"Basic {user}"}
@@ -99,7 +95,6 @@ class ByInterception:
         self._plain = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
 
     def ask(self, each: AdoptedExchange) -> http.client.HTTPResponse:
-        """Send a request as it was recorded."""
         recorded = each.recorded
         url = urlsplit(recorded.uri)
         if url.scheme == "http":
@@ -114,7 +109,6 @@ class ByInterception:
         return connection.getresponse()
 
     def close(self) -> None:
-        """Close the connections."""
         for connection in (self._plain, *self._tunnels.values()):
             connection.close()
 

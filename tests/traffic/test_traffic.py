@@ -18,13 +18,11 @@ Cassettes = list[tuple[str, list[AdoptedExchange]]]
 
 @pytest.fixture(scope="module")
 def cassettes(traffic: Path) -> Cassettes:
-    """Read what is to be sent."""
     return list(exchanges(traffic))
 
 
 @pytest.fixture(scope="module")
 def store(traffic: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Import it all."""
     folder = tmp_path_factory.mktemp("traffic")
     store = folder / "traffic.db"
     command = [*program("llmproxy"), "import", str(traffic), "--store", str(store)]

@@ -12,7 +12,7 @@ import pytest
 from llmproxy.cli.ui import asker
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.ui.serve import server
-from tests.support.browser import Browser
+from tests.support.browser import Browser, Page
 from tests.ui import samples
 
 
@@ -42,3 +42,12 @@ def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Give the address of the viewer on the sample recordings."""
     with viewing(samples.store(tmp_path_factory.mktemp("viewer") / "x.db")) as url:
         yield url
+
+
+def fits(page: Page, width: int, at: str) -> None:
+    """See that a view is no wider than its window, and that all that is pressed has a name and stands in nothing else."""
+    assert page.js("document.documentElement.scrollWidth") <= width, at
+    nameless = "[...document.querySelectorAll('button, a, input, select, [role=tab], [role=listbox]')].filter((each) => !(each.innerText || each.ariaLabel || each.title || each.labels?.length))"
+    assert page.js(f"{nameless}.length") == 0, at
+    inside = "document.querySelectorAll('summary button, summary a, button button, a button, [role=img] button')"
+    assert page.js(f"{inside}.length") == 0, f"{at}: a control inside of another is not told by a screen reader"

@@ -31,7 +31,6 @@ Block = dict[str, Any]
 
 
 def says(*blocks: Block, text: str = "") -> list[Block]:
-    """Return the blocks of an answer."""
     return [*([{"type": "text", "text": text}] if text else []), *blocks]
 
 
@@ -41,7 +40,6 @@ def uses(name: str, call: str, **given: object) -> Block:
 
 
 def result(call: str, text: object) -> Block:
-    """Return the message that tells a tool's result."""
     return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call, "content": text}]}
 
 

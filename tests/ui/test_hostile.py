@@ -74,7 +74,6 @@ PASTED = ("\x1b", "\x00", "\x9b", "\u202e")
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a store of hostile recordings."""
     return samples.store(tmp_path_factory.mktemp("hostile") / "x.db", *hostile.interactions())
 
 

@@ -48,7 +48,6 @@ def upstream() -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            """Answer."""
             self.send_response(200)
             self.send_header("content-type", "text/html")
             self.send_header("content-length", str(len(RECORDED_PAGE)))

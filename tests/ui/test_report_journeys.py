@@ -35,6 +35,7 @@ from llmproxy.ui.serve import server
 from tests.report import samples as report_samples
 from tests.support.browser import Browser, Page
 from tests.ui import samples
+from tests.ui.conftest import fits
 from tests.ui.samples import EVIL
 
 QUOTED = "all 14 tests pass"
@@ -101,7 +102,6 @@ def test_an_assertion_leads_to_the_call_inside_the_one_file(browser: Browser, tm
 
 
 def names(page: Page) -> list[str]:
-    """Return the scenarios in the order of the list."""
     found: list[str] = page.js("[...document.querySelectorAll('.scenario .name')].map((each) => each.innerText)")
     return found
 
@@ -188,13 +188,10 @@ def test_a_report_fits(browser: Browser, tmp_path: Path, width: int, dark: bool)
             f"document.querySelector('main') && document.querySelectorAll('.fold.run').length >= {'/' in at[2:]:d}"
         )
         opened.js("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-        assert opened.js("document.documentElement.scrollWidth") <= width, at
+        fits(opened, width, at)
         wide = "[...document.querySelectorAll('main *')].filter((each) => each.getBoundingClientRect().right > innerWidth + 0.5)"
         assert opened.js(f"{wide}.map((each) => each.outerHTML.slice(0, 120))") == [], at
-        nameless = "[...document.querySelectorAll('button, a, input')].filter((each) => !(each.innerText || each.ariaLabel || each.labels?.length))"
-        assert opened.js(f"{nameless}.length") == 0, at
-        inside = "document.querySelectorAll('summary button, summary a, button button, a button, [role=img] button')"
-        assert opened.js(f"{inside}.length") == 0, f"{at}: a control inside of another is not told by a screen reader"
+
     opened.close()
 
 

@@ -28,8 +28,6 @@ from tests.support import near
 
 
 def ask(agent: CommandAgent, *inputs: AgentInput) -> list[Any]:
-    """Let an agent answer messages, one after the other, and close it."""
-
     async def run() -> list[Any]:
         await agent.open(None)
         try:

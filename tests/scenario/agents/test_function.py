@@ -22,8 +22,6 @@ BEFORE = ({"role": "assistant", "content": "hello"},)
 
 
 def ask(agent: FunctionAgent, text: str | None = "hi") -> Any:  # noqa: ANN401
-    """Ask an agent, and close it."""
-
     async def run() -> Any:  # noqa: ANN401
         await agent.open(None)
         try:
@@ -102,9 +100,15 @@ def test_nobody_having_spoken_is_none() -> None:
 
 
 def test_what_a_callable_raises_is_not_touched() -> None:
-    """The author knows that exception."""
+    """The author knows that exception; a TimeoutError says something else than that it was too slow."""
     with pytest.raises(ZeroDivisionError):
         ask(FunctionAgent(lambda message: 1 / 0))
+
+    def late(message: str) -> str:
+        raise TimeoutError("the database")
+
+    with pytest.raises(TimeoutError, match="the database"):
+        ask(FunctionAgent(late, timeout=30))
 
 
 def test_a_blocking_callable_holds_nobody_up_and_runs_out_of_time() -> None:
@@ -121,16 +125,6 @@ def test_a_blocking_callable_holds_nobody_up_and_runs_out_of_time() -> None:
         ask(agent)
     assert not over.is_set(), "it was waited for"
     free.set()
-
-
-def test_a_timeout_of_its_own_is_not_ours() -> None:
-    """A callable that raises TimeoutError says something else than that it was too slow."""
-
-    def late(message: str) -> str:
-        raise TimeoutError("the database")
-
-    with pytest.raises(TimeoutError, match="the database"):
-        ask(FunctionAgent(late, timeout=30))
 
 
 async def test_context_variables_are_seen_in_the_thread() -> None:

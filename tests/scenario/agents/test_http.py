@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -23,15 +21,11 @@ from tests.scenario.agents_fixtures import ANSWER, Served, dialogue, given, http
 from tests.support import free_port, near
 
 
-def ask_last(agent: HttpAgent, times: int = 1) -> AgentReturnTypes:
-    """Ask an agent, and close it."""
-
-    async def run() -> AgentReturnTypes:
+def ask(agent: HttpAgent | OpenAIAgent, *inputs: AgentInput) -> list[Any]:
+    async def run() -> list[Any]:
         await agent.open(None)
         try:
-            for _ in range(times - 1):
-                await agent.call(given())
-            return await agent.call(given())
+            return [await agent.call(each) for each in inputs or (given(),)]
         finally:
             await agent.close()
 
@@ -56,7 +50,7 @@ WRONG = {
 def test_an_agent_that_was_reached_and_answers_nonsense_is_at_fault(path: str, agent: Served) -> None:
     """The error names the agent, and shows what came."""
     with pytest.raises(AgentError) as caught:
-        ask_last(HttpAgent(agent.url + path))
+        ask(HttpAgent(agent.url + path))
     for part in (agent.url + path, *WRONG[path]):
         assert part in str(caught.value)
 
@@ -64,26 +58,22 @@ def test_an_agent_that_was_reached_and_answers_nonsense_is_at_fault(path: str, a
 def test_an_agent_that_hangs_is_at_fault(agent: Served) -> None:
     """It had its time."""
     with pytest.raises(AgentError, match=r"did not answer within 0\.5 s"):
-        ask_last(HttpAgent(agent.url + "/hang", timeout=0.5))
+        ask(HttpAgent(agent.url + "/hang", timeout=0.5))
 
 
 def test_a_port_that_nobody_listens_on_was_never_reached() -> None:
     """Nothing was tested, so it is the environment's fault."""
     with pytest.raises(AgentUnreachable, match="cannot be reached") as caught:
-        ask_last(HttpAgent(f"http://127.0.0.1:{free_port()}/ask"))
+        ask(HttpAgent(f"http://127.0.0.1:{free_port()}/ask"))
     assert caught.value.exit_code == 3
-
-
-def test_a_host_that_does_not_exist_was_never_reached() -> None:
-    """The name cannot be resolved."""
     with pytest.raises(AgentUnreachable):
-        ask_last(HttpAgent("http://no-such-host.invalid/ask"))
+        ask(HttpAgent("http://no-such-host.invalid/ask"))
 
 
 def test_an_agent_that_is_killed_in_the_middle_of_an_answer_is_at_fault(tmp_path: Path) -> None:
     """The connection was there, and broke off."""
     with http_agent(tmp_path) as running, pytest.raises(AgentError, match="broke off"):
-        ask_last(HttpAgent(running.url + "/die"))
+        ask(HttpAgent(running.url + "/die"))
 
 
 def test_an_agent_that_answered_and_is_gone_has_crashed(tmp_path: Path) -> None:
@@ -126,7 +116,7 @@ def test_nothing_is_asked_twice() -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(AgentError):
-            ask_last(HttpAgent(f"http://127.0.0.1:{server.getsockname()[1]}/"))
+            ask(HttpAgent(f"http://127.0.0.1:{server.getsockname()[1]}/"))
         server.shutdown(socket.SHUT_RDWR)
         thread.join()
     assert arrived == 1
@@ -140,13 +130,13 @@ def test_proxy_variables_do_not_stand_between_us_and_this_machine(
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "")
     monkeypatch.setenv("no_proxy", "")
-    assert ask_last(HttpAgent(agent.url + "/plain")) == "Just text."
+    assert ask(HttpAgent(agent.url + "/plain")) == ["Just text."]
 
 
 def test_errors_show_no_key() -> None:
     """An address may hold one."""
     with pytest.raises(AgentUnreachable) as caught:
-        ask_last(HttpAgent(f"http://me:s3cret@127.0.0.1:{free_port()}/ask?key=s3cret"))
+        ask(HttpAgent(f"http://me:s3cret@127.0.0.1:{free_port()}/ask?key=s3cret"))
     assert "s3cret" not in str(caught.value)
     assert "/ask" in str(caught.value)
 
@@ -163,7 +153,7 @@ def test_two_runs_in_loops_of_their_own_do_not_share_connections(agent: Served) 
     mine = HttpAgent(agent.url + "/plain")
     found: list[AgentReturnTypes] = []
     threads = [
-        threading.Thread(target=lambda each=each: found.append(ask_last(each, times=3)))
+        threading.Thread(target=lambda each=each: found.append(ask(each, given(), given(), given())[-1]))
         for each in (mine, mine.clone())
     ]
     for thread in threads:
@@ -171,30 +161,6 @@ def test_two_runs_in_loops_of_their_own_do_not_share_connections(agent: Served) 
     for thread in threads:
         thread.join(30)
     assert found == ["Just text."] * 2
-
-
-def test_the_module_costs_no_http_library() -> None:
-    """The library is imported by the first request."""
-    import subprocess
-
-    code = "import sys, llmproxy.scenario.agents.config, llmproxy.scenario.agents.http; print('httpx' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
-    )
-    assert done.stdout.strip() == "False"
-
-
-def ask(agent: HttpAgent, *inputs: AgentInput) -> list[Any]:
-    """Let an agent answer messages, and close it."""
-
-    async def run() -> list[Any]:
-        await agent.open(None)
-        try:
-            return [await agent.call(each) for each in inputs or (given(),)]
-        finally:
-            await agent.close()
-
-    return asyncio.run(run())
 
 
 def test_what_is_sent_is_the_template_filled_in(agent: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,21 +217,13 @@ def test_the_agents_own_conversation_goes_back_to_it(agent: Served) -> None:
     assert asyncio.run(run()) == [None, "c-7", None]
 
 
-def test_pieces_of_text_are_put_together(agent: Served) -> None:
-    """A path with [*] finds several."""
-    assert ask(HttpAgent(agent.url + "/own", reply="data.parts[*]")) == ["It works."]
-
-
 def test_a_plain_text_is_an_answer_where_no_path_says_otherwise(agent: Served) -> None:
-    """`reply: $` says the same."""
+    """`reply: $` says the same; a path with [*] finds several; where a path finds nothing, the error shows what there is."""
     assert ask(HttpAgent(agent.url + "/plain")) == ["Just text."]
     assert ask(HttpAgent(agent.url + "/plain", reply="$")) == ["Just text."]
     with pytest.raises(AgentError, match="no JSON"):
         ask(HttpAgent(agent.url + "/plain", reply="$.text"))
-
-
-def test_an_answer_without_what_the_path_wants_shows_what_it_has(agent: Served) -> None:
-    """So that the path can be put right."""
+    assert ask(HttpAgent(agent.url + "/own", reply="data.parts[*]")) == ["It works."]
     with pytest.raises(
         AgentError, match=r"without \$\.answer: there is no \$\.answer; \$ is an object with data, seen"
     ):
@@ -323,19 +281,6 @@ def test_an_agent_that_is_told_its_session_in_the_body_is_recorded_and_replayed(
     assert recorded == replayed == [(ANSWER, ["get_weather"], 0)] * 2
 
 
-def ask_openai(agent: OpenAIAgent, given: AgentInput) -> Any:  # noqa: ANN401
-    """Ask an agent, and close it."""
-
-    async def run() -> Any:  # noqa: ANN401
-        await agent.open(None)
-        try:
-            return await agent.call(given)
-        finally:
-            await agent.close()
-
-    return asyncio.run(run())
-
-
 @pytest.mark.parametrize("stream", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_conversation_is_sent_and_the_answer_is_text(stream: bool, tmp_path: Path) -> None:
     """Whole or as a stream, recorded and replayed through a proxy that the agent was started with."""
@@ -344,10 +289,10 @@ def test_the_conversation_is_sent_and_the_answer_is_text(stream: bool, tmp_path:
         near("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
         http_agent(tmp_path / "a", f"{px.url}/v1") as running,
     ):
-        assert ask_openai(OpenAIAgent(running.url + "/v1", stream=stream), given()) == ANSWER
+        assert ask(OpenAIAgent(running.url + "/v1", stream=stream), given()) == [ANSWER]
         provider.finish()
     with near("replay", tmp_path / "x.db") as px, http_agent(tmp_path / "b", f"{px.url}/v1") as running:
-        assert ask_openai(OpenAIAgent(running.url + "/v1/chat/completions", stream=stream), given()) == ANSWER
+        assert ask(OpenAIAgent(running.url + "/v1/chat/completions", stream=stream), given()) == [ANSWER]
 
 
 def test_model_headers_and_history_are_sent() -> None:
@@ -356,7 +301,7 @@ def test_model_headers_and_history_are_sent() -> None:
     expected = step(user="and now?", model="my-agent", sends={"x-user": "t1"}, contains='"hello"', say="fine")
     with Provider([expected]) as provider:
         mine = OpenAIAgent(provider.url + "/v1", "my-agent", {"x-user": "$thread_id"})
-        assert ask_openai(mine, given("and now?", before=before)) == "fine"
+        assert ask(mine, given("and now?", before=before)) == ["fine"]
         provider.finish()
 
 
@@ -364,7 +309,7 @@ def test_model_headers_and_history_are_sent() -> None:
 def test_tool_calls_that_an_agent_reports_are_given_on(stream: bool) -> None:
     """As a message, so that they are seen."""
     with Provider([step(user="hi", call=[{"name": "get_weather", "arguments": {"city": "Oslo"}}])]) as provider:
-        said = ask_openai(OpenAIAgent(provider.url + "/v1", stream=stream), given("hi"))
+        (said,) = ask(OpenAIAgent(provider.url + "/v1", stream=stream), given("hi"))
     assert said["role"] == "assistant"
     assert said["tool_calls"][0]["function"]["name"] == "get_weather"
 
@@ -384,10 +329,10 @@ def test_what_is_no_completion_is_the_agents_fault(path: str, said: str, agent: 
     mine = OpenAIAgent(agent.url)
     mine.url = agent.url + path
     with pytest.raises(AgentError, match=said):
-        ask_openai(mine, given())
+        ask(mine, given())
 
 
 def test_an_empty_completion_is_no_answer() -> None:
     """An agent that says nothing has failed."""
     with Provider([step(user="hi", say="")]) as provider, pytest.raises(AgentError, match="empty answer"):
-        ask_openai(OpenAIAgent(provider.url + "/v1"), given("hi"))
+        ask(OpenAIAgent(provider.url + "/v1"), given("hi"))

@@ -36,7 +36,6 @@ class Served(Process):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return f"http://127.0.0.1:{self.stdout.split()[0]}"
 
 

@@ -31,12 +31,9 @@ PLAIN = {
 
 
 class Agent(BaseHTTPRequestHandler):
-    """One request."""
-
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        """Answer by the path."""
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         path = self.path.partition("?")[0]
         if path in PLAIN:
@@ -69,7 +66,6 @@ class Agent(BaseHTTPRequestHandler):
     do_GET = do_POST  # noqa: N815
 
     def think(self, path: str, body: dict[str, Any]) -> None:
-        """Let a model answer."""
         run = self.headers.get("x-run") if "--propagate" in sys.argv else None
         extra = {"x-llmproxy-session": run} if run else {}
         if path == "/ask":

@@ -16,7 +16,6 @@ HISTORIES: dict[str, list[dict[str, Any]]] = {}
 
 
 def answer(frame: dict[str, Any]) -> dict[str, Any]:
-    """Answer one message."""
     history = HISTORIES.setdefault(frame["conversation"], [])
     history.append({"role": "user", "content": frame["message"]})
     return {"id": frame["id"], "text": respond(history)}

@@ -24,7 +24,6 @@ def model(
 
 
 def respond(history: list[dict[str, Any]], base_url: str | None = None, headers: dict[str, Any] | None = None) -> str:
-    """Let the model answer, with the tool."""
     while True:
         message = model(history, base_url, headers)
         history.append(message)

@@ -15,7 +15,6 @@ from tests.support.recordings import interaction, key, reopened
 
 
 def run(interactions: tuple[int, ...], recordings: tuple[str, ...], where: str = "") -> list[Event]:
-    """Return a run with one step."""
     said = Assertion(name="tools.a", status=Status.PASSED, where=where)
     step = Step(run_id="r", index=0, kind="chat", interactions=interactions, recordings=recordings, assertions=(said,))
     return [Started(run_id="r", scenario="a", name="a", cassette="t/a", sample=2), step]

@@ -20,6 +20,7 @@ from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.run.case_runner import CaseResult
 from llmproxy.suite.run.remote import RemoteSuites, SuiteParcel, open_suites
 from llmproxy.suite.run.run_context import RunContext
+from tests.scenario.people import Ear
 
 
 class Died(Exception):
@@ -69,35 +70,19 @@ class Ray:
         """Nothing is open."""
 
 
-class Heard:
-    """Keeps events."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def handle(self, event: Event) -> None:
-        """Keep it."""
-        self.events.append(event)
-
-    def close(self) -> None:
-        """Nothing."""
-
-
 def parcel() -> SuiteParcel:
     """Return an empty one."""
     return SuiteParcel(batch="b", version="1", files={}, cassettes={}, paths=(), options=SuiteOptions(), proxy=())
 
 
 def case_of(folder: Path, more: str = "") -> SuiteCase:
-    """Return a case."""
     path = folder / "t.suite.yaml"
     path.write_text(f"name: t\nagent: {{command: [x]}}\nscenarios: [{{id: a, {more}steps: [{{chat: hi}}]}}]\n")
     return load_suites([path]).scenarios[0]
 
 
 def execute(ray: Ray, case: SuiteCase) -> tuple[CaseResult, list[Event], RemoteRunner]:
-    """Run a case on a cluster."""
-    heard, runner = Heard(), RemoteRunner(ray, {})
+    heard, runner = Ear(), RemoteRunner(ray, {})
     world = RunContext(options=SuiteOptions(mode="replay"), proxy=None, handlers=[heard])
     ran = asyncio.run(RemoteSuites(runner, parcel()).run_case(world, case, 1, 1, alone=True))
     runner.close()
@@ -159,22 +144,18 @@ def test_what_no_node_has_is_not_waited_for(tmp_path: Path) -> None:
     assert ray.asked == []
 
 
-def test_what_a_scenario_needs_is_said_in_the_words_of_ray() -> None:
-    """One processor if nothing else is said."""
-    assert ray_options(None) == {"num_cpus": 1.0}
-    assert ray_options({"cpu": 2, "gpu": 1, "memory": 3, "tpu": 1}) == {
-        "num_cpus": 2, "num_gpus": 1, "memory": 3 << 20, "resources": {"tpu": 1},
-    }  # fmt: skip
-
-
 def test_where_a_cluster_is() -> None:
-    """Named, asked for by the environment, or started here."""
+    """Named, asked for by the environment, or started here; what a scenario needs is said in Ray's words, one processor at least."""
     assert ray_address("ray", {}) == "local"
     assert ray_address("ray", {"RAY_ADDRESS": "10.0.0.1:6379"}) == "10.0.0.1:6379"
     assert ray_address("ray://h:10001", {}) == "ray://h:10001"
     for wrong in ("dask", "ray://", "http://h"):
         with pytest.raises(SettingsError, match="it can be `ray`"):
             ray_address(wrong, {})
+    assert ray_options(None) == {"num_cpus": 1.0}
+    assert ray_options({"cpu": 2, "gpu": 1, "memory": 3, "tpu": 1}) == {
+        "num_cpus": 2, "num_gpus": 1, "memory": 3 << 20, "resources": {"tpu": 1},
+    }  # fmt: skip
 
 
 def test_a_ray_of_another_python_is_said_with_both_versions() -> None:
@@ -196,13 +177,11 @@ class Busy:
         self.left, self.said, self.ended = failures, said, 0
 
     def init(self, *_: object, **__: object) -> None:
-        """Fail, or not."""
         self.left -= 1
         if self.left >= 0:
             raise ConnectionAbortedError(self.said)
 
     def shutdown(self) -> None:
-        """Count."""
         self.ended += 1
 
 

@@ -22,7 +22,6 @@ type Says = Callable[[str, str, int, bool], str]
 
 
 def labelled(**conversations: Mapping[str, str | None]) -> list[LabelledTranscript]:
-    """Return conversations with labels."""
     return [
         LabelledTranscript(Transcript(id=id_, messages=[{"role": "user", "content": id_}]), labels)
         for id_, labels in conversations.items()

@@ -48,7 +48,6 @@ def transcripts(*passes: object) -> list[Transcript]:
 
 
 def judged(*passes: object, repeats: int = 4, judge: Any = Counting, **given: Any) -> JudgeVariance:  # noqa: ANN401
-    """Judge again."""
     given = {"proxy": False} | given
     return asyncio.run(rejudge(transcripts(*passes), judge, repeats=repeats, rng=random.Random(1), **given))
 
@@ -149,7 +148,6 @@ def test_the_two_that_stay_true() -> None:
 
 
 def message(role: str, content: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return a message."""
     return {"role": role, "content": content, **more}
 
 
@@ -170,7 +168,6 @@ def loop(
     ear: Ear | None = None,
     **given: Any,  # noqa: ANN401
 ) -> OpenLoopReplay:
-    """Play it."""
     options = RunOptions(proxy=False, handlers=(ear,) if ear else ())
     return asyncio.run(
         open_loop(Transcript(id="t", messages=messages, description="d"), agents, options=options, **given)
@@ -190,13 +187,9 @@ def test_the_first_other_answer_marks_the_run() -> None:
 
 
 def test_the_same_answers_are_no_open_loop() -> None:
-    """Texts count, not how the agent came to them."""
+    """Texts count, not how the agent came to them; an agent that says nothing says something else."""
     found = loop(Agent("hi", "12 degrees"), Judge())
     assert (found.turn, found.result_label, list(found.result.labels)) == (None, "", [])
-
-
-def test_an_agent_that_says_nothing_says_something_else() -> None:
-    """And the first difference stays the one that is told."""
     found = loop(Agent([], "13 degrees"), Judge())
     assert (found.turn, found.recorded, found.said) == (1, "hi", "")
 
@@ -211,9 +204,11 @@ def test_what_comes_before_the_user_is_kept() -> None:
 
 
 def test_what_the_agent_raises_is_raised() -> None:
-    """As in any run."""
+    """As in any run; without a user there are no lines to play."""
     with pytest.raises(RuntimeError, match="down"):
         loop(Agent(RuntimeError("down")), Judge())
+    with pytest.raises(SettingsError, match="nobody speaks as the user"):
+        loop(Agent(), Judge(), messages=[message("assistant", "hi")])
 
 
 @pytest.mark.parametrize(
@@ -229,12 +224,6 @@ def test_other_casts_are_refused(agents: tuple[Any, ...], says: str) -> None:
     """With the reason."""
     with pytest.raises(SettingsError, match=says):
         loop(*agents)
-
-
-def test_a_conversation_without_a_user_is_refused() -> None:
-    """There are no lines to play."""
-    with pytest.raises(SettingsError, match="nobody speaks as the user"):
-        loop(Agent(), Judge(), messages=[message("assistant", "hi")])
 
 
 def test_it_is_recorded_under_its_own_name() -> None:

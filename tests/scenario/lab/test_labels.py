@@ -109,7 +109,6 @@ def test_nothing_to_compare_is_refused(tmp_path: Path) -> None:
 
 
 def report(folder: Path, **changes: Any) -> Path:  # noqa: ANN401
-    """Write a report of one run."""
     run = {
         "started": {
             "run_id": "run_12345678",

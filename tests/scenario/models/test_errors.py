@@ -49,33 +49,21 @@ def test_a_miss_is_told_in_the_words_of_the_proxy(family: Family) -> None:
 
 
 def test_a_miss_whose_envelope_litellm_has_opened() -> None:
-    """OpenAI's client hands the message over by itself."""
+    """The code decides, not the text, also where only the exception's cause has the headers; who quotes a miss has not missed."""
     error = FromLitellm(f"litellm.NotFoundError: NotFoundError: OpenAIException - {MISS}", code=MissError.code)
     assert str(meant(error)) == MISS
-
-
-def test_the_code_of_a_cause_is_found() -> None:
-    """Of some providers litellm keeps the headers in the exception only that it raises its own from."""
     error = FromLitellm(MISS)
     error.__cause__ = FromLitellm("CohereError", code=MissError.code)
     assert type(meant(error)) is MissError
-
-
-def test_words_of_ours_without_the_code_are_somebody_elses() -> None:
-    """A provider that quotes a miss has not missed: the code decides, not the text."""
     assert type(meant(FromLitellm(MISS))) is ModelError
 
 
 def test_a_missing_model_is_no_miss() -> None:
-    """A 404 of the provider is an error of the call, not a request that was never recorded."""
+    """A 404 of the provider is an error of the call; a dead upstream says what the proxy said."""
     error = meant(FromLitellm("litellm.NotFoundError: the model gpt-9 does not exist"))
     assert type(error) is ModelError
     assert "the model gpt-9 does not exist" in str(error)
     assert error.exit_code is Exit.ENVIRONMENT
-
-
-def test_what_the_proxy_refuses_otherwise_is_told_too() -> None:
-    """A dead upstream is no miss, and says what the proxy said."""
     text = 'InternalServerError: {"error": {"message": "llmproxy: cannot reach https://x"}}'
     error = meant(FromLitellm(text, 502, "llmproxy_upstream"))
     assert type(error) is ModelError
@@ -128,13 +116,9 @@ def test_a_bad_moment_is_told_from_a_mistake(status: int, text: str, transient: 
 
 
 def test_a_missing_key_says_what_to_set() -> None:
-    """The commonest mistake has its own words."""
+    """The commonest mistake has its own words; a bare `gemini-...` is asked at Vertex AI, which few people mean."""
     error = meant(FromLitellm("litellm.AuthenticationError: The api_key client option must be set", 401))
     assert "api_key=..." in str(error)
-
-
-def test_vertex_without_credentials_says_what_to_write() -> None:
-    """A bare `gemini-...` is asked at Vertex AI, which few people mean."""
     error = build_call_error(
         FromLitellm("google.auth: no default credentials", 500), "gemini-2.5-pro", "user", temperature=None
     )

@@ -31,7 +31,6 @@ NO_TEMPERATURE = "Unsupported value: 'temperature' does not support 0.0 with thi
 
 
 def ask(config: ModelConfig, session: RunSession | None = None, **more: Any) -> Answer:
-    """Ask a model something."""
     return asyncio.run(complete(**{"model": config, "messages": HI, "party": "judge", "session": session, **more}))
 
 

@@ -135,8 +135,6 @@ MADE: dict[str, tuple[str, str, Callable[[str], Any]]] = {
 
 
 def asked(proxy: str, config: ModelConfig) -> Answer:
-    """Ask a model in a session of its own."""
-
     async def go() -> Answer:
         async with run_session(proxy, cassette="a", upstreams=upstreams_of_models([config], proxy)) as session:
             said = [{"role": "user", "content": "hi"}]

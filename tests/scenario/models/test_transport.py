@@ -89,7 +89,6 @@ CALLS: list[dict[str, Any]] = [
 
 
 def given(**more: Any) -> dict[str, Any]:
-    """Return keywords of a call."""
     return {"model": MODEL, "messages": HI, "api_key": "k", **more}
 
 
@@ -287,12 +286,10 @@ PAGE = Sent(502, (("content-type", "text/html"),), (Piece(b"<html><title>Bad Gat
 
 
 def call(config: ModelConfig, session: RunSession | None = None, **more: Any) -> Answer:
-    """Ask a model something."""
     return asyncio.run(complete(**{"model": config, "messages": HI, "party": "judge", "session": session, **more}))
 
 
 def wrong(config: ModelConfig, **more: Any) -> LLMProxyError:
-    """Return the error that a call ends with."""
     with pytest.raises(LLMProxyError) as caught:
         call(config, **more)
     return caught.value
@@ -358,13 +355,13 @@ def test_a_refused_temperature_is_left_out() -> None:
 
 
 def test_nobody_there() -> None:
-    """A port on which nobody listens is asked three times, and the error says where that was; of a password it says
-    nothing.
-    """
+    """A port on which nobody listens is asked, and the error says where that was, not the password; what is no address is said."""
     place = f"127.0.0.1:{free_port()}"
     said = str(wrong(ModelConfig(model=MODEL, api_key="k", api_base=f"http://user:pass@{place}/v1")))
     assert f"Connection error: {place}: " in said
     assert "pass" not in said
+    error = wrong(ModelConfig(model=MODEL, api_key="k", api_base="nowhere"))
+    assert "the request cannot be written" in str(error)
 
 
 def test_an_answer_that_takes_too_long() -> None:
@@ -394,12 +391,6 @@ def test_a_key_that_is_none(key: str, said: str, monkeypatch: pytest.MonkeyPatch
         assert provider.requests == []
 
 
-def test_an_address_that_is_none() -> None:
-    """The error says so, and nothing is asked again."""
-    error = wrong(ModelConfig(model=MODEL, api_key="k", api_base="nowhere"))
-    assert "the request cannot be written" in str(error)
-
-
 def test_whoever_stops_waiting_ends_the_request() -> None:
     """The provider sees its connection close."""
 
@@ -416,8 +407,8 @@ def test_no_litellm_is_imported(tmp_path: Path) -> None:
     """The first call of such a model does not wait for it, nor does the route of a provider in the table."""
     code = (
         "import asyncio, sys; from llmproxy.scenario.config import ModelConfig; from llmproxy.scenario.models.models "
-        "import complete; from llmproxy.scenario.models.route import route;"
-        "route('openai/x', 'http://h'); route('gpt-4.1-mini', 'http://h');"
+        "import complete; from llmproxy.scenario.models.route import route_model;"
+        "route_model('openai/x', 'http://h'); route_model('gpt-4.1-mini', 'http://h');"
         "config = ModelConfig(model='openai/gpt-4.1-mini', api_key='k', api_base=sys.argv[1] + '/v1');"
         "print(asyncio.run(complete(model=config, messages=[{'role': 'user', 'content': 'hi'}], party='user', "
         "session=None)).text);"

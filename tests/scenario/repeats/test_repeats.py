@@ -55,7 +55,6 @@ class Plan:
 
 
 def many(plan: Plan, **given: Any) -> RepeatResult:  # noqa: ANN401
-    """Run a plan as often as it has statuses."""
     return asyncio.run(run_many(plan, len(plan.statuses), **given))
 
 

@@ -55,21 +55,16 @@ def given() -> AgentInput:
 
 
 def call(agent: AgentAdapter, limit: float | None = 20.0, session: Session | None = None) -> AdapterAnswer:
-    """Call an adapter once."""
     return asyncio.run(Caller(limit, AgentTraffic(cast("Any", session))).call_agent(agent, given()))
 
 
 def test_messages_and_time_come_back() -> None:
-    """Normalised, with the seconds it took."""
+    """Normalised, with the seconds it took; a result ends the run, and is not touched here."""
     ticks = iter([10.0, 12.5])
     caller = Caller(None, clock=lambda: next(ticks))
     answer = asyncio.run(caller.call_agent(Agent("hi"), given()))
     assert answer == AdapterAnswer([{"role": "assistant", "content": "hi"}], 2.5)
     assert caller.busy is None
-
-
-def test_a_result_comes_back_as_it_is() -> None:
-    """It ends the run; what it says is not touched here."""
     result = ScenarioResult(success=True, messages=[])
     assert call(Judge(result)).returned is result
 
@@ -118,13 +113,9 @@ def test_who_hangs_is_given_up(kind: Callable[..., AgentAdapter], error: type[Ex
 
 
 def test_a_timeout_of_the_adapters_own_comes_out_unchanged() -> None:
-    """Not every TimeoutError is ours."""
+    """Not every TimeoutError is ours; a cancellation must not look as if the caller was cancelled."""
     with pytest.raises(TimeoutError, match="my own"):
         call(Agent(TimeoutError("my own")))
-
-
-def test_a_cancellation_that_nobody_asked_for_is_the_adapters_error() -> None:
-    """It must not look as if the caller was cancelled."""
     with pytest.raises(AgentError, match="Agent raised CancelledError, although nobody cancelled it"):
         call(Agent(asyncio.CancelledError()))
 

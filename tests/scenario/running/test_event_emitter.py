@@ -216,7 +216,6 @@ if sys.argv[2:]:
 
 
 def ended(cassette: str = "a", status: Status = Status.PASSED, cost: str | None = "0.002") -> ScenarioResult:
-    """Return how a run ended."""
     use = {"agent": PartyUse(calls=1, cost_usd=cost)}
     return ScenarioResult(
         success=status is Status.PASSED, messages=[], cassette=cassette, status=status, usage=use, total_time=1.0
@@ -240,20 +239,15 @@ def test_what_a_program_ran_is_one_test(tmp_path: Path, monkeypatch: pytest.Monk
     assert (tmp_path / ".llmproxy" / ".gitignore").read_text("utf-8") == "*\n"
 
 
-def test_without_a_proxy_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing behind the user's back."""
+def test_without_a_proxy_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing behind the user's back; where it cannot be written it is said, and the program ends as it would."""
     monkeypatch.chdir(tmp_path)
     program = ProgramRuns()
     program.record_end(ended(""))
     program.record_program()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_written_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And the program ends as it would."""
-    monkeypatch.chdir(tmp_path)
     (tmp_path / ".llmproxy").write_text("", encoding="utf-8")
     program = ProgramRuns()
     program.record_end(ended())

@@ -32,7 +32,6 @@ class Program:
         self.namesakes = UsedNames()
 
     def named(self, name: str, description: str = "d", script: Any = None, **more: Any) -> str:
-        """Return what a scenario of it is recorded as."""
         options = RunOptions(**more)
         return choose_cassette_name(name, None, description, script, options, host=Host(), namesakes=self.namesakes)
 
@@ -49,9 +48,14 @@ def test_scenarios_of_one_name_that_differ_have_numbers() -> None:
 
 
 def test_a_name_that_is_given_is_taken() -> None:
-    """`cassette=` is the user's word."""
+    """`cassette=` is the user's word, a place the test runner's: nothing is numbered here."""
     named = Program().named
     assert [named("w", each, cassette="mine") for each in ("a", "b")] == ["mine", "mine"]
+    host = Host(place=lambda name: f"test/{name}")
+    assert [choose_cassette_name("w", None, each, None, RunOptions(), host=host) for each in ("a", "b")] == [
+        "test/w",
+        "test/w",
+    ]
 
 
 def test_objects_and_functions_do_not_make_a_scenario_another() -> None:
@@ -64,20 +68,10 @@ def test_objects_and_functions_do_not_make_a_scenario_another() -> None:
     assert {named("o", script=[check, lambda _: None], parameters={"client": object()}) for _ in range(2)} == {"o"}
 
 
-def test_a_test_runner_says_the_place() -> None:
-    """Then nothing is numbered here."""
-    host = Host(place=lambda name: f"test/{name}")
-    assert [choose_cassette_name("w", None, each, None, RunOptions(), host=host) for each in ("a", "b")] == [
-        "test/w",
-        "test/w",
-    ]
-
-
 class Speaker(scenario.AgentAdapter):
     """Asks its model what the user asked."""
 
     async def call(self, input: scenario.AgentInput) -> str:  # noqa: A002
-        """Answer with the model's words."""
         from openai import OpenAI
 
         made = OpenAI(api_key="k").chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": "hi"}])
@@ -123,15 +117,15 @@ def test_the_documented_parameters() -> None:
     assert (made.scenario_set_id, made.batch_run_id != "", made._state.thread_id[:7]) == ("default", True, "thread_")
 
 
-def test_every_run_has_a_thread_id_of_its_own() -> None:
+def test_every_run_begins_anew_with_a_thread_id_of_its_own() -> None:
     """One for everybody in the run; the constructor has one, too."""
-    agent, user = Agent(), User()
-    made = executor(agent, user, max_turns=1)
+    agent, user = Agent("a"), User("u")
+    made = executor(user, agent, max_turns=1)
     first = made._state.thread_id
-    second = asyncio.run(made.run()).thread_id
-    third = asyncio.run(made.run()).thread_id
-    assert len({first, second, third}) == 3
-    assert agent.inputs[0].thread_id == user.inputs[0].thread_id == second
+    second, third = (asyncio.run(made.run()) for _ in range(2))
+    assert len({first, second.thread_id, third.thread_id}) == 3
+    assert agent.inputs[0].thread_id == user.inputs[0].thread_id == second.thread_id
+    assert said(second) == said(third) == ["u", "a"]
 
 
 def test_langwatch_events_of_a_run() -> None:
@@ -221,9 +215,3 @@ def test_a_step_that_hangs_runs_into_the_limit_too() -> None:
     with pytest.raises(Exception, match=r"did not end in 0.1 s: it was in turn 0\.") as caught:
         play(script=[lambda _state: asyncio.sleep(30)], timeout=0.1)
     assert type(caught.value).__name__ == "MachineError"
-
-
-def test_a_run_can_be_repeated() -> None:
-    """Each begins anew."""
-    made = executor(User("u"), Agent("a"), max_turns=1)
-    assert said(asyncio.run(made.run())) == said(asyncio.run(made.run())) == ["u", "a"]

@@ -19,16 +19,12 @@ from tests.scenario.people import Agent, Ear, User, executor, finished, play, sa
 # ruff: noqa: ANN401
 
 
-# ruff: noqa: ANN401
-
-
 class Plain:
     """Not callable, and not async."""
 
     name = "plain"
 
     def invoke(self, call: Any) -> Any:
-        """Answer with a mapping."""
         return {"output": f"{len(call.messages)} heard", "session": len(call.messages)}
 
 
@@ -41,15 +37,11 @@ def test_it_need_not_be_callable_or_async() -> None:
 
 
 def test_sessions_belong_to_a_conversation() -> None:
-    """A clone begins without any."""
+    """A clone begins without any; an object that has no name and `invoke` is refused."""
     adapter = ConnectedAgentAdapter(Plain())
     given = scenario.AgentInput(thread_id="t", messages=[], new_messages=[], scenario_state=None)
     assert asyncio.run(adapter.call(given)) == "0 heard"
     assert (adapter.session_for("t"), adapter.session_for("u"), adapter.clone().session_for("t")) == (0, None, None)
-
-
-def test_anything_else_is_refused() -> None:
-    """With what it was."""
     with pytest.raises(TypeError, match="takes an object with a name and a method invoke"):
         ConnectedAgentAdapter(object())
 
@@ -94,16 +86,12 @@ def test_what_is_no_agent_is_refused_with_an_example(wrong: Any) -> None:
 
 
 def test_adapters_are_opened_once_and_closed_in_reverse() -> None:
-    """Before the first call and after the last, also when listed twice; without a proxy the session is None."""
+    """Before the first call and after the last, whatever happened; also when listed twice; without a proxy the session is None."""
     log: list[str] = []
     first, second = Service(log), Service(log, name="B")
     play(first, second, first, max_turns=1)
     assert log == ["open A None", "open B None", "close B", "close A"]
-
-
-def test_adapters_are_closed_when_the_run_fails() -> None:
-    """Whatever happened in it."""
-    log: list[str] = []
+    log = []
     with pytest.raises(ValueError, match="broken"):
         play(Service(log, ValueError("broken")))
     assert log[-1] == "close A"

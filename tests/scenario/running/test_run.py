@@ -24,7 +24,6 @@ pytestmark = pytest.mark.usefixtures("untouched")
 
 
 def quiet(*agents: Any, **given: Any) -> scenario.ScenarioResult:
-    """Run without printing."""
     found: scenario.ScenarioResult = asyncio.run(scenario.run("n", "d", list(agents), verbose=False, **given))
     return found
 

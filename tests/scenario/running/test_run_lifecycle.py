@@ -100,7 +100,6 @@ class Hasty(AgentAdapter):
 
 
 def looks(state: Any) -> None:
-    """Look at the wire."""
     assert not state.has_tool_call("deleteTask")
 
 
@@ -239,7 +238,6 @@ class Sorry(Calls):
 
 
 def ask(base: str, messages: list[Any]) -> dict[str, Any]:
-    """Ask a model; returns its message."""
     body = json.dumps({"model": "gpt-4o", "messages": messages, "tools": [TOOL]}).encode()
     headers = {"content-type": "application/json", "authorization": "Bearer none"}
     try:

@@ -18,12 +18,10 @@ _DIRECT = build_opener(ProxyHandler({}))
 
 
 def look_up_order(id: str) -> dict[str, Any]:
-    """Return an order."""
     return ORDERS.get(id, {"error": "no such order"})
 
 
 def refund(id: str, amount: int) -> dict[str, Any]:
-    """Pay back."""
     return {"order": id, "refunded": amount}
 
 

@@ -17,7 +17,6 @@ from tests.scenario.shop.agent import Shop
 
 
 def agent(name: str) -> scenario.AgentAdapter:
-    """Return the agent under test."""
     if name == "python":
         return Shop()
     if name == "node-lines":
@@ -47,7 +46,6 @@ def uses_the_order(state: scenario.ScenarioState) -> None:
 
 
 async def main(name: str, runs: int | None) -> Any:  # noqa: ANN401 - JSON
-    """Run it."""
     if os.environ.get("OPENAI_API_KEY") is None:
         os.environ["OPENAI_API_KEY"] = "none"
     result = await scenario.run(

@@ -9,7 +9,6 @@ from llmproxy.trace.observing.tools import ToolUse
 
 
 def wire(name: str, arguments: str = "{}", output: str | None = "seen") -> ToolUse:
-    """Return a call on the wire."""
     return ToolUse(name, arguments, "w", 1, 1, executed=output is not None, output=output)
 
 

@@ -18,9 +18,6 @@ from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, p
 # ruff: noqa: ANN401 (adapters as their users write them; JSON)
 
 
-# ruff: noqa: ANN401
-
-
 TALK = '[1] user: Where is my order?\n[2] assistant: It is on its way.\n    calls track({"id": "A-1", "fast": true})\n[3] assistant: It arrives “tomorrow”.'
 
 
@@ -29,26 +26,24 @@ def passed(evidence: str = "") -> dict[str, str]:
 
 
 def statuses(criteria: Criteria, answer: object) -> list[str]:
-    """Return what an answer comes to, criterion by criterion."""
     return [each.status for each in criteria.build_results(criteria.read_findings(answer)[0])]
 
 
 def test_an_answer_in_another_order_means_the_same() -> None:
-    """Row 12: criteria are told apart by id, not by position."""
+    """Row 12: criteria are told apart by id, not by position; models that flatten the answer, or list it, are understood."""
     two = Criteria(["first", "second"])
     assert statuses(two, {"c2": {"status": "failed"}, "c1": passed()}) == ["passed", "failed"]
+    two = Criteria(["first", "second"])
+    assert statuses(two, {"C1": "Passed", "c2": "failed"}) == ["passed", "failed"]
+    assert statuses(two, [{"id": "c2", "status": "passed"}, {"id": "c1", "status": "failed"}]) == ["failed", "passed"]
 
 
 def test_a_missing_criterion_is_inconclusive_and_named() -> None:
-    """Row 12: what the judge did not speak of has not passed."""
+    """Row 12: what the judge did not speak of has not passed, and an extra key breaks nothing and passes nothing."""
     two = Criteria(["first", "second"])
     found, problems = two.read_findings({"c1": passed()})
     assert [each.status for each in two.build_results(found)] == ["passed", "inconclusive"]
     assert problems == ["c2 is missing"]
-
-
-def test_a_criterion_that_there_is_not_is_ignored() -> None:
-    """Row 12: an extra key breaks nothing and passes nothing."""
     one = Criteria(["first"])
     assert one.read_findings({"c9": passed(), "c1": {"status": "failed"}}) == (
         {"c1": Finding(CriterionOutcome.FAILED)},
@@ -72,13 +67,6 @@ def test_what_is_no_object_finds_nothing(answer: object) -> None:
     found, (problem,) = Criteria(["first"]).read_findings(answer)
     assert not found
     assert "c1" in problem
-
-
-def test_the_short_form_and_the_list_are_understood() -> None:
-    """Models that flatten the answer, or make a list of it, are understood all the same."""
-    two = Criteria(["first", "second"])
-    assert statuses(two, {"C1": "Passed", "c2": "failed"}) == ["passed", "failed"]
-    assert statuses(two, [{"id": "c2", "status": "passed"}, {"id": "c1", "status": "failed"}]) == ["failed", "passed"]
 
 
 @pytest.mark.parametrize("other", ["failed", "maybe", None])

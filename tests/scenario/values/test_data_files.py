@@ -15,7 +15,6 @@ from llmproxy.yaml_reader import Problems, read
 
 
 def data(folder: Path, text: str, name: str = "cases.csv") -> Path:
-    """Write a file."""
     path = folder / name
     path.write_bytes(text.encode("utf-8"))
     return path

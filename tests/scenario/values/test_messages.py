@@ -119,15 +119,11 @@ def test_long_and_endless_values_are_refused_shortly() -> None:
 
 
 def test_a_returned_dict_is_copied() -> None:
-    """Its author may go on using it."""
+    """Its author may go on using it: lists and dicts all the way down."""
     own = {"role": "assistant", "content": [{"type": "text"}]}
     (found,) = list_messages(own, A, "M")
     assert found == own
     assert found["content"] is not own["content"]
-
-
-def test_copies_share_nothing_that_can_change() -> None:
-    """Lists and dicts all the way down."""
     tree: dict[str, Any] = {"a": [{"b": [1, "x"]}], "c": ("t",)}
     made = copy_value(tree)
     made["a"][0]["b"].append(2)
@@ -170,16 +166,12 @@ BYE = Farewell([{"role": "user", "content": "bye"}])
 
 
 def test_the_judge_decides_after_a_farewell() -> None:
-    """Row 32: the last words join the conversation, the agent is not called again, and the verdict is demanded."""
+    """Row 32: the last words, if any, join the conversation, the agent is not called again, and the verdict is demanded."""
     agent, judge = Agent(), Judge()
     result = play(agent, User("hi", BYE), judge)
     assert (roles(result), said(result)[-1], result.success) == ("uau", "bye", True)
     assert [bool(given.judgment_request) for given in judge.inputs] == [False, True]
     assert len(agent.inputs) == 1
-
-
-def test_a_silent_farewell_adds_nothing() -> None:
-    """Row 32: somebody may leave without a word."""
     assert roles(play(Agent(), User("hi", Farewell()), Judge())) == "ua"
 
 

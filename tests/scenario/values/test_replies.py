@@ -125,16 +125,12 @@ def test_what_users_said_is_text() -> None:
 
 
 def test_what_is_shown_is_short_and_printable() -> None:
-    """Nothing that a terminal obeys, nothing endless, nothing that raises."""
+    """Nothing that a terminal obeys, nothing endless, nothing that raises; of a long text its end, as of a traceback."""
     assert format_value("\x1b[2J") == '"\\u001b[2J"'
     assert len(format_value("x" * 5000)) == 300
     loop: list[Any] = []
     loop.append(loop)
     assert format_value(loop)
-
-
-def test_the_end_of_a_long_text_is_what_counts() -> None:
-    """A traceback's last lines say what happened."""
     assert tail("a" * 5000 + "\nValueError: \x1b]0;x").endswith("ValueError: \\u001b]0;x")
     assert tail("short") == "short"
 

@@ -75,13 +75,9 @@ def test_thread_ids_of_a_recording_are_the_same_tomorrow() -> None:
 
 
 def test_without_a_recording_ids_are_random() -> None:
-    """Never twice the same."""
+    """Never twice the same; a batch is the process, and its environment carries it."""
     assert len({thread_id() for _ in range(100)} | {run_id() for _ in range(100)}) == 200
     assert thread_id().startswith("thread_")
-
-
-def test_a_batch_is_the_process_and_its_children() -> None:
-    """The environment carries it."""
     assert batch_run_id() == batch_run_id() == os.environ["SCENARIO_BATCH_RUN_ID"]
 
 
@@ -161,11 +157,6 @@ def test_a_traceback_begins_where_its_author_is() -> None:
     )
     ours = AgentError("x")
     assert shorten_traceback(ours) is ours
-
-
-def test_outside_a_scenario_there_is_none() -> None:
-    """No LookupError: a decorated function calls through."""
-    assert context_scenario.get() is None
 
 
 def test_inside_it_is_the_executor() -> None:

@@ -14,7 +14,6 @@ from tests.support.chats import chat
 
 
 def answer(value: object, kind: str = "application/json", status: int = 200) -> Contract:
-    """Return the contract of an answer to a chat."""
     made = chat()
     data = value.encode() if isinstance(value, str) else json.dumps(value).encode()
     response = dataclasses.replace(
@@ -24,7 +23,6 @@ def answer(value: object, kind: str = "application/json", status: int = 200) -> 
 
 
 def said(text: str | None = "Fine, thank you.", finish: str = "stop", **message: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return a chat completion."""
     return {
         "choices": [{"message": {"role": "assistant", "content": text, **message}, "finish_reason": finish}],
         "usage": {"total_tokens": 3, "details": {"cached": 0}},

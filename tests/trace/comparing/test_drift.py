@@ -14,7 +14,6 @@ STRAY = (1 - sqrt(0.8)) / 2
 
 
 def apart(one: int, other: int) -> float:
-    """Return whether two answers differ."""
     return float(one != other)
 
 

@@ -17,7 +17,6 @@ UUIDS = "3f2b8a7e-1111-4222-8333-444455556666", "3f2b8a7e-1111-4222-8333-4444555
 def compare(
     old: Json, new: Json, old_result: Json = None, new_result: Json = None, **options: Json
 ) -> list[ToolFieldChange]:
-    """Compare one call of tool `t`."""
     before, after = tools(("t", old, old_result)), tools(("t", new, new_result))
     return find_changes(before.get_tool_calls(), after.get_tool_calls(), **options)
 

@@ -19,28 +19,23 @@ Pair = tuple[Call, Interaction | None]
 
 
 def user(text: str) -> dict[str, Any]:
-    """Return what a user says."""
     return {"role": "user", "content": text}
 
 
 def said(text: str) -> dict[str, Any]:
-    """Return what the model said."""
     return {"role": "assistant", "content": text}
 
 
 def call(name: str, arguments: Mapping[str, Any] | str, call_id: str = "call_1") -> dict[str, Any]:
-    """Return a tool call, OpenAI's."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
 
 
 def asks(*calls: Mapping[str, Any], text: str | None = None) -> dict[str, Any]:
-    """Return a model's answer that asks for tools."""
     return {"role": "assistant", "content": text, "tool_calls": list(calls)}
 
 
 def result(text: str, call_id: str = "call_1") -> dict[str, Any]:
-    """Return a tool's result."""
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
@@ -59,7 +54,6 @@ class Chats:
         usage: Mapping[str, Any] | None = None,
         **more: Any,  # noqa: ANN401
     ) -> Pair:
-        """Add a chat completion."""
         body: dict[str, Any] = {"model": "gpt-4o-mini", "messages": list(messages)} | more.pop("body", {})
         if tools:
             body["tools"] = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in tools]

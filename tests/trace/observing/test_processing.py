@@ -42,7 +42,6 @@ def third(chats: Chats, *messages: dict[str, Any], spoken: Sequence[str] = (), *
 
 
 def verdict(finding: ProcessingFinding) -> tuple[bool | None, str]:
-    """Return whether, and how it is known."""
     return finding.activated, finding.evidence
 
 

@@ -30,7 +30,6 @@ class Tools(Chats):
         self.add("http", f"mcp:tools/call {name}", "/", body, value, **more)
 
     def differences(self) -> list[str]:
-        """Compare everything."""
         return find_differences(self.wire.tools(), self.wire.read_served())
 
 

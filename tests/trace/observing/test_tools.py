@@ -30,7 +30,6 @@ def call(
     kind: str = "application/json",
     key: str | None = None,
 ) -> Call:
-    """Return a call of a session, as the proxy tells it."""
     body = json.dumps(asked).encode()
     said = answered if isinstance(answered, bytes) else json.dumps(answered).encode()
     provider = {"messages": "anthropic"}.get(operation, "openai")
@@ -58,12 +57,10 @@ def asks(*calls: tuple[str, str, str]) -> Json:
 
 
 def answer(message: Json) -> Json:
-    """Return a chat completion."""
     return {"choices": [{"index": 0, "message": message}]}
 
 
 def result(call_id: str, text: str) -> Json:
-    """Return the message with a tool's result."""
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
@@ -115,20 +112,21 @@ def test_a_call_without_a_result_was_only_requested(results: list[str], executed
     assert (found.executed, found.result) == executed
 
 
-def test_one_recording_played_twice_in_two_conversations_counts_twice() -> None:
-    """Equal ids do not make two calls one: both were executed."""
+@pytest.mark.parametrize(
+    ("order", "found"),
+    [
+        ("asked, told, asked, told otherwise", [(1, {"t": 12}), (3, "13")]),
+        ("asked, asked, told, told otherwise", [(1, {"t": 12}), (2, "13")]),
+        ("asked, asked, told", [(1, {"t": 12}), (2, None)]),
+    ],
+)
+def test_one_recording_that_is_played_again_is_another_call(order: str, found: list[Any]) -> None:
+    """Equal ids do not make two calls one, one after the other or interleaved; without a result one was not run."""
     other = {"messages": [USER, WEATHER, result("c1", "13")]}
-    calls = [
-        call(1, FIRST, answer(WEATHER)), call(2, SECOND, answer(SAID)), call(3, FIRST, answer(WEATHER)),
-        call(4, other, answer(SAID)),
-    ]  # fmt: skip
-    assert [(each.seq, each.result) for each in read_tools(calls)] == [(1, {"t": 12}), (3, "13")]
-
-
-def test_one_recording_played_twice_is_two_calls() -> None:
-    """The same ids twice, one result: the model asked twice, and one of them was run."""
-    calls = [call(1, FIRST, answer(WEATHER)), call(2, FIRST, answer(WEATHER)), call(3, SECOND, answer(SAID))]
-    assert [each.executed for each in read_tools(calls)] == [True, False]
+    plays = {"asked": (FIRST, WEATHER), "told": (SECOND, SAID), "told otherwise": (other, SAID)}
+    calls = [call(seq, plays[word][0], answer(plays[word][1])) for seq, word in enumerate(order.split(", "), 1)]
+    assert [(each.seq, each.result) for each in read_tools(calls)] == found
+    assert [each.executed for each in read_tools(calls)] == [result is not None for _, result in found]
 
 
 def test_a_client_that_says_how_often_it_asked_is_believed() -> None:
@@ -141,21 +139,13 @@ def test_a_client_that_says_how_often_it_asked_is_believed() -> None:
     assert [each.seq for each in read_tools([sent(1, 0), sent(2, 0)])] == [1, 2]
 
 
-def test_two_conversations_at_once_get_their_own_results() -> None:
-    """The same question, the same ids, interleaved."""
-    other = {"messages": [USER, WEATHER, result("c1", "13")]}
-    calls = [
-        call(1, FIRST, answer(WEATHER)), call(2, FIRST, answer(WEATHER)), call(3, SECOND, answer(SAID)),
-        call(4, other, answer(SAID)),
-    ]  # fmt: skip
-    assert [(each.seq, each.result) for each in read_tools(calls)] == [(1, {"t": 12}), (2, "13")]
-
-
 def test_failed_and_unrecorded_answers_ask_for_nothing() -> None:
-    """A 500 with tool calls in it, a call that was passed through."""
+    """A 500 with tool calls in it, a call that was passed through, an answer without any, no call at all."""
     failed = call(1, FIRST, answer(WEATHER), status=500)
     passed = call(2, FIRST, answer(WEATHER))._replace(recording=None)
     assert read_tools([failed, passed]) == []
+    assert read_tools([]) == []
+    assert read_tools([call(1, FIRST, answer(SAID))]) == []
 
 
 def test_a_streamed_call_is_put_together() -> None:
@@ -233,9 +223,3 @@ def test_an_answer_that_is_no_text_is_read() -> None:
     made.recording["response_headers"].append(["content-encoding", "gzip"])
     assert isinstance(made.recording["response_body"], dict)
     read_tools([made, call(2, {"messages": [USER]}, answer(WEATHER))])  # no error; what is in it, the decoder says
-
-
-def test_nothing_asked_is_nothing_called() -> None:
-    """No calls, and no tools in them."""
-    assert read_tools([]) == []
-    assert read_tools([call(1, FIRST, answer(SAID))]) == []

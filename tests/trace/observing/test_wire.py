@@ -136,7 +136,6 @@ def test_a_result_is_found_though_the_history_was_rewritten() -> None:
 
 
 def exchange(*pair: Any) -> OpenedExchange:  # noqa: ANN401
-    """Open what a call recorded."""
     assert pair[1] is not None
     return open_exchange(pair[1], History())
 

@@ -17,13 +17,11 @@ from tests.trace.runs import SYSTEM, call, calling, chat, result, says, user
 
 
 def conversations(*exchanges: Interaction) -> list[str]:
-    """Return the conversation of each exchange."""
     spans = build(exchanges)
     return [span.metadata["gen_ai.conversation.id"] for span in spans if span.kind is SpanKind.LLM_REQUEST]
 
 
 def responses(n: int, body: dict[str, Any], *, made: str) -> Interaction:
-    """Return an exchange of the responses API."""
     output = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": f"answer {n}"}]}]
     answer = json.dumps({"id": made, "object": "response", "status": "completed", "output": output}).encode()
     made_of = chat(n, [], says(""), operation="responses", made_ids=(made,))

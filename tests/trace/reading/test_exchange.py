@@ -135,7 +135,6 @@ def test_errors(status: int, kind: str, body: Json, ending: Ending, error: str |
 
 
 def delta(**parts: Json) -> Json:
-    """Return a piece of a stream."""
     return {"choices": [{"index": 0, "delta": parts}]}
 
 
@@ -162,7 +161,7 @@ def test_without_a_stream_or_times_there_is_no_first_token() -> None:
 
 
 def test_a_stream_of_tool_calls_is_put_together_by_index() -> None:
-    """Pieces of two calls, mixed."""
+    """Pieces of two calls, mixed; a whole answer's too."""
     pieces = [
         delta(tool_calls=[{"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"x'}}]),
         delta(tool_calls=[{"index": 1, "id": "b", "function": {"name": "g", "arguments": '{"y'}}]),
@@ -179,10 +178,6 @@ def test_a_stream_of_tool_calls_is_put_together_by_index() -> None:
         ("a", "f", '{"x": 1}'),
         ("b", "g", '{"y": 2}'),
     ]
-
-
-def test_calls_are_those_of_the_answer() -> None:
-    """A whole answer's too."""
     found = open_exchange(chat(1, [user("x")], calling(call(call_id="z"))), History())
     assert found.answer is not None
     assert found.answer.tool_calls[0].id == "z"

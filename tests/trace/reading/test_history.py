@@ -19,7 +19,6 @@ from tests.trace.runs import Json, call, calling, chat, result, says, user
 
 
 def body_of(body: Json) -> Interaction:
-    """Return an exchange with this request."""
     made = chat(1, [], says(""))
     return dataclasses.replace(made, request=dataclasses.replace(made.request, body=json.dumps(body).encode()))
 

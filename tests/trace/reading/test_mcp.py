@@ -16,7 +16,6 @@ from tests.trace.observing.test_servers import Tools
 
 
 def made(chats: Tools) -> list[Interaction]:
-    """Return the recordings."""
     return [each for _, each in chats.calls if each is not None]
 
 

@@ -14,7 +14,6 @@ from tests.support.chats import chat
 
 
 def call(seq: int, text: str, *, party: str = "agent", recorded: bool = True, occurrence: int = 1) -> dict[str, object]:
-    """Return a call as the proxy tells it."""
     made = to_json(chat(text, f"re {text}", party=party))
     return {"seq": seq, "party": party, "occurrence": occurrence, "recording": made if recorded else None}
 

@@ -29,7 +29,6 @@ from tests.trace.runs import Json, weather
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """Return the path of a saved run."""
     return str(weather().save(tmp_path / "weather.json"))
 
 

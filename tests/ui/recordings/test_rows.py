@@ -15,7 +15,6 @@ from tests.ui import samples
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """Give a store with the sample recordings."""
     with reopened(samples.store(tmp_path / "x.db")) as opened:
         yield opened
 
