@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -22,7 +22,7 @@ from zoneinfo import ZoneInfo
 
 from llmproxy.core.bindings import RunVariable, check_run_variable
 from llmproxy.errors import Exit
-from tests.provider import Provider
+from tests.provider import Provider, Script, Seen
 from tests.support.forked import program, python_itself
 from tests.support.process import clean_env
 
@@ -152,8 +152,10 @@ class Lab:
     cut_off: bool = True
     packages: Path = HERE
     """Where its packages lie."""
-    provider: Provider | None = None
+    script: Callable[[Agent, str, int], Script] = script
     recorded: Where | None = None
+    seen: list[Seen] = field(default_factory=list)
+    """Requests that reached the provider while it was recorded."""
     runs: list[Ran] = field(default_factory=list)
 
     @property
@@ -164,12 +166,12 @@ class Lab:
     def record(self, where: Where) -> Ran:
         """Record the dialogue there."""
         where.prepare("record")
-        with Provider(script(self.agent, str(where.cwd), self.turns), check=False) as up:
+        with Provider(self.script(self.agent, str(where.cwd), self.turns), check=False) as up:
             ran = self.run(where, up.url, "run", "--mode", "record")
             ran.upstream = sum(seen.method != "HEAD" for seen in up.requests)  # a preconnect is not recorded
             for seen in up.refused:
                 ran.stderr += f"\nprovider refused {seen.method} {seen.target}\n{seen.refused}"
-        self.recorded = where
+        self.recorded, self.seen = where, up.requests
         return ran
 
     def learn(self, where: Where, *accept: str) -> Ran:

@@ -55,6 +55,8 @@ class Reply:
         def fill(text: Any) -> Any:  # noqa: ANN401 - an argument may be anything
             if isinstance(text, dict) and [*text] == ["number"]:
                 return int(fill(text["number"]))
+            if isinstance(text, list):
+                return [fill(each) for each in text]
             for name, value in values.items():
                 text = text.replace(name, value) if isinstance(text, str) else text
             return text

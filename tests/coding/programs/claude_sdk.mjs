@@ -1,4 +1,5 @@
-// An agent of the Claude Agent SDK, whose shell is a tool of this process; a server's command may stand behind the question.
+// An agent of the Claude Agent SDK, whose shell is a tool of this process, and a sub-agent.
+// A server's command may stand behind the question.
 import { spawnSync } from "node:child_process";
 import { createRequire } from "node:module";
 
@@ -13,7 +14,8 @@ const shell = tool("shell", "Run a shell command.", { command: z.string() }, asy
 const mcpServers = { lab: createSdkMcpServer({ name: "lab", tools: [shell] }) };
 const [question, command, ...args] = process.argv.slice(2);
 if (command) mcpServers.tools = { command, args };
-const options = { mcpServers, allowedTools: ["mcp__lab__shell", "mcp__tools__echo"], maxTurns: 30 };
+const agents = { reader: { description: "Reads a file.", prompt: "You read files." } };
+const options = { mcpServers, agents, allowedTools: ["mcp__lab__shell", "mcp__tools__echo", "Agent"], maxTurns: 30 };
 for await (const message of query({ prompt: question, options })) {
   if (message.type === "result") {
     console.log(message.result ?? message.errors);

@@ -1,4 +1,4 @@
-"""An agent of the Claude Agent SDK, whose shell is a tool of this process.
+"""An agent of the Claude Agent SDK, whose shell is a tool of this process, and a sub-agent.
 
 A server's command may stand behind the question.
 """
@@ -7,7 +7,7 @@ import asyncio
 import subprocess
 import sys
 
-from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, create_sdk_mcp_server, query, tool
+from claude_agent_sdk import AgentDefinition, ClaudeAgentOptions, ResultMessage, create_sdk_mcp_server, query, tool
 
 
 @tool("shell", "Run a shell command.", {"command": str})
@@ -21,8 +21,9 @@ async def main():
     servers = {"lab": server}
     if sys.argv[2:]:
         servers["tools"] = {"command": sys.argv[2], "args": sys.argv[3:]}
-    allowed = ["mcp__lab__shell", "mcp__tools__echo"]
-    options = ClaudeAgentOptions(mcp_servers=servers, allowed_tools=allowed, max_turns=30)
+    allowed = ["mcp__lab__shell", "mcp__tools__echo", "Agent"]
+    agents = {"reader": AgentDefinition(description="Reads a file.", prompt="You read files.")}
+    options = ClaudeAgentOptions(mcp_servers=servers, allowed_tools=allowed, agents=agents, max_turns=30)
     async for message in query(prompt=sys.argv[1], options=options):
         if isinstance(message, ResultMessage):
             print(message.result)

@@ -1,4 +1,4 @@
-"""An agent of deepagents with a shell, and an agent below it.
+"""An agent of deepagents with a shell, and a sub-agent.
 
 A command behind the question is that of its server of tools.
 """

@@ -1,4 +1,4 @@
-"""An agent of the OpenAI Agents SDK with a shell.
+"""An agent of the OpenAI Agents SDK with a shell, and a sub-agent.
 
 A command behind the question is that of its server of tools.
 """
@@ -21,7 +21,9 @@ def shell(command: str) -> str:
 async def main() -> str:
     server = [{"command": word, "args": sys.argv[3:], "env": dict(os.environ)} for word in sys.argv[2:3]]
     async with MCPServerManager([MCPServerStdio(each, client_session_timeout_seconds=200) for each in server]) as mcp:
-        agent = Agent(name="notes", model="gpt-4o", tools=[shell], mcp_servers=mcp.active_servers)
+        reader = Agent(name="reader", model="gpt-4o", instructions="You read files.", tools=[shell])
+        tools = [shell, reader.as_tool(tool_name="reader", tool_description="Reads a file.")]
+        agent = Agent(name="notes", model="gpt-4o", tools=tools, mcp_servers=mcp.active_servers)
         return (await Runner.run(agent, sys.argv[1], max_turns=30)).final_output
 
 

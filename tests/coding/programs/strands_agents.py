@@ -1,4 +1,4 @@
-"""An agent of Strands with a shell.
+"""An agent of Strands with a shell, and a sub-agent.
 
 A command behind the question is that of its server of tools.
 """
@@ -19,9 +19,18 @@ def shell(command: str) -> str:
     return subprocess.run(command, shell=True, capture_output=True, text=True).stdout
 
 
+@tool
+def reader(request: str) -> str:
+    """Read a file, as an agent does."""
+    return str(make_agent([shell], system_prompt="You read files.")(request))
+
+
+def make_agent(tools: list, **more: str) -> Agent:
+    return Agent(model=OpenAIModel(model_id="gpt-4o"), tools=tools, callback_handler=None, **more)
+
+
 def connect():
     return stdio_client(StdioServerParameters(command=sys.argv[2], args=sys.argv[3:], env=dict(os.environ)))
 
 
-tools = [shell, *([MCPClient(connect)] if sys.argv[2:] else [])]
-print(Agent(model=OpenAIModel(model_id="gpt-4o"), tools=tools, callback_handler=None)(sys.argv[1]))
+print(make_agent([shell, reader, *([MCPClient(connect)] if sys.argv[2:] else [])])(sys.argv[1]))
