@@ -269,12 +269,11 @@ class Stages:
 
     def _note_question(self, exchange: Exchange, slot: KeyedRecording) -> None:
         """Keep a question with a derived key beside its recording, for `llmproxy audit`."""
-        store = self._state.stores.current
         redacted = exchange.request.redacted
-        if self._state.journal.asks <= 0 or store is None or redacted is None or exchange.answer.made is not None:
+        if self._state.journal.asks <= 0 or redacted is None or exchange.answer.made is not None:
             return
         request = redacted[1]
-        same = store.has_request_body(slot.id, hashlib.sha256(request.body).digest())
+        same = slot.asked == hashlib.sha256(request.body).digest()
         self._state.journal.record_question(AnsweredQuestion(exchange.progress.started_at, slot.id, request, same))
 
 

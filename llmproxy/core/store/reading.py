@@ -37,8 +37,9 @@ REMEMBERED_SLOTS = 20_000
 REMEMBERED_BYTES = 8 << 20
 """Bound of the memory of answers."""
 
-SLOTS = """
-SELECT id, occurrence, status, ending FROM interactions
+_KEYED_COLUMNS = "id, occurrence, status, ending, (SELECT sha256 FROM bodies WHERE bodies.id = request_body)"
+SLOTS = f"""
+SELECT {_KEYED_COLUMNS} FROM interactions
 WHERE cassette = ? AND sample = ? AND party = ? AND key = ? AND superseded_at IS NULL ORDER BY occurrence
 """
 _MADE_BY = """
@@ -50,7 +51,7 @@ _FIRST = """
 SELECT party, key, id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND id >= ?
 ORDER BY started_at, id LIMIT 1
 """
-_SLOT = "SELECT id, occurrence, status, ending FROM interactions WHERE id = ? AND superseded_at IS NULL"
+_SLOT = f"SELECT {_KEYED_COLUMNS} FROM interactions WHERE id = ? AND superseded_at IS NULL"
 _OTHER_RULES = """
 SELECT 1 FROM interactions WHERE cassette = ? AND sample = ? AND rules NOT IN (?, '') AND superseded_at IS NULL LIMIT 1
 """
@@ -60,9 +61,6 @@ WHERE cassette = ? AND sample = ? AND superseded_at IS NULL ORDER BY started_at,
 """
 _REQUEST = """
 SELECT provider, upstream, method, target, request_headers, request_body FROM interactions WHERE id = ?
-"""
-_SAME_REQUEST = """
-SELECT 1 FROM interactions AS i JOIN bodies AS b ON b.id = i.request_body WHERE i.id = ? AND b.sha256 = ?
 """
 _HAS = "SELECT 1 FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL LIMIT 1"
 _CASSETTES = """
@@ -107,6 +105,8 @@ class KeyedRecording:
     occurrence: int
     status: int
     ending: Ending
+    asked: bytes = b""
+    """SHA-256 of its request's body; empty where nobody asks for it."""
 
     @property
     def good(self) -> bool:
@@ -366,7 +366,8 @@ class Reading:
             found = self._name_volatile_fields(derived, found, party, key)
         with self._legible("A recording"):
             slots = tuple(
-                KeyedRecording(id_, index(nth), index(status), Ending(ending)) for id_, nth, status, ending in found
+                KeyedRecording(id_, index(nth), index(status), Ending(ending), asked)
+                for id_, nth, status, ending, asked in found
             )
         if len(self._slots) >= REMEMBERED_SLOTS:
             self._slots.clear()
@@ -452,9 +453,6 @@ class Reading:
             "= ?"
         )
         return {row[0]: from_sql(row[1]) for id_ in ids for row in (self.rows(sql, (id_,)) if self.binds else ())}
-
-    def has_request_body(self, interaction_id: int, sha256: bytes) -> bool:
-        return self._maybe(_SAME_REQUEST, (interaction_id, sha256)) is not None
 
     def made_by(self, cassette: str, sample: int, made_id: str) -> Origin | None:
         """Return which live interaction made this id, the first one; None if none in the cassette did."""

@@ -199,7 +199,7 @@ class FileStore(Store):
         response, _ = self._bodies.put(conn, ready.response)
         found = conn.execute(SLOTS, slot).fetchall()
         gone, nth = choose_occurrence(
-            ready.given, [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how in found], before
+            ready.given, [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how, _ in found], before
         )
         conn.executemany(_SUPERSEDE_ONE, [(now, id_) for id_ in gone])
         new = int(conn.execute(_INSERT, (position, nth, request[0], response, *ready.row)).lastrowid or 0)
