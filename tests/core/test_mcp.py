@@ -53,8 +53,7 @@ def test_progress_goes_to_the_token_of_today() -> None:
         b'data: {"jsonrpc":"2.0","id":3,"method":"sampling/createMessage","params":{}}\n\n',
         b'data: {"jsonrpc":"2.0","id":3,"result":{"text":"\xc3\xa9"}}\n\n',
     ]
-    made = readdress(response("text/event-stream", *events), ASKED, TODAY)
-    assert [chunk.data for chunk in made.chunks] == [
+    assert [chunk.data for chunk in readdress(response("text/event-stream", *events), ASKED, TODAY).chunks] == [
         events[0].replace(b'"progressToken":3', b'"progressToken":"p"'),
         events[1],
         events[2].replace(b'"id":3', b'"id":"seven"'),

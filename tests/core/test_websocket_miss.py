@@ -57,8 +57,7 @@ def test_auto_says_that_the_next_socket_is_recorded() -> None:
 @given(st.dictionaries(st.text(min_size=1), st.integers(0, 1), min_size=1))
 def test_a_reason_always_fits_its_frame(old: dict[str, int]) -> None:
     """123 bytes of UTF-8, whatever members are called, and it prints on one line."""
-    name = next(iter(old))
-    reason = explain(CONTEXT, 1 << 40, missed([old], old | {name: 7})).reason
+    reason = explain(CONTEXT, 1 << 40, missed([old], old | {next(iter(old)): 7})).reason
     assert len(reason.encode()) <= LONGEST_REASON
     assert reason.isprintable()
 

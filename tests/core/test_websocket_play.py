@@ -133,7 +133,6 @@ def test_a_message_recorded_elsewhere_is_found() -> None:
 
 def test_bytes_are_described_not_shown() -> None:
     """Their size and digest differ."""
-    missed = narrow(FrameMismatch, player(client(1, b"\x00\x01")).on_message(b"\x00\x02\x03"))
-    (difference,) = missed.differences
+    (difference,) = narrow(FrameMismatch, player(client(1, b"\x00\x01")).on_message(b"\x00\x02\x03")).differences
     assert "2 bytes" in difference.old
     assert "3 bytes" in difference.new

@@ -51,8 +51,7 @@ def mitmdump(folder: Path, *options: str, script: Path = SCRIPT) -> Iterator[Mit
     def healthy() -> bool:
         try:
             with Wire(process.port, 2) as c:
-                health = b"GET /_llmproxy/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-                return c.ask(health, "GET").status == 200
+                return c.ask(b"GET /_llmproxy/health HTTP/1.1\r\nHost: localhost\r\n\r\n", "GET").status == 200
         except OSError:
             return False
 

@@ -89,8 +89,7 @@ def test_what_follows_from_the_key_is_written_again(folder: Path, gone: str) -> 
 
 def test_a_removed_key_means_a_new_authority(folder: Path) -> None:
     """And a note that whoever trusted the old one must trust it anew."""
-    made = prepare(folder)
-    old = made.ca.read_bytes()
+    old = prepare(folder).ca.read_bytes()
     (folder / KEY).unlink()
     again = prepare(folder)
     assert again.ca.read_bytes() != old
@@ -101,8 +100,7 @@ def test_a_removed_key_means_a_new_authority(folder: Path) -> None:
 def test_an_expired_authority_is_replaced(folder: Path) -> None:
     """No client would accept it; the old key is kept beside it, and a note says so."""
     key = (prepare(folder), (folder / KEY).read_bytes())[1]
-    made = prepare(folder, LATER - dt.timedelta(days=1))
-    assert "expired on" in made.notes[0]
+    assert "expired on" in prepare(folder, LATER - dt.timedelta(days=1)).notes[0]
     assert (folder / f"{KEY}.old").read_bytes() == key
     assert (folder / KEY).read_bytes() != key
     assert (folder / f"{KEY}.old").stat().st_mode & 0o077 == 0

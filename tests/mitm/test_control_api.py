@@ -51,8 +51,7 @@ def tape(path: Path, *rows: tuple[str, str, str]) -> Path:
     with FileStore.open(path, writable=True, now=lambda: NOW) as store:
         for at, (cassette, text, said) in enumerate(rows):
             seen[cassette, text] = nth = seen.get((cassette, text), 0) + 1
-            made = recording(text, said, cassette=cassette, occurrence=nth, started_at=NOW + at)
-            store.add(made, supersede=False)
+            store.add(recording(text, said, cassette=cassette, occurrence=nth, started_at=NOW + at), supersede=False)
     return path
 
 
@@ -66,8 +65,7 @@ def said(answer: Received) -> str:
 
 def test_control_and_traffic_share_a_connection(tmp_path: Path) -> None:
     """An agent's pooled connection may carry both, pipelined; each answer comes in its place."""
-    store = tape(tmp_path / "x.db", ("a", "hi", "one"), ("a", "hi", "two"))
-    with Rig("replay", store) as rig, rig.client() as c:
+    with Rig("replay", tape(tmp_path / "x.db", ("a", "hi", "one"), ("a", "hi", "two"))) as rig, rig.client() as c:
         c.send(
             control("POST", "sessions", {"name": "a"})
             + in_session("a", "hi")
@@ -388,8 +386,7 @@ QUESTIONS = [f"question {n}" for n in range(ASKED)]
 
 def walk_of(n: int) -> list[str]:
     """Return what session n asks, in its own order; some questions twice."""
-    order = random.Random(n)
-    return order.sample(QUESTIONS * 2, ASKED)
+    return random.Random(n).sample(QUESTIONS * 2, ASKED)
 
 
 class Client:
@@ -496,8 +493,7 @@ def test_hundreds_of_open_sessions_are_listed(tmp_path: Path) -> None:
     with Rig("replay", store) as rig, rig.client() as c:
         for n in range(300):
             c.ask(control("POST", "sessions", {"name": f"s{n}"}))
-        listed = c.ask(control("GET", "sessions")).json["sessions"]
-        assert len(listed) == 300
+        assert len(c.ask(control("GET", "sessions")).json["sessions"]) == 300
 
 
 def test_opening_one_name_at_once_has_one_winner(tmp_path: Path) -> None:
@@ -532,6 +528,5 @@ def test_two_proxies_record_one_cassette(tmp_path: Path) -> None:
 def test_a_body_of_the_traffic_is_not_control(tmp_path: Path) -> None:
     """Only the path decides; a session's URL cannot reach the API behind it."""
     with Rig("replay", tmp_path / "x.db") as rig, rig.client() as c:
-        answer = c.ask(request(body_of(), "/s/a/_llmproxy/sessions", host="127.0.0.1"))
-        assert answer.status in (400, 404)
+        assert c.ask(request(body_of(), "/s/a/_llmproxy/sessions", host="127.0.0.1")).status in (400, 404)
         assert "sessions" not in c.ask(control("GET", "health")).json

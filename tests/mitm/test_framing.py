@@ -165,8 +165,7 @@ def test_a_request_with_another_body_says_its_framing_anew() -> None:
     (made,) = read([rewrite_request(parse_head(raw[:-3]), b"the new body")])
     head, body, _ = made
     assert body == b"the new body"
-    names = [name.lower() for name, _ in head.headers]
-    assert names == ["host", "content-type", "x-a", "x-b", "content-length"]
+    assert [name.lower() for name, _ in head.headers] == ["host", "content-type", "x-a", "x-b", "content-length"]
     old = chunked(b"old", 2)
     (made,) = read([rewrite_request(parse_head(old[: old.index(b"\r\n\r\n") + 4]), b"n")])
     assert (made[0].length, made[1]) == (1, b"n")

@@ -121,8 +121,7 @@ def test_clients_that_name_us_are_served(tmp_path: Path, host: str) -> None:
 
 def test_a_port_for_others_takes_any_name(tmp_path: Path) -> None:
     """Bound beyond loopback a proxy is known by names that it cannot know, but pages stay out."""
-    store = tape(tmp_path / "x.db", ("default", "hi", "one"))
-    with Rig("replay", store, host="0.0.0.0") as rig, rig.client() as c:
+    with Rig("replay", tape(tmp_path / "x.db", ("default", "hi", "one")), host="0.0.0.0") as rig, rig.client() as c:
         assert c.ask(request(body_of("hi"), host="llmproxy:8080")).status == 200
         assert c.ask(request(body_of("hi"), host="llmproxy:8080", origin="http://llmproxy:8080")).status == 403
 
@@ -150,8 +149,7 @@ def test_allowed_pages_are_served_and_may_read_the_answer(tmp_path: Path, origin
         with Rig("replay", store, allow_origin=ALLOWED) as rig, rig.client() as c:
             missed = c.ask(chat("never", headers={"origin": origin}))
         assert len(p.requests) == (1 if allowed else 0)
-    statuses = [before.status, hit.status, new.status, missed.status]
-    assert statuses == ([200, 200, 200, 404] if allowed else [403] * 4)
+    assert [before.status, hit.status, new.status, missed.status] == ([200, 200, 200, 404] if allowed else [403] * 4)
     for answer in (before, hit, new, missed):
         assert answer.headers.get("access-control-allow-origin") == (origin if allowed else None)
     if allowed:
@@ -161,8 +159,7 @@ def test_allowed_pages_are_served_and_may_read_the_answer(tmp_path: Path, origin
 
 def test_our_own_page_may_ask(tmp_path: Path) -> None:
     """An Origin that is the very place asked for: what a browser sends with a POST of a page of ours."""
-    store = tape(tmp_path / "x.db", ("default", "hi", "one"))
-    with Rig("replay", store) as rig, rig.client() as c:
+    with Rig("replay", tape(tmp_path / "x.db", ("default", "hi", "one"))) as rig, rig.client() as c:
         own = {
             "host": f"localhost:{rig.port}", "origin": f"http://localhost:{rig.port}", "sec-fetch-site": "same-origin",
         }  # fmt: skip

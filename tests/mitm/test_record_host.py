@@ -30,8 +30,7 @@ def service() -> Iterator[CountingService]:
 
 def ask(client: Wire, service: CountingService, method: str, path: str, body: bytes = b"", **headers: str) -> Received:
     """Ask a service as a client does whose HTTP_PROXY we are."""
-    kind = "application/json" if body else ""
-    fields = {"host": service.host, "content_type": kind, **headers}
+    fields = {"host": service.host, "content_type": ("application/json" if body else ""), **headers}
     return client.ask(request(body, f"http://{service.host}{path}", method, **fields))
 
 

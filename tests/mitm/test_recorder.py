@@ -395,8 +395,7 @@ def test_an_answer_that_its_client_always_leaves_is_asked_live_twice_and_one_tha
 ) -> None:
     """The first time may be an interrupt: who reads on in the second run gets all. From the third on it is served as far as it goes."""
     store, left = tmp_path / "x.db", (EVENTS[0], Ending.LEFT)
-    whole = sse(*EVENTS, wait=0.3)
-    with upstream(*[whole] * 3) as p:
+    with upstream(*[sse(*EVENTS, wait=0.3)] * 3) as p:
         for run in range(1, 5):
             with Rig(mode, store, {"openai": p.url}) as rig:
                 with rig.client() as c:
@@ -569,8 +568,7 @@ def test_prefixes_of_ours_are_taken_off(tmp_path: Path, target: str, base: str, 
     """Session and provider stand in the URL for us; an upstream with a path of its own keeps it."""
     with Provider(Script((Step(Reply("ok"), times=None),))) as p:  # noqa: SIM117 - upstream outside, proxy inside
         with Rig("record", tmp_path / "x.db", {"openai": p.url + base}) as rig, rig.client() as c:
-            got = c.ask(chat(target=target))
-            assert got.status == (400 if sent is None else 200)
+            assert c.ask(chat(target=target)).status == (400 if sent is None else 200)
             assert [seen.target for seen in p.requests] == ([] if sent is None else [sent])
 
 

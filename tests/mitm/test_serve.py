@@ -207,8 +207,7 @@ def test_a_full_disk_costs_the_recording_never_the_answer(tmp_path: Path) -> Non
     """The client gets its answer, the loss is said, the exit status is 3, and what was stored before stays readable."""
     store, size = tmp_path / "x.db", 250_000
     big = random.Random(1).randbytes(100_000).hex()
-    steps = (Step(Reply("small"), user="small"), Step(Reply(big), times=None))
-    with Provider(Script(steps)) as p:
+    with Provider(Script((Step(Reply("small"), user="small"), Step(Reply(big), times=None)))) as p:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -439,9 +438,8 @@ def tmp_path_without_pem(folder: Path) -> Path:
 def test_the_first_recording_says_how_to_keep_the_journal_out_of_git(tmp_path: Path) -> None:
     """Once, in a repository that does not ignore it."""
     (tmp_path / ".git").mkdir()
-    steps = Script((Step(Reply("a")), Step(Reply("b"))))
     with (
-        Provider(steps) as p,
+        Provider(Script((Step(Reply("a")), Step(Reply("b"))))) as p,
         proxy("record", tmp_path / "x.db", upstreams={"openai": p.url}) as px,
         Wire(px.port) as c,
     ):
@@ -506,8 +504,7 @@ def test_the_last_line_counts_what_was_still_being_stored(tmp_path: Path) -> Non
 
     def closed() -> Future[int | None]:
         built = Built(rig.shell, Journal.open(tmp_path / "other.state.db", time.time), ())
-        ending = wind_up(out_of_patience, built, Console(said), totals)
-        return asyncio.run_coroutine_threadsafe(ending, rig._loop)
+        return asyncio.run_coroutine_threadsafe(wind_up(out_of_patience, built, Console(said), totals), rig._loop)
 
     answer = Answer(200, SSE, (Piece(EVENT), Piece(b"data: [DONE]\n\n")), "chunked")
     with connected(Provider(Script((Step(answer),))), "record", tmp_path / "x.db", shell=ClosesOnce) as (rig, c):

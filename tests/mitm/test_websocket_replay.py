@@ -225,8 +225,7 @@ def test_what_is_no_upgrade_is_refused(store: Path, fields: dict[str, str]) -> N
              "sec_websocket_key": "AAAAAAAAAAAAAAAAAAAAAA==", "content_length": ""}  # fmt: skip
     body = b"abc" if "content_length" in fields else b""
     with Rig("replay", store) as rig, rig.client() as client:
-        answer = client.ask(request(body, "/v1/realtime?model=gpt-realtime", "GET", **(usual | fields)))
-        assert answer.status == 400
+        assert client.ask(request(body, "/v1/realtime?model=gpt-realtime", "GET", **(usual | fields))).status == 400
 
 
 async def echo(peer: Peer) -> None:
@@ -394,8 +393,7 @@ def test_sockets_of_one_session_may_come_in_any_order(tmp_path: Path) -> None:
     with Upstream(silent) as upstream, Rig("record", path, {"openai": upstream.url}) as rig:
         assert [run(rig.port, name) for name in names] == names
     with Rig("replay", path) as rig:
-        opened = [Client(rig.port, "/v1/responses") for _ in names]
-        for client, name in zip(opened, reversed(names), strict=True):
+        for client, name in zip([Client(rig.port, "/v1/responses") for _ in names], reversed(names), strict=True):
             with client:
                 assert client.say({"type": "response.create", "text": name}).hear()["of"] == name
         rig.wait_idle()

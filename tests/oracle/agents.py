@@ -216,9 +216,8 @@ class World:
         self.count += 1
         hosted = HOSTED.get(dialect.name) if self.chance(0.1) else None
         names = (*TOOLS, "shell") if dialect.name == "responses" else TOOLS
-        name = hosted or self.random.choice(names)
         return Call(
-            name,
+            hosted or self.random.choice(names),
             {"n": self.random.randint(0, 2)},
             f"c{number}" if renumbers else f"id{self.count}",
             hosted=hosted is not None,

@@ -115,8 +115,7 @@ class Life:
             calls = [self.call() for _ in range(self.random.choice((1, 1, 2)))]
             said = Said("" if self.chance(0.5) else self.words("let me see"), calls)
             yield self.ask(said)
-            results = [(call, call.output, False) for call in calls]
-            self.turns += [("model", said), ("results", results)]
+            self.turns += [("model", said), ("results", [(call, call.output, False) for call in calls])]
         said = Said(self.words("I did"))
         yield self.ask(said)
         self.turns.append(("model", said))
@@ -133,8 +132,7 @@ class Life:
         given = [("system", self.system), *self.turns] if turns is None else turns
         request = self.dialect.request(given, tools, stream=self.stream)
         pieces = tuple(self.dialect.stream(said)) if self.stream else (self.dialect.whole(said),)
-        kind = self.dialect.kind if self.stream else JSON_TYPE
-        return Exchange(self.dialect, request, kind=kind, pieces=pieces)
+        return Exchange(self.dialect, request, kind=self.dialect.kind if self.stream else JSON_TYPE, pieces=pieces)
 
     # -- what becomes of old messages
 
@@ -207,13 +205,11 @@ def claim(random: Random, step: Chapter) -> Json:
         said["activated"] = bool(done) if random.random() < 0.6 else not done
     if said.get("activated", True) and (not said or random.random() < 0.5):
         key = random.choice(COUNTS[name])
-        true = done[0][key] if done else random.randint(0, 3)
-        number = max(true + random.choice((0, 0, 0, 1, -1)), 1)
+        number = max((done[0][key] if done else random.randint(0, 3)) + random.choice((0, 0, 0, 1, -1)), 1)
         said[key] = random.choice((number, {"gte": number}, {"lt": number}))
         if name == "condenser" and random.random() < 0.4:
             said[random.choice(("summaryContains", "summaryNotContains"))] = random.choice(WORDS)
-    least = {"minEvidence": "inferred"} if random.random() < 0.5 else {}
-    return {"messageProcessing": {name: said, **least}}
+    return {"messageProcessing": {name: said, **({"minEvidence": "inferred"} if random.random() < 0.5 else {})}}
 
 
 def recalls(said: Json, step: Chapter) -> bool | None:

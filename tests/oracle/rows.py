@@ -204,8 +204,7 @@ def was_created(said: Json, shape: Shape, moment: Moment) -> bool | None:
 def _created(said: Json, shape: Shape, state: State, made: set[int | str]) -> bool:
     wanted = said.get("fields", {})
     rows = _mine({key: row for key, row in state.items() if key in made}, shape, wanted)
-    number = sum(_fits(row, wanted) for row in rows.values())
-    return compared(number, said.get("count", {"gte": 1}))
+    return compared(sum(_fits(row, wanted) for row in rows.values()), said.get("count", {"gte": 1}))
 
 
 def is_there(said: Json, shape: Shape, state: State) -> bool | None:

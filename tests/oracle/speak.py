@@ -198,10 +198,9 @@ def _items(said: Said) -> list[Json]:
         elif call.name == "shell":
             items.append({"type": "shell_call", "id": f"i{call.id}", "call_id": call.id, "action": call.arguments})
         else:
-            arguments = json.dumps(call.arguments)
             items.append({
                 "type": "function_call", "id": f"i{call.id}", "call_id": call.id, "name": call.name,
-                "arguments": arguments,
+                "arguments": json.dumps(call.arguments),
             })  # fmt: skip
     return items + ([{"type": "robot_call", "call_id": "r1", "name": "deleteTask"}] if said.strange else [])
 
@@ -371,8 +370,7 @@ def _ollama_ask(turns: Sequence[Turn], tools: Sequence[str], stream: bool) -> Js
 def _ollama_pieces(said: Said) -> Iterable[tuple[str, Json]]:
     for text in split(said.text):
         yield "", {"model": "m", "message": {"role": "assistant", "content": text}, "done": False}
-    message = _ollama_message(Said("", said.calls, said.strange))
-    yield "", {"model": "m", "message": message, "done": False}
+    yield "", {"model": "m", "message": _ollama_message(Said("", said.calls, said.strange)), "done": False}
     yield "", {"model": "m", "message": {"role": "assistant", "content": ""}, "done": True, "done_reason": "stop"}
 
 

@@ -132,11 +132,10 @@ def played(play: Play, folder: Path, name: str, address: str, service: Service, 
     """Run the suite."""
     ACTOR.parts, ACTOR.after_end, ACTOR.send = play.parts, play.after_end, partial(send, px.url)
     service.later = ACTOR.go_on
-    store = {"http": address, "reset": "none", "entities": {"tasks": service.entity, "later": "/later"}}
     suite = {
         "name": name,
         "agent": {"python": "tests.oracle.acting:ACTOR"},
-        "store": store,
+        "store": {"http": address, "reset": "none", "entities": {"tasks": service.entity, "later": "/later"}},
         "scenarios": [{"id": "one", "userId": ME, "steps": play.steps}],
     }
     return run(cases_of(folder, json.dumps(suite), f"{name}.suite.yaml"), proxy=px.url, mode=mode, keep_going=True)

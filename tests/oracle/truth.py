@@ -88,8 +88,7 @@ def _holds(said: Json, step: Step) -> bool | None:
     ((name, wanted),) = said["tools"].items()
     for key in wanted.keys() & {"before", "after"}:
         return _beside(key, *([each for each in step.calls if each.name == one] for one in (name, wanted[key])))
-    calls = [call for call in step.calls if (not call.hosted if name == "*" else call.name == name)]
-    return _tool(calls, wanted)
+    return _tool([call for call in step.calls if (not call.hosted if name == "*" else call.name == name)], wanted)
 
 
 def _comes_after(call: Call, other: Call) -> bool:
@@ -143,8 +142,7 @@ def _tool(calls: list[Call], wanted: Json) -> bool | None:
         found.append(bool(calls) and all(call.arguments.get("n", 9) < 2 for call in calls))
     for key, fits_of in (("output", _output), ("error", _error)):
         if key in wanted:
-            judged = [fits_of(call, wanted[key]) for call in calls]
-            found.append(_together(judged, enough=every is False))
+            found.append(_together([fits_of(call, wanted[key]) for call in calls], enough=every is False))
     return False if False in found else None if None in found else True
 
 

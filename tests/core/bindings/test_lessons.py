@@ -142,8 +142,7 @@ NEVER = [
 @pytest.mark.parametrize(("recorded", "present"), NEVER)
 def test_words_are_never_learned(recorded: str, present: str) -> None:
     """Another result is another question, whatever surrounds it."""
-    outcome = narrow(Mismatch, learn(asked(recorded), asked(present, cwd="/srv/of-today")))
-    assert outcome.why is Misfit.DIFFERENT
+    assert narrow(Mismatch, learn(asked(recorded), asked(present, cwd="/srv/of-today"))).why is Misfit.DIFFERENT
 
 
 TYPED = [
@@ -200,8 +199,7 @@ def test_a_commit_without_a_letter_is_a_commit() -> None:
 def test_a_number_that_does_not_map_one_to_one_is_a_count() -> None:
     """Links of a folder: 3 stays 3 on one line and 5 becomes 3 on the next; taken for ids they would fit nothing."""
     old = asked("drwxr-xr-x 3 x .\ndrwxr-xr-x 5 x ..\n")
-    new = asked("drwxr-xr-x 3 x .\ndrwxr-xr-x 3 x ..\n", cwd="/srv/of-today")
-    found = learn(old, new)
+    found = learn(old, asked("drwxr-xr-x 3 x .\ndrwxr-xr-x 3 x ..\n", cwd="/srv/of-today"))
     assert isinstance(found, tuple)
     assert [(each.slot.kind, each.accepted) for each in found] == [("count", False)]
 
@@ -387,8 +385,7 @@ def test_what_a_command_wrote_is_read_behind_a_label_and_inside_of_a_member(
         text = f"{text}\nand a line"
         return f"Output: {text}" if kind == "label" else json.dumps({"returncode": 0, "output": text})
 
-    found = learn(asked(wrap(recorded)), asked(wrap(present), cwd="/srv/of-today"))
-    assert isinstance(found, tuple) is fits
+    assert isinstance(learn(asked(wrap(recorded)), asked(wrap(present), cwd="/srv/of-today")), tuple) is fits
 
 
 def test_an_id_of_the_recorded_run_in_json_inside_of_a_member_is_no_fit() -> None:

@@ -42,8 +42,7 @@ def _asked(result: str, cwd: str) -> dict[str, Any]:
 
 def test_a_parent_elsewhere_moves_all_columns_and_is_no_difference() -> None:
     """`/wk` has the root of the file system as its parent: more links, another owner, and wider columns for all."""
-    found = narrow(Fit, fit(RECORDED, ELSEWHERE))
-    assert found.names == ("cwd", "listing")
+    assert narrow(Fit, fit(RECORDED, ELSEWHERE)).names == ("cwd", "listing")
 
 
 def test_a_link_is_as_long_as_what_it_leads_to() -> None:
@@ -56,8 +55,7 @@ def test_a_link_is_as_long_as_what_it_leads_to() -> None:
 def test_files_of_the_user_are_of_this_user() -> None:
     """The owner's column names who runs the agent; who owned a file before still does."""
     kims = RECORDED.replace("ann ann", "kimberly kimberly")
-    found = narrow(Fit, fit(RECORDED, kims, user="kimberly"))
-    assert "user" in found.names
+    assert "user" in narrow(Fit, fit(RECORDED, kims, user="kimberly")).names
     assert isinstance(fit(RECORDED, kims.replace("kimberly kimberly    9", "lee lee    9"), user="kimberly"), Mismatch)
     assert isinstance(fit(RECORDED, kims), Mismatch), "who was declared to be ann owns nothing of kimberly's"
 
@@ -86,8 +84,7 @@ OURS = """
 
 def test_files_of_ours_are_no_difference() -> None:
     """The store may lie in the folder of one run, and grows while it records; another database is another file."""
-    recorded = RECORDED.replace("total 20", "total 324") + OURS
-    assert isinstance(fit(recorded, ELSEWHERE), Fit)
+    assert isinstance(fit(RECORDED.replace("total 20", "total 324") + OURS, ELSEWHERE), Fit)
     assert isinstance(fit(RECORDED, ELSEWHERE + OURS.replace("114688", "200704")), Fit)
     assert isinstance(fit("notes.txt", "llmproxy.db\nnotes.txt\n?? llmproxy.db-wal\n./llmproxy.db"), Fit)
     assert isinstance(fit("notes.txt", "other.db\nnotes.txt"), Mismatch)

@@ -190,8 +190,7 @@ def test_a_short_text_that_a_tool_made_is_a_leak_when_it_comes_back() -> None:
         for made, named in (("abc", "abc"), ("xyz", "xyz"), ("xyz", "abc"))
     )
     assert isinstance(fit_request(Bindings((), (), slots), recorded, present), Fit)
-    result = narrow(Mismatch, fit_request(Bindings((), (), slots), recorded, leaky))
-    assert "leaked" in str(result)
+    assert "leaked" in str(narrow(Mismatch, fit_request(Bindings((), (), slots), recorded, leaky)))
 
 
 def _keyed(files: Json, *, written: bool, cwd: str = "/srv/ci/w-1", commit: str = "0" * 40) -> Json:

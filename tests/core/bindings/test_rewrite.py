@@ -88,10 +88,9 @@ def test_arguments_stay_json() -> None:
     """A path with a quote or a letter beyond ASCII is escaped as the arguments need it, in pieces too."""
     bindings = Bindings([RunVariable("cwd", "/tmp/a")], [RunVariable("cwd", '/srv/"é')])
     written = json.dumps({"file_path": "/tmp/a/x.py", "old_string": 'say "/tmp/a"\n'})
-    deltas = [written[:7], written[7:19], written[19:]]
     events = [
         {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}}]}
-        for piece in deltas
+        for piece in [written[:7], written[7:19], written[19:]]
     ]
     got = narrow(Response, rewrite_answer(bindings, EMPTY, _stream(*events)))
     values = [json.loads(chunk.data[6:]) for chunk in got.chunks]
@@ -193,8 +192,7 @@ def test_two_names_of_one_recorded_value_are_not_guessed() -> None:
     before = [RunVariable("cwd", "/h"), RunVariable("home", "/h")]
     bindings = Bindings(before, [RunVariable("cwd", "/w"), RunVariable("home", "/users/ann")])
     answer = _message({"type": "text", "text": "in /h"})
-    result = narrow(Mismatch, rewrite_answer(bindings, EMPTY, answer))
-    assert result.why is Misfit.AMBIGUOUS
+    assert narrow(Mismatch, rewrite_answer(bindings, EMPTY, answer)).why is Misfit.AMBIGUOUS
     fit = narrow(Fit, fit_request(bindings, {"system": "in /h"}, {"system": "in /w"}))
     assert _blocks(rewrite_answer(bindings, fit, answer))[0]["text"] == "in /w"
 
@@ -219,8 +217,7 @@ def test_a_short_id_is_written_only_at_arguments_that_name_it() -> None:
     assert first["input"] == {"task_id": 1007, "seats": 7, "note": "7", "ids": [1007]}
     assert second["input"] == {"task_id": 1007, "seats": 7, "note": "7", "ids": [7]}
     assert text["text"] == words
-    written = json.dumps(arguments)
-    call = {"type": "function_call", "call_id": "c", "name": "close_task", "arguments": written}
+    call = {"type": "function_call", "call_id": "c", "name": "close_task", "arguments": json.dumps(arguments)}
     got = narrow(Response, rewrite_answer(bindings, EMPTY, _whole({"object": "response", "output": [call]})))
     assert json.loads(json.loads(got.body)["output"][0]["arguments"]) == first["input"]
 
@@ -295,10 +292,8 @@ def test_members_are_called_by_this_runs_values(written: bool) -> None:
         if written
         else _message({"type": "tool_use", "name": "edit", "input": old})
     )
-    got = narrow(Response, rewrite_answer(BINDINGS, _identity(), answer))
-    body = json.loads(got.body)
-    found = body["output"][0]["arguments"] if written else json.dumps(body["content"][0]["input"])
-    assert found == json.dumps(new)
+    body = json.loads(narrow(Response, rewrite_answer(BINDINGS, _identity(), answer)).body)
+    assert (body["output"][0]["arguments"] if written else json.dumps(body["content"][0]["input"])) == json.dumps(new)
 
 
 def test_two_members_do_not_become_one() -> None:
@@ -359,8 +354,7 @@ def test_a_tools_value_of_any_characters_is_no_command() -> None:
 def test_an_exact_hit_names_this_runs_folder() -> None:
     """``list_allowed_directories {}`` has one key in every folder; its answer names the folder."""
     answer = _message({"type": "text", "text": "/tmp/a is allowed"})
-    got = rebind_answer(BINDINGS, {"messages": []}, answer)
-    assert _blocks(got)[0]["text"] == "/srv/ci/w is allowed"
+    assert _blocks(rebind_answer(BINDINGS, {"messages": []}, answer))[0]["text"] == "/srv/ci/w is allowed"
     assert rebind_answer(BINDINGS, {"messages": [{"role": "user", "content": "is /tmp/a/x there?"}]}, answer) is answer
 
 
@@ -419,8 +413,7 @@ def test_what_cannot_be_read_is_served_only_if_nothing_is_in_it() -> None:
 
 def test_what_the_session_knows_checks_and_does_not_choose() -> None:
     """Another mapping of the same value than the session's is a miss; so is an id that came back."""
-    slots = [VolatileField("made", "uuid", "mint")]
-    bindings = Bindings([], [], slots)
+    bindings = Bindings([], [], [VolatileField("made", "uuid", "mint")])
 
     def body(value: str) -> Json:
         call = {"id": "call#1", "function": {"name": "mint", "arguments": "{}"}}

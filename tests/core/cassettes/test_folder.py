@@ -89,8 +89,7 @@ def test_a_clone_replays_at_once(kept: CassetteDir, store: Store, fresh: Store) 
     for sample in (1, 2):
         store.begin("trip", sample, exclusive=True, holder="a")
         store.end("trip", sample, "a", clean=True)
-    path = kept.save(store, "trip")
-    assert path == kept.path / "trip.yaml"
+    assert kept.save(store, "trip") == kept.path / "trip.yaml"
     assert load(kept, fresh) == LoadedFile(imported=("trip",), interactions=4)
     assert plain(fresh) == plain(store)
     assert fresh.closed_cleanly("trip", 1)
@@ -128,8 +127,7 @@ def test_an_edited_file_wins(kept: CassetteDir, store: Store) -> None:
     """What a person changed is answered; what was deleted is gone; the rest stays, and older recordings are set aside."""
     record(store, "a", "b", "c")
     path = known(kept.save(store, "trip"))
-    text = path.read_text()
-    path.write_text(text.replace("content: to a", "content: edited by hand"))
+    path.write_text(path.read_text().replace("content: to a", "content: edited by hand"))
     assert load(kept, store) == LoadedFile(imported=("trip",), interactions=3, set_aside=3)
     assert answers(store) == ["edited by hand", "to b", "to c"]
     assert load(kept, store) == LoadedFile(unchanged=1)
@@ -155,8 +153,7 @@ def test_a_question_is_short_to_review(kept: CassetteDir, store: Store, fresh: S
     store.begin("trip", 1, exclusive=True, holder="a")
     store.add(asked_by_an_sdk(), supersede=False)
     store.end("trip", 1, "a", clean=True)
-    path = known(kept.save(store, "trip"))
-    text = path.read_text()
+    text = known(kept.save(store, "trip")).read_text()
     assert len(text.splitlines()) <= 20
     assert [word in text for word in ("OpenAI/Python 3", "stainless", "run_variables")] == [True, False, False]
     load(kept, fresh)
@@ -172,8 +169,7 @@ def test_a_file_that_says_more_is_in_step_and_written_anew(kept: CassetteDir, st
     )
     assert load(kept, store) == LoadedFile(unchanged=1)
     record(store, "more", at=NOW + 9)
-    path = known(kept.save(store, "trip"))
-    assert "stainless" not in path.read_text()
+    assert "stainless" not in known(kept.save(store, "trip")).read_text()
 
 
 def test_a_checked_out_file_brings_its_answers_back(kept: CassetteDir, store: Store) -> None:
@@ -183,8 +179,7 @@ def test_a_checked_out_file_brings_its_answers_back(kept: CassetteDir, store: St
     old = path.read_bytes()
     record(store, "x", "y", at=NOW + 50)
     kept.save(store, "trip")
-    new = path.read_bytes()
-    for data, said in [(old, ["to a"]), (new, ["to a", "to x", "to y"]), (old, ["to a"])]:
+    for data, said in [(old, ["to a"]), (path.read_bytes(), ["to a", "to x", "to y"]), (old, ["to a"])]:
         path.write_bytes(data)
         load(kept, store)
         assert answers(store) == said
@@ -213,8 +208,7 @@ def test_a_fork_is_in_its_file(kept: CassetteDir, store: Store, fresh: Store) ->
     with pytest.raises(CassetteBusy, match="`fork`"):
         kept.save(store, "trip")
     assert (load(kept, fresh).imported, load(kept, fresh).imported) == (("trip",), ())
-    edited = known(fork_of(fresh, "trip", 1))
-    assert edited.overrides.tools[0].text == "6"
+    assert known(fork_of(fresh, "trip", 1)).overrides.tools[0].text == "6"
     head, rest = path.read_text().split("fork:\n")
     path.write_text(head + rest[rest.index("interactions:") :])
     load(kept, fresh)
@@ -331,8 +325,7 @@ def test_names_that_differ_in_case_only(kept: CassetteDir, store: Store) -> None
         "com1",
         "Lpt9.a.b",
     ):  # no file on Windows, whatever stands behind the point
-        made = slug(device)
-        assert made.partition(".")[0].lower() not in ("con", "nul", "aux", "com1", "lpt9")
+        assert slug(device).partition(".")[0].lower() not in ("con", "nul", "aux", "com1", "lpt9")
     assert [slug(name) for name in ("console", "silicon.1", "com10")] == ["console", "silicon.1", "com10"]
 
 
@@ -463,8 +456,7 @@ def test_an_edited_file_wins_over_what_it_held_and_nothing_else(kept: CassetteDi
 def test_an_open_cassette_stays_open_in_its_file(kept: CassetteDir, store: Store, fresh: Store) -> None:
     """Whether something is missing travels with the file: mode once adds it on any machine, and seals the cassette then."""
     record(store, "a")
-    path = step(kept, store)
-    assert "\nopen: true\n" in path.read_text()
+    assert "\nopen: true\n" in step(kept, store).read_text()
     load(kept, fresh)
     assert not fresh.closed_cleanly("trip", 1)
     fresh.begin("trip", 1, exclusive=True, holder="a")

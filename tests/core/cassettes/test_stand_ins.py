@@ -83,8 +83,7 @@ def test_a_file_is_replayed_elsewhere(recorded: tuple[Path, Path], tmp_path: Pat
     """A colleague's fresh store has the run variables and the volatile fields from the file."""
     path = tmp_path / "theirs.db"
     with FileStore.open(path, writable=True, now=lambda: 2.0) as store:
-        loaded = CassetteDir(recorded[1], now=lambda: 2.0).load_into(store, rules=Rules())
-        assert loaded.imported == ("default",)
+        assert CassetteDir(recorded[1], now=lambda: 2.0).load_into(store, rules=Rules()).imported == ("default",)
         assert volatile_fields_of(store, "default") == (VolatileField("chunk", "hex", "exec", before="Chunk ID: "),)
     with engine(path, Mode.REPLAY) as made:
         _open(made, CI)
@@ -232,8 +231,7 @@ def test_what_is_told_is_read_back_whole(made: Interaction) -> None:
 
 def test_it_is_a_line_of_the_export() -> None:
     """Whoever reads the JSON lines reads this."""
-    line = json.dumps(to_json(chat("hi", "one")), ensure_ascii=False)
-    (recorded,) = read(Source(line.encode(), "x.jsonl"))
+    (recorded,) = read(Source(json.dumps(to_json(chat("hi", "one")), ensure_ascii=False).encode(), "x.jsonl"))
     assert (recorded.method, recorded.body) == ("POST", chat("hi").request.body)
     assert recorded.extra["key"] == chat("hi").key
 

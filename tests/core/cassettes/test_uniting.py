@@ -160,8 +160,7 @@ def folder(tmp_path: Path) -> Callable[..., Path]:
     """Return what makes a folder of cassettes."""
 
     def make(name: str, many: Sequence[Interaction]) -> Path:
-        store = fill(tmp_path / f"{name}.db", many)
-        with FileStore.open(store, writable=False, now=lambda: NOW) as opened:
+        with FileStore.open(fill(tmp_path / f"{name}.db", many), writable=False, now=lambda: NOW) as opened:
             kept = CassetteDir(tmp_path / name, now=lambda: NOW)
             for info in opened.cassettes():
                 kept.save(opened, info.name)
@@ -193,8 +192,7 @@ def test_what_two_parts_added_to_one_cassette_is_put_together(folder: Callable[.
     base = [named(1, "c"), named(2, "c")]
     target = folder("target", base)
     one = folder("one", [other(base[0]), base[1]])
-    two = folder("two", [*base, named(3, "c")])
-    unite_folders([two, one], target, lambda: NOW)
+    unite_folders([folder("two", [*base, named(3, "c")]), one], target, lambda: NOW)
     assert texts(target) == texts(folder("wanted", [other(base[0]), base[1], named(3, "c")]))
 
 

@@ -80,8 +80,7 @@ class Expected:
     def at(self, turn: int) -> frozenset[str] | None:
         if self.lie is not None and turn >= self.lie:
             return None
-        late = [names for since, names in self.since.items() if turn > since]
-        return frozenset(self.always.union(*late))
+        return frozenset(self.always.union(*[names for since, names in self.since.items() if turn > since]))
 
     def miss_from(self, turn: int) -> None:
         self.lie = turn if self.lie is None else min(self.lie, turn)
@@ -431,5 +430,4 @@ def _build(dialect: Dialect, thread: Thread, turn: int, wanted: frozenset[str] |
 
 def _list_tools(tree: Json) -> Iterator[Json]:
     for entry in tree.get("tools") or tree.get("toolConfig", {}).get("tools", []):
-        inner = entry.get("functionDeclarations") or [entry.get("function") or entry.get("toolSpec") or entry]
-        yield from inner
+        yield from (entry.get("functionDeclarations") or [entry.get("function") or entry.get("toolSpec") or entry])

@@ -15,8 +15,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Judge:
 
 def test_each_lie_is_a_miss_in_every_dialect(judge: Judge) -> None:
     """A changed question, amount, result, tool or history gets no answer, whatever else changed."""
-    cases = [case(6 * n + (n + more) % 6, lie) for n, lie in enumerate(LIES) for more in (0, 3)]
-    assert judge.judge(cases) == []
+    assert judge.judge([case(6 * n + (n + more) % 6, lie) for n, lie in enumerate(LIES) for more in (0, 3)]) == []
 
 
 def test_what_changed_is_what_was_edited(judge: Judge) -> None:

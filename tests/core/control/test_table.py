@@ -314,8 +314,7 @@ def test_names_that_cannot_be(api: Api, name: object) -> None:
 def test_a_walk_and_what_it_comes_to(api: Api) -> None:
     """Hits, misses, tokens and what was never asked for; the file of the store is not touched."""
     before = look(api.engine.config.store.parent)["x.db"]
-    opened = api.post("sessions", {"name": "a"})
-    assert [row["text"] for row in opened["unused"]] == ["hi", "hi", "bye", "hi"]
+    assert [row["text"] for row in api.post("sessions", {"name": "a"})["unused"]] == ["hi", "hi", "bye", "hi"]
     assert b"one" in (api.call("a", "hi") or b"")
     assert api.call("a", "never recorded") is None
     closed = api.post("sessions/a/close")
@@ -417,8 +416,7 @@ def test_a_permitted_live_session_records_where_it_says(make: Make) -> None:
     answered = chat("hi", "late").response
     one.recording.head(0, 200, "OK", answered.headers)
     one.recording.data(1, answered.body)
-    usage = api.engine.store_answer(one, proper=True)
-    assert api.engine.outcome(one, 200, usage=usage).interaction is not None
+    assert api.engine.outcome(one, 200, usage=api.engine.store_answer(one, proper=True)).interaction is not None
     api.post("sessions", {"name": "n", "mode": "replay"})
     assert b"late" in (api.call("n", "hi") or b"")
 
@@ -428,8 +426,7 @@ def test_an_interrupted_session_leaves_its_cassette_incomplete(make: Make, tmp_p
     api = make(allow_live=True)
 
     def recorded(complete: object) -> bool:
-        opened = api.post("sessions", {"name": "n", "mode": "once"})
-        assert opened["mode"] == "once"
+        assert api.post("sessions", {"name": "n", "mode": "once"})["mode"] == "once"
         exchange = api.engine.arrive("POST", "/s/n/v1/chat/completions", None, chat("hi").request.headers)
         api.engine.identify(exchange, chat("hi").request.body)
         if live := exchange.decision is Decision.RECORD:
@@ -463,8 +460,7 @@ def test_listings_give_the_last_rows(api: Api) -> None:
     assert [row["session"] for row in api.get("misses")["misses"]] == ["a", "b"]
     assert [row["session"] for row in api.get("misses?session=a~1")["misses"]] == ["a"]
     assert len(api.get("misses?limit=1")["misses"]) == 1
-    rows = api.get("interactions?session=a&limit=2")["interactions"]
-    assert [row["party"] for row in rows] == ["agent", "judge"]
+    assert [row["party"] for row in api.get("interactions?session=a&limit=2")["interactions"]] == ["agent", "judge"]
     assert api.get("interactions?session=b")["interactions"] == []
 
 
@@ -479,8 +475,7 @@ def test_without_a_store_nothing_is_known(make: Make) -> None:
 
 def test_half_a_surrogate_pair_in_a_recording_can_be_said(make: Make, tmp_path: Path) -> None:
     """What was recorded is listed, come what may."""
-    broken = Response(200, "OK", (), (Chunk(1, b"{}"),))
-    fill(tmp_path / "x.db", chat("half \ud83d", cassette="a", response=broken))
+    fill(tmp_path / "x.db", chat("half \ud83d", cassette="a", response=Response(200, "OK", (), (Chunk(1, b"{}"),))))
     assert make().post("sessions", {"name": "a"})["unused_total"] == 1
 
 
@@ -575,7 +570,6 @@ def test_after_is_a_number(text: str) -> None:
 
 def test_a_run_variable_that_is_a_secret_is_told_without_it(api: Api) -> None:
     """Neither to who asks for the session, nor in any other form; what is none stands there."""
-    secret = "sk-proj-" + "a1B2c3D4" * 6
-    declared = [check_run_variable("token", secret), check_run_variable("cwd", "/srv/a")]
+    declared = [check_run_variable("token", "sk-proj-" + "a1B2c3D4" * 6), check_run_variable("cwd", "/srv/a")]
     found = report(api.engine, api.engine.sessions.open("a", run_variables=declared))["run_variables"]
     assert found == [{"name": "token", "value": "[REDACTED]"}, {"name": "cwd", "value": "/srv/a"}]

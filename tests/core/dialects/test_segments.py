@@ -168,6 +168,5 @@ def test_tools_are_compared_by_name_and_what_is_edited_first_is_told_first() -> 
     new["messages"][0]["content"] = "Be brief."
     found = compare("chat.completions", CHAT_BODY, new, 9)
     assert [each.where for each in found] == ["system prompt, line 1", "tool g is new", "message 2 (user), part 1"]
-    turned = {**new, "tools": new["tools"][::-1]}
-    assert compare("chat.completions", new, turned, 9)
+    assert compare("chat.completions", new, {**new, "tools": new["tools"][::-1]}, 9)
     assert compare("/unknown", {"a": 1}, {"a": 2}, 9)[0].where == ""

@@ -183,8 +183,7 @@ def test_real_usage(traffic: Path) -> None:
             cached = (raw.get("cache_read_input_tokens") or 0) + (raw.get("cache_creation_input_tokens") or 0)
             assert (usage.input, usage.output) == (raw["input_tokens"] + cached, raw["output_tokens"]), exchange.name
         elif route.family == "openai":
-            total = raw.get("total_tokens")
-            assert (usage.input or 0) + (usage.output or 0) == total, exchange.name
+            assert (usage.input or 0) + (usage.output or 0) == raw.get("total_tokens"), exchange.name
         else:
             assert usage.input is not None, exchange.name
         checked += 1
@@ -215,12 +214,10 @@ def test_what_cannot_be_a_count_is_unknown(count: object) -> None:
 ])  # fmt: skip
 def test_what_a_call_costs_at_the_most(body: dict[str, Any], most: str | None) -> None:
     """The highest limit of the request counts, for each answer that it asks for; what has none costs anything."""
-    found = cost_at_most("openai", "gpt-4o", 1000, body)
-    assert found == (None if most is None else Decimal(most))
+    assert cost_at_most("openai", "gpt-4o", 1000, body) == (None if most is None else Decimal(most))
 
 
 def test_without_a_limit_the_models_own_counts() -> None:
     """A model that says more than ever before does not exceed it; of one that nobody knows nothing is known."""
-    found = cost_at_most("openai", "gpt-4o", 1000, {})
-    assert found == Decimal("0.0025") + Decimal(16_384) * 10 / 1_000_000
+    assert cost_at_most("openai", "gpt-4o", 1000, {}) == Decimal("0.0025") + Decimal(16_384) * 10 / 1_000_000
     assert cost_at_most("openai", "nobody-knows-it", 1000, {"max_tokens": 1}) is None

@@ -356,8 +356,7 @@ def main() -> None:
             features = tuple(each for each in names.split("+") if each != "plain")
             print(json.dumps(observe(Cell(features, situation, asked.dialect), bases), indent=1))
         else:
-            made = [json.dumps(line) for line in lines(bases)]
-            EXPECTED.write_text("\n".join(made) + "\n", "utf-8")
+            EXPECTED.write_text("\n".join([json.dumps(line) for line in lines(bases)]) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,7 @@ from tests.support.chats import NOW, chat, chat_exchange, fill
 
 def exchange(decision: Decision) -> Exchange:
     """Return a chat that was decided."""
-    session = Session("s", "s", 1, SessionSettings(Mode.REPLAY))
-    made = chat_exchange(session, ())
+    made = chat_exchange(Session("s", "s", 1, SessionSettings(Mode.REPLAY)), ())
     made.decision, made.identity = decision, replace(made.identity, model="gpt-4o")
     return made
 

@@ -64,13 +64,11 @@ def test_a_run_in_another_folder_gets_its_answer_in_its_own_words(tmp_path: Path
         _open(made, B)
         exchange = _ask(made, _request("/srv/ci/w", "2026-11-23"))
         assert _text(made, exchange) == "see /srv/ci/w/x of 2026-11-22"
-        plan = made.plan(exchange, ClientHttp())
-        assert b"x-llmproxy-bound: cwd, date\r\n" in plan.pieces[0][1]
+        assert b"x-llmproxy-bound: cwd, date\r\n" in made.plan(exchange, ClientHttp()).pieces[0][1]
         outcome = made.outcome(exchange, 200)
         assert outcome.bound == ("cwd", "date")
         assert "bound: cwd, date" in outcome.note
-        session = made.sessions.get_session("default")
-        sums = session.calls.totals.to_json()
+        sums = made.sessions.get_session("default").calls.totals.to_json()
         assert (sums["hits"], sums["bound"], sums["bound_names"]) == (1, 1, ["cwd", "date"])
         assert made.questions.count_unused() == 0
 
@@ -248,14 +246,12 @@ def test_of_two_that_fit_the_walk_decides_or_nobody(tmp_path: Path) -> None:
     """Two recordings that differ in a volatile field only: the one that comes next; out of order it is a miss that names both."""
     store = tmp_path / "s.db"
     ids = [f"{n}f2b9c1e-0000-4000-8000-00000000000a" for n in range(4)]
-    pairs = [(_minted("2026-11-22", "/tmp/a", value), f"answer {n}") for n, value in enumerate(ids[:2])]
-    _record(store, *pairs)
+    _record(store, *[(_minted("2026-11-22", "/tmp/a", value), f"answer {n}") for n, value in enumerate(ids[:2])])
     with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
         put_volatile_fields(opened, "default", [VolatileField("made", "uuid", "mint")])
     with engine(store, Mode.REPLAY) as made:
         _open(made, B)
-        first = _ask(made, _minted("2026-11-23", "/srv/ci/w", ids[2]))
-        assert _text(made, first) == "answer 0"
+        assert _text(made, _ask(made, _minted("2026-11-23", "/srv/ci/w", ids[2]))) == "answer 0"
         assert _text(made, _ask(made, _minted("2026-11-23", "/srv/ci/w", ids[3]))) == "answer 1"
         third = _ask(made, _minted("2026-11-23", "/srv/ci/w", "9f2b9c1e-0000-4000-8000-00000000000a"))
         assert third.decision is Decision.REFUSE

@@ -33,8 +33,7 @@ def _ask(system: str, words: str = "What is 1+1?", **more: Json) -> bytes:
 
 
 def _say(text: str, status: int = 200) -> Callable[[bytes], Response]:
-    message = {"role": "assistant", "content": text}
-    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     body = {"choices": [choice], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
     made = Response(status, "", (("content-type", JSON_TYPE),), (Chunk(0, json.dumps(body).encode()),))
     return lambda _: made

@@ -99,8 +99,7 @@ def told(verdict: Decided[Take]) -> str:
 @pytest.mark.parametrize(("mode", "takes", "expected"), TABLE)
 def test_modes(mode: Mode, takes: list[Take], expected: list[str]) -> None:
     """The table of the design."""
-    got = [told(decide(Situation(mode.policy, takes, nth))) for nth in range(1, len(expected) + 1)]
-    assert got == expected
+    assert [told(decide(Situation(mode.policy, takes, nth))) for nth in range(1, len(expected) + 1)] == expected
 
 
 @pytest.mark.parametrize(("takes", "expected"), COMPLETE)

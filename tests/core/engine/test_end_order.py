@@ -171,8 +171,7 @@ def test_ends_that_a_slow_client_took_together_lie_close(
 
 def test_end_that_was_heard_later_waits_a_short_while_for_what_was_asked_before() -> None:
     """And goes on without a word where that does not come; after two of them none waits any more."""
-    late = CLOSE_BY._replace(ended=10.2 + 1e-6, grace=0.5, late=True)
-    order = EndOrder(find_concurrent([SOON, late, X]), 3)
+    order = EndOrder(find_concurrent([SOON, CLOSE_BY._replace(ended=10.2 + 1e-6, grace=0.5, late=True), X]), 3)
     assert order.on_begin(1, 0)
     assert order.on_begin(2, 0)
     order.on_end(1, 1)

@@ -188,8 +188,7 @@ def test_the_key_does_not_depend_on_the_caller(tmp_path: Path) -> None:
         assert ask(made, headers=(("Authorization", "Bearer sk-x"), ("User-Agent", "a"))).key == plain
         assert ask(made, target="/s/other/openai/v1/chat/completions").key == plain
         assert ask(made, headers=(("x-llmproxy-session", "third"),)).key == plain
-        host = ("https", "api.openai.com", 443)
-        forward = made.arrive("POST", CHAT, host, ())
+        forward = made.arrive("POST", CHAT, ("https", "api.openai.com", 443), ())
         made.identify(forward, body())
         assert forward.key == plain
         assert ask(made, temperature=1).key != plain

@@ -77,10 +77,7 @@ def test_both_ways_answer_and_count_alike(mode: Mode, store: Path) -> None:
     for short in (False, True):
         Path(f"{store}.state.db").unlink(missing_ok=True)
         with engine(store, mode) as made:
-            told = []
-            for text in asked:
-                answer = short_way(made, text) if short else None
-                told.append(answer or long_way(made, text))
+            told = [(short_way(made, text) if short else None) or long_way(made, text) for text in asked]
             counted = trace(made.sessions.walks["default"]), made.questions.count_unused()
         found.append((told, counted, decisions(store)))
     assert found[0] == found[1]
@@ -184,10 +181,11 @@ def test_each_arrival_gets_what_the_long_way_gives_it(exhausted: Exhausted, stor
     found = []
     for short in (False, True):
         with engine(store, Mode.REPLAY, exhausted=exhausted) as made:
-            place, told = made.place("POST", CHAT, None, ()), []
-            for text in ["hi", "hi", *["hi"] * (0 if exhausted is Exhausted.MISS else 5), "other", "hi", "hi"]:
-                answer = short_way(made, text, place) if short else None
-                told.append((text, *(answer or long_way(made, text))))
+            place, more = made.place("POST", CHAT, None, ()), 0 if exhausted is Exhausted.MISS else 5
+            told = [
+                (text, *((short_way(made, text, place) if short else None) or long_way(made, text)))
+                for text in ["hi", "hi", *["hi"] * more, "other", "hi", "hi"]
+            ]
             found.append((told, trace(made.sessions.walks["default"]), made.questions.count_unused()))
     assert found[0] == found[1]
     assert [data[-8:] for text, data, _ in found[1][0] if text == "hi"][-2:] == [b'{"n": 1}', b'{"n": 2}']
@@ -224,8 +222,7 @@ def test_a_new_run_of_the_agent_starts_again(store: Path) -> None:
             long_way(made, text)
         assert short_way(made) is None
         assert long_way(made)[1].occurrence == 1
-        again = known(short_way(made))
-        assert again[1].occurrence == 2
+        assert known(short_way(made))[1].occurrence == 2
 
 
 def test_what_another_process_records_counts_from_the_next_request_on(store: Path) -> None:

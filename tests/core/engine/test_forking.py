@@ -100,8 +100,7 @@ def said(exchange: Exchange) -> str:
 def opened(engine: Engine, overrides: Overrides, name: str = "a", **fork: Json) -> Forking:
     """Open a session with overrides, and return their state."""
     child = fork.pop("child", None)
-    session = engine.sessions.open(name, forking=Forking(given=overrides, **fork), child=child)
-    return overridden(session).forking
+    return overridden(engine.sessions.open(name, forking=Forking(given=overrides, **fork), child=child)).forking
 
 
 def overridden(session: Session) -> ForkInterceptor:
@@ -160,8 +159,7 @@ def test_a_live_fork_records_its_child(engine: Make) -> None:
     again = engine()
     for messages in (FIRST, SECOND, SURE):
         assert ask(again, messages, session="a@fork-1").decision is Decision.REPLAY
-    inherited = overridden(again.sessions.get_session("a@fork-1")).forking
-    assert inherited.to_json()["tools"][0]["inherited"] is True
+    assert overridden(again.sessions.get_session("a@fork-1")).forking.to_json()["tools"][0]["inherited"] is True
 
 
 def test_an_overridden_answer_is_in_the_child(engine: Make) -> None:
@@ -209,8 +207,7 @@ def test_a_result_whose_call_the_server_keeps_is_found(engine: Make) -> None:
     forking = opened(one, COLD)
     ask(one, FIRST)
     output = {"type": "function_call_output", "call_id": "c1", "output": "21"}
-    exchange = ask(one, [{"role": "user", "content": "x"}], input=[output])
-    assert exchange.request.rewritten
+    assert ask(one, [{"role": "user", "content": "x"}], input=[output]).request.rewritten
     assert forking.to_json()["tools"][0]["used"] == 1
 
 
@@ -235,8 +232,7 @@ def test_a_live_session_that_never_forks_leaves_nothing(engine: Make) -> None:
     """No cassette, no lease; the name is free again."""
     one = engine(allow_live=True)
     for _ in range(2):
-        forking = opened(one, COLD, live=True)
-        assert forking.child == "a@fork-1"
+        assert opened(one, COLD, live=True).child == "a@fork-1"
         ask(one, FIRST)
         one.sessions.heartbeat()
         one.sessions.close("a")

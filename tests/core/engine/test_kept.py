@@ -238,8 +238,7 @@ def test_other_ids_of_a_second_recording_are_the_same_question(kind: str, tmp_pa
     """A change is told by what was asked, not by random ids: keys of two recordings agree."""
     keys = []
     for suffix in ("one", "two"):
-        store = tmp_path / f"{suffix}.db"
-        with engine(store, Mode.RECORD) as made:
+        with engine(tmp_path / f"{suffix}.db", Mode.RECORD) as made:
             play(made, _plays(random.Random(7))[kind], suffix)
             assert made.store is not None
             keys.append([row.key for row in made.store.summaries()])

@@ -32,8 +32,7 @@ def bearer(token: str) -> tuple[tuple[str, str], ...]:
 
 def asked(made: Engine, text: str, token: str) -> tuple[str | None, bool]:
     """Ask as a proxy does, the short way where there is one; the key that was found, and whether it was the short way."""
-    place = made.place("POST", CHAT, None, bearer(token))
-    hit = made.fast_path.answer(place, CLIENT, body(text))
+    hit = made.fast_path.answer(made.place("POST", CHAT, None, bearer(token)), CLIENT, body(text))
     if hit is not None:
         made.fast_path.sum_up(hit)
         return hit.call.key, True
@@ -99,9 +98,8 @@ def test_with_match_credential_each_token_is_somebody_else(tmp_path: Path) -> No
     """No hit for another one, however alike their heads are."""
     known = tokens(4, seed=4)
     store = tmp_path / "x.db"
-    answer = json_answer({"choices": []})
     with (
-        Provider(Script((Step(answer),))) as p,
+        Provider(Script((Step(json_answer({"choices": []})),))) as p,
         Rig("record", store, {"openai": p.url}, match_credential=True) as rig,
         rig.client() as c,
     ):

@@ -246,11 +246,9 @@ CARRIED: dict[str, tuple[str, str, dict[str, str], object]] = {
 def test_no_dummy_is_sent(live: Live, mode: str, tmp_path: Path) -> None:
     """In no mode that forwards, by base URL or intercepted, and nothing of it is stored."""
     store, upstreams = tmp_path / "x.db", dict.fromkeys(("openai", "anthropic"), live.url)
-    own = {"127.0.0.1/token": "token"}
-    with near(mode, store, upstreams=upstreams, forward=True, stub=own) as px:
+    with near(mode, store, upstreams=upstreams, forward=True, stub={"127.0.0.1/token": "token"}) as px:
         for name, (method, target, headers, body) in CARRIED.items():
-            at = f"{live.url}{target}" if target == "/token" else target
-            status, _, said = ask(px, method, at, headers, body)
+            status, _, said = ask(px, method, f"{live.url}{target}" if target == "/token" else target, headers, body)
             assert status >= 400, name
             assert "placeholder" in said, name
         assert not any(DUMMY.encode() in each for each in live.seen)
@@ -339,8 +337,7 @@ def test_what_claude_code_asks_aside_is_no_miss(tmp_path: Path) -> None:
         other = {"anthropic-version": "2023-06-01", "user-agent": "mine/1.0"}
         for path, body in (("/v1/messages", QUOTA), ("/v1/messages/count_tokens", count)):
             assert ask(px, "POST", path, other, body)[0] >= 400
-        more = QUOTA.replace('"quota"', '"quota?"')
-        assert ask(px, "POST", "/v1/messages?beta=true", CODE, more)[0] >= 400
+        assert ask(px, "POST", "/v1/messages?beta=true", CODE, QUOTA.replace('"quota"', '"quota?"'))[0] >= 400
         assert px.control("sessions/default")["misses"] == 3
 
 
@@ -393,8 +390,7 @@ def test_the_mcp_sdk_signs_in_without_a_browser(replaying: Proxy) -> None:
                 request = await flow.asend(await client.send(request))
         return request
 
-    asked = asyncio.run(sign_in())
-    assert DUMMY in asked.headers["authorization"]
+    assert DUMMY in asyncio.run(sign_in()).headers["authorization"]
     assert kept.client is not None
     assert back[-1].startswith("http://127.0.0.1:7777/callback?")
 

@@ -61,16 +61,14 @@ def test_a_rule_chooses_by_its_words(
 
 def test_the_first_rule_that_strikes_counts() -> None:
     """Rules are asked in their order."""
-    rules = ["http-500", {"kind": "reset"}]
-    assert first(rules) == "http-500"
+    assert first(["http-500", {"kind": "reset"}]) == "http-500"
     assert first([{"kind": "http-500", "probability": 0}, "reset"]) == "reset"
     assert first([{"kind": "http-500", "model": "o3"}, {"kind": "reset"}]) == "reset"
 
 
 def drawn(seed: int, session: str = "default") -> list[bool]:
     """Return which of a hundred calls meet a fault of probability one half."""
-    faults = read_faults({"seed": seed, "faults": [{"kind": "reset", "probability": 0.5}]})
-    walk = Faulting(faults)
+    walk = Faulting(read_faults({"seed": seed, "faults": [{"kind": "reset", "probability": 0.5}]}))
     return [walk.inject(call(key=f"v2:{n}", session=session)) is not None for n in range(100)]
 
 
@@ -84,8 +82,7 @@ def test_the_same_seed_draws_the_same_and_another_draws_others() -> None:
 
 def test_the_order_of_arrival_does_not_matter_to_chance() -> None:
     """In parallel the same calls are struck as one after the other."""
-    faults = read_faults({"faults": [{"kind": "reset", "probability": 0.5}]})
-    walk = Faulting(faults)
+    walk = Faulting(read_faults({"faults": [{"kind": "reset", "probability": 0.5}]}))
     with ThreadPoolExecutor(8) as pool:
         injected = list(pool.map(lambda n: (n, walk.inject(call(key=f"v2:{n}")) is not None), reversed(range(100))))
     assert [was for _, was in sorted(injected)] == drawn(0)

@@ -23,8 +23,7 @@ def test_what_is_typed_is_what_the_model_reads() -> None:
 def test_an_answer_is_text_or_an_object_of_text_and_calls() -> None:
     """By the number of the call; a quoted text is its content, anything that is no JSON is itself."""
     calls = '{"text": "Let me see.", "tool_calls": [{"name": "add", "arguments": {"a": 1}}]}'
-    found = parse_overrides([], ["0=It is = cold.", '1="quoted"', f"2={calls}", "3="])
-    assert found.answers == {
+    assert parse_overrides([], ["0=It is = cold.", '1="quoted"', f"2={calls}", "3="]).answers == {
         0: Message("assistant", "It is = cold."),
         1: Message("assistant", "quoted"),
         2: Message("assistant", "Let me see.", (ToolCall(None, "add", '{"a": 1}'),)),

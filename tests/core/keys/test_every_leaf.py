@@ -174,8 +174,7 @@ def test_every_leaf_of_every_dialect_counts_or_stands_in_the_table(family: str, 
     tree = maker.make(SHAPES[family, operation], ())
 
     def derived(body: bytes) -> Key:
-        request = Request("POST", where.target, (), body)
-        return key_of(canonicalize(request, where, Rules(), lambda _: None))
+        return key_of(canonicalize(Request("POST", where.target, (), body), where, Rules(), lambda _: None))
 
     plain, tried = derived(json.dumps(tree).encode()), 0
     seen: dict[Key, tuple[Path, object]] = {}

@@ -245,8 +245,7 @@ def test_the_users_rules_apply_before_ours() -> None:
 
 def test_canonicalising_twice_is_canonicalising_once() -> None:
     """The canonical body of a request has the key of the request."""
-    body = {**HI, "temperature": 1.0, "user": "u"}
-    once = canonical(CHAT, body)
+    once = canonical(CHAT, {**HI, "temperature": 1.0, "user": "u"})
     assert canonical(CHAT, once.body).body == once.body
 
 

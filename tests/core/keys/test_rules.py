@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import FrozenInstanceError
-from typing import TYPE_CHECKING
 
 import pytest
 
 from llmproxy.core.keys.fields import IGNORED, IGNORED_PREFIXES, KEYED, KEYED_PREFIXES
 from llmproxy.core.keys.rules import NOTHING, SHAPES, Do, Rule, Shape
 from llmproxy.core.providers.table import PROVIDERS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def rules(shape: Shape, seen: set[int]) -> Iterator[tuple[str, Rule]]:
@@ -63,8 +60,7 @@ def test_opaque_subtrees_are_out_of_reach() -> None:
 
 def test_only_named_empty_members_are_dropped() -> None:
     """{"any": {}} and {"auto": {}} are different things."""
-    spared = {name for name, rule in every_rule() if rule.do is Do.SPARE}
-    assert spared == {
+    assert {name for name, rule in every_rule() if rule.do is Do.SPARE} == {
         "tools", "include", "images", "options", "generationConfig", "generation_config", "inferenceConfig", "tool_calls",
     }  # fmt: skip
 

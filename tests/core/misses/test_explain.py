@@ -51,8 +51,7 @@ STATES = [
 @pytest.mark.parametrize(("context", "name", "cause", "step"), STATES)
 def test_states(context: MissContext, name: str, cause: str, step: str) -> None:
     """The first line says why, the steps say what to type for it."""
-    text = miss_text(context, None)
-    first, _, rest = text.partition("\n")
+    first, _, rest = miss_text(context, None).partition("\n")
     assert reason(context, None) == name
     assert cause in first
     assert step in rest
@@ -146,8 +145,7 @@ def test_what_started_the_proxy_is_what_to_type() -> None:
 
 def test_four_differences_are_shown() -> None:
     """The first four differences are shown, the rest is counted: a miss has at most twelve lines."""
-    many = tuple(Difference(f"$.a{n}", "1", "2") for n in range(9))
-    text = miss_text(CONTEXT, replace(NEAR, differences=many))
+    text = miss_text(CONTEXT, replace(NEAR, differences=tuple(Difference(f"$.a{n}", "1", "2") for n in range(9))))
     assert "$.a3: 1 -> 2" in text
     assert "$.a4" not in text
     assert "and 5 more" in text

@@ -124,8 +124,7 @@ def test_only_what_decides_is_told_in_this_runs_words() -> None:
     others = [(n, canonical(SYSTEM, ("user", f"question {'x' * n}"), *turns)) for n in range(49)]
     wanted = canonical(SYSTEM, *turns[:80], ("user", "and now?"))
     wording = Counting()
-    found = known(nearest(wanted, [*others, (99, canonical(SYSTEM, *turns))], wording))
-    assert found.id == 99
+    assert known(nearest(wanted, [*others, (99, canonical(SYSTEM, *turns))], wording)).id == 99
     assert len([n for id_, n in wording.messages if id_ != 99]) == 3 * 49  # two messages, and the last one
     assert wording.wholes == [99]
 
@@ -138,8 +137,7 @@ def test_what_varies_in_every_message_is_not_looked_at_without_end() -> None:
 
     wording = Counting()
     recorded = [(n, numbered(n, f"the {n}th end of all")) for n in range(50)]
-    found = known(nearest(numbered(1000, "the 31st end of all"), recorded, wording))
-    assert found.id == 31
+    assert known(nearest(numbered(1000, "the 31st end of all"), recorded, wording)).id == 31
     assert len(wording.messages) < 50 * 20
     assert len(wording.wholes) == 8
 
@@ -227,9 +225,10 @@ def test_texts_that_overlap_are_cut_once() -> None:
 
 
 def test_what_is_on_one_side_only_has_no_other() -> None:
-    """A member that was added, one that was dropped."""
+    """A member that was added, one that was dropped; a list of tools that is new altogether is cut."""
     assert describe_place("", "$.seed", ABSENT, 7) == {"path": "$.seed", "looks": None, "new": 7}
     assert describe_place("", "$.seed", 7, ABSENT) == {"path": "$.seed", "looks": None, "old": 7}
+    assert len(describe_place("", "$.tools", ABSENT, ["x" * 100] * 1000)["new"]) == LONGEST + 1
 
 
 def test_places_begin_with_what_people_edit_and_are_bounded() -> None:
@@ -243,12 +242,6 @@ def test_places_begin_with_what_people_edit_and_are_bounded() -> None:
         "parameter temperature", "message 1 (user)", "message 2 (user)",
     ]  # fmt: skip
     assert [each.place for each in found.differences] == [each["where"] for each in found.places]
-
-
-def test_a_large_value_is_cut() -> None:
-    """A list of tools that is new altogether."""
-    found = describe_place("", "$.tools", ABSENT, ["x" * 100] * 1000)
-    assert len(found["new"]) == LONGEST + 1
 
 
 # -- rules that are proved before they are suggested
@@ -284,16 +277,11 @@ def test_pasted_rule_makes_the_keys_equal(old: object, new: object, member: str)
     assert key_of(canonical_of(old, rules)) == key_of(canonical_of(new, rules))
 
 
-def test_real_changes_bring_no_rule() -> None:
-    """Nothing is suggested for a change that the caller made."""
-    assert suggest(canonical_of(chat("be kind")), canonical_of(chat("be rude"))) is None
-
-
-def test_half_volatile_text_brings_no_rule() -> None:
-    """A text that differs in more than volatile values is a real change: a rule would not help."""
-    assert suggest(canonical_of(chat("2026-11-19 be kind")), canonical_of(chat("2026-11-20 be rude"))) is None
-
-
-def test_bodies_without_a_tree_bring_no_rule() -> None:
-    """Rules work on JSON; for other bodies none is made up."""
-    assert suggest(canonical(raw=b"\xff2026-11-19"), canonical_of({})) is None
+@pytest.mark.parametrize(("old", "new"), [
+    (canonical_of(chat("be kind")), canonical_of(chat("be rude"))),
+    (canonical_of(chat("2026-11-19 be kind")), canonical_of(chat("2026-11-20 be rude"))),
+    (canonical(raw=b"\xff2026-11-19"), canonical_of({})),
+], ids=["a real change", "half volatile", "no JSON"])  # fmt: skip
+def test_what_no_rule_makes_equal_brings_none(old: Canonical, new: Canonical) -> None:
+    """A change that the caller made, a text that differs in more than volatile values, and what is no JSON."""
+    assert suggest(old, new) is None

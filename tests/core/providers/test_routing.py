@@ -172,8 +172,7 @@ def test_model_and_stream_from_the_path() -> None:
     found = route("POST", "/openai/deployments/my~dep/chat/completions", ())
     assert (found.model, found.stream, found.target) == ("my~dep", None, "/openai/deployments/my~dep/chat/completions")
     assert route("GET", "/openrouter/v1/models/a/b", ()).model == "a/b"
-    tuned = route("POST", "/v1beta/tunedModels/m:generateContent", ())
-    assert tuned.model == "tunedModels/m"
+    assert route("POST", "/v1beta/tunedModels/m:generateContent", ()).model == "tunedModels/m"
 
 
 def test_things_of_the_server_keep_their_ids() -> None:
@@ -247,8 +246,7 @@ def test_hosts(scheme: str, host: str, port: int | None, target: str, provider: 
 def test_host_and_base_url_agree() -> None:
     """What was met at the public host and what came by base URL is the same operation and target."""
     for target, headers, provider, operation, seen in BY_URL:
-        host = PROVIDERS[provider].hosts[0].replace("*", "eu")
-        name, _, port = host.partition(":")
+        name, _, port = PROVIDERS[provider].hosts[0].replace("*", "eu").partition(":")
         by_host = known(route_host("https", name, int(port) if port else None, "POST", seen, headers))
         by_url = route("POST", target, headers)
         assert (by_host.operation, by_host.model, by_host.stream, by_host.target) == (
@@ -256,10 +254,10 @@ def test_host_and_base_url_agree() -> None:
         )  # fmt: skip
 
 
-def test_foreign_hosts_are_none() -> None:
+@pytest.mark.parametrize("host", ["example.com", "api.openai.com.evil.example", "notapi.openai.com", "127.0.0.1"])
+def test_foreign_hosts_are_none(host: str) -> None:
     """Hosts in no table are out of scope, also those that merely look alike."""
-    for host in ("example.com", "api.openai.com.evil.example", "notapi.openai.com", "127.0.0.1"):
-        assert route_host("https", host, None, "POST", "/v1/chat/completions", ()) is None
+    assert route_host("https", host, None, "POST", "/v1/chat/completions", ()) is None
 
 
 def test_host_of_an_upstream() -> None:
@@ -329,22 +327,15 @@ def test_real_traffic_is_known(traffic: Path) -> None:
 # -- base-URL variables become upstreams
 
 
-def test_a_gateway_in_the_environment_becomes_the_upstream(tmp_path: Path) -> None:
-    """A company's gateway, whose key the client holds, is where its provider is; the source is remembered."""
-    loaded = from_environment(load({}, {}, tmp_path), {"OPENAI_BASE_URL": "https://gw.example/openai/v1"})
-    assert loaded.upstreams == (
-        ("openai", "https://gw.example/openai/v1", Source(Origin.ENVIRONMENT, "OPENAI_BASE_URL")),
-    )
-
-
-def test_our_own_address_is_no_upstream(tmp_path: Path) -> None:
-    """Who exported the variables before starting the proxy does not make it call itself."""
-    env = {"OPENAI_BASE_URL": "http://127.0.0.1:8080/v1", "ANTHROPIC_BASE_URL": "http://localhost:8080"}
-    assert from_environment(load({}, {}, tmp_path), env).upstreams == ()
-
-
-def test_an_option_wins(tmp_path: Path) -> None:
-    """What was said by --upstream stays."""
-    loaded = load({"upstream": ["openai=http://127.0.0.1:4010"]}, {}, tmp_path)
-    found = from_environment(loaded, {"OPENAI_BASE_URL": "https://gw.example/v1"})
-    assert found.upstreams == (("openai", "http://127.0.0.1:4010", Source(Origin.FLAG, "--upstream")),)
+@pytest.mark.parametrize(("typed", "env", "upstreams"), [
+    ({}, {"OPENAI_BASE_URL": "https://gw.example/openai/v1"},
+     (("openai", "https://gw.example/openai/v1", Source(Origin.ENVIRONMENT, "OPENAI_BASE_URL")),)),
+    ({}, {"OPENAI_BASE_URL": "http://127.0.0.1:8080/v1", "ANTHROPIC_BASE_URL": "http://localhost:8080"}, ()),
+    ({"upstream": ["openai=http://127.0.0.1:4010"]}, {"OPENAI_BASE_URL": "https://gw.example/v1"},
+     (("openai", "http://127.0.0.1:4010", Source(Origin.FLAG, "--upstream")),)),
+], ids=["a company's gateway", "our own address", "an option wins"])  # fmt: skip
+def test_a_gateway_in_the_environment_becomes_the_upstream(
+    typed: dict[str, list[str]], env: dict[str, str], upstreams: tuple[object, ...], tmp_path: Path
+) -> None:
+    """A gateway's key is the client's, and its source is remembered; who exported ours does not make it call itself."""
+    assert from_environment(load(typed, {}, tmp_path), env).upstreams == upstreams

@@ -36,8 +36,7 @@ def drawn_key(kind: SecretKind) -> str:
 
     With a digit in a dozen characters, as such keys have nearly always, where that is asked for.
     """
-    keys = (drawn(kind.template, seed) for seed in range(99))
-    return next(key for key in keys if not kind.wordy or has_dozen(key))
+    return next(key for key in (drawn(kind.template, seed) for seed in range(99)) if not kind.wordy or has_dozen(key))
 
 
 def of_service(name: str) -> tuple[str, str]:

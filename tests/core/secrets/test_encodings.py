@@ -28,8 +28,7 @@ def test_overwriting_keeps_the_length_and_tells_secrets_apart() -> None:
     """Equal secrets get equal placeholders; the shortest still ends in an asterisk."""
     text = "12345678 abcdefghijklmnopqrstuv 12345678 ABCDEFGHIJKLM ABCDEFGHIJKLM"
     spans = [Span(0, 8, "a"), Span(9, 31, "github"), Span(32, 40, "a"), Span(41, 54, "github"), Span(55, 68)]
-    out = overwrite_spans(text, spans)
-    assert out == "REDACTE* REDACTED-2:github***** REDACTE* REDACTED-3*** REDxbLXYbbnf*"
+    assert overwrite_spans(text, spans) == "REDACTE* REDACTED-2:github***** REDACTE* REDACTED-3*** REDxbLXYbbnf*"
     assert replace_spans("abc", [Span(1, 2, "x")], lambda secret, kind: secret.upper() + kind) == "aBxc"
 
 
@@ -53,8 +52,7 @@ def test_an_escaped_backslash_is_no_escape() -> None:
 def test_frames_of_an_event_stream_get_their_checksum() -> None:
     """A frame that was cut stays as it is."""
     frame = (20).to_bytes(4) + bytes(8) + b"body" + bytes(4)
-    fixed = with_checksums(frame + frame[:7])
-    assert fixed == frame[:16] + zlib.crc32(frame[:16]).to_bytes(4) + frame[:7]
+    assert with_checksums(frame + frame[:7]) == frame[:16] + zlib.crc32(frame[:16]).to_bytes(4) + frame[:7]
 
 
 KEY = "sk-proj-" + "".join(random.Random(1).choices("abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789", k=48))
@@ -153,8 +151,7 @@ def test_a_single_one_is_what_it_was() -> None:
 
 def test_each_value_of_many_has_its_own() -> None:
     """However many there are, in order, and whether or not some come twice."""
-    many = kept(target(500)).partition("?")[2].split("&")
-    assert len(set(many)) == 501
+    assert len(set(kept(target(500)).partition("?")[2].split("&"))) == 501
     assert kept(target(500)) == kept(target(500))
     assert kept(target(500)) != kept(target(500, "End"))
     assert kept(target(3)).split("&")[:3] == kept(target(9)).split("&")[:3], "few do not depend on each other"

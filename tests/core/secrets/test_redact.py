@@ -34,8 +34,7 @@ def redacted(
     """Redact one request with a fresh redactor that saw its headers."""
     redactor = Redactor()
     redactor.learn(headers, target, names)
-    request = Request("POST", target, headers, body.encode() if isinstance(body, str) else body)
-    out = redactor.request(request, names)
+    out = redactor.request(Request("POST", target, headers, body.encode() if isinstance(body, str) else body), names)
     assert redactor.request(out, names) == out, "redacting twice changes nothing"
     return out
 
@@ -128,8 +127,7 @@ def test_credentials_of_headers_and_of_the_providers_row_do_not_count() -> None:
 
 def test_what_looks_secret_elsewhere_in_a_url_says_which_it_is() -> None:
     """It may be what is asked for: never stored, never dropped, and two of them are never one."""
-    names = ("key", "token", "signature", "sig", "code", "password", "X-Amz-Signature", "api_key")
-    for name in names:
+    for name in ("key", "token", "signature", "sig", "code", "password", "X-Amz-Signature", "api_key"):
         one, other = (redacted(b"", (), f"/v1/x?{name}=invoice-2026-{n:06}").target for n in (1, 2))
         assert "invoice" not in one
         assert one != other
@@ -205,8 +203,7 @@ def test_a_placeholder_of_an_answer_counts_like_the_secret() -> None:
     """In replay the client echoes the placeholder where it echoed the secret when recording."""
     out, flagged = answered([f'{{"x":"{SK}"}}'.encode()])
     assert flagged
-    echoed = json.loads(out.body)["x"]
-    assert redacted(json.dumps({"x": echoed})).body == redacted(json.dumps({"x": SK})).body
+    assert redacted(json.dumps({"x": json.loads(out.body)["x"]})).body == redacted(json.dumps({"x": SK})).body
 
 
 LINKS = {
@@ -340,8 +337,7 @@ def test_answers_keep_their_borders(sizes: list[int]) -> None:
 
 def test_escaped_secrets_of_answers_are_found() -> None:
     r"""Behind ``\u`` escapes and ``\/``."""
-    learn = (("x-api-key", "abc/def+0123456789"),)
-    out, flagged = answered([b'{"a":"abc\\/def\\u002b0123456789"}'], learn=learn)
+    out, flagged = answered([b'{"a":"abc\\/def\\u002b0123456789"}'], learn=(("x-api-key", "abc/def+0123456789"),))
     assert flagged
     assert json.loads(out.body)["a"] == "REDACTED-1:credential".ljust(24, "*")
 
@@ -486,14 +482,12 @@ def _seconds(texts: dict[str, str]) -> dict[str, float]:
 
 def test_wrapped_base64_and_cut_json_take_a_few_times_as_long_as_plain_text() -> None:
     """Five times, and JSON in JSON fourteen, as each depth is searched; here 25, for machines that are busy."""
-    page = (Path(__file__).parents[3] / "docs" / "replay.md").read_text()
-    plain = (page * 12)[:50_000]
+    plain = ((Path(__file__).parents[3] / "docs" / "replay.md").read_text() * 12)[:50_000]
     coded = base64.b64encode(random.Random(1).randbytes(40_000)).decode()
     lines = "\n".join(coded[at : at + 64] for at in range(0, len(coded), 64))
     certificates = f"-----BEGIN CERTIFICATE-----\n{lines}\n-----END CERTIFICATE-----"
     cut = json.dumps({"a": json.dumps({"b": json.dumps({"secret": plain})})})[:50_000]
     signs = "token=key=password:secret=auth_" * 1_600
-    texts = {"plain": plain, "base64": lines, "certificates": certificates, "cut": cut, "signs": signs}
-    took = _seconds(texts)
+    took = _seconds({"plain": plain, "base64": lines, "certificates": certificates, "cut": cut, "signs": signs})
     assert max(took[name] for name in ("base64", "certificates", "cut")) < 25 * took["plain"], took
     assert took["signs"] < 60 * took["base64"], took

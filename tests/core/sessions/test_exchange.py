@@ -40,7 +40,6 @@ def test_a_call_and_a_session_hold_what_every_one_has(kind: type) -> None:
 def test_no_stage_of_a_call_is_long() -> None:
     """Nor does one begin to ask who has what."""
     for name in ("stages", "decide", "identity", "fast_path", "accounts", "answer_writer"):
-        tree = ast.parse((ROOT / f"llmproxy/core/engine/{name}.py").read_text("utf-8"))
-        for node in ast.walk(tree):
+        for node in ast.walk(ast.parse((ROOT / f"llmproxy/core/engine/{name}.py").read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef):
                 assert (node.end_lineno or 0) - node.lineno < 50, node.name

@@ -127,8 +127,7 @@ def test_no_further_base_is_looked_at_when_one_leaves_nothing_to_say() -> None:
 def test_a_chain_has_an_end(conn: sqlite3.Connection) -> None:
     """After MAX_DEPTH deltas a body stands on its own."""
     content = bytes(range(256)) * 4
-    base = Base(1, bodies.MAX_DEPTH, content)
-    assert encode(content + b"x", (base,)).base_id is None
+    assert encode(content + b"x", (Base(1, bodies.MAX_DEPTH, content),)).base_id is None
     assert encode(content + b"x", (Base(1, bodies.MAX_DEPTH - 1, content),)).depth == bodies.MAX_DEPTH
 
 
@@ -168,8 +167,7 @@ def test_a_base_cannot_be_deleted(conn: sqlite3.Connection) -> None:
 def test_damage_names_the_row(conn: sqlite3.Connection, change: str, says: str) -> None:
     """Whatever was done to a row, reading says which one is damaged and gives no bytes."""
     writer = Bodies()
-    rows = [put(conn, writer, request) for request, _ in conversation(3)]
-    assert rows == [1, 2, 3]
+    assert [put(conn, writer, request) for request, _ in conversation(3)] == [1, 2, 3]
     conn.execute("PRAGMA foreign_keys=OFF")
     conn.execute(change)
     with pytest.raises(CassetteCorrupt, match=says):

@@ -83,8 +83,7 @@ def test_what_stays_reads_exactly(path: Path, gone: set[int]) -> None:
     with FileStore.open(path, writable=True, now=lambda: NOW) as store:
         kept = {row.id: store.load(row.id) for row in store.summaries() if row.id not in gone}
         assert stored_bytes(store, gone) > 0
-        done = store.delete(gone)
-        assert done.interactions == len(gone)
+        assert store.delete(gone).interactions == len(gone)
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         assert {row.id: store.load(row.id) for row in store.summaries()} == kept
         assert store.conn.execute("SELECT count(*) FROM bodies").fetchone() == (2 * len(kept),)

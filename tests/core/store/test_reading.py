@@ -136,8 +136,7 @@ def test_a_store_that_is_overwritten_is_read_anew(
         time.sleep(0.03)  # more than a tick of the file system's clock, which our own pretends to be far ahead of
         how(path, by)
         assert store.slots("default", 1, "agent", key(1)) == ()
-        found = store.slots("default", 1, "agent", key(101))
-        assert store.response(found[0].id).body == b"answer 101"
+        assert store.response(store.slots("default", 1, "agent", key(101))[0].id).body == b"answer 101"
     assert forgot == [1]
     assert "was replaced by another one" in caplog.text
 

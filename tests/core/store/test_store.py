@@ -166,8 +166,7 @@ def test_a_later_good_answer_takes_the_place_of_a_failure(failure: Interaction, 
     first = store.add(failure, supersede=False)
     (good,) = store.add_all([Addition(interaction(1), healing=())])
     assert [slot.id for slot in store.slots("default", 1, "agent", key(1))] == [good]
-    gone = next(row for row in store.summaries(superseded=True) if row.id == first)
-    assert gone.superseded
+    assert next(row for row in store.summaries(superseded=True) if row.id == first).superseded
     again = store.add_all([Addition(failure, healing={good})])
     (later,) = store.add_all([Addition(interaction(1), healing={good, *again})])
     assert [slot.id for slot in store.slots("default", 1, "agent", key(1))] == [good, *again, later]

@@ -39,8 +39,7 @@ def test_what_was_coded_comes_back_in_any_pieces(coding: str, data: bytes, size:
     """Decoding whole and piece by piece gives the same."""
     coded = CODERS[coding](data)
     inflater = Inflater(coding)
-    pieces = [inflater.feed(coded[at : at + size]) for at in range(0, len(coded), size)]
-    assert b"".join(pieces) == data
+    assert b"".join([inflater.feed(coded[at : at + size]) for at in range(0, len(coded), size)]) == data
     assert inflater.complete
     assert decode(coded, coding) == data
 

@@ -125,8 +125,7 @@ def test_waits_of_other_answers_are_scaled_with_the_speed(
 ) -> None:
     """A client that polls waits as long as the replay takes: not at all, half as long, as recorded; dates stay."""
     made = response(status=status, headers=((name, recorded),))
-    found = [split(laid(made, speed=speed))[0][name.lower()] for speed in (0, 2, 1)]
-    assert found == [at_once, twice, as_recorded]
+    assert [split(laid(made, speed=speed))[0][name.lower()] for speed in (0, 2, 1)] == [at_once, twice, as_recorded]
 
 
 def test_a_recorded_line_break_starts_no_field() -> None:

@@ -100,8 +100,7 @@ def test_requests_of_one_connection_are_answered_in_their_order(tape: Path) -> N
             chat("one"),
         ]  # fmt: skip
         c.send(b"".join(kinds * 5))
-        statuses = [c.response().status for _ in kinds * 5]
-        assert statuses == [200, 200, 404, 200, 404, 200] * 5
+        assert [c.response().status for _ in kinds * 5] == [200, 200, 404, 200, 404, 200] * 5
         rig.wait_idle()
 
 

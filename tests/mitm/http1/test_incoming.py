@@ -92,5 +92,4 @@ def test_a_miss_that_began_in_front_is_decided_once_and_said_by_the_layer(tape: 
 )
 def test_a_person_at_the_root_is_told_from_an_agent(line: str, opens: bool) -> None:
     """Only a page that is asked for is the page."""
-    head = parse_head(f"{line}\r\nhost: x\r\naccept: text/html\r\n\r\n".encode())
-    assert opens_root(head) is opens
+    assert opens_root(parse_head(f"{line}\r\nhost: x\r\naccept: text/html\r\n\r\n".encode())) is opens

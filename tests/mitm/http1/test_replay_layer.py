@@ -528,8 +528,7 @@ def test_incomplete_recordings_take_their_turn_in_replay(tape: Path) -> None:
         got = c.ask(chat("cut", stream=True))
         assert (got.status, got.whole, got.body) == (200, False, TOOL_CALL.pieces[0].data)
         assert c.rest() == b""
-    cut = [made for made in recorded(tape) if made.response.ending is Ending.CUT]
-    assert len(cut) == 1
+    assert len([made for made in recorded(tape) if made.response.ending is Ending.CUT]) == 1
 
 
 # --- leaks ----------------------------------------------------------------------------------------------------------------

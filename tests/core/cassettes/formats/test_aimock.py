@@ -87,8 +87,7 @@ def test_a_fixture_for_any_model_is_taken_for_those_that_are_named() -> None:
         json.dumps({"fixtures": [fixture({"model": None}), fixture()]}).encode(), "x.json", ["gpt-4o", "claude-x"]
     )
     found = [each for each in aimock.read(source) if not each.problem]
-    models = [json.loads(each.body)["model"] for each in found]
-    assert sorted(models) == ["claude-x"] * 2 + ["gpt-4o"] * 4
+    assert sorted([json.loads(each.body)["model"] for each in found]) == ["claude-x"] * 2 + ["gpt-4o"] * 4
     assert {each.uri.partition("/v1")[0] for each in found} == {"https://api.openai.com", "https://api.anthropic.com"}
 
 

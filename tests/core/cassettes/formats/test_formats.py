@@ -35,8 +35,7 @@ ASKED = [
 @pytest.mark.parametrize("file", FILES)
 def test_files_are_recognised_by_content(file: str) -> None:
     """Whatever a file is called, its content says what it is."""
-    data = (ROOT / "fixtures/formats" / file).read_bytes()
-    found = recognise(Source(data, "no-suffix"))
+    found = recognise(Source((ROOT / "fixtures/formats" / file).read_bytes(), "no-suffix"))
     assert found is not None
     assert found.name == FILES[file]
 
@@ -192,8 +191,7 @@ def test_an_odd_value_anywhere_is_read_or_refused_in_words(file: str) -> None:
             source = Source(json.dumps(with_odd(tree, path, odd)).encode(), "file", ("m",))
             try:
                 recognise(source)
-                found = form.read_all([source])
-                adopt(found, "c", rules=Rules(), redactor=Redactor())
+                adopt(form.read_all([source]), "c", rules=Rules(), redactor=Redactor())
             except LLMProxyError as error:
                 raised += [] if "file" in str(error) else [(path, odd, str(error))]
             except Exception as error:  # noqa: BLE001 - all of them are told at once

@@ -84,8 +84,7 @@ def test_what_cannot_be_replayed_is_skipped(changes: dict[str, object], why: str
 
 def test_entries_are_put_in_order() -> None:
     """A conversation is read in the order of its requests, whatever order the browser wrote."""
-    later = entry(startedDateTime="2026-11-20T12:00:01Z")
-    assert [each.number for each in read(later, entry())] == [2, 1]
+    assert [each.number for each in read(entry(startedDateTime="2026-11-20T12:00:01Z"), entry())] == [2, 1]
 
 
 @pytest.mark.parametrize(("text", "said"), [

@@ -63,8 +63,7 @@ def test_values_are_read_as_mitmproxy_reads_them(value: object) -> None:
 
 def test_its_own_reader_sees_the_same() -> None:
     """Method, address, header fields, raw bodies and times are those of mitmproxy's own reader."""
-    http = pytest.importorskip("mitmproxy.io")
-    theirs = list(http.FlowReader(io.BytesIO(FLOWS.read_bytes())).stream())
+    theirs = list(pytest.importorskip("mitmproxy.io").FlowReader(io.BytesIO(FLOWS.read_bytes())).stream())
     theirs.sort(key=lambda each: each.request.timestamp_start)
     ours = mitmflows.read(Source(FLOWS.read_bytes(), "x"))
     assert len(ours) == 7
@@ -94,8 +93,7 @@ def test_one_flow() -> None:
 ])  # fmt: skip
 def test_addresses(host: str, port: int, asked: bytes, uri: str) -> None:
     """A transparent proxy saw an address only; the host that was asked for counts then."""
-    found = read(flow(request__host=host, request__port=port, request__authority=asked))
-    assert found[0].uri == uri
+    assert read(flow(request__host=host, request__port=port, request__authority=asked))[0].uri == uri
 
 
 @pytest.mark.parametrize(("changes", "why"), [

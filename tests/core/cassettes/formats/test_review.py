@@ -98,8 +98,7 @@ def test_adding_a_turn_changes_nothing_before_it(dialogue: list[Interaction]) ->
     """A diff shows the added interaction only: nothing is numbered through."""
     recorded = [release(each) for each in dialogue]
     before = review.dumps(recorded[:2], "x").splitlines()
-    after = review.dumps(recorded[:3], "x").splitlines()
-    assert after[: len(before) - 1] == before[:-1]
+    assert review.dumps(recorded[:3], "x").splitlines()[: len(before) - 1] == before[:-1]
 
 
 def test_the_reader_is_told_what_happens(dialogue: list[Interaction]) -> None:

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 def test_yaml_and_json() -> None:
     """What vcrpy writes with either serializer is read."""
-    each = Recorded("GET", "http://h/", (), b"", 200, "OK", (), b"x")
-    text = ours.dumps([each], "x")
+    text = ours.dumps([Recorded("GET", "http://h/", (), b"", 200, "OK", (), b"x")], "x")
     assert ours.recognises(Source(text.encode(), "x"))
     assert ours.read(Source(text.encode(), "x"))[0].response_body == b"x"
     tree = {"version": 1, "interactions": [{"request": {"method": "GET", "uri": "http://h/", "headers": {}, "body": None},

@@ -144,8 +144,7 @@ TREES_STYLES = st.recursive(
 def test_every_style_is_found(style: str) -> None:
     """A body in any style is a tree and a style that give it back."""
     body = write_tree({"a": [1, {"b": "ü"}], "c": None, "d": 1.5}, style)
-    found = known(style_of(body))
-    assert write_tree(*found) == body
+    assert write_tree(*known(style_of(body))) == body
 
 
 @settings(deadline=None)
@@ -156,8 +155,7 @@ def test_what_is_found_is_exact(tree: object, style: str) -> None:
         body = write_tree([tree], style)
     except UnicodeEncodeError:  # a lone surrogate, in a style that does not escape it
         return
-    found = known(style_of(body))
-    assert write_tree(*found) == body
+    assert write_tree(*known(style_of(body))) == body
 
 
 @pytest.mark.parametrize("body", [

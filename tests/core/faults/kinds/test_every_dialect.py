@@ -76,8 +76,7 @@ def broken(kind: str, case: Case, **values: float) -> Response:
 
 def read(case: Case, response: Response) -> Message:
     """Return what a reader of the dialect reads."""
-    found = read_answer(case.call.family, case.operation, kind_of(response), response.body)
-    return found or Message("assistant", "")
+    return read_answer(case.call.family, case.operation, kind_of(response), response.body) or Message("assistant", "")
 
 
 def recorded(case: Case) -> Response:
@@ -185,8 +184,7 @@ FINISHES = {
 def test_answers_that_end_for_another_reason(kind: str, case: Case) -> None:
     """Half of the text, or an apology, and the provider's own name for why."""
     after = broken(kind, case)
-    said = read(case, after)
-    assert said.text == (
+    assert read(case, after).text == (
         "I'm sorry, but I can't help with that." if kind == "refusal" else TEXT.text[: (len(TEXT.text) + 1) // 2]
     )
     raw = after.body.decode("latin-1")

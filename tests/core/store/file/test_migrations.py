@@ -153,5 +153,4 @@ def test_the_documentation_names_every_table_and_column(tmp_path: Path) -> None:
                 continue
             section = re.split(rf"^## .*`{name}`.*$", text, flags=re.MULTILINE)[1].split("\n## ")[0]
             columns = [row[1] for row in conn.execute(f"PRAGMA table_info({name})")]
-            missing = [column for column in columns if f"`{column}`" not in section]
-            assert missing == [], name
+            assert [column for column in columns if f"`{column}`" not in section] == [], name

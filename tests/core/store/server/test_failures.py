@@ -126,8 +126,7 @@ def test_what_was_read_is_replayed_while_the_server_is_away(server: Postgres, te
         replay.refresh("read")
         network.cut()
         replay.refresh("read")
-        slot = replay.slots("read", 1, "agent", key(1))[0]
-        assert replay.response(slot.id).body == b"answer 1"
+        assert replay.response(replay.slots("read", 1, "agent", key(1))[0].id).body == b"answer 1"
         with pytest.raises(ServerLost):
             replay.refresh("unread")
         network.mend()
@@ -203,8 +202,7 @@ def test_what_was_pruned_elsewhere_is_gone_here(team_url: str, tmp_path: Path) -
             "DELETE FROM llmproxy.bodies",
             "UPDATE llmproxy.cassettes SET version = version + 1, epoch = epoch + 1",
         )
-        made = interaction(3, cassette="team", request=Request("POST", "/", (), long * 3))
-        kept = store.add(made, supersede=False)
+        kept = store.add(interaction(3, cassette="team", request=Request("POST", "/", (), long * 3)), supersede=False)
         assert [row.id for row in store.summaries("team")] == [kept]
     with opened(team_url, tmp_path, writable=False) as store:
         assert store.load(kept).request.body == long * 3
