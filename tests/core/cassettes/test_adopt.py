@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import brotli
 import pytest
 import zstandard
 
+from llmproxy.core.bindings import read_volatile_field
 from llmproxy.core.cassettes.adopt import AdoptedExchange, adopt
+from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.formats import open_source
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.vcr import dumps, parse, read
 from llmproxy.core.cassettes.stand_ins import release
+from llmproxy.core.cassettes.uniting import MergeConflict, unite_folders, unite_stores
+from llmproxy.core.changes.accepted import accept_changes
+from llmproxy.core.changes.values import Change, digest_of
+from llmproxy.core.forks.table import Fork, fork_of, put_fork
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.queries import accepted_of, put_accepted, put_volatile_fields, volatile_fields_of
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, header
+from llmproxy.errors import CassetteError, CassetteNewer
+from llmproxy.sqlite_file import connect
+from tests.support.recordings import NOW, interaction, reopened
 
 KEY = "sk-proj-" + "Zq8Xv3Lm" * 5
 ASKED = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "hi"}]}).encode()
@@ -229,3 +243,208 @@ def test_other_programs_say_when_the_body_was_there() -> None:
     assert one(extra=times).response.chunks == (Chunk(90, ANSWER),)
     assert one(extra={**times, "chunks": f"7:{len(ANSWER)}"}).response.chunks == (Chunk(7, ANSWER),)
     assert one(extra=times, response_body=b"").response.chunks == ()
+
+
+SLOT = {"name": "number", "kind": "integer", "tool": "t", "at": "$.id"}
+
+
+def named(n: int, cassette: str, **changes: object) -> Interaction:
+    """Return an interaction of a cassette."""
+    return replace(interaction(n, **changes), cassette=cassette)
+
+
+def other(one: Interaction, text: bytes = b"other") -> Interaction:
+    """Return the same request, answered otherwise and later."""
+    return replace(one, started_at=one.started_at + 60, response=replace(one.response, chunks=(Chunk(1, text),)))
+
+
+def fill(path: Path, many: Sequence[Interaction], *, supersede: bool = False, clean: bool = True) -> Path:
+    """Add interactions to a store, as a session that ends."""
+    with reopened(path, writable=True) as store:
+        for name in dict.fromkeys(each.cassette for each in many):
+            store.begin(name, 1, exclusive=True, holder="test")
+        for each in many:
+            store.add(each, supersede=supersede)
+        for name in dict.fromkeys(each.cassette for each in many):
+            store.end(name, 1, "test", clean=clean)
+    return path
+
+
+def told(path: Path) -> list[tuple[object, ...]]:
+    """Return everything live in a store."""
+    with reopened(path) as store:
+        return [
+            (info.name, info.sample, info.closed_cleanly, each.id, each.key, each.occurrence, each.started_at, each.response.body)
+            for info in store.cassettes()
+            for each in store.interactions(info.name, info.sample)
+        ]  # fmt: skip
+
+
+def test_ten_stores_in_any_order_one_of_them_twice_are_one(tmp_path: Path) -> None:
+    """Recordings that all had before stand once."""
+    base = [named(n, "base") for n in range(3)]
+    paths = [
+        fill(
+            tmp_path / f"{n}.db", [*base, *(named(10 * n + k, f"c{n}") for k in range(1, 3)), named(900 + n, "shared")]
+        )
+        for n in range(10)
+    ]
+    seen = []
+    for seed in range(3):
+        mixed = [*random.Random(seed).sample(paths, 10), paths[4]]
+        done = unite_stores(mixed, tmp_path / f"all{seed}.db", lambda: NOW)
+        assert (done.cassettes, done.interactions, done.stale) == (12, 33, 0)
+        seen.append(told(tmp_path / f"all{seed}.db"))
+    assert seen[0] == seen[1] == seen[2]
+    assert len(seen[0]) == 33
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_what_one_of_them_replaced_stays_away(tmp_path: Path) -> None:
+    """A part that recorded anew knows what was there before; what the others still have is the older one."""
+    first = [named(1, "c"), named(2, "c")]
+    old, new = fill(tmp_path / "old.db", first), fill(tmp_path / "new.db", first)
+    fill(new, [other(first[0])], supersede=True)
+    done = unite_stores([old, new], tmp_path / "all.db", lambda: NOW)
+    assert (done.interactions, done.stale) == (2, 1)
+    assert [row[-1] for row in told(tmp_path / "all.db")] == [b"answer 2", b"other"]
+
+
+def test_two_answers_to_one_request_are_shown_and_nothing_is_written(tmp_path: Path) -> None:
+    """Each with its number and store; the same answer at another time is none."""
+    a = fill(tmp_path / "a.db", [named(1, "c"), named(2, "c")])
+    b = fill(tmp_path / "b.db", [other(named(1, "c")), other(named(2, "c"), b"answer 2")])
+    with pytest.raises(MergeConflict) as caught:
+        unite_stores([b, a], tmp_path / "all.db", lambda: NOW)
+    assert "1 conflict; nothing was written" in str(caught.value)
+    assert f"cassette c, POST /v1/chat/completions, agent: #1 of {a}, #1 of {b}" in str(caught.value)
+    assert "llmproxy rm ID --store STORE" in str(caught.value)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.db", "b.db"]
+    assert caught.value.exit_code == 3
+
+
+def test_repeats_parties_samples_and_heads_come_along(tmp_path: Path) -> None:
+    """Whose child a cassette is, what varies in it, which ids were made, and whether something is missing."""
+    one = named(1, "c")
+    many = [
+        one,
+        replace(one, occurrence=2, started_at=NOW + 2),
+        replace(one, party="judge"),
+        replace(one, sample=2, made_ids=("resp_1",)),
+    ]
+    a, b = fill(tmp_path / "a.db", many, clean=False), fill(tmp_path / "b.db", [one])
+    with reopened(a, writable=True) as store:
+        put_fork(store, Fork("c", "parent", 1, "why"))
+        put_volatile_fields(store, "c", [read_volatile_field(SLOT)])
+    unite_stores([a, b], tmp_path / "all.db", lambda: NOW)
+    with reopened(tmp_path / "all.db") as store:
+        found = list(store.interactions("c"))
+        assert [(each.sample, each.party, each.occurrence) for each in found] == [
+            (1, "agent", 1), (1, "judge", 1), (1, "agent", 2), (2, "agent", 1),
+        ]  # fmt: skip
+        assert found[3].made_ids == ("resp_1",)
+        assert (fork_of(store, "c", 1) or one) == Fork("c", "parent", 1, "why")
+        assert volatile_fields_of(store, "c") == (read_volatile_field(SLOT),)
+        assert not store.closed_cleanly("c", 1)
+    with reopened(b, writable=True) as store:
+        put_fork(store, Fork("c", "parent", 2, "why not"))
+    with pytest.raises(MergeConflict, match="say different things about whose child it is"):
+        unite_stores([a, b], tmp_path / "again.db", lambda: NOW)
+
+
+@pytest.mark.parametrize(("statement", "error", "said"), [
+    ("ALTER TABLE volatile_fields RENAME COLUMN field TO slot;DELETE FROM _sqlite_migrations WHERE name = 'm005_words'", CassetteError, "written by different versions: m004_files and m005_words"),
+    ("UPDATE _sqlite_migrations SET name = 'm999_new' WHERE name = 'm005_words'", CassetteNewer, "written by a newer llmproxy"),
+    ("UPDATE interactions SET rules = 'others'", CassetteError, "made by different rules"),
+    ("UPDATE interactions SET key = replace(key, 'v1:', 'v0:')", CassetteError, "made by different rules"),
+])  # fmt: skip
+def test_stores_of_different_versions_are_refused(
+    statement: str, error: type[CassetteError], said: str, tmp_path: Path
+) -> None:
+    """Their keys may mean different things."""
+    a, b = fill(tmp_path / "a.db", [named(1, "c")]), fill(tmp_path / "b.db", [named(2, "c")])
+    conn = connect(b, "mode=rw", timeout=5)
+    for each in statement.split(";"):
+        conn.execute(each)
+    conn.close()
+    with pytest.raises(error, match=said) as caught:
+        unite_stores([a, b], tmp_path / "all.db", lambda: NOW)
+    assert caught.value.exit_code == 3
+    assert not (tmp_path / "all.db").exists()
+
+
+# -- folders
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Callable[..., Path]:
+    """Return what makes a folder of cassettes."""
+
+    def make(name: str, many: Sequence[Interaction]) -> Path:
+        with FileStore.open(fill(tmp_path / f"{name}.db", many), writable=False, now=lambda: NOW) as opened:
+            kept = CassetteDir(tmp_path / name, now=lambda: NOW)
+            for info in opened.cassettes():
+                kept.save(opened, info.name)
+        return tmp_path / name
+
+    return make
+
+
+def texts(path: Path) -> dict[str, str]:
+    """Return the files of a folder."""
+    return {each.name: each.read_text() for each in sorted(path.iterdir())}
+
+
+def test_folders_of_ten_parts_are_the_folder_of_one(folder: Callable[..., Path], tmp_path: Path) -> None:
+    """Each recorded its own cassettes beside those that were there; in any order, one of them twice."""
+    base = [named(1, "base"), named(2, "base")]
+    new = {n: [named(10 * n, f"c{n}"), named(10 * n + 1, f"c{n}")] for n in range(1, 11)}
+    whole = folder("whole", [*base, *(each for many in new.values() for each in many)])
+    parts = [folder(f"part{n}", [*base, *many]) for n, many in new.items()]
+    for seed in range(3):
+        target = folder(f"target{seed}", base)
+        done = unite_folders([*random.Random(seed).sample(parts, 10), parts[0]], target, lambda: NOW)
+        assert (len(done.written), done.unchanged) == (10, 1)
+        assert texts(target) == texts(whole)
+
+
+def test_what_two_parts_added_to_one_cassette_is_put_together(folder: Callable[..., Path]) -> None:
+    """Compared with what was there before: one replaced an answer, one added one, and both had the rest."""
+    base = [named(1, "c"), named(2, "c")]
+    target = folder("target", base)
+    one = folder("one", [other(base[0]), base[1]])
+    unite_folders([folder("two", [*base, named(3, "c")]), one], target, lambda: NOW)
+    assert texts(target) == texts(folder("wanted", [other(base[0]), base[1], named(3, "c")]))
+
+
+def test_what_two_branches_accept_is_accepted_by_both(folder: Callable[..., Path]) -> None:
+    """Each accepted a change and one dropped one: the file says both new ones and not the third, and is read back."""
+
+    def accepted(name: str, *texts: str) -> Path:
+        made = [Change("system", "system prompt", "a", text, "0" * 16, digest_of([text]), ()) for text in texts]
+        store = fill(folder(name, [named(1, "c")]).with_suffix(".accepted"), [named(1, "c")])
+        with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
+            put_accepted(opened, "c", accept_changes(made, date(2026, 11, 26)))
+            CassetteDir(store.with_suffix(""), now=lambda: NOW).save(opened, "c")
+        return store.with_suffix("")
+
+    target = accepted("target", "old")
+    unite_folders([accepted("one", "old", "x"), accepted("two", "y")], target, lambda: NOW)
+    assert texts(target) == texts(accepted("wanted", "x", "y"))
+    assert "changes:" in texts(target)["c.yaml"]
+    with FileStore.open(target.with_suffix(".read"), writable=True, now=lambda: NOW) as opened:
+        CassetteDir(target, now=lambda: NOW).load_into(opened, rules=Rules())
+        assert {each.exactly for each in accepted_of(opened, "c")} == {
+            frozenset([("0" * 16, digest_of([text]))]) for text in ("x", "y")
+        }
+
+
+def test_folders_that_answer_one_request_differently_are_a_conflict(folder: Callable[..., Path]) -> None:
+    """Nothing is written, not even what is no conflict."""
+    one = folder("one", [named(1, "c"), named(5, "fine")])
+    two = folder("two", [other(named(1, "c"))])
+    target = one.parent / "target"
+    target.mkdir()
+    with pytest.raises(MergeConflict, match=r"cassette c: POST .*interaction 1 of .*, 1 of "):
+        unite_folders([one, two], target, lambda: NOW)
+    assert texts(target) == {}

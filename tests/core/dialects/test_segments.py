@@ -7,15 +7,24 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.dialects.conversation import Kind, compare, list_segments
-from llmproxy.core.dialects.table import CHAT
+from llmproxy.core.dialects.conversation import Kind, compare, list_segments, read_answer, read_conversation
+from llmproxy.core.dialects.messages import Message, ToolCall
+from llmproxy.core.dialects.streams import ending
+from llmproxy.core.dialects.table import CHAT, ERROR_HEADER, SpokenTurn, envelope, speaker_of, status_of_miss
+from llmproxy.core.dialects.usage import usage_of
+from llmproxy.core.dialects.writing import can_write, sse, write, write_json
+from llmproxy.core.providers.routing import family_of, route_host, streams
+from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.differences import member
+from llmproxy.core.traffic.interaction import Ending, header
 from llmproxy.core.traffic.json_bytes import parse_json
+from llmproxy.errors import MissError
 from tests.support.traffic import exchanges
 
 Json = dict[str, Any]
@@ -170,3 +179,254 @@ def test_tools_are_compared_by_name_and_what_is_edited_first_is_told_first() -> 
     assert [each.where for each in found] == ["system prompt, line 1", "tool g is new", "message 2 (user), part 1"]
     assert compare("chat.completions", new, {**new, "tools": new["tools"][::-1]}, 9)
     assert compare("/unknown", {"a": 1}, {"a": 2}, 9)[0].where == ""
+
+
+CALL = ToolCall("call_1", "weather", '{"city":"Oslo"}')
+TALK = [
+    Message("system", "Be brief."), Message("user", "Weather?"), Message("assistant", "", (CALL,)),
+    Message("tool", "12", tool_call_id="call_1"),
+]  # fmt: skip
+MODELS = ("gpt-4o-mini", "claude-sonnet-4-5", "gemini-2.5-flash")
+COUNTS = {"prompt_tokens": 7, "completion_tokens": 3}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("model", MODELS)
+def test_requests_are_understood(model: str, stream: bool) -> None:
+    """Route, stream flag and conversation of a made-up request are what was meant."""
+    url, body = speaker_of(model).ask(model, TALK, stream)
+    parts = urlsplit(url)
+    route = route_host(parts.scheme, parts.hostname or "", None, "POST", f"{parts.path}?{parts.query}".rstrip("?"), ())
+    assert route is not None
+    assert route.known
+    assert streams(route, body) is stream
+    assert model in (body.get("model"), route.model)
+    found = read_conversation(route.family, route.operation, write_json(body))
+    assert [each.role for each in found] == ["system", "user", "assistant", "tool"]
+    assert [each.text for each in found[:3]] == ["Be brief.", "Weather?", ""]
+    assert "12" in found[3].text
+    assert found[3].tool_call_id == ("weather" if model.startswith("gemini") else "call_1")
+    assert found[2].tool_calls[0].name == "weather"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("message", [Message("assistant", "Grüß"), Message("assistant", "So:", (CALL,))])
+@pytest.mark.parametrize("model", MODELS)
+def test_answers_are_understood(model: str, message: Message, stream: bool) -> None:
+    """Text and tool calls of a made-up answer are what was meant, plain and streamed, with its proper end."""
+    dialect, said = speaker_of(model), SpokenTurn(model, message, COUNTS)
+    url, _ = dialect.ask(model, TALK, stream)
+    parts = urlsplit(url)
+    route = route_host("https", parts.hostname or "", None, "POST", f"{parts.path}?{parts.query}".rstrip("?"), ())
+    assert route is not None
+    kind = "text/event-stream" if stream else "application/json"
+    body = sse(dialect.stream(said)) if stream else write_json(dialect.answer(said))
+    found = read_answer(route.family, route.operation, kind, body)
+    assert found is not None
+    assert found.text == message.text
+    assert [(each.name, each.arguments.replace(" ", "")) for each in found.tool_calls] == [
+        (each.name, each.arguments) for each in message.tool_calls
+    ]
+    assert ending(route.family, route.operation, stream, 200, kind, body, http_ended=True) is Ending.COMPLETE
+    if not stream:
+        usage = usage_of(route.family, route.operation, kind, body)
+        assert (usage.input, usage.output) == (7, 3)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_errors_are_in_the_providers_envelope(model: str) -> None:
+    """Each provider's SDK finds message and kind where it looks for them."""
+    error = speaker_of(model).error({"message": "Slow down", "type": "requests"}, 429)["error"]
+    assert error["message"] == "Slow down"
+    assert {error.get("type"), error.get("code"), error.get("status")} & {"requests", "rate_limit_error", 429}
+
+
+def test_arguments_that_are_no_json() -> None:
+    """A model's broken arguments stay as it wrote them."""
+    said = SpokenTurn("claude-x", Message("assistant", "", (ToolCall(None, "f", "{oops"),)))
+    assert speaker_of("claude-x").answer(said)["content"] == [
+        {"type": "tool_use", "id": "toolu_0", "name": "f", "input": "{oops"}
+    ]
+
+
+def test_nothing_depends_on_chance() -> None:
+    """The same fixture is the same answer, ids included."""
+    one, two = (SpokenTurn("m", Message("assistant", text)) for text in ("a", "b"))
+    dialect = speaker_of("m")
+    assert dialect.answer(one) == dialect.answer(SpokenTurn("m", Message("assistant", "a")))
+    assert dialect.answer(one)["id"] != dialect.answer(two)["id"]
+
+
+CODE = MissError.code
+TEXT = "llmproxy: no recorded response."
+
+SHAPES = [
+    ("openai", 404, {"error": {"message": TEXT, "type": CODE, "param": None, "code": CODE}}),
+    ("generic", 404, {"error": {"message": TEXT, "type": CODE, "param": None, "code": CODE}}),
+    ("anthropic", 404, {"type": "error", "error": {"type": "not_found_error", "message": TEXT}, "request_id": CODE}),
+    ("anthropic", 400,
+     {"type": "error", "error": {"type": "invalid_request_error", "message": TEXT}, "request_id": CODE}),
+    ("anthropic", 413, {"type": "error", "error": {"type": "request_too_large", "message": TEXT}, "request_id": CODE}),
+    ("anthropic", 502, {"type": "error", "error": {"type": "api_error", "message": TEXT}, "request_id": CODE}),
+    ("gemini", 404, {"error": {"code": 404, "message": TEXT, "status": "NOT_FOUND"}}),
+    ("gemini", 400, {"error": {"code": 400, "message": TEXT, "status": "INVALID_ARGUMENT"}}),
+    ("gemini", 500, {"error": {"code": 500, "message": TEXT, "status": "INTERNAL"}}),
+    ("gemini", 502, {"error": {"code": 502, "message": TEXT, "status": "UNAVAILABLE"}}),
+    ("bedrock", 404, {"message": TEXT}),
+    ("ollama", 404, {"error": TEXT}),
+    ("cohere", 404, {"message": TEXT}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "status", "expected"), SHAPES)
+def test_shape(family: Family, status: int, expected: object) -> None:
+    """Every family gets the body that its SDKs take the message from, type by type."""
+    _, body = envelope(family, status, CODE, TEXT)
+    assert json.loads(body) == expected
+
+
+@pytest.mark.parametrize("family", get_args(Family))
+def test_headers(family: Family) -> None:
+    """Every envelope is JSON, forbids retries and names the code."""
+    headers, _ = envelope(family, 404, CODE, TEXT)
+    assert header(headers, "content-type") == "application/json"
+    assert header(headers, "x-should-retry") == "false"
+    assert header(headers, ERROR_HEADER) == CODE
+
+
+@pytest.mark.parametrize(
+    ("status", "name"),
+    [(404, "ResourceNotFoundException"), (400, "ValidationException"), (502, "InternalServerException")],
+)
+def test_bedrock_names_the_error_in_a_header(status: int, name: str) -> None:
+    """Boto reads the error's name from a header, and none of ours is one that it retries."""
+    headers, _ = envelope("bedrock", status, CODE, TEXT)
+    assert header(headers, "x-amzn-errortype") == name
+
+
+@pytest.mark.parametrize(("family", "operation", "status"), [
+    ("anthropic", "messages", 400), ("anthropic", "messages.count_tokens", 400), ("openai", "responses", 400),
+    ("openai", "chat.completions", 404), ("gemini", "generateContent", 404), ("bedrock", "converse", 404),
+    ("generic", "", 404),
+])  # fmt: skip
+def test_each_dialect_has_the_status_that_its_clients_take_best(family: Family, operation: str, status: int) -> None:
+    """Where a coding agent tells them apart its row decides; every SDK takes 400 as it takes 404."""
+    assert status_of_miss(family, operation) == status
+
+
+@pytest.mark.parametrize(("family", "field", "status"), [
+    ("anthropic", ("user-agent", "claude-cli/2.1.332 (external)"), 501),
+    ("openai", ("user-agent", "claude-cli/2.1.332 (external)"), 404),
+    ("openai", ("x-interaction-type", "conversation-user"), 422),
+    ("openai", ("user-agent", "OpenAI/JS 5.20.1"), 422),
+    ("openai", ("user-agent", "OpenAI/JS 6.0.0"), 404),
+    ("anthropic", ("x-interaction-type", "conversation-user"), 422),
+    ("anthropic", ("user-agent", "Anthropic/JS 0.94.0"), 400),
+])  # fmt: skip
+def test_a_client_that_takes_another_status_better_gets_it(family: Family, field: tuple[str, str], status: int) -> None:
+    """Claude Code asks once at 501, Copilot CLI hides a 404."""
+    assert status_of_miss(family, "", (field,)) == status
+
+
+def test_text_says_who_speaks() -> None:
+    """A text that does not start with our name gets it; one that does is left alone."""
+    assert json.loads(envelope("ollama", 500, CODE, "disk full")[1]) == {"error": "llmproxy: disk full"}
+
+
+def test_lone_surrogates_do_not_break_the_answer() -> None:
+    """A message that quotes a damaged text is still valid UTF-8 JSON."""
+    _, body = envelope("openai", 404, CODE, "llmproxy: \ud83d")
+    assert json.loads(body)["error"]["message"] == "llmproxy: \\ud83d"
+
+
+TEXT_WRITING = Message("assistant", "Kühl: 5°.\nBring a coat.")
+CALL_WRITING = Message("assistant", "", (ToolCall(None, "get_weather", '{"city": "Oslo"}'),))
+BOTH = Message(
+    "assistant", "Let me see.", (ToolCall(None, "get_weather", '{"city": "Oslo"}'), ToolCall(None, "add", "{}"))
+)
+PROVIDER = {"messages": "anthropic", "generateContent": "gemini", "converse": "bedrock", "invoke": "bedrock", "api.chat": "ollama",
+            "v1.chat": "cohere", "v2.chat": "cohere"}  # fmt: skip
+
+
+def family(operation: str) -> Family:
+    """Return the dialect of an operation at the provider that has it."""
+    return family_of(PROVIDER.get(operation, "openai"), operation)
+
+
+@pytest.mark.parametrize(
+    "said", [TEXT_WRITING, CALL_WRITING, BOTH, Message("assistant", "")], ids=["text", "call", "both", "empty"]
+)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("operation", sorted(filter(can_write, CHAT)))
+def test_what_is_written_is_read(operation: str, stream: bool, said: Message) -> None:
+    """Text, names and arguments; a stream with its terminator; no tokens were used."""
+    made = write(operation, b'{"model": "m"}', "/x?alt=sse", "m", said, stream=stream, call=0)
+    kind = header(made.headers, "content-type") or ""
+    read = read_answer(family(operation), operation, kind, made.body)
+    if read is None:  # an answer that says nothing has no pieces in some dialects
+        assert not said.text
+        assert not said.tool_calls
+        return
+    assert read.text == said.text
+    assert [(each.name, json.loads(each.arguments)) for each in read.tool_calls] == [
+        (each.name, json.loads(each.arguments)) for each in said.tool_calls
+    ]
+    assert ending(family(operation), operation, stream, 200, kind, made.body, http_ended=True) is Ending.COMPLETE
+    usage = usage_of(family(operation), operation, kind, made.body, made.headers)
+    assert (usage.input or 0, usage.output or 0) in ((0, 0), (0, 1))
+
+
+def test_ids_are_those_of_the_override_and_of_its_call() -> None:
+    """The same override gives the same bytes; two calls of a model never share an id. Mistral takes nine letters and digits only."""
+    first, again, other = (
+        write("chat.completions", b"{}", "", "m", BOTH, stream=False, call=n).body for n in (0, 0, 1)
+    )
+    assert first == again != other
+    ids = [each["id"] for each in json.loads(first)["choices"][0]["message"]["tool_calls"]]
+    assert len(set(ids)) == 2
+    assert all(len(each) == 9 and each.isalnum() for each in ids)
+
+
+def test_a_client_that_asked_for_usage_gets_it() -> None:
+    """`include_usage`: the last chunk before [DONE] has it."""
+    body = b'{"stream_options": {"include_usage": true}}'
+    made = write("chat.completions", body, "", "m", TEXT_WRITING, stream=True, call=0)
+    assert json.loads(made.chunks[-2].data[6:])["usage"]["total_tokens"] == 0
+    assert made.chunks[-1].data == b"data: [DONE]\n\n"
+
+
+def test_gemini_without_sse_is_an_array() -> None:
+    """As Gemini streams without `alt=sse`."""
+    made = write(
+        "generateContent", b"{}", "/v1beta/models/m:streamGenerateContent", "m", TEXT_WRITING, stream=True, call=0
+    )
+    assert json.loads(made.body)[0]["candidates"][0]["content"]["parts"] == [{"text": TEXT_WRITING.text}]
+
+
+def test_arguments_that_are_no_json_stay_what_they_are() -> None:
+    """A model may write them so; where the dialect wants a value it is a text."""
+    broken = Message("assistant", "", (ToolCall("mine", "f", "{broken"),))
+    for operation in sorted(filter(can_write, CHAT)):
+        assert b"{broken" in write(operation, b"{}", "", "m", broken, stream=False, call=0).body
+
+
+@pytest.mark.parametrize(("offered", "namespace"), [
+    ({"tools": [{"type": "namespace", "name": "mcp__t", "tools": []}]}, "mcp__t"),
+    ({"input": [{"type": "tool_search_output", "tools": [{"type": "namespace", "name": "mcp__t"}]}]}, "mcp__t"),
+    ({"tools": [{"type": "function", "name": "mcp__t__echo"}, {"type": "namespace", "name": "mcp__t"}]}, None),
+    ({"tools": "odd", "input": "hi"}, None),
+])  # fmt: skip
+def test_a_tool_is_called_in_the_namespace_in_which_it_is_offered(
+    offered: dict[str, Any], namespace: str | None
+) -> None:
+    """Responses: Codex runs nothing that is called without; whoever writes a name need not know."""
+    said = Message("assistant", "", (ToolCall("c1", "mcp__t__echo", "{}"),))
+    made = write("responses", json.dumps(offered).encode(), "", "m", said, stream=False, call=0)
+    item = json.loads(made.body)["output"][0]
+    assert (item.get("namespace"), item["name"]) == (namespace, "echo" if namespace else "mcp__t__echo")
+
+
+def test_what_nobody_can_write_is_known() -> None:
+    """Images, embeddings, sound."""
+    assert not can_write("embeddings")
+    assert can_write("responses")

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import stat
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
-from llmproxy.core.engine.decide import Situation, decide, describe_failure, exhausted_of, is_perfect, playable
+from llmproxy.core.bindings import RunVariable, write_run_variables
+from llmproxy.core.engine.decide import (
+    Situation,
+    at_the_head,
+    decide,
+    describe_failure,
+    exhausted_of,
+    is_perfect,
+    playable,
+)
+from llmproxy.core.engine.identity import Dispatcher, fingerprint_caller, read_store_secret
+from llmproxy.core.engine.learning import align
+from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.interceptor import Decided, MissReason
-from llmproxy.core.sessions.session import Session, SessionSettings
-from llmproxy.core.traffic.interaction import Ending
+from llmproxy.core.sessions.session import Session, SessionDefaults, Sessions, SessionSettings
+from llmproxy.core.traffic.interaction import Ending, Interaction
+from llmproxy.errors import MachineError, RefusedError
 from llmproxy.protocol import Channel, Decision, Exhausted, Mode, ModePolicy
+from tests.support.chats import chat
 
 
 @dataclass(frozen=True)
@@ -177,3 +195,117 @@ def test_what_may_change_something_is_not_answered_twice(
     """By default a call more than was recorded is a miss where it may do something; who asks for a cycle gets one."""
     assert exhausted_of(Exhausted.LAST, channel, method, operation) is what
     assert exhausted_of(Exhausted.CYCLE, channel, method, operation) is Exhausted.CYCLE
+
+
+SECRET = b"0" * 32
+CHAT, TELEMETRY = "/v1/chat/completions", "/v1/traces/ingest"
+
+
+def placing(mode: Mode, tmp_path: Path) -> tuple[Dispatcher, Sessions]:
+    """Return what reads heads, over no store."""
+    sessions = Sessions(SessionDefaults(mode, 0.0, Exhausted.LAST), lambda _mode: None, "test")
+    return Dispatcher(Config(mode=mode, store=tmp_path / "x.db"), Redactor(), sessions), sessions
+
+
+@pytest.mark.parametrize(("mode", "decision"), [
+    (Mode.REPLAY, None), (Mode.AUTO, None), (Mode.ONCE, None), (Mode.RECORD, Decision.RECORD),
+    (Mode.PASSTHROUGH, Decision.PASS),
+])  # fmt: skip
+def test_a_head_settles_what_need_not_be_looked_up(mode: Mode, decision: Decision | None, tmp_path: Path) -> None:
+    """What is recorded or passed may stream through at once; what may be a hit waits for its body."""
+    made, sessions = placing(mode, tmp_path)
+    place = made.place("POST", CHAT, None, ())
+    assert at_the_head(place, sessions.get(place.name)) is decision
+    assert at_the_head(place._replace(in_scope=False), sessions.get(place.name)) is Decision.PASS
+
+
+def test_a_stranger_is_let_through_only_where_the_network_is(tmp_path: Path) -> None:
+    """In replay nothing leaves the machine but to hosts that were named."""
+    host = ("https", "example.org", 443)
+    with pytest.raises(RefusedError):
+        placing(Mode.REPLAY, tmp_path)[0].place("GET", "/x", host, ())
+    assert not placing(Mode.RECORD, tmp_path)[0].place("GET", "/x", host, ()).in_scope
+
+
+def test_a_head_opens_no_session(tmp_path: Path) -> None:
+    """Reading where a request belongs leaves no trace."""
+    made, sessions = placing(Mode.REPLAY, tmp_path)
+    made.place("POST", f"/s/a{CHAT}", None, ())
+    assert sessions.walks == {}
+
+
+@pytest.mark.parametrize(("headers", "target"), [
+    ((("Authorization", "Bearer sk-right"),), "/v1/models"),
+    ((("x-api-key", "sk-right"),), "/v1/models"),
+    ((("api-key", "sk-right"),), "/v1/models"),
+    ((("X-Goog-Api-Key", "sk-right"),), "/v1/models"),
+    ((), "/v1/models?key=sk-right"),
+])  # fmt: skip
+def test_the_same_key_is_the_same_caller_wherever_it_stands(headers: tuple[tuple[str, str], ...], target: str) -> None:
+    """SDK generations send one key in different headers."""
+    assert fingerprint_caller(headers, target, SECRET) == fingerprint_caller((("x-api-key", "sk-right"),), "/", SECRET)
+
+
+def test_another_key_or_none_is_another_caller() -> None:
+    """A wrong key, no key, and the same key under another secret all differ; the key itself is not in it."""
+    right = fingerprint_caller((("x-api-key", "sk-right"),), "/", SECRET)
+    others = {
+        fingerprint_caller((("x-api-key", "sk-wrong"),), "/", SECRET),
+        fingerprint_caller((), "/", SECRET),
+        fingerprint_caller((("x-api-key", "sk-right"),), "/", b"1" * 32),
+    }
+    assert len(others) == 3
+    assert right not in others
+    assert "sk-right" not in right
+
+
+def test_a_signed_request_is_its_access_key() -> None:
+    """SigV4 signs anew each time; who signs stays."""
+    signed = "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/{}/us-east-1/bedrock/aws4_request, Signature={}"
+    both = [
+        fingerprint_caller((("authorization", signed.format(day, day)),), "/", SECRET)
+        for day in ("20260101", "20260102")
+    ]
+    assert both[0] == both[1]
+
+
+def test_the_secret_is_made_once_and_is_the_owners(tmp_path: Path) -> None:
+    """It lies beside the store with mode 600; a damaged one is an error."""
+    store = tmp_path / "a.db"
+    first = read_store_secret(store)
+    assert read_store_secret(store) == first
+    path = tmp_path / "a.db.secret"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.write_bytes(b"short")
+    with pytest.raises(MachineError, match="5 bytes"):
+        read_store_secret(store)
+
+
+def run_in(folder: str, question: str) -> Interaction:
+    """Return what a run in this folder asked, and the answer that names it."""
+    words = write_run_variables([RunVariable("cwd", folder)])
+    return chat(f"{question} {folder}/a.txt", f"It is in {folder}/a.txt.", run_variables=words)
+
+
+def test_only_the_folder_differs_and_is_exchanged() -> None:
+    """Request, answer and key are those of the newer run, and the name is told."""
+    old, new = run_in("/home/ann/shop", "Read"), run_in("/srv/build/7", "Read")
+    told = align([old], [new], (), Rules(), {})
+    assert told.names == ("cwd",)
+    (one,) = told.interactions
+    assert (one.key, one.request) == (new.key, new.request)
+    assert [chunk.data for chunk in one.response.chunks] == [chunk.data for chunk in new.response.chunks]
+
+
+def test_another_question_stays_another() -> None:
+    """It has the newer run's folder, and its own words and key."""
+    old, new = run_in("/home/ann/shop", "Delete"), run_in("/srv/build/7", "Read")
+    (one,) = align([old], [new], (), Rules(), {}).interactions
+    assert one.key == old.key != new.key
+    assert b"Delete /srv/build/7/a.txt" in one.request.body
+
+
+def test_nothing_declared_nothing_exchanged() -> None:
+    """A recording without run variables comes back as it is."""
+    old, new = (replace(run_in(folder, "Read"), run_variables="") for folder in ("/home/ann/shop", "/srv/build/7"))
+    assert align([old], [new], (), Rules(), {}) == ([old], ())

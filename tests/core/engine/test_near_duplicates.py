@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
+from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
+from llmproxy.core.bindings import RunVariable
+from llmproxy.core.engine.engine import Engine
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import put_volatile_fields
 from llmproxy.errors import MissError
@@ -60,3 +65,88 @@ def test_each_near_duplicate_of_each_request_is_a_miss_that_names_the_place(tmp_
                 assert any(_is_named(place, told) for place in places), (each.why, told)
                 asked += 1
     assert asked >= 20 * len(parts)
+
+
+CASES = int(os.environ.get("CASES", "150"))
+"""In the suite; `CASES=10000 uv run pytest tests/core/engine/test_near_duplicates.py` for more."""
+OWN = ["/tmp/a1", "/srv/ci/w", "/home/kim/work", "/private/var/folders/x9/T", "/builds/group/project", "/Users/kim"]
+NOBODYS = ["/tmp", "/root", "/app", "/work", "/home", "/data", "/usr/local", "/usr/src/app", "/var/tmp", "/opt/app"]
+"""Of one part, or well known: images and machines have them, whoever runs."""
+SENTENCES = [
+    "Linux uses {}, which is cleared at reboot.", "FROM python\nWORKDIR {}\n", "The file is {}/notes.txt, I think.",
+    "Try `ls {}` first; {} is where it lies.",
+]  # fmt: skip
+
+
+class Case(NamedTuple):
+    """A variable with its values in both runs, what the run names first, and what the answer to another request says."""
+
+    name: str
+    recorded: str
+    present: str
+    first: str
+    """A question with this run's folder in it; empty for none."""
+    below: bool
+    says: str
+    argument: bool
+    """The answer says it in an argument of a tool."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether the answer may name this run's folder, by the rule."""
+        return self.recorded in OWN and self.recorded != self.present and (self.argument or self.below)
+
+
+def _make(rng: random.Random) -> Case:
+    recorded = rng.choice(rng.choice((OWN, NOBODYS)))
+    present = rng.choice((*OWN, recorded))
+    below = rng.random() < 0.5
+    named = rng.random() < 0.7
+    first = "Read {}/part/of/mine.txt, please." if below else "What is {} for?"
+    return Case(
+        rng.choice(("cwd", "home", "tmp")), recorded, present, first if named else "", named and below,
+        rng.choice(SENTENCES), rng.random() < 0.3,
+    )  # fmt: skip
+
+
+def _ask(question: str) -> bytes:
+    return json.dumps({"model": "m", "messages": [{"role": "user", "content": question}]}).encode()
+
+
+def _answer(case: Case, folder: str) -> bytes:
+    said = case.says.replace("{}", folder)
+    call = {"id": "c1", "type": "function", "function": {"name": "write", "arguments": json.dumps({"text": said})}}
+    message = {"role": "assistant", "content": "" if case.argument else said, "tool_calls": [call] * case.argument}
+    return json.dumps({"choices": [{"index": 0, "message": message}]}).encode()
+
+
+def _play(made: Engine, n: int, case: Case, folder: str, *, record: bool) -> bytes:
+    """Send what the run names first, then a question without any folder; return the answer to that."""
+    made.sessions.open(f"s{n}", run_variables=(RunVariable(case.name, folder),))
+    got = b""
+    for question in (case.first.replace("{}", folder), "How does it go on?") if case.first else ("How does it go on?",):
+        exchange = made.arrive("POST", f"/s/s{n}{CHAT}", None, ())
+        made.identify(exchange, _ask(question))
+        if record:
+            answered(made, exchange, _answer(case, folder) if "folder" not in question else b"{}")
+        else:
+            assert exchange.decision is Decision.REPLAY, (case, exchange.error and exchange.error.message)
+            got = made.answer(exchange).body
+            made.outcome(exchange, 200)
+    return got
+
+
+def test_only_a_runs_own_folder_becomes_this_runs(tmp_path: Path) -> None:
+    """And only in arguments, or where the run named something below it before; all else is served byte for byte; 0 wrong."""
+    covered, rng, store = Counter[bool](), random.Random(5), tmp_path / "s.db"
+    cases = [_make(rng) for _ in range(CASES)]
+    with engine(store) as made:
+        for n, case in enumerate(cases):
+            _play(made, n, case, case.recorded, record=True)
+    with engine(store, Mode.REPLAY) as made:
+        for n, case in enumerate(cases):
+            got = _play(made, n, case, case.present, record=False)
+            said = _answer(case, case.present if case.changes else case.recorded)
+            assert (json.loads(got) == json.loads(said)) if case.changes else (got == said), (n, case, got)
+            covered[case.changes] += 1
+    assert min(covered[True], covered[False]) > CASES // 8

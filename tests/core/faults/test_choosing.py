@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llmproxy.core.faults import KINDS, Faulting, read_faults
+from llmproxy.core.engine.fault_injection import explain_idle
+from llmproxy.core.faults import KINDS, PRESETS, BadFaults, Faulting, load_faults, read_faults
 from llmproxy.core.faults.injection import choose, draw
-from tests.core.faults.cases import call
+from llmproxy.core.faults.pieces import after, split, time_pieces
+from llmproxy.core.traffic.interaction import Chunk, Response
+from tests.core.faults.cases import answer, call
 
 
 def first(rules: object, **given: Any) -> str:  # noqa: ANN401 - as Call takes them
@@ -125,3 +130,185 @@ def test_a_restart_meets_the_same_faults_again() -> None:
     walk.restart()
     assert [walk.inject(call(key=str(n))) is not None for n in range(40)] == first_run
     assert walk.injected[1] == 2 * sum(first_run)
+
+
+RECORDED = [
+    call(key="a", recording=1, answer=lambda: answer(b"{}"), tools=lambda: ("get_weather",)),
+    call(key="b", recording=2, model="o3", answer=lambda: answer(b"{}")),
+]
+
+
+@pytest.mark.parametrize(("rule", "said"), [
+    ({"model": "gpt-5"}, "no recording has model gpt-5; there is gpt-4o, o3"),
+    ({"tool": "send"}, "no recording has tool send; there is get_weather"),
+    ({"provider": "anthropic"}, "no recording has provider anthropic; there is openai"),
+    ({"transport": "websocket"}, "no recording has transport websocket; there is http"),
+    ({"channel": "http"}, "no recording has channel http; there is llm"),
+    ({"recording": 9}, "there is no recording #9 in this cassette"),
+    ({"model": "o3", "tool": "get_weather"}, "no recording is chosen by all of its words together"),
+    ({"call": 7}, "no call came that is its number 7"),
+    ({"probability": 0.1}, "a probability of 0.1 spared every call that came"),
+    ({}, "none of the calls that it chooses came"),
+])  # fmt: skip
+def test_why_it_struck_nothing(rule: dict[str, Any], said: str) -> None:
+    """The first word that chooses nothing is named, with what there is."""
+    text = explain_idle(read_faults([{"kind": "reset", **rule}]), {}, RECORDED, came=2)[1]
+    assert text.startswith("fault reset (rule 1) met no call: ")
+    assert said in text
+
+
+def test_what_struck_is_not_told() -> None:
+    """Only rules that did nothing are; without a call, or a recording, that is why."""
+    faults = read_faults(["reset", "http-500"])
+    assert len(explain_idle(faults, {1: 3}, RECORDED, came=3)) == 1
+    assert "no call came" in explain_idle(faults, {}, RECORDED, came=0)[1]
+    assert (
+        "nothing is recorded to compare it with; hosts that are no model provider's"
+        in explain_idle(faults, {}, [], came=1)[1]
+    )
+
+
+def test_of_a_preset_only_what_the_recording_could_have_met_is_told() -> None:
+    """Nobody chose its rule for servers of tools, where none is recorded."""
+    faults = load_faults("flaky-network", Path())
+    told = explain_idle(faults, {}, RECORDED, came=2)
+    assert len(told) == len(faults.rules) - 1
+    assert not [line for line in told.values() if "mcp" in line]
+
+
+SSE = b"data: 1\n\ndata: 2\r\n\r\ndata: [DONE]\n\n"
+FRAME = struct.pack(">III", 20, 0, 0) + b"abcd" + b"\0\0\0\0"
+
+
+@pytest.mark.parametrize(("kind", "body", "parts"), [
+    ("text/event-stream", SSE, [b"data: 1\n\n", b"data: 2\r\n\r\n", b"data: [DONE]\n\n"]),
+    ("text/event-stream", b"data: 1\n\ndata: unfin", [b"data: 1\n\n", b"data: unfin"]),
+    ("application/x-ndjson", b"{}\n[]\n", [b"{}\n", b"[]\n"]),
+    ("application/vnd.amazon.eventstream", FRAME + FRAME, [FRAME, FRAME]),
+    ("application/vnd.amazon.eventstream", b"\0" * 30, [b"\0" * 30]),
+    ("application/json", b'{"a": 1}', [b'{"a": 1}']),
+    ("application/json", b"", []),
+])  # fmt: skip
+def test_pieces_joined_are_the_body(kind: str, body: bytes, parts: list[bytes]) -> None:
+    """Events with their framing; of anything else the whole."""
+    assert split(kind, body) == parts
+    assert b"".join(split(kind, body)) == body
+
+
+def test_a_piece_is_due_when_its_last_byte_came() -> None:
+    """Whatever borders the network put; at speed 0 at once."""
+    chunks = (Chunk(10, SSE[:4]), Chunk(20, SSE[4:12]), Chunk(40, SSE[12:]))
+    response = Response(200, "OK", (("content-type", "text/event-stream"),), chunks)
+    assert [each.offset for each in time_pieces(response, 1)] == [20, 40, 40]
+    assert [each.offset for each in time_pieces(response, 2)] == [10, 20, 20]
+    assert [each.offset for each in time_pieces(response, 0)] == [0, 0, 0]
+
+
+def test_what_comes_before_a_break_is_never_the_whole() -> None:
+    """With too few pieces the last one is cut in two."""
+    pieces = time_pieces(answer(SSE, "text/event-stream"), 0)
+    assert [len(part) for part in after(pieces, 1)] == [1, 2]
+    sent, left = after(pieces, 9)
+    assert b"".join(each.data for each in (*sent, *left)) == SSE
+    assert left[-1].data
+    assert after([], 1) == ([], [])
+
+
+@pytest.mark.parametrize("name", [*KINDS, *PRESETS])
+def test_every_kind_and_preset_goes_by_its_name(name: str, tmp_path: Path) -> None:
+    """And comes back the same from what it says of itself."""
+    found = load_faults(name, tmp_path)
+    assert found.rules
+    assert read_faults(found.to_json()).rules == found.rules
+
+
+def test_a_kind_at_a_call(tmp_path: Path) -> None:
+    """In short for a rule with that call."""
+    assert load_faults("reset@3", tmp_path).rules == read_faults([{"kind": "reset", "call": 3}]).rules
+
+
+def test_a_file_in_every_form(tmp_path: Path) -> None:
+    """A mapping, a list, one rule; YAML or JSON; the seed of the flag counts above the file's."""
+    path = tmp_path / "f.yaml"
+    for text in ("seed: 7\nfaults: [{kind: reset}]", "[{kind: reset}]", "kind: reset", '{"faults": ["reset"]}'):
+        path.write_text(text)
+        assert [rule.kind.name for rule in load_faults("f.yaml", tmp_path).rules] == ["reset"]
+    path.write_text("seed: 7\nfaults: [reset]")
+    assert load_faults("f.yaml", tmp_path).seed == 7
+    assert load_faults("f.yaml", tmp_path, seed=8).seed == 8
+
+
+@pytest.mark.parametrize(("asked", "said"), [
+    ("http-428", "did you mean 'http-429'"),
+    ("rate-limit", "did you mean 'rate-limited'"),
+    ("xyzzy", "is no preset, no kind and no file"),
+    ("resett@3", "there is no kind 'resett' of fault; did you mean 'reset'"),
+    ("sweep", "llmproxy run --faults sweep"),
+    ("nowhere.yaml", "cannot read nowhere.yaml: No such file"),
+    (".", "is no preset, no kind and no file"),
+])  # fmt: skip
+def test_what_is_no_fault_is_refused_with_what_is_near(asked: str, said: str, tmp_path: Path) -> None:
+    """Never taken for something else."""
+    with pytest.raises(BadFaults) as caught:
+        load_faults(asked, tmp_path)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("faults: [", "is no YAML at line 1, column 10"),
+    ("faults:\n\t- a", "is no YAML at line 2"),
+    ("just words", "there is no kind 'just words'"),
+    ("", "no list of `faults`, but nothing"),
+    ("42", "no list of `faults`, but 42"),
+    ("rules: []", "no list of `faults`"),
+    ("faults: reset", "`faults` is 'reset'; it is a list"),
+    ("faults: [{}]", "names no `kind`"),
+    ("faults: []", "holds no rule, so no call would meet a fault"),
+    ("[]", "holds no rule"),
+    (f"faults: [{'reset, ' * 1001}reset]", "1002 rules; at most 1000 are read"),
+    ("faults: [{kind: reset-after, chunk: -1}]", "it is a whole number from 0 to 1048576"),
+    ("faults: [{kind: [a]}]", "no kind a list of fault"),
+    ("faults: [{kind: reset, cal: 3}]", "unknown member 'cal'; did you mean 'call'"),
+    ("faults: [{kind: reset, retry_after: 3}]", "unknown member 'retry_after'"),
+    ("faults: [{kind: http-429, retry_after: soon}]", "retry_after is 'soon'; it is a number from 0 to 3600"),
+    ("faults: [{kind: http-429, retry_after: .nan}]", "retry_after is nan"),
+    ("faults: [{kind: reset, probability: 2}]", "probability is 2"),
+    ("faults: [{kind: reset, call: 0}]", "call is 0"),
+    ("faults: [{kind: reset, call: true}]", "call is True"),
+    ("faults: [{kind: reset, model: 4}]", "model is 4; it is a text"),
+    ("faults: [{kind: reset, times: 0}]", "times is 0"),
+    ("faults: [{kind: reset, provider: opnai}]", "no provider 'opnai'; did you mean 'openai'"),
+    ("faults: [{kind: reset, channel: htpp}]", "no channel 'htpp'; did you mean 'http'"),
+    ("faults: [{kind: reset, channel: websocket}]", "no channel 'websocket'; did you mean transport: websocket"),
+    ("faults: [{kind: reset, transport: stdoi}]", "no transport 'stdoi'; did you mean 'stdio'"),
+    (
+        "faults: [{kind: reset, transport: stdio}]",
+        "reset meets no call whose transport is stdio, only http and websocket",
+    ),
+    ("faults: [{kind: mcp-error, channel: llm}]", "mcp-error meets no call whose channel is llm, only mcp"),
+    ("faults: [reset]\nsed: 1", "unknown member 'sed'; did you mean 'seed'"),
+    ("faults: [reset]\nseed: x", "seed is 'x'; it is a whole number"),
+    ("faults: [{kind: reset-after, chunk: 1.5}]", "chunk is 1.5; it is a whole number"),
+    ("a: !!python/object:os.system x", "is no YAML"),
+    ("[" * 5000, "YAML"),
+    ("faults: [2024-99-99]", "YAML"),
+])  # fmt: skip
+def test_a_file_that_cannot_be_meant_says_where_and_why(text: str, said: str, tmp_path: Path) -> None:
+    """With the file's name, the rule's number and what would be right."""
+    (tmp_path / "f.yaml").write_text(text)
+    with pytest.raises(BadFaults) as caught:
+        load_faults("f.yaml", tmp_path)
+    assert said in str(caught.value)
+    assert "f.yaml" in str(caught.value)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    """A picture is no file of faults."""
+    (tmp_path / "f.yaml").write_bytes(b"faults: \xff")
+    with pytest.raises(BadFaults, match="is no text: byte 8 is not UTF-8"):
+        load_faults("f.yaml", tmp_path)
+
+
+def test_a_provider_of_the_users_own_may_be_named() -> None:
+    """Only what is nearly a provider's name is taken for a slip."""
+    assert read_faults([{"kind": "reset", "provider": "gpu-box"}]).rules

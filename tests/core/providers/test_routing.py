@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from llmproxy.core.providers.hosts import from_environment, upstreams_from_env
+from llmproxy.core.providers.hosts import Pace, SignedForUs, check_signature, from_environment, upstreams_from_env
 from llmproxy.core.providers.routing import family_of, route, route_host, split_session, streams
-from llmproxy.core.providers.table import PROVIDERS
+from llmproxy.core.providers.table import PROVIDERS, NamedHost, channel_of, host_in_path, service
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
+from llmproxy.protocol import Channel
 from llmproxy.settings import Origin, Source, load
 from tests.support.narrowing import known
 from tests.support.traffic import exchanges
@@ -339,3 +341,130 @@ def test_a_gateway_in_the_environment_becomes_the_upstream(
 ) -> None:
     """A gateway's key is the client's, and its source is remembered; who exported ours does not make it call itself."""
     assert from_environment(load(typed, {}, tmp_path), env).upstreams == upstreams
+
+
+AWS = "https://bedrock-runtime.eu-central-1.amazonaws.com"
+SIGNED = (
+    "Authorization",
+    "AWS4-HMAC-SHA256 Credential=AKIA/20260101/eu-central-1/bedrock/aws4_request, SignedHeaders=host",
+)
+
+
+def test_a_signature_for_our_address_is_refused_with_what_to_do() -> None:
+    """The message names both hosts, and the ways that work."""
+    with pytest.raises(SignedForUs) as raised:
+        check_signature((("host", "127.0.0.1:8080"), SIGNED), AWS)
+    text = str(raised.value)
+    assert "127.0.0.1:8080" in text
+    assert "bedrock-runtime.eu-central-1.amazonaws.com" in text
+    assert "--intercept" in text
+    assert "AWS_BEARER_TOKEN_BEDROCK" in text
+    assert raised.value.status == 400
+
+
+@pytest.mark.parametrize(("host", "authorization", "upstream"), [
+    ("bedrock-runtime.eu-central-1.amazonaws.com", SIGNED[1], AWS),
+    ("Bedrock-Runtime.eu-central-1.amazonaws.com:443", SIGNED[1], AWS),
+    ("127.0.0.1:8080", "Bearer key", AWS),
+    ("127.0.0.1:8080", "", AWS),
+    ("127.0.0.1:8080", SIGNED[1], "http://127.0.0.1:4566"),
+    ("127.0.0.1:8080", SIGNED[1], "https://gateway.example/bedrock"),
+])  # fmt: skip
+def test_what_may_be_accepted_is_sent(host: str, authorization: str, upstream: str) -> None:
+    """Signed for the host that is asked, not signed at all, or sent to whoever is not AWS."""
+    check_signature((("host", host), ("authorization", authorization)), upstream)
+
+
+@pytest.mark.parametrize(("provider", "operation", "channel"), [
+    ("openai", "chat.completions", Channel.LLM),
+    ("local", "/anything", Channel.LLM),
+    ("http:api.github.com", "/repos", Channel.HTTP),
+    ("http:mcp.example.com", "mcp:tools/call", Channel.MCP),
+    ("tools", "mcp:initialize", Channel.MCP),
+])  # fmt: skip
+def test_the_channel_is_read_off_the_names(provider: str, operation: str, channel: Channel) -> None:
+    """Whatever is stored says what it is about."""
+    assert channel_of(provider, operation) is channel
+
+
+@pytest.mark.parametrize(("target", "patterns", "found"), [
+    ("/api.x.com/a/b?q=1", ("api.x.com",), NamedHost("http:api.x.com", "https://api.x.com", "/a/b?q=1")),
+    ("/api.x.com", ("*.x.com",), NamedHost("http:api.x.com", "https://api.x.com", "/")),
+    ("/API.x.com/A", ("api.x.com",), NamedHost("http:api.x.com", "https://api.x.com", "/A")),
+    ("/127.0.0.1:9/a", ("127.0.0.1",), NamedHost("http:127.0.0.1:9", "http://127.0.0.1:9", "/a")),
+    ("/api.x.com:443/a", ("*",), NamedHost("http:api.x.com", "https://api.x.com", "/a")),
+    ("/db/a", ("db",), NamedHost("http:db", "https://db", "/a")),
+    ("/v1/models", ("*",), None),
+    ("/openai/v1/models", ("*",), None),
+    ("/other.com/a", ("api.x.com",), None),
+    ("/http:api.x.com/a", ("*",), None),
+    ("/", ("*",), None),
+    ("/127.0.0.1:0443/a", ("*",), NamedHost("http:127.0.0.1", "https://127.0.0.1", "/a")),
+    *(
+        (f"/127.0.0.1:{port}/a", ("*",), None)
+        for port in ("", "0", "65536", "99999", "9" * 5_000, "-1", "+80", "\u0661", "8_0")
+    ),
+])  # fmt: skip
+def test_a_path_may_name_a_host_to_be_recorded(target: str, patterns: tuple[str, ...], found: NamedHost | None) -> None:
+    """Only a host that was named to be recorded is taken for one; providers' prefixes are none."""
+    assert host_in_path(target, patterns) == found
+
+
+@pytest.mark.parametrize(("where", "named"), [
+    (("https", "a.b", 443), ("http:a.b", "https://a.b")),
+    (("http", "a.b", 80), ("http:a.b", "http://a.b")),
+    (("http", "a.b", 8080), ("http:a.b:8080", "http://a.b:8080")),
+    (("https", "::1", 9), ("http:[::1]:9", "https://[::1]:9")),
+])  # fmt: skip
+def test_a_host_becomes_a_provider_of_its_own(where: tuple[str, str, int], named: tuple[str, str]) -> None:
+    """Two services never share a name; a port that goes without saying is left out."""
+    assert service(*where) == named
+    assert family_of(named[0], "/x") == "http"
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_so_many_go_at_once_and_the_next_waits_for_the_first() -> None:
+    """A window that slides: who asks later waits for a later moment."""
+    clock = Clock()
+    pace = Pace({"openai": "2/min"}, clock)
+    assert [pace.take("openai") for _ in range(5)] == [0.0, 0.0, 60.0, 60.0, 120.0]
+    clock.now = 190.0
+    assert pace.take("openai") == 30.0
+    clock.now = 1000.0
+    assert [pace.take("openai") for _ in range(3)] == [0.0, 0.0, 60.0]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_window_has_more(seed: int) -> None:
+    """Also for calls that come in bursts."""
+    chance, clock = random.Random(seed), Clock()
+    many = chance.randrange(1, 6)
+    pace, gone = Pace({"*": f"{many}/s"}, clock), []
+    for _ in range(200):
+        clock.now += chance.choice((0.0, 0.0, 0.1, 0.9, 3.0))
+        gone.append(clock.now + pace.take("openai"))
+    assert gone == sorted(gone)
+    assert all(later - first >= 1.0 - 1e-9 for first, later in zip(gone, gone[many:], strict=False))
+    assert gone[-1] > gone[0]
+
+
+def test_each_provider_is_counted_for_itself() -> None:
+    """A name wins over what is said of all, which holds for models."""
+    pace = Pace({"*": "1/min", "openai": "2/min", "api.example.com": "1/h"}, Clock())
+    assert [pace.take("openai") for _ in range(2)] == [0.0, 0.0]
+    assert [pace.take("anthropic") for _ in range(2)] == [0.0, 60.0]
+    assert [pace.take("http:api.example.com", model=False) for _ in range(2)] == [0.0, 3600.0]
+    assert [pace.take("http:other.example", model=False) for _ in range(2)] == [0.0, 0.0]
+
+
+def test_who_counts_after_another_lets_a_window_pass() -> None:
+    """What the one before had let go is not known: all of it, at the latest moment."""
+    assert Pace({"openai": "3/min"}, Clock(), since=100.0).take("openai") == 60.0

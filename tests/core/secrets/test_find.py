@@ -5,14 +5,26 @@ What a new credential cannot change is known without looking again.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 import re
+import zlib
 from functools import partial
 from string import ascii_letters, digits
 
 import pytest
 from hypothesis import given, strategies as st
 
+from llmproxy.core.secrets import encodings
+from llmproxy.core.secrets.encodings import (
+    Fingerprints,
+    overwrite_spans,
+    replace_spans,
+    search_windows,
+    unescape_text,
+    with_checksums,
+)
 from llmproxy.core.secrets.find import (
     CREDENTIAL,
     FREE,
@@ -199,3 +211,146 @@ def test_a_value_behind_a_service_is_found_wherever_it_stands() -> None:
         found += len(labelled)
         assert labelled <= {span[:2] for span in shapes(text)}
     assert found > 100
+
+
+def test_overwriting_keeps_the_length_and_tells_secrets_apart() -> None:
+    """Equal secrets get equal placeholders; the shortest still ends in an asterisk."""
+    text = "12345678 abcdefghijklmnopqrstuv 12345678 ABCDEFGHIJKLM ABCDEFGHIJKLM"
+    spans = [Span(0, 8, "a"), Span(9, 31, "github"), Span(32, 40, "a"), Span(41, 54, "github"), Span(55, 68)]
+    assert overwrite_spans(text, spans) == "REDACTE* REDACTED-2:github***** REDACTE* REDACTED-3*** REDxbLXYbbnf*"
+    assert replace_spans("abc", [Span(1, 2, "x")], lambda secret, kind: secret.upper() + kind) == "aBxc"
+
+
+@given(st.text(alphabet='ab/\\"é\n\u0001', max_size=30))
+def test_the_view_without_escapes_maps_back(text: str) -> None:
+    """Each character of the view stands at its offset in the text."""
+    written = json.dumps(text).replace("/", "\\/").replace("a", "\\u0061")
+    view, offset = unescape_text(written)
+    assert view.count("a") == text.count("a")
+    for index, char in enumerate(view):
+        assert written[offset(index)] in (char, "\\")
+    assert offset(len(view)) == len(written)
+
+
+def test_an_escaped_backslash_is_no_escape() -> None:
+    r"""``\\u0061`` in JSON is a backslash and letters."""
+    assert unescape_text(r"\\u0061")[0] == r"\\u0061"
+    assert unescape_text(r"\\\u0061")[0] == r"\\a"
+
+
+def test_frames_of_an_event_stream_get_their_checksum() -> None:
+    """A frame that was cut stays as it is."""
+    frame = (20).to_bytes(4) + bytes(8) + b"body" + bytes(4)
+    assert with_checksums(frame + frame[:7]) == frame[:16] + zlib.crc32(frame[:16]).to_bytes(4) + frame[:7]
+
+
+KEY = "sk-proj-" + "".join(random.Random(1).choices("abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789", k=48))
+KNOWN = "kn0wn-" + "".join(random.Random(2).choices("abcdefghijkmnpqrstuvwxyz23456789", k=40))
+PEM = (
+    "-----BEGIN PRIVATE KEY-----\n"
+    + "\n".join("".join(random.Random(n).choices("abcdefghABCDEFGH0123456789+/", k=64)) for n in range(50))
+    + "\n-----END PRIVATE KEY-----"
+)
+LINE = "the quick brown fox jumps over the lazy dog; "
+SIZE = 5 << 20
+BORDER = 1 << 20
+
+
+_BROKEN = ["\\n", "\n", "\\r\\n", "\r\n", *'\\rn \t"é', "a-9", "aVz", *(f"kdGhpc2lz{end}" for end in "a0_-+/=.~")]
+
+
+@given(st.lists(st.sampled_from(_BROKEN), min_size=5).map("".join))
+def test_no_break_between_key_characters_is_passed_over(text: str) -> None:
+    """Looking at the character before a break first finds what the whole expression finds."""
+    for expression, mark in zip(encodings._WRAPS, encodings._MARKS, strict=True):
+        assert [*encodings._find_breaks(text, expression, mark)] == [each.start() for each in expression.finditer(text)]
+
+
+def test_windows_cover_a_text_once() -> None:
+    """What counts of one begins where that of the one before ended, and has margins on both sides."""
+    for size in (0, 1, 4 << 20, (4 << 20) + 1, 9_999_999):
+        found = list(search_windows(size))
+        assert [found[0][1], *(last for _, _, last, _ in found)] == [*(first for _, first, _, _ in found), size]
+        assert all(start <= first - 200_000 or start == 0 for start, first, _, _ in found)
+        assert all(end >= last + 200_000 or end == size for _, _, last, end in found)
+
+
+@pytest.mark.parametrize("what", ["key", "known", "pem", "wrapped", "base64", "dealt"])
+@pytest.mark.parametrize("shift", [-3000, -20, 0])
+def test_a_secret_across_the_border_of_two_windows_is_taken_out(what: str, shift: int) -> None:
+    """Whatever it is disguised as; what stands around it stays, and two of the same have one number."""
+    import base64
+
+    redactor = Redactor()
+    redactor.learn((("authorization", f"Bearer {KNOWN}"),), "/")
+    said = {
+        "key": f"key {KEY} end",
+        "known": f"<{KNOWN}>",
+        "pem": PEM,
+        "wrapped": f"key {KEY[:30]}\n{KEY[30:]} end",
+        "base64": base64.b64encode(f"the key is {KEY} and no other".encode()).decode(),
+        "dealt": "".join(
+            f'data: {{"delta": "{KEY[at : at + 2]}", "filling": "{LINE}"}}\n\n' for at in range(0, len(KEY), 2)
+        ),
+    }[what]
+    at = BORDER + shift
+    text = (LINE * (SIZE // len(LINE) + 1))[:SIZE]
+    whole = f"{text[:at]}\n{said}\n{text[at:]}\n{said}"
+    kind = "text/event-stream" if what == "dealt" else "text/plain"
+    changed = redactor.answer(whole.encode(), kind).decode()
+    hidden = redactor.answer(f"{text[at - 100 : at]}\n{said}\n".encode(), kind).decode()[101:-1]
+    assert hidden != said
+    assert changed == f"{text[:at]}\n{hidden}\n{text[at:]}\n{hidden}"
+
+
+def test_a_long_run_is_a_picture_whatever_part_of_it_is_seen() -> None:
+    """No key is found in base64 of megabytes, also not where a window begins."""
+    chance = random.Random(3)
+    picture = "".join(chance.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", k=SIZE))
+    body = json.dumps({"b64_json": picture[:BORDER] + "AKIA" + "ABCDEFGHIJKLMNOP" + picture[BORDER:]}).encode()
+    assert Redactor().answer(body, "application/json") is body
+
+
+@pytest.mark.parametrize("text", ["", "a", r"\/", r"a\/b\u0041c\\\u0042", r"\u0041" * 3, r"\\/", "\\"])
+def test_offsets_of_a_view_are_those_of_the_text(text: str) -> None:
+    """One for each character of the view, and one for its end."""
+    view, offset = unescape_text(text)
+    places = [offset(at) for at in range(len(view) + 1)]
+    assert places == sorted(places)
+    assert places[0] == 0
+    assert places[-1] == len(text)
+    assert all(text[place] in (char, "\\") for place, char in zip(places, view, strict=False))
+
+
+def target(number: int, last: str = "end") -> str:
+    """Return a URL with so many members that look like credentials, all different."""
+    values = [hashlib.sha256(str(each).encode()).hexdigest() for each in range(number)]
+    return "/v1/x?" + "&".join(f"token={each}" for each in [*values, last])
+
+
+def kept(text: str) -> str:
+    """Return what is kept of a URL."""
+    return Redactor().request(Request("GET", text, (), b"")).target
+
+
+def test_a_single_one_is_what_it_was() -> None:
+    """It is part of keys: another one would be another key."""
+    assert Fingerprints().of("invoice-1") == "02307ad9b0f2"
+
+
+def test_each_value_of_many_has_its_own() -> None:
+    """However many there are, in order, and whether or not some come twice."""
+    assert len(set(kept(target(500)).partition("?")[2].split("&"))) == 501
+    assert kept(target(500)) == kept(target(500))
+    assert kept(target(500)) != kept(target(500, "End"))
+    assert kept(target(3)).split("&")[:3] == kept(target(9)).split("&")[:3], "few do not depend on each other"
+    assert Redactor().request(Request("GET", kept(target(40)), (), b"")).target == kept(target(40)), (
+        "twice changes nothing"
+    )
+
+
+def test_the_number_that_is_stretched_is_bounded() -> None:
+    """Counted by what it costs: beyond the first ones there is one derivation more, however many follow."""
+    encodings._stretch_secret.cache_clear()
+    kept(target(2000))
+    assert encodings._stretch_secret.cache_info().misses == encodings._EACH + 1

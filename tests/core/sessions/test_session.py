@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import ast
+import gzip
+import json
+from dataclasses import fields, replace
 
 import pytest
 
-from llmproxy.core.sessions.session import LONGEST_NAME, Session, SessionSettings, check_party, split_name
-from llmproxy.core.traffic.interaction import Key
+from llmproxy.calls import Call
+from llmproxy.core.sessions.exchange import Config, Exchange, Harmless, Recording
+from llmproxy.core.sessions.session import (
+    KEPT_CALLS,
+    KEPT_TEXTS,
+    LONGEST_NAME,
+    NOT_KEPT,
+    Calls,
+    CallsGone,
+    Session,
+    SessionSettings,
+    check_party,
+    split_name,
+)
+from llmproxy.core.traffic.interaction import Ending, Headers, Key
 from llmproxy.errors import RefusedError
-from llmproxy.protocol import Mode
+from llmproxy.protocol import Decision, Mode
+from tests.core.engine.test_misses import exchange
+from tests.support.process import ROOT
 
 A, B = ("agent", Key("v1:a")), ("agent", Key("v1:b"))
 
@@ -101,3 +119,149 @@ def test_which_sessions_write(mode: Mode, complete: bool, alone: bool, writes: b
     assert [walk.supersedes(A), walk.supersedes(A), walk.supersedes(B)] == [
         mode is Mode.RECORD, False, mode is Mode.RECORD,
     ]  # fmt: skip
+
+
+def test_who_asks_what_is_party_and_key() -> None:
+    """Before the body is here there is no key."""
+    made = exchange(Decision.REPLAY)
+    assert made.walker == ("agent", Key(""))
+    made.identity = replace(made.identity, key=Key("v1:1"))
+    assert made.walker == ("agent", Key("v1:1"))
+    assert made.family == "openai"
+
+
+def test_defaults_spend_nothing() -> None:
+    """An engine that is told nothing replays, from this folder, and reaches nobody."""
+    config = Config()
+    assert (config.mode, config.allow_live, config.allow_host, config.miss_status) == (Mode.REPLAY, False, (), None)
+    assert Harmless.status == 204
+
+
+@pytest.mark.parametrize("kind", [Exchange, Session])
+def test_a_call_and_a_session_hold_what_every_one_has(kind: type) -> None:
+    """What a feature knows of them is a value of its own (`Slots`, `Interceptor`)."""
+    assert len(fields(kind)) <= 15
+
+
+def test_no_stage_of_a_call_is_long() -> None:
+    """Nor does one begin to ask who has what."""
+    for name in ("stages", "decide", "identity", "fast_path", "accounts", "answer_writer"):
+        for node in ast.walk(ast.parse((ROOT / f"llmproxy/core/engine/{name}.py").read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                assert (node.end_lineno or 0) - node.lineno < 50, node.name
+
+
+JSON: Headers = (("Content-Type", "application/json"),)
+SSE: Headers = (("content-type", "text/event-stream"),)
+
+
+def recorded(headers: Headers, *pieces: bytes, status: int = 200) -> Recording:
+    """Return a recording of these pieces, 10 microseconds apart."""
+    made = Recording()
+    assert not made.started
+    made.head(5, status, "OK", headers)
+    for n, piece in enumerate(pieces, 1):
+        made.data(n * 10, piece)
+    return made
+
+
+def end(made: Recording, *, stream: bool = True, proper: bool = True) -> Ending:
+    """Return how it ended, as a chat completion."""
+    return made.end("openai", "chat.completions", stream=stream, proper=proper).ending
+
+
+def test_borders_and_times_are_kept() -> None:
+    """Each piece is a chunk of its own; empty ones are none."""
+    response = recorded(SSE, b"da", b"", b"ta: 1\n\n").end("openai", "x", stream=True, proper=True)
+    assert [(chunk.offset, chunk.data) for chunk in response.chunks] == [(10, b"da"), (30, b"ta: 1\n\n")]
+    assert (response.head_offset, response.chunked, response.body) == (5, True, b"data: 1\n\n")
+
+
+@pytest.mark.parametrize(("pieces", "proper", "ending"), [
+    ((b"data: {}\n\n", b"data: [DONE]\n\n"), True, Ending.COMPLETE),
+    ((b"data: {}\n\n", b"data: [DONE]\n\n"), False, Ending.COMPLETE),
+    ((b"data: {}\n\n",), True, Ending.UNTERMINATED),
+    ((b"data: {}\n\n",), False, Ending.CUT),
+    ((), False, Ending.CUT),
+])  # fmt: skip
+def test_a_stream_is_complete_when_its_terminator_was_seen(
+    pieces: tuple[bytes, ...], proper: bool, ending: Ending
+) -> None:
+    """Whatever the connection did after that."""
+    assert end(recorded(SSE, *pieces), proper=proper) is ending
+
+
+def test_a_body_with_a_length_is_complete_by_its_length() -> None:
+    """A client that closes after the last byte has it all."""
+    body = json.dumps({"choices": []}).encode()
+    headers = (*JSON, ("content-length", str(len(body))))
+    whole, part = recorded(headers, body[:5], body[5:]), recorded(headers, body[:5])
+    assert (whole.whole, part.whole) == (True, False)
+    assert end(whole, stream=False, proper=False) is Ending.COMPLETE
+    assert end(part, stream=False, proper=False) is Ending.CUT
+    assert not whole.end("openai", "x", stream=False, proper=True).chunked
+    assert not recorded(JSON, body).whole, "without a length nobody knows"
+
+
+def test_compression_is_undone_piece_by_piece() -> None:
+    """Borders and times stay; the header goes with it."""
+    packed = gzip.compress(b"data: {}\n\n" * 100)
+    made = recorded((*SSE, ("content-encoding", "gzip")), packed[:20], packed[20:])
+    response = made.end("openai", "x", stream=True, proper=True)
+    assert response.body == b"data: {}\n\n" * 100
+    assert "content-encoding" not in dict(response.headers)
+
+
+def test_what_does_not_decode_stays_as_it_came() -> None:
+    """Nothing is lost for a header that lies."""
+    assert (
+        recorded((*JSON, ("content-encoding", "gzip")), b"{}").end("openai", "x", stream=False, proper=True).body
+        == b"{}"
+    )
+
+
+def test_the_first_byte_is_timed() -> None:
+    """The head's time stands in where there is no body."""
+    assert recorded(SSE, b"x").first_offset == 10
+    assert recorded(SSE).first_offset == 5
+    assert Recording().first_offset is None
+
+
+def ended(seq: int, *, miss: bool = False, note: str = "") -> Call:
+    """Return a call that is over."""
+    decision = Decision.REFUSE if miss else Decision.REPLAY
+    return Call(decision=decision, method="POST", target="/", status=200, seq=seq, miss=miss, note=note)
+
+
+def test_calls_are_told_in_the_order_of_their_arrival() -> None:
+    """The second may be answered before the first; one that is open is not told, and counted as open."""
+    calls = Calls()
+    assert [calls.begin() for _ in range(3)] == [1, 2, 3]
+    calls.add(ended(2))
+    calls.add(ended(1))
+    assert [each.seq for each in calls.after(0)] == [1, 2]
+    assert [each.seq for each in calls.after(1)] == [2]
+    assert (calls.arrived, calls.open, calls.after(2)) == (3, 1, [])
+
+
+def test_more_than_is_kept_is_an_error_and_no_gap() -> None:
+    """Whoever asks from the start learns that the start is gone; from where it is kept, all of it is there."""
+    calls = Calls()
+    for _ in range(KEPT_CALLS + 5):
+        calls.add(ended(calls.begin()))
+    with pytest.raises(CallsGone) as error:
+        calls.after(4)
+    assert (error.value.status, "after 5" in error.value.hint) == (410, True)
+    assert len(calls.after(5)) == KEPT_CALLS
+
+
+def test_a_refused_call_says_what_its_client_was_told() -> None:
+    """The text of a miss, else the note; beyond the bound it says where the text is."""
+    calls = Calls()
+    calls.add(ended(calls.begin(), miss=True, note="-"), "the nearest is ...")
+    calls.add(ended(calls.begin(), note="client left"))
+    first, second = calls.after(0)
+    assert (calls.text(first), calls.text(second)) == ("the nearest is ...", "client left")
+    for _ in range(KEPT_TEXTS):
+        calls.add(ended(calls.begin(), miss=True), "text")
+    assert calls.text(calls.after(0)[-1]) == NOT_KEPT.format(KEPT_TEXTS)

@@ -11,9 +11,11 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from hypothesis import given, strategies
 
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.server.link import Link, ServerLost, _build_lost
+from llmproxy.core.store.rows import from_sql, to_sql
+from llmproxy.core.store.server.link import Link, ServerLost, _build_lost, from_pg, in_column
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteError, CassetteNewer, CassetteNotFound, LLMProxyError, StoreReadOnly
@@ -357,3 +359,15 @@ def test_the_tables_are_made_once(team_url: str, tmp_path: Path) -> None:
     assert len(made) == 8
     for each in made:
         each.close()
+
+
+@given(strategies.text(strategies.characters(codec=None) | strategies.sampled_from("\0\x01\udcff")))
+def test_every_text_comes_back(text: str) -> None:
+    """And what stands in the column is text without a NUL."""
+    said = in_column(text)
+    assert "\0" not in said
+    said.encode()
+    back = from_pg(said)
+    assert isinstance(back, str | bytes)
+    assert from_sql(back) == text
+    assert back == to_sql(text)

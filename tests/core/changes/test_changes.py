@@ -1,0 +1,289 @@
+"""What an agent changed since it was recorded: texts, accepted changes, frames, and generated changes that are known."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from llmproxy.core.changes.accepted import AcceptedChange, BadChange, Condition, accept_changes, unite_accepted
+from llmproxy.core.changes.answer_plausibility import AnswerRequests, check_schema, find_impossible, is_question
+from llmproxy.core.changes.client_frames import ClientFrames, digest_line, frames_of
+from llmproxy.core.changes.request import KnownAnswers, read_request
+from llmproxy.core.changes.result_wordings import FAILS_NOW, find_rewording
+from llmproxy.core.changes.values import Change, Reason, Refusal, TrialCall, digest_of, list_hunks
+from llmproxy.core.dialects.messages import Message, ToolCall
+from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.providers.table import Client, client_of
+from llmproxy.core.traffic.json_bytes import dump
+from tests.core.changes.cases import LIES, case
+from tests.core.changes.judging import Judge
+
+NEVER = [
+    ("2 tests passed", "2 tests failed"),
+    ("Tests passed", "Tests failed"),
+    ("the debtor Ann pays 5 to Bob", "the debtor Bob pays 5 to Ann"),
+    ("a.txt, b.txt, c.txt", "a.txt, b.txt, d.txt"),
+    ("Wrote 5 lines", "Wrote -5 lines"),
+    ("Wrote 5 lines", "Wrote .5 lines"),
+    ("x = 5", "x != 5"),
+    ("x < 5", "x > 5"),
+    ("total: 5", "total: 5\nand 6 more"),
+    ("total: 5\nand more", "total: 5"),
+    ("written to ann@x.org", "written to bob@x.org"),
+    ("written to a.txt", "written to b.txt"),
+    ("it is ALPHA", "it is BETA"),
+    ('{"paid": true}', '{"paid": false}'),
+    ("Payment done", "Payment failed"),
+    ("Access allowed", "Access denied"),
+    ("The file is open", "The file is closed"),
+    ("3 of 5", "5 of 3"),
+    ("", "Something"),
+]
+"""Old and new, of which nobody may say that they are one."""
+
+
+@pytest.mark.parametrize(("before", "after"), NEVER)
+def test_what_a_tool_answered_is_no_wording(before: str, after: str) -> None:
+    """Values, outcomes, lists, signs and lines stay; where they do not, the reason is said."""
+    found = find_rewording(before, after, "tool", [before, f"{before}\nBye"], [after])
+    assert isinstance(found, str), found
+
+
+def test_a_wording_is_systematic() -> None:
+    """Literal text for literal text is offered where several results had it, unless the tool says the old one today, or
+    said the new one then.
+    """
+    before, after, other = "Wrote 5 lines into a.txt", "Put 5 lines into a.txt", "Wrote 8 lines into c.txt"
+    assert isinstance(find_rewording(before, after, "write", [before], [after]), str)
+    found = find_rewording(before, after, "write", [before, other], [after])
+    assert not isinstance(found, str)
+    assert (found[0][0].before, found[0][0].after, found[1]) == (("Wrote {} lines into {}",),
+                                                                ("Put {} lines into {}",), "")  # fmt: skip
+    assert isinstance(find_rewording(before, after, "write", [before, other], [after, "Wrote 6 lines into a.txt"]), str)
+    assert isinstance(find_rewording(before, after, "write", [before, other, "Put 7 lines into a.txt"], [after]), str)
+    lost = find_rewording("Intent logged", "Tool 'log' does not exist.", "log", ["Intent logged"], [])
+    assert not isinstance(lost, str)
+    assert lost[1] == FAILS_NOW
+
+
+def _request(**more: object) -> Canonical:
+    tree = {"model": "m", "messages": [{"role": "user", "content": "Who?"}], **more}
+    return Canonical("openai", "POST", "chat.completions", None, stream=False, headers=(), query=(), kind="json",
+                     body=dump(tree), tree=tree, refs=())  # fmt: skip
+
+
+_TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "required": ["q"]}}}
+_CALLS = Message("assistant", "", (ToolCall("1", "find", '{"q": 1}'),))
+_TEXT = Message("assistant", "It is 5.")
+_STRICT = {"type": "function", "function": {"name": "find", "parameters": {"required": ["q", "why"]}}}
+_WANTED = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(("answer", "was", "now", "possible"), [
+    (_TEXT, {}, {"temperature": 1}, True),
+    (_TEXT, {}, {"max_tokens": 2}, False),
+    (_TEXT, {"max_tokens": 9}, {"max_tokens": 90}, True),
+    (_TEXT, {"max_tokens": 3}, {"max_tokens": 90}, False),
+    (_TEXT, {}, {"stop": ["5"]}, False),
+    (_TEXT, {}, {"stop": ["x"]}, True),
+    (_TEXT, {}, {"n": 2}, False),
+    (_TEXT, {}, {"logprobs": True}, False),
+    (_TEXT, {}, {"tool_choice": "required"}, False),
+    (_TEXT, {}, {"response_format": _WANTED}, False),
+    (Message("assistant", "{}"), {}, {"response_format": _WANTED}, True),
+    (_CALLS, {"tools": [_TOOL]}, {"tools": []}, False),
+    (_CALLS, {"tools": [_TOOL]}, {"tools": [_STRICT]}, False),
+    (_CALLS, {"tools": [_TOOL]}, {"tools": [_TOOL], "tool_choice": "none"}, False),
+    (_CALLS, {"tools": [_TOOL]}, {"tools": [_TOOL], "parallel_tool_calls": False}, True),
+    (_CALLS, {"tools": [_TOOL]}, {"tools": [_TOOL], "tool_choice": {"function": {"name": "other"}}}, False),
+])  # fmt: skip
+def test_an_answer_is_possible_or_the_parameter_is_named(
+    answer: Message, was: dict[str, object], now: dict[str, object], possible: bool
+) -> None:
+    """Limits, formats, choices and schemas of today are held against the recorded answer, which had three tokens."""
+    sides = [read_request(_request(**each), [], KnownAnswers()) for each in (was, now)]
+    assert (find_impossible(AnswerRequests(answer, 3), *sides) == "") is possible
+
+
+def test_parameters_may_hold_a_question() -> None:
+    """By their names, or by prose in them; schemas are full of prose, and are none."""
+    assert is_question("prompt", "x")
+    assert is_question("vendor_note", "please pay 5 euros")
+    assert not is_question("temperature", 1)
+    assert not is_question("response_format", {"description": "please pay"})
+    assert check_schema("x", {"type": "STRING"}) == ""
+    assert check_schema(None, {"type": "STRING"}) != ""
+
+
+DAY = date(2026, 11, 26)
+
+
+def _change(before: str | None, after: str | None, segment: str = "system prompt") -> Change:
+    digests = ["" if text is None else digest_of([text]) for text in (before, after)]
+    return Change("system", segment, before, after, digests[0], digests[1], list_hunks(before, after))
+
+
+BRIEF = _change("You help.\nBe brief.", "You help.\nBe brief and kind.")
+
+
+def test_a_change_is_named_by_its_lines() -> None:
+    """Equal edits in otherwise different texts have one name; another edit, or another segment, has another."""
+    assert BRIEF.name == _change("Day 3.\nBe brief.", "Day 3.\nBe brief and kind.").name
+    assert BRIEF.name != _change("You help.\nBe brief.", "You help.\nBe kind.").name
+    assert BRIEF.digest != BRIEF._replace(segment="tool search").digest
+    assert str(BRIEF) == 'system prompt, line 2: "Be brief." -> "Be brief and kind."'
+    assert str(_change(None, "x")) == "system prompt is new"
+    read = Change.from_json(BRIEF.to_json())
+    assert (read.name, read.digests, str(read), read.difference) == (
+        BRIEF.name,
+        BRIEF.digests,
+        str(BRIEF),
+        BRIEF.difference,
+    )
+
+
+@pytest.mark.parametrize(("change", "client", "covered"), [
+    (BRIEF, None, True),
+    (_change("Day 3.\nBe brief.", "Day 3.\nBe brief and kind."), None, False),  # nobody saw this text
+    (_change("You help.\nBe brief.", "You help.\nBe kind."), None, False),
+])  # fmt: skip
+def test_it_covers_what_was_seen(change: Change, client: Client | None, covered: bool) -> None:
+    """An accepted change holds for the very texts that somebody accepted, and for no others."""
+    assert accept_changes([BRIEF], DAY)[0].covers_change(change, client) is covered
+
+
+def test_it_may_hold_for_one_client_and_until_a_day() -> None:
+    """A condition asks who sends the request, in which version; after the last day it holds no more."""
+    made = accept_changes([BRIEF], DAY, until=date(2026, 12, 1), when=Condition("claude-code", "2.1.300"))[0]
+    versions = ["2.1.300", "2.1.332", "2.2", "2.1.197", "2.1.29"]
+    assert [made.covers_change(BRIEF, Client("Claude Code", each)) for each in versions] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert not made.covers_change(BRIEF, Client("codex", "3.0"))
+    assert [made.has_expired(date(2026, 12, day)) for day in (1, 2)] == [False, True]
+    assert made.covers_change(BRIEF, client_of((("User-Agent", "claude-cli/2.1.332 (external, cli)"),)))
+    assert not made.covers_change(BRIEF, None)
+
+
+def test_its_form_in_a_file_is_read_back() -> None:
+    """What is written is read as it was, also where a segment is new."""
+    made = accept_changes([BRIEF, _change(None, "x")], DAY, until=DAY, when=Condition("codex"))
+    assert [AcceptedChange.from_member(each.to_member()) for each in made] == made
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [{"exactly": []}, {"exactly": ["abc..def"]}, {"accepted": "soon"}, {"accepted": None}, {"until": "2026-13-01"},
+     {"name": 3}, {"more": 1}, {"when": "codex"}, {"when": {"since": "1"}}],
+)  # fmt: skip
+def test_what_cannot_be_read_is_an_error(edit: dict[str, object]) -> None:
+    """A file that was edited so that it says nothing clear covers nothing: it is refused whole."""
+    with pytest.raises(BadChange):
+        AcceptedChange.from_member(accept_changes([BRIEF], DAY)[0].to_member() | edit)
+
+
+def test_two_lists_become_one() -> None:
+    """What both accept is accepted once, for the texts of both; under another end it stays another one."""
+    other = _change("Day 3.\nBe brief.", "Day 3.\nBe brief and kind.")
+    ours, theirs = accept_changes([BRIEF], DAY), accept_changes([other], date(2026, 11, 27))
+    (both,) = unite_accepted(ours, theirs)
+    assert both.exactly == {BRIEF.digests, other.digests}
+    assert both.accepted == date(2026, 11, 27)
+    ended = accept_changes([other], DAY, until=DAY)
+    assert unite_accepted(ours, ended) == [*ours, *ended]
+
+
+def test_a_call_of_a_trial_is_plain_json_and_back() -> None:
+    """Who counts a trial's calls over the control API reads what was written."""
+    call = TrialCall(
+        3, "a", 1, "agent", "messages", 7, (BRIEF,), Refusal(Reason.QUESTION, "message 1"), ("x",), 10, 2, 0.5
+    )
+    assert TrialCall.from_json(call.to_json())._replace(changes=(BRIEF,)) == call
+    assert not call.is_new
+    assert call._replace(refusal=Refusal(Reason.NO_PLACE, "")).is_new
+
+
+OPENING, NEXT = "<system-reminder>", "As you answer, you can use the following context:"
+OWN = (
+    OPENING,
+    NEXT,
+    "# currentDate",
+    "</system-reminder>",
+    "---",
+    "IMPORTANT: this context may or may not be relevant.",
+)
+FRAMES = ClientFrames({
+    "lines": [digest_line(line) for line in OWN], "holes": ["Today's date is {}.", "You are the model named {*}."],
+    "tools": [], "parameters": [], "members": [],
+})  # fmt: skip
+
+
+def text(*lines: str) -> str:
+    """Return lines between the client's own, as one part."""
+    return "\n".join(
+        [OPENING, NEXT, *lines, "# currentDate", "Today's date is 2026-11-28.", OWN[-1], "</system-reminder>\n"]
+    )
+
+
+@pytest.mark.parametrize(("lines", "others"), [
+    (("# House rules", "", "Be brief."), ["# House rules\n\nBe brief."]),
+    (("Be brief.", "---", "Be kind."), ["Be brief.\n---\nBe kind."]),
+    (("Be brief.", "---"), ["Be brief.\n---"]),
+    ((f"{NEXT} Really.",), [f"{NEXT} Really."]),
+    (("You are the model named Opus 5.",), []),
+    ((), []),
+])  # fmt: skip
+def test_what_stands_between_is_kept_whole(lines: tuple[str, ...], others: list[str]) -> None:
+    """Only whole lines of the client are its own; a short one that anybody writes is not, beside others' lines."""
+    split = FRAMES.split(text(*lines))
+    assert [*split.others] == others
+    assert split.values == ("2026-11-28",)
+
+
+@pytest.mark.parametrize(("part", "writes"), [
+    (text("Be brief."), True),
+    (f"{OPENING}\nWhat do my notes say?\n</system-reminder>", False),
+    (f"{OPENING}\n</system-reminder>", False),
+    (f"{text('Be brief.')}\nWhat do my notes say?", False),
+    (f"What do my notes say?\n{text('Be brief.')}", False),
+    ("What do my notes say?", False),
+])  # fmt: skip
+def test_a_tag_that_anybody_could_type_makes_no_frame(part: str, writes: bool) -> None:
+    """A part of a user's message is the client's only if its head and its end are the client's very lines."""
+    assert FRAMES.wrote_part(part) is writes
+
+
+def test_frames_ship_for_two_agents() -> None:
+    """Of other programs nobody knows what is theirs."""
+    claude, codex = frames_of(Client("Claude Code", "2.1.332")), frames_of(Client("Codex", "0.171.0"))
+    assert claude is not None
+    assert codex is not None
+    assert {"Bash", "Read"} <= claude.tools
+    assert "exec_command" in codex.tools
+    assert (
+        claude.split(
+            "You are Claude Code, Anthropic's official CLI for Claude, running within the Claude Agent SDK."
+        ).others
+        == ()
+    )
+    assert frames_of(Client("shop", "1.0")) is frames_of(None) is None
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Judge:
+    return Judge(tmp_path_factory.mktemp("cases"))
+
+
+def test_each_lie_is_a_miss_in_every_dialect(judge: Judge) -> None:
+    """A changed question, amount, result, tool or history gets no answer, whatever else changed."""
+    assert judge.judge([case(6 * n + (n + more) % 6, lie) for n, lie in enumerate(LIES) for more in (0, 3)]) == []
+
+
+def test_what_changed_is_what_was_edited(judge: Judge) -> None:
+    """Answers are carried under exactly the segments that were edited, and everything else is an exact hit."""
+    assert judge.judge([case(seed) for seed in range(1000, 1048)]) == []

@@ -1,0 +1,308 @@
+"""Recorded sockets: what is written down, what is played, and what a miss of one says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from llmproxy.core.keys.scrub import Rules, TextScrub
+from llmproxy.core.misses.context import MissContext
+from llmproxy.core.providers.table import Family
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.traffic.frames import CONTENT_TYPE, CUT, Frame, decode
+from llmproxy.core.traffic.interaction import Ending, Request, Response, header
+from llmproxy.core.websocket import (
+    LONGEST_REASON,
+    FrameCanon,
+    FrameMismatch,
+    FramePlayer,
+    FrameRecording,
+    cut,
+    ending,
+    explain,
+)
+from tests.support.narrowing import narrow
+
+
+def canon(operation: str = "realtime", rules: Rules | None = None, family: Family = "openai") -> FrameCanon:
+    """Make one for a conversation whose cassette made no ids."""
+    return FrameCanon(family, operation, rules or Rules(), lambda _: None)
+
+
+def player(*frames: Frame) -> FramePlayer:
+    """Play these."""
+    return FramePlayer(frames, canon)
+
+
+def client(at: int, data: str | bytes, close: int | None = None) -> Frame:
+    """A frame of the client's."""
+    return Frame(at, client=True, data=data, close=close)
+
+
+def server(at: int, data: str | bytes = "", close: int | None = None) -> Frame:
+    """A frame of the server's."""
+    return Frame(at, client=False, data=data, close=close)
+
+
+def test_what_the_server_said_is_due_after_what_it_answered() -> None:
+    """Delays are those of the recording, counted from the client's message before; never negative."""
+    tape = [
+        server(900, "hello"), client(1000, "a"), server(1500, "b"), server(3000, "c"), client(4000, "d"),
+        server(4100, close=1000),
+    ]  # fmt: skip
+    play = player(*tape)
+    assert (play.total, play.speaks_first, play.is_over) == (2, True, False)
+    assert [(after, frame.data) for after, frame in play.opening(950)] == [(0, "hello")]
+    assert play.on_message("a") == [(500, tape[2]), (2000, tape[3])]
+    assert play.on_message("d") == [(100, tape[5])]
+    assert (play.heard, play.is_over) == (2, True)
+
+
+def test_a_conversation_without_messages() -> None:
+    """Opened and left: nothing is due, and anything said is one too many."""
+    play = player(client(5, "", 1000))
+    assert play.opening(0) == []
+    assert (play.is_over, play.speaks_first, play.total) == (True, False, 0)
+    missed = narrow(FrameMismatch, play.on_message("x"))
+    assert (missed.number, missed.expected, missed.nearest, missed.differences) == (1, 0, None, ())
+
+
+def said(value: object, operation: str = "realtime", **how: Any) -> bytes:  # noqa: ANN401
+    """Return the canonical form of one message."""
+    return canon(operation, **how)(value if isinstance(value, (str, bytes)) else json.dumps(value)).body
+
+
+@pytest.mark.parametrize(("one", "other", "operation"), [
+    ('{"type": "a", "x": 1.0}', '{"x":1,"type":"\\u0061"}', "realtime"),
+    ({"type": "a", "event_id": "event_1"}, {"type": "a"}, "realtime"),
+    ({"item": {"id": "item_x", "type": "message"}}, {"item": {"id": "item_y", "type": "message"}}, "realtime"),
+    ({"type": "response.create", "event_id": "1", "metadata": {"run": 1}, "input": "a"},
+     {"type": "response.create", "input": "a"}, "responses"),
+    ('{"setup": {"model": "m"}}', b'{"setup":{"model":"m"}}', "/ws/live"),
+])  # fmt: skip
+def test_what_does_not_count(one: object, other: object, operation: str) -> None:
+    """How JSON is written, ids that SDKs make up, and what does not count in the same request over HTTP."""
+    assert said(one, operation) == said(other, operation)
+
+
+@pytest.mark.parametrize(("one", "other", "operation"), [
+    ({"type": "a", "event_id": "event_1"}, {"type": "a"}, "/ws/live"),
+    ({"type": "a", "inner": {"event_id": "1"}}, {"type": "a", "inner": {"event_id": "2"}}, "realtime"),
+    ({"type": "response.create", "input": "a"}, {"type": "response.create", "input": "b"}, "responses"),
+    ({"type": "response.create"}, {"type": "response.cancel"}, "responses"),
+    ({"item_id": "item_1"}, {"item_id": "item_2"}, "realtime"),
+    ("text", "texts", "realtime"),
+    (b"\x00\x01", b"\x00\x02", "realtime"),
+    (b"\xfftext", "text", "realtime"),
+    ([1, 2], [2, 1], "realtime"),
+    ("", "{}", "realtime"),
+])  # fmt: skip
+def test_what_counts(one: object, other: object, operation: str) -> None:
+    """Everything else: a wrong hit is worse than a miss."""
+    assert said(one, operation) != said(other, operation)
+
+
+def test_random_names_of_items_keep_their_meaning_over_messages() -> None:
+    """A client names its items at random and refers to them later: which one it means counts, the name does not."""
+
+    def forms(a: str, b: str, means: str) -> list[bytes]:
+        names = canon()
+        create = [{"type": "conversation.item.create", "item": {"id": name}} for name in (a, b)]
+        return [
+            names(json.dumps(each)).body for each in (*create, {"type": "conversation.item.delete", "item_id": means})
+        ]
+
+    assert forms("x", "y", "x") == forms("p", "q", "p")
+    assert forms("x", "y", "x") != forms("p", "q", "q")
+
+
+def test_the_users_rules_hold_for_messages() -> None:
+    """`ignore` and `scrub` as for any request."""
+    rules = Rules(ignore=("$.session.trace",), scrub=(TextScrub(r"\d{4}-\d\d-\d\d", "DATE"),))
+    one, other = ({"session": {"trace": n, "text": f"today is 2026-01-0{n}"}} for n in (1, 2))
+    assert said(one, rules=rules) == said(other, rules=rules)
+    assert said(one) != said(other)
+
+
+def test_a_mismatch_names_the_nearest_message_and_where_it_differs() -> None:
+    """Of equals the one in this place; a message of the same type is nearer than one of another."""
+    tape = [client(n, json.dumps(each)) for n, each in enumerate((
+        {"type": "session.update", "x": 1}, {"type": "say", "text": "one"}, {"type": "say", "text": "two"}))]  # fmt: skip
+    play = player(*tape)
+    assert play.on_message(json.dumps({"type": "session.update", "x": 1})) == []
+    missed = narrow(FrameMismatch, play.on_message(json.dumps({"type": "say", "text": "three"})))
+    assert (missed.number, missed.expected, missed.nearest) == (2, 3, 2)
+    assert [(each.path, each.old, each.new) for each in missed.differences] == [("$.text", '"one"', '"three"')]
+
+
+def test_a_message_recorded_elsewhere_is_found() -> None:
+    """Said too early: the message that it equals is named, without differences."""
+    missed = narrow(FrameMismatch, player(client(1, '{"a": 1}'), client(2, '{"b": 2}')).on_message('{"b": 2}'))
+    assert (missed.nearest, missed.differences) == (2, ())
+
+
+def test_bytes_are_described_not_shown() -> None:
+    """Their size and digest differ."""
+    (difference,) = narrow(FrameMismatch, player(client(1, b"\x00\x01")).on_message(b"\x00\x02\x03")).differences
+    assert "2 bytes" in difference.old
+    assert "3 bytes" in difference.new
+
+
+CONTEXT = MissContext(
+    mode="replay", cassette="it's mine", session="s", key="v1:" + "0" * 64, method="GET", provider="openai",
+    operation="realtime", store="x.db",
+)  # fmt: skip
+
+
+def missed(recorded: list[object], *said: object) -> FrameMismatch:
+    """Say these to a recording; the last must be missed."""
+    frames = [Frame(n, client=True, data=json.dumps(each)) for n, each in enumerate(recorded)]
+    player = FramePlayer(frames, lambda: FrameCanon("openai", "realtime", Rules(), lambda _: None))
+    *_, last = [player.on_message(json.dumps(each)) for each in said]
+    assert isinstance(last, FrameMismatch)
+    return last
+
+
+@pytest.mark.parametrize(("mismatch", "reason", "text"), [
+    (missed([{"a": 1}], {"a": 2}), "llmproxy: message 1 is not in recording #7; nearest 1 of 1 differs at $.a; see llmproxy why", "differs at $.a"),
+    (missed([{"a": 1}, {"b": 1}], {"b": 1}), "llmproxy: message 1 is not in recording #7; equals its message 2 of 2; see llmproxy why", "has it as message 2"),
+    (missed([], {"b": 1}), "llmproxy: message 1 is not in recording #7, which has none; see llmproxy why", "said nothing"),
+    (missed([{"a": 1}], {"a": 1}, {"a": 2}), "llmproxy: message 2 is not in recording #7; nearest 1 of 1 differs at $.a; see llmproxy why", "has no more"),
+])  # fmt: skip
+def test_the_reason_is_short_and_the_text_tells_all(mismatch: FrameMismatch, reason: str, text: str) -> None:
+    """The close frame names recording, nearest message and path; the journal what to type."""
+    miss = explain(CONTEXT, 7, mismatch)
+    assert miss.reason == reason
+    assert text in miss.text
+    assert "llmproxy start --mode record --cassette 'it'\"'\"'s mine' --store x.db" in miss.text
+    assert "llmproxy show 7 --store x.db" in miss.text
+    assert miss.data["text"] == miss.text
+    assert isinstance(nearest := miss.data["nearest"], dict)
+    assert nearest["id"] == 7
+    json.dumps(miss.data)
+
+
+def test_auto_says_that_the_next_socket_is_recorded() -> None:
+    """There a miss is no dead end."""
+    from dataclasses import replace
+
+    text = explain(replace(CONTEXT, mode="auto"), 7, missed([{"a": 1}], {"a": 2}), records=True).text
+    assert "connect again" in text
+
+
+@given(st.dictionaries(st.text(min_size=1), st.integers(0, 1), min_size=1))
+def test_a_reason_always_fits_its_frame(old: dict[str, int]) -> None:
+    """123 bytes of UTF-8, whatever members are called, and it prints on one line."""
+    reason = explain(CONTEXT, 1 << 40, missed([old], old | {next(iter(old)): 7})).reason
+    assert len(reason.encode()) <= LONGEST_REASON
+    assert reason.isprintable()
+
+
+@given(st.text(), st.integers(3, 200))
+def test_a_text_is_cut_at_a_character(text: str, size: int) -> None:
+    """Never in the middle of one."""
+    try:
+        short = len(text.encode()) <= size
+    except UnicodeEncodeError:
+        return
+    assert len(cut(text, size).encode()) <= size
+    assert (cut(text, size) == text) is short
+
+
+HEADERS = (("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", "x"), ("Sec-WebSocket-Extensions", "permessage-deflate"),
+           ("Sec-WebSocket-Protocol", "realtime"), ("x-request-id", "req-1"), ("content-length", "0"))  # fmt: skip
+
+
+def redact(data: str | bytes) -> str | bytes:
+    """Redact as the shell does."""
+    plain = data.encode() if isinstance(data, str) else data
+    body = Redactor().request(Request("POST", "/v1/realtime", (), plain)).body
+    return body.decode() if isinstance(data, str) else body
+
+
+def end(recording: FrameRecording) -> Response:
+    """Close a recording."""
+    return recording.end("openai", "realtime", stream=False, proper=True)
+
+
+def test_a_conversation_becomes_a_response() -> None:
+    """101, the upgrade's own headers without those of the connection, a chunk a message."""
+    recording = FrameRecording(redact, 500, HEADERS)
+    assert (recording.started, recording.whole, recording.first_offset) == (True, False, 500)
+    recording.message(700, "hi", client=True)
+    recording.message(900, b"\x00", client=False)
+    assert recording.first_offset == 900
+    recording.record_close(1000, 1000, "bye", client=False)
+    response = end(recording)
+    assert (response.status, response.ending, response.head_offset) == (101, Ending.COMPLETE, 500)
+    assert dict(response.headers) == {
+        "Sec-WebSocket-Protocol": "realtime", "x-request-id": "req-1", "content-type": CONTENT_TYPE,
+    }  # fmt: skip
+    assert [chunk.offset for chunk in response.chunks] == [700, 900, 1000]
+    assert [frame.data for frame in decode(response.body)] == ["hi", b"\x00", "bye"]
+
+
+def test_secrets_of_the_client_are_taken_out_of_both_sides() -> None:
+    """A server that says the session's settings again does not give them away; its message keeps its length."""
+    tool = {"type": "mcp", "authorization": "Bearer hunter2/9-hunter2-hunter2", "server_url": "https://x"}
+    update, echo = json.dumps({"session": {"tools": [tool]}}), json.dumps({"echo": [tool]}, ensure_ascii=False)
+    recording = FrameRecording(redact, 0, ())
+    recording.message(1, update, client=True)
+    recording.message(2, echo, client=False)
+    recording.message(3, echo.encode(), client=False)
+    recording.message(4, "nothing in it", client=False)
+    response = end(recording)
+    assert recording.overwritten
+    assert b"hunter2" not in response.body
+    said = [frame.data for frame in decode(response.body)]
+    assert "[REDACTED-1:credential]" in str(said[0])
+    assert len(str(said[1]).encode()) == len(echo.encode())
+    assert json.loads(said[1])["echo"][0]["authorization"].startswith("REDACTED**")
+    assert said[2] == str(said[1]).encode()
+    assert said[3] == "nothing in it"
+
+
+def test_without_secrets_nothing_is_overwritten() -> None:
+    """The flag is for recordings that are not exact."""
+    recording = FrameRecording(redact, 0, ())
+    recording.message(1, '{"type": "a"}', client=True)
+    recording.message(2, '{"type": "b"}', client=False)
+    end(recording)
+    assert not recording.overwritten
+
+
+DONE = Frame(2, client=False, data='{"type": "response.done"}')
+
+
+@pytest.mark.parametrize(("frames", "expected"), [
+    ([], Ending.CUT),
+    ([DONE], Ending.CUT),
+    ([DONE, Frame(3, client=True, close=1000)], Ending.COMPLETE),
+    ([Frame(3, client=False, close=1011)], Ending.COMPLETE),
+    ([Frame(3, client=False, close=1005)], Ending.COMPLETE),
+    ([DONE, Frame(3, client=True, close=CUT)], Ending.COMPLETE),
+    (
+        [Frame(1, client=False, data=b'{"serverContent": {"turnComplete": true}}'), Frame(3, client=True, close=CUT)],
+        Ending.COMPLETE,
+    ),
+    ([DONE, Frame(3, client=False, close=CUT)], Ending.CUT),
+    ([DONE, Frame(3, client=True, data="more"), Frame(4, client=True, close=CUT)], Ending.CUT),
+    ([Frame(2, client=False, data='{"type": "response.created"}'), Frame(3, client=True, close=CUT)], Ending.CUT),
+    ([Frame(3, client=True, close=CUT)], Ending.CUT),
+    ([Frame(2, client=False, data="[1]"), Frame(3, client=True, close=CUT)], Ending.CUT),
+])  # fmt: skip
+def test_what_counts_as_whole(frames: list[Frame], expected: Ending) -> None:
+    """Closed properly, or left by a client to which the server owed nothing (as with HTTP, where clients hang up after the terminator)."""
+    assert ending(frames) is expected
+
+
+def test_it_tells_when_the_end_has_begun() -> None:
+    """From then on what reaches the client is the end, whatever length a header named."""
+    recording = FrameRecording(redact, 0, HEADERS)
+    before = recording.whole
+    recording.is_closing = lambda: True
+    assert (before, recording.whole) == (False, True)
+    assert header(end(recording).headers, "content-length") is None
