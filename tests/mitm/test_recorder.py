@@ -242,13 +242,10 @@ def test_head_is_recorded_without_a_body(tmp_path: Path) -> None:
     assert (made.request.method, made.response.body, made.response.ending) == ("HEAD", b"", Ending.COMPLETE)
 
 
-ODD_HEADS = [
+@pytest.mark.parametrize("odd", [
     *(Answer(200, interim=interim, pieces=(Piece(b"{}"),)) for interim in ((103,), (100,), (102, 103, 103))),
     Answer(200, (("content-length", "2"), ("Content-Length", "2")), pieces=(Piece(b"{}"),)),
-]
-
-
-@pytest.mark.parametrize("odd", ODD_HEADS)
+])  # fmt: skip
 def test_an_interim_answer_and_a_length_said_twice_are_taken(tmp_path: Path, odd: Answer) -> None:
     """The answer itself was paid for: served, recorded, replayed, and the connection goes on."""
     with upstream(odd, odd) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig, rig.client() as c:
@@ -257,17 +254,14 @@ def test_an_interim_answer_and_a_length_said_twice_are_taken(tmp_path: Path, odd
     assert [made.response.status for made in recorded(tmp_path / "x.db")] == [200, 200]
 
 
-LENGTHS = [
+@pytest.mark.parametrize(("data", "united"), [
     (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\ncontent-length: 5\r\nx: y\r\n\r\nhello", 1),
     (b"HTTP/1.1 200 OK\r\ncontent-length: 5, 5\r\n\r\nhello", 1),
     (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello", 0),
     (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello!", 0),
     (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n", 0),
     (b"HTTP/1.1 200 OK\r\nx: y\r\n\r\ncontent-length: 5\r\ncontent-length: 5\r\n\r\n", 0),
-]
-
-
-@pytest.mark.parametrize(("data", "united"), LENGTHS)
+])  # fmt: skip
 def test_equal_content_lengths_are_one(data: bytes, united: int) -> None:
     """As RFC 9112 lets a recipient take them; what differs, or is no whole head, stays as it came."""
     found = unite_lengths(data)
@@ -555,15 +549,12 @@ def test_what_goes_upstream_is_the_clients_less_what_was_meant_for_us(tmp_path: 
         assert (seen.method, seen.target, seen.body) == ("POST", CHAT, body_of())
 
 
-PREFIXES = [
+@pytest.mark.parametrize(("target", "base", "sent"), [
     ("/v1/chat/completions?a=b%20c", "", "/v1/chat/completions?a=b%20c"),
     ("/s/my%20session/v1/chat/completions", "", "/v1/chat/completions"),
     ("/s/x/openai/v1/chat/completions", "/gateway/v1", "/gateway/v1/chat/completions"),
     ("/unknown/thing", "", None),
-]
-
-
-@pytest.mark.parametrize(("target", "base", "sent"), PREFIXES)
+])  # fmt: skip
 def test_prefixes_of_ours_are_taken_off(tmp_path: Path, target: str, base: str, sent: str | None) -> None:
     """Session and provider stand in the URL for us; an upstream with a path of its own keeps it."""
     with Provider(Script((Step(Reply("ok"), times=None),))) as p:  # noqa: SIM117 - upstream outside, proxy inside

@@ -406,15 +406,14 @@ def test_a_switch_that_nobody_asked_for_goes_nowhere(tmp_path: Path, upgrade: by
 
 
 UPGRADE = {"Upgrade": "WebSocket", "Connection": "keep-alive, Upgrade"}
-OFFERED = [
+
+
+@pytest.mark.parametrize(("offered", "kept"), [
     ("permessage-deflate; client_max_window_bits", "permessage-deflate; client_max_window_bits"),
     ("x-webkit-deflate-frame, permessage-deflate", "permessage-deflate"),
     ("permessage-deflate; server_max_window_bits=8, permessage-deflate", "permessage-deflate"),
     ("permessage-deflate; server_max_window_bits=8", None), ("bbf-usp-protocol", None),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("offered", "kept"), OFFERED)
+])  # fmt: skip
 def test_only_what_can_be_taken_apart_is_offered(offered: str, kept: str | None) -> None:
     """The relay (mitmproxy) knows permessage-deflate alone, and zlib no window of 8 bits.
 

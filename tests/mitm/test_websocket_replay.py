@@ -330,13 +330,10 @@ def test_a_client_may_leave_early(store: Path) -> None:
         assert rig.shell.engine.questions.count_unused() == 0
 
 
-RUBBISH = [
+@pytest.mark.parametrize(("rubbish", "code"), [
     (b"\x81\x05hello", 1002), (b"\xff\xff\xff\xff", 1002), (b"GET / HTTP/1.1\r\n\r\n", 1002),
     (b"\x83\x80\0\0\0\0", 1002), (b"\x81\x82\0\0\0\0\xff\xff", 1007),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("rubbish", "code"), RUBBISH)
+])  # fmt: skip
 def test_bytes_that_are_no_frames_end_the_socket(store: Path, rubbish: bytes, code: int) -> None:
     """A frame without a mask, unknown opcodes, HTTP: 1002; text that is no UTF-8: 1007 (RFC 6455); nothing leaks."""
     with Rig("replay", store) as rig, Client(rig.port) as client:

@@ -64,7 +64,7 @@ def learn(recorded: dict[str, Any], present: dict[str, Any]) -> tuple[LearnedFie
     return learn_volatile_fields(Bindings(A, B), recorded, present)
 
 
-PAIRS = [
+@pytest.mark.parametrize(("recorded", "present", "kind", "before", "accepted"), [
     ("Chunk ID: 98e1ef", "Chunk ID: b0c4d2", "hex", "Chunk ID: ", True),
     ("Chunk ID: 984125", "Chunk ID: b0c4d2", "hex", "Chunk ID: ", True),
     ("Chunk ID: 984125", "Chunk ID: 110293", "integer", "Chunk ID: ", False),
@@ -86,10 +86,7 @@ PAIRS = [
     ("/tmp/tmp.H29hLbmDCU", "/tmp/tmp.Me3TmYvQAs", "name", "/tmp/", False),
     ("deployed main", "deployed trunk", "name", "deployed ", False),
     ("task 17 made", "task 4 made", "integer", "task ", False),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("recorded", "present", "kind", "before", "accepted"), PAIRS)
+])  # fmt: skip
 def test_a_value_that_a_tool_made_is_learned_where_it_stands(
     recorded: str, present: str, kind: str, before: str, accepted: bool
 ) -> None:
@@ -136,29 +133,23 @@ def test_what_one_result_made_is_known_in_the_next() -> None:
     assert [each.slot.kind for each in found] == ["uuid"]
 
 
-NEVER = [
+@pytest.mark.parametrize(("recorded", "present"), [
     ("buy milk", "buy bread"), ("for ann", "for bob"), ("app is up", "ann is up"), ("main.py", "util.py"),
     ("status: ok", "status: failed"), ("a\nb\nc", "c\na\nb"), ("notes.txt", "notes.txt\nleft-here.txt"),
     ("true", "false"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("recorded", "present"), NEVER)
+])  # fmt: skip
 def test_words_are_never_learned(recorded: str, present: str) -> None:
     """Another result is another question, whatever surrounds it."""
     assert narrow(Mismatch, learn(asked(recorded), asked(present, cwd="/srv/of-today"))).why is Misfit.DIFFERENT
 
 
-TYPED = [
+@pytest.mark.parametrize(("recorded", "present"), [
     ("Cancel invoice 17", "Cancel invoice 71"),
     ("Revert 98e1ef4", "Revert b0c4d2a"),
     ("What is due on 2026-11-22?", "What is due on 2026-11-23?"),
     ("Look at 0a1b2c3d-0000-4000-8000-0123456789ab", "Look at 11111111-2222-4333-8444-555555555555"),
     ("Wait 5 s", "Wait 50 s"),
-]
-
-
-@pytest.mark.parametrize(("recorded", "present"), TYPED)
+])  # fmt: skip
 def test_the_question_is_never_learned(recorded: str, present: str) -> None:
     """What a user typed, and what a tool was asked, is what it is, also where it looks like an id or a date."""
     assert isinstance(learn(asked(question=recorded), asked(question=present)), Mismatch)

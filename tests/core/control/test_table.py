@@ -489,14 +489,11 @@ def test_secrets_are_not_listed(api: Api) -> None:
         assert secret not in json.dumps(api.get(path))
 
 
-ASKED = [
+@pytest.mark.parametrize(("asked", "found"), [
     ("GET sessions/a", True), ("POST sessions/a~1/close", True), ("POST sessions/a/reset", True),
     ("POST sessions/a/bind", False), ("GET sessions", False), ("GET sessions/b", False), ("GET sessions/%FF", False),
     ("GET sessions/~~1", False), ("GET sessions//close", False),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("asked", "found"), ASKED)
+])  # fmt: skip
 def test_which_session_a_request_asks_about(api: Api, asked: str, found: bool) -> None:
     """So that the shell can let its open calls end before it is summed up."""
     api.post("sessions", {"name": "a"})

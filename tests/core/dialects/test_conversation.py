@@ -117,7 +117,9 @@ def test_of_very_many_entries_only_the_last_ones_are_looked_at(behind: int, foun
 
 
 SAID = Message("assistant", "Hello", (CALL,))
-ANSWERED: list[tuple[Family, str, str, bytes, Message | None]] = [
+
+
+@pytest.mark.parametrize(("family", "operation", "content_type", "body", "expected"), [
     ("openai", "chat.completions", JSON, json.dumps({"choices": [
         {"index": 0, "message": {"role": "assistant", "content": "Hello", "tool_calls": [OPENAI_CALL]}},
         {"index": 1, "message": {"content": "other"}}]}).encode(), SAID),
@@ -182,16 +184,13 @@ ANSWERED: list[tuple[Family, str, str, bytes, Message | None]] = [
         {"event_type": "stream-end", "response": {"text": "Hello"}}), Message("assistant", "Hello")),
     ("openai", "embeddings", JSON, b'{"data":[]}', None),
     ("openai", "chat.completions", JSON, b'{"error":{"message":"no"}}', None),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("family", "operation", "content_type", "body", "expected"), ANSWERED)
+])  # fmt: skip
 def test_answered(family: Family, operation: str, content_type: str, body: bytes, expected: Message | None) -> None:
     """The answer is the same whether it came whole or in pieces; other choices and usage are left out."""
     assert read_answer(family, operation, content_type, body) == expected
 
 
-MADE: list[tuple[Family, str, str, bytes, tuple[str, ...]]] = [
+@pytest.mark.parametrize(("family", "operation", "content_type", "body", "expected"), [
     ("openai", "responses", JSON, b'{"id":"resp_1","conversation":{"id":"conv_1"},"output":[{"id":"rs_1"},{"id":"fc_1"}]}',
      ("resp_1", "rs_1", "fc_1", "conv_1")),
     ("openai", "responses", SSE, sse({"type": "response.created", "response": {"id": "resp_1", "output": []}},
@@ -207,10 +206,7 @@ MADE: list[tuple[Family, str, str, bytes, tuple[str, ...]]] = [
     ("gemini", "upload.files", JSON, b'{"file":{"name":"files/a1","uri":"u"}}', ("files/a1",)),
     ("gemini", "interactions", JSON, b'{"id":"int_1"}', ("int_1",)),
     ("openai", "responses", JSON, b"not json", ()),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("family", "operation", "content_type", "body", "expected"), MADE)
+])  # fmt: skip
 def test_made_ids(family: Family, operation: str, content_type: str, body: bytes, expected: tuple[str, ...]) -> None:
     """Ids that a later request may name are found; names nobody refers to are not."""
     assert made_ids(family, operation, content_type, body) == expected

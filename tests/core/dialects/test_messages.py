@@ -163,7 +163,7 @@ def test_gemini_calls_tools_in_every_candidate_and_runs_code_itself() -> None:
     assert called(found) == [("f", {"a": 1}, False), ("code_execution", 1, True), ("g", {}, False)]
 
 
-UNKNOWN: list[tuple[str, str, Json]] = [
+@pytest.mark.parametrize(("operation", "kind", "value"), [
     ("responses", "robot_call", {"object": "response", "output": [{"type": "robot_call", "call_id": "c"}]}),
     ("realtime", "robot_call", {"type": "response.output_item.done", "item": {"type": "robot_call"}}),
     ("chat.completions", "robot", {"choices": [{"message": {"tool_calls": [{"id": "c", "type": "robot", "robot": {}}]}}]}),
@@ -174,10 +174,7 @@ UNKNOWN: list[tuple[str, str, Json]] = [
     ("converse", "robotUse", {"contentBlockStart": {"start": {"robotUse": {}}, "contentBlockIndex": 0}}),
     ("chat.completions", "a call without a name",
      {"choices": [{"message": {"tool_calls": [{"id": "c", "type": "function", "function": {"arguments": "{}"}}]}}]}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("operation", "kind", "value"), UNKNOWN)
+])  # fmt: skip
 def test_a_kind_that_no_table_knows_is_said(operation: str, kind: str, value: Json) -> None:
     """It may be one more way of calling a tool: whole, at the beginning of a block, or a call that nobody named."""
     assert kind in read(operation, value).unknown

@@ -260,7 +260,8 @@ def test_nothing_depends_on_chance() -> None:
 CODE = MissError.code
 TEXT = "llmproxy: no recorded response."
 
-SHAPES = [
+
+@pytest.mark.parametrize(("family", "status", "expected"), [
     ("openai", 404, {"error": {"message": TEXT, "type": CODE, "param": None, "code": CODE}}),
     ("generic", 404, {"error": {"message": TEXT, "type": CODE, "param": None, "code": CODE}}),
     ("anthropic", 404, {"type": "error", "error": {"type": "not_found_error", "message": TEXT}, "request_id": CODE}),
@@ -275,10 +276,7 @@ SHAPES = [
     ("bedrock", 404, {"message": TEXT}),
     ("ollama", 404, {"error": TEXT}),
     ("cohere", 404, {"message": TEXT}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("family", "status", "expected"), SHAPES)
+])  # fmt: skip
 def test_shape(family: Family, status: int, expected: object) -> None:
     """Every family gets the body that its SDKs take the message from, type by type."""
     _, body = envelope(family, status, CODE, TEXT)

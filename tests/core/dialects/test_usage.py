@@ -33,7 +33,9 @@ OPENAI = {
     "prompt_tokens_details": {"cached_tokens": 4},
     "completion_tokens_details": {"reasoning_tokens": 5},
 }
-ROWS: list[tuple[Family, str, object, Usage]] = [
+
+
+@pytest.mark.parametrize(("family", "operation", "answer", "expected"), [
     ("openai", "chat.completions", {"usage": OPENAI}, Usage(10, 7, 4, None, 5)),
     ("openai", "responses", {"usage": {"input_tokens": 9, "output_tokens": 2, "total_tokens": 11,
      "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 3}}}, Usage(9, 2, 0, 3)),
@@ -66,16 +68,13 @@ ROWS: list[tuple[Family, str, object, Usage]] = [
      "tokens": {"input_tokens": 69.0, "output_tokens": 3}, "cached_tokens": 9}}, Usage(69, 3, 9)),
     ("cohere", "v1.chat", {"meta": {"tokens": {"input_tokens": 69, "output_tokens": 3}}}, Usage(69, 3)),
     ("cohere", "v2.embed", {"meta": {"billed_units": {"input_tokens": 4}}}, Usage(4, 0)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("family", "operation", "answer", "expected"), ROWS)
+])  # fmt: skip
 def test_usage_of_answers(family: Family, operation: str, answer: object, expected: Usage) -> None:
     """Every dialect's counts become prompt tokens with the cached ones, and generated ones with the reasoning."""
     assert usage_of(family, operation, JSON, json.dumps(answer).encode()) == expected
 
 
-STREAMS: list[tuple[Family, str, bytes, Usage]] = [
+@pytest.mark.parametrize(("family", "operation", "body", "expected"), [
     ("openai", "chat.completions", sse({"choices": [{}], "usage": None}, {"choices": [], "usage": OPENAI}),
      Usage(10, 7, 4, None, 5)),
     ("openai", "chat.completions", sse({"choices": [{}]}), Usage()),
@@ -93,10 +92,7 @@ STREAMS: list[tuple[Family, str, bytes, Usage]] = [
      {"usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 2}}), Usage(5, 2)),
     ("cohere", "v2.chat", sse({"type": "message-end", "delta": {"usage": {"tokens": {"input_tokens": 5,
      "output_tokens": 6}}}}), Usage(5, 6)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("family", "operation", "body", "expected"), STREAMS)
+])  # fmt: skip
 def test_usage_of_streams(family: Family, operation: str, body: bytes, expected: Usage) -> None:
     """Of a stream the last word counts, parts told early are kept, and silence stays unknown."""
     assert usage_of(family, operation, SSE, body) == expected

@@ -571,7 +571,8 @@ def test_nothing_of_this_run_is_written_with_a_request(tmp_path: Path) -> None:
     assert "127.0.0.1" not in text
 
 
-PLACEHOLDERS: list[tuple[Headers, str]] = [
+@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.ONCE, Mode.RECORD, Mode.PASSTHROUGH])
+@pytest.mark.parametrize(("headers", "target"), [
     ((("authorization", "Bearer REDACTED-1****"),), CHAT),
     ((("authorization", "Bearer REDACTED-1:github*****"),), CHAT),
     ((("x-api-key", "[REDACTED]"),), CHAT),
@@ -581,11 +582,7 @@ PLACEHOLDERS: list[tuple[Headers, str]] = [
     ((("authorization", "Basic dXNlcjpSRURBQ1RFRC0xOmNyZWRlbnRpYWwq"),), CHAT),
     ((("cookie", "sid=REDACTED-2:cookie***"),), CHAT),
     ((), f"{CHAT}?api_key=REDACTEDx0123456789ab"),
-]
-
-
-@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.ONCE, Mode.RECORD, Mode.PASSTHROUGH])
-@pytest.mark.parametrize(("headers", "target"), PLACEHOLDERS)
+])  # fmt: skip
 def test_a_placeholder_is_no_credential_and_never_leaves_the_machine(
     mode: Mode, headers: Headers, target: str, tmp_path: Path
 ) -> None:
@@ -608,18 +605,15 @@ def test_a_placeholder_is_answered_by_its_recording(tmp_path: Path) -> None:
             assert ask(made, headers=(("authorization", "Bearer REDACTED-1****"),)).decision is Decision.REPLAY
 
 
-IN_BODIES = [
+@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.RECORD, Mode.PASSTHROUGH])
+@pytest.mark.parametrize("sent", [
     b"grant_type=refresh_token&refresh_token=REDACTEDx0123456789ab****",
     b'{"grant_type": "refresh_token", "refresh_token": "REDACTED-1:anthropic-oauth****"}',
     b'{"model": "m", "tools": [{"type": "mcp", "authorization": "REDACTED-1:github****"}]}',
     b'{"model": "m", "mcp_servers": [{"name": "s", "authorization_token": "[REDACTED-1:github]"}]}',
     b'{"model": "m", "tools": [{"type": "mcp", "headers": {"X-Api-Key": "REDACTED-2****"}}]}',
     b'{"user": "kim", "login": {"password": "REDACTEDx0123456789ab****"}}',
-]
-
-
-@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.RECORD, Mode.PASSTHROUGH])
-@pytest.mark.parametrize("sent", IN_BODIES)
+])  # fmt: skip
 def test_a_body_with_a_placeholder_for_a_credential_is_not_sent(mode: Mode, sent: bytes, tmp_path: Path) -> None:
     """The next token is asked for with the one of a recorded answer; what a conversation quotes is no credential."""
     kind = "json" if sent.startswith(b"{") else "x-www-form-urlencoded"

@@ -111,15 +111,12 @@ def test_a_trailing_slash_counts(one: str, other: str, tmp_path: Path) -> None:
         assert ask(made, (), one).decision is Decision.REPLAY
 
 
-SIGNED = [
+@pytest.mark.parametrize("target", [
     ("/b/k?X-Amz-Algorithm=AWS4&X-Amz-Credential={0}&X-Amz-Date={0}&X-Amz-Expires=60&X-Amz-Signature={0}&versionId=7"),
     ("/b/k?X-Goog-Algorithm=G&X-Goog-Credential={0}&X-Goog-Date={0}&X-Goog-Signature={0}&generation=7"),
     ("/c/k?sv=2026&se={0}&sr=b&sp=r&sig={0}&snapshot=7"),
     ("/k?Expires={0}&Signature={0}&Key-Pair-Id={0}&size=7"),
-]
-
-
-@pytest.mark.parametrize("target", SIGNED)
+])  # fmt: skip
 def test_a_url_signed_anew_asks_the_same(target: str, tmp_path: Path) -> None:
     """The signature and what belongs to it do not count; what else the URL says does."""
     with engine(tmp_path / "a.db", Mode.RECORD) as made:
@@ -151,13 +148,10 @@ def test_match_credential_tells_the_callers_of_a_service_apart(name: str, tmp_pa
         assert ask(made, ()).decision is Decision.REFUSE
 
 
-CONNECTORS = [
+@pytest.mark.parametrize(("target", "body"), [
     ("/v1/responses", b'{"model":"m","input":"x","tools":[{"type":"mcp","server_url":"https://x","authorization":"%s"}]}'),
     ("/v1/messages", b'{"model":"m","max_tokens":1,"messages":[],"mcp_servers":[{"url":"https://x","authorization_token":"%s"}]}'),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("target", "body"), CONNECTORS, ids=["responses", "messages"])
+], ids=["responses", "messages"])  # fmt: skip
 def test_the_credential_of_a_connector_is_one(target: str, body: bytes, tmp_path: Path) -> None:
     """In replay any does; with --match-credential it tells callers apart."""
     for match in (False, True):

@@ -433,16 +433,13 @@ def test_credentials_of_the_query_are_in_the_providers_row() -> None:
             assert len(keys) == (1 if name in provider.credentials else 3), (provider.name, name)
 
 
-WORDS_IN_TEXTS = [
+@pytest.mark.parametrize(("one", "other", "said", "asked"), [
     ("assistant", "assistant", "an assistant", "an xssistant"),
     ("tenant-acme", "tenant-bravo", "I am tenant-acme", "I am tenant-bravo"),
     ("acme-corporation", "globex-corporation", "acme-corporation?", "globex-corporation?"),
     ("k", "k", '{"cookie": "chocolate-chip-recipe-1234567"}', '{"cookie": "oatmeal-raisin-recipe-7654321"}'),
     ("k", "k", "[REDACTED-1]", "[REDACTED-2]"),
-]
-
-
-@pytest.mark.parametrize(("one", "other", "said", "asked"), WORDS_IN_TEXTS)
+])  # fmt: skip
 def test_words_that_look_like_secrets_are_words(one: str, other: str, said: str, asked: str) -> None:
     """Keys that are words, tenants named by their keys, a recipe: what is said with them is not one question."""
     keys = set()

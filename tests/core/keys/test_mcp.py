@@ -93,7 +93,7 @@ def test_messages_are_told_from_other_bodies(
     assert is_message(tree) is (operation is not None and tree is not None)
 
 
-ORDINARY: tuple[dict[str, Any], ...] = (
+@pytest.mark.parametrize("message", [
     call(1, text="a"),
     {"id": 1, "method": "tools/list"},
     {"id": 1, "method": "message/send", "params": {"message": "hi"}},
@@ -101,10 +101,7 @@ ORDINARY: tuple[dict[str, Any], ...] = (
     {"method": "notifications/cancelled", "params": {"requestId": 4}},
     {"id": 1, "result": {}},
     {"id": 1, "error": {"code": 1}},
-)
-
-
-@pytest.mark.parametrize("message", ORDINARY, ids=lambda each: str(each.get("method", "answer")))
+], ids=lambda each: str(each.get("method", "answer")))  # fmt: skip
 def test_what_no_ordinary_message_has_counts(message: dict[str, Any]) -> None:
     """A call that wants no answer is none that wants one, nor is one with a member that JSON-RPC does not know."""
     forms = [message, message | {"tenant": "x"}, message | {"tenant": "y"}]

@@ -31,7 +31,9 @@ OTHER_OPERATION = "none of its 3 recordings is of openai chat.completions"
 NO_SERVERS, AS_BEFORE = "it was recorded without MCP servers", "unchanged, as in the recording"
 RUN = StartCommand("llmproxy run", " -- claude -p hi", (("cassette_dir", "tapes"),))
 TOOLLESS = replace(CONTEXT, provider="tools", operation="mcp:tools/list", same_operation=0, toolless=True)
-STATES = [
+
+
+@pytest.mark.parametrize(("context", "name", "cause", "step"), [
     (replace(CONTEXT, store_exists=False), "no_store", "there is no store llmproxy.db", AUTO),
     (replace(CONTEXT, recordings=0), "empty", "nothing is recorded in it", AUTO),
     (replace(CONTEXT, recordings=0, sample=3), "empty", "nothing is recorded in it for sample 3", "--mode auto"),
@@ -45,10 +47,7 @@ STATES = [
     (replace(CONTEXT, elsewhere=(MissPlace("trip", 2),)), "elsewhere", "recorded under sample 2", 'use session "trip~2"'),
     (replace(CONTEXT, elsewhere=(MissPlace("trip", 1, "judge"),)), "elsewhere", 'under party "judge"', "x-llmproxy-party"),
     (CONTEXT, "different", "no recording has this key", AUTO),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("context", "name", "cause", "step"), STATES)
+])  # fmt: skip
 def test_states(context: MissContext, name: str, cause: str, step: str) -> None:
     """The first line says why, the steps say what to type for it."""
     first, _, rest = miss_text(context, None).partition("\n")

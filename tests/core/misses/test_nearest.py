@@ -251,7 +251,7 @@ def chat(system: str, user: str = "hi", **more: object) -> dict[str, object]:
     return {"messages": [{"role": "system", "content": system}, {"role": "user", "content": user}], **more}
 
 
-PAIRS = [
+@pytest.mark.parametrize(("old", "new", "member"), [
     (chat("It is 2026-11-19."), chat("It is 2026-11-20."), "packs"),
     (chat("a", "It is 2026-11-19."), chat("a", "It is 2026-11-20."), "scrub"),
     (chat("It is 2026-11-19T10:00:00Z."), chat("It is 2026-11-20T11:30:00Z."), "packs"),
@@ -261,10 +261,7 @@ PAIRS = [
     (chat("2026-11-19 in /tmp/a1 at 10:15"), chat("2026-11-20 in /tmp/b2 at 11:20"), "scrub packs"),
     (chat("a", trace="9f8e7d6c5b4a"), chat("a", trace="1a2b3c4d5e6f"), "ignore"),
     (chat("a", at=1763550000), chat("a", at=1763550042), "ignore"),
-]
-
-
-@pytest.mark.parametrize(("old", "new", "member"), PAIRS)
+])  # fmt: skip
 def test_pasted_rule_makes_the_keys_equal(old: object, new: object, member: str) -> None:
     """What is suggested, pasted into pyproject.toml, makes one key of the two requests."""
     found = suggest(canonical_of(old), canonical_of(new))

@@ -109,7 +109,7 @@ def test_default_takes_what_is_nobodys() -> None:
 
 
 # provider's upstream as the user gives it, target as sent -> where it is sent
-UPSTREAMS: list[tuple[str, str, str, str]] = [
+@pytest.mark.parametrize(("name", "url", "target", "sent"), [
     ("openai", "https://gw.corp/openai/v1", "/v1/chat/completions", "https://gw.corp/openai/v1/chat/completions"),
     ("openai", "https://gw.corp/openai/v1/", "/v1/chat/completions", "https://gw.corp/openai/v1/chat/completions"),
     ("openai", "http://127.0.0.1:4010", "/v1/chat/completions", "http://127.0.0.1:4010/v1/chat/completions"),
@@ -125,10 +125,7 @@ UPSTREAMS: list[tuple[str, str, str, str]] = [
      "https://r.openai.azure.com/openai/deployments/d/embeddings"),
     ("vllm", "http://gpu:8000/v1", "/vllm/v1/embeddings", "http://gpu:8000/v1/embeddings"),
     ("vllm", "http://gpu:8000/v1", "/vllm/embeddings", "http://gpu:8000/v1/embeddings"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "url", "target", "sent"), UPSTREAMS)
+])  # fmt: skip
 def test_upstream_is_a_base_url(name: str, url: str, target: str, sent: str) -> None:
     """An upstream means what the provider's SDK makes of such a base URL; key and store see the public target."""
     found = route("POST", target, BEARER, {name: url})
@@ -210,23 +207,20 @@ def test_not_llm() -> None:
     assert not route("POST", "/v1/chat/completions", BEARER).not_llm
 
 
-RPC = [
+@pytest.mark.parametrize(("target", "params", "upstream"), [
     ("/xai_api.Chat/GetCompletion", "", "https://api.x.ai"),
     ("/google.ai.generativelanguage.v1beta.GenerativeService/GenerateContent", "",
      "https://generativelanguage.googleapis.com"),
     ("/google.cloud.aiplatform.v1.PredictionService/Predict", "endpoint=projects%2Fp%2Flocations%2Feurope-west1%2Fendpoints%2F1",
      "https://europe-west1-aiplatform.googleapis.com"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("target", "params", "upstream"), RPC)
+])  # fmt: skip
 def test_a_service_of_grpc_names_its_provider(target: str, params: str, upstream: str) -> None:
     """Its path has no prefix; Vertex's region stands in the metadata."""
     found = route("POST", target, (("x-goog-request-params", params),) if params else ())
     assert (found.upstream, found.upstream_target, found.known) == (upstream, target, False)
 
 
-HOSTS = [
+@pytest.mark.parametrize(("scheme", "host", "port", "target", "provider"), [
     ("https", "api.openai.com", None, "/v1/chat/completions", "openai"),
     ("https", "API.openai.com.", 443, "/v1/chat/completions", "openai"),
     ("https", "res.openai.azure.com", None, "/openai/deployments/d/chat/completions", "azure"),
@@ -235,10 +229,7 @@ HOSTS = [
      "/v1/projects/p/locations/l/publishers/google/models/g:countTokens", "vertex"),
     ("http", "localhost", 11434, "/api/chat", "ollama"),
     ("http", "::1", 11434, "/api/chat", "ollama"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("scheme", "host", "port", "target", "provider"), HOSTS)
+])  # fmt: skip
 def test_hosts(scheme: str, host: str, port: int | None, target: str, provider: str) -> None:
     """A host of the table is its provider's, and the request goes where the client wanted it."""
     found = known(route_host(scheme, host, port, "POST", target, ()))
@@ -273,7 +264,7 @@ def test_host_of_an_upstream() -> None:
     assert (custom.provider.name, custom.operation) == ("vllm", "embeddings")
 
 
-PRESET: list[tuple[dict[str, str], dict[str, str]]] = [
+@pytest.mark.parametrize(("env", "upstreams"), [
     ({"OPENAI_BASE_URL": "http://localhost:8080/v1", "OPENAI_API_BASE": "https://gw.corp/v1"},
      {"openai": "https://gw.corp/v1"}),
     ({"ANTHROPIC_BASE_URL": "http://127.0.0.1:8080", "GROQ_BASE_URL": "nonsense",
@@ -282,10 +273,7 @@ PRESET: list[tuple[dict[str, str], dict[str, str]]] = [
     ({"COHERE_API_BASE": "https://gw.corp/v2/chat"}, {"cohere": "https://gw.corp"}),
     ({"OPENAI_BASE_URL": "https://user:hunter2pw@gw.corp:8443/v1?key=abc#x"}, {"openai": "https://gw.corp:8443/v1"}),
     ({"OLLAMA_HOST": "http://u:hunter2pw@[::1]:9"}, {"ollama": "http://[::1]:9"}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("env", "upstreams"), PRESET)
+])  # fmt: skip
 def test_upstreams_from_env(env: dict[str, str], upstreams: dict[str, str]) -> None:
     """A preset base URL becomes the upstream, without its credentials, unless it points to us or is no URL."""
     assert upstreams_from_env(env, "127.0.0.1:8080") == upstreams

@@ -70,7 +70,7 @@ def test_an_unknown_party_is_refused(value: str) -> None:
 
 
 # mode, recordings per key, arrivals -> their numbers
-WALKS = [
+@pytest.mark.parametrize(("mode", "recordings", "arrivals", "numbers"), [
     (Mode.REPLAY, 1, [A, B, A, B], [1, 1, 1, 1]),
     (Mode.REPLAY, 2, [A, A, B, A, A, B], [1, 2, 1, 1, 2, 1]),
     (Mode.REPLAY, 2, [A, B, A, B], [1, 1, 2, 2]),
@@ -81,10 +81,7 @@ WALKS = [
     (Mode.ONCE, 1, [A, B, A], [1, 1, 1]),
     (Mode.RECORD, 1, [A, B, A], [1, 1, 2]),
     (Mode.PASSTHROUGH, 1, [A, B, A], [1, 1, 2]),
-]
-
-
-@pytest.mark.parametrize(("mode", "recordings", "arrivals", "numbers"), WALKS)
+])  # fmt: skip
 def test_a_walk_begins_anew_when_its_first_request_comes_again(
     mode: Mode, recordings: int, arrivals: list[tuple[str, Key]], numbers: list[int]
 ) -> None:

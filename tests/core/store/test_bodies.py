@@ -244,14 +244,11 @@ def test_packed_gives_up_where_nothing_is_saved() -> None:
     assert zlib.decompress(made) == WORDS_BLOBS
 
 
-DAMAGES = [
+@pytest.mark.parametrize(("content", "damage"), [
     (NOISE, "data = zeroblob(length(data))"), (NOISE, "encoding = 'zlib'"),
     (NOISE, "data = substr(data, 1, length(data) - 5)"), (HALF, "data = zeroblob(length(data))"),
     (HALF, "data = substr(data, 1, length(data) - 5)"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("content", "damage"), DAMAGES)
+])  # fmt: skip
 def test_what_is_damaged_is_said(conn: sqlite3.Connection, content: bytes, damage: str) -> None:
     """Never served."""
     row = put(conn, Bodies(), content)

@@ -109,7 +109,7 @@ def test_forms_of_a_request_body(body: str, expected: bytes) -> None:
     assert found.body == expected
 
 
-CORRUPT = [
+@pytest.mark.parametrize(("text", "what"), [
     ("", "the file is empty"),
     (" \n\t\n", "the file is empty"),
     ("- 1\n- 2", "before version 1"),
@@ -135,10 +135,7 @@ CORRUPT = [
     ("version: 1\ninteractions: !!python/object/apply:os.system ['true']", "could not determine a constructor"),
     ("version: 1\ninteractions: !!python/name:os.system ''", "could not determine a constructor"),
     ("version: 1\nversion: \x00", "line 2: the character #0000 must not"),
-]
-
-
-@pytest.mark.parametrize(("text", "what"), CORRUPT)
+])  # fmt: skip
 def test_corrupt(text: str, what: str, tmp_path: Path) -> None:
     """A damaged file is an error that names the file and the place; it is never empty, and never constructed."""
     path = tmp_path / "bad.yaml"
