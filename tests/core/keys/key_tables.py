@@ -13,6 +13,10 @@ from llmproxy.core.keys.rules import SHAPES, Do, Rule, Shape
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/keys.md"
 BEGIN, END = "<!-- tables: made by tests/core/keys/key_tables.py -->\n", "<!-- /tables -->"
+LEFT_OUT = (
+    "In a known operation of a model, no field in this table is part of the key. In other requests, only the fields with a * "
+    "are left out."
+)
 
 
 def tables() -> str:
@@ -23,7 +27,7 @@ def tables() -> str:
         f"Fields with these prefixes count everywhere, too: {_names(fields.KEYED_PREFIXES)}.",
         f"So does a field with one of these words in its name ({_names(fields.WORDS)}): {fields.KEYED_WORDS_WHY}.",
         "### Header fields that do not count",
-        "In a known operation of a model, no field in this table counts. In other requests, only those with a * do not.",
+        LEFT_OUT,
         _table(("field", "why"), _uncounted(fields.IGNORED, fields.ELSEWHERE)),
         "The same applies to fields with these prefixes:",
         _table(("begins with", "why"), _uncounted(fields.IGNORED_PREFIXES, fields.ELSEWHERE_PREFIXES)),
