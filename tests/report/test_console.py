@@ -39,12 +39,15 @@ class Closed(io.StringIO):
         raise BrokenPipeError(text)
 
 
-def test_a_pipe_gets_no_colour_and_a_terminal_may_refuse() -> None:
-    """NO_COLOR and TERM=dumb are obeyed."""
+def test_a_pipe_gets_no_colour_and_a_terminal_may_refuse(tmp_path: Path) -> None:
+    """NO_COLOR and TERM=dumb are obeyed; a file and a closed stream have no width."""
     assert wants_colour(Terminal(), {})
     assert not wants_colour(io.StringIO(), {})
     assert not wants_colour(Terminal(), {"NO_COLOR": "1"})
     assert not wants_colour(Terminal(), {"TERM": "dumb"})
+    with (tmp_path / "out").open("w") as stream:
+        assert room_of(stream) is None
+    assert room_of(stream) is None
 
 
 def test_quiet_leaves_misses_and_the_summary() -> None:
@@ -84,13 +87,6 @@ def test_who_asks_for_all_gets_the_steps() -> None:
         ["found", "nothing;"],
         ["answer", "REFUSE"],
     ]
-
-
-def test_only_a_terminal_has_a_width(tmp_path: Path) -> None:
-    """A file and a closed stream have none."""
-    with (tmp_path / "out").open("w") as stream:
-        assert room_of(stream) is None
-    assert room_of(stream) is None
 
 
 def test_lines_of_one_turn_are_written_together_and_none_is_lost() -> None:

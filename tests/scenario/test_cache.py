@@ -63,6 +63,17 @@ class Asks(AgentAdapter):
         return self.model(input.messages)
 
 
+class Whole(AgentAdapter):
+    """An agent that is cached as a whole."""
+
+    calls = 0
+
+    @cache()
+    async def call(self, input: AgentInput) -> str:  # noqa: A002
+        type(self).calls += 1
+        return f"answer {self.calls}"
+
+
 def talk(agent: AgentAdapter, **given: Any) -> ScenarioResult:  # noqa: ANN401
     """Let a user say hello to an agent, twice."""
     script = [scenario.user("hello"), scenario.agent(), scenario.user("bye"), scenario.agent(), scenario.succeed()]
@@ -80,14 +91,7 @@ def test_row_1_a_second_run_calls_nothing() -> None:
     assert results[0].messages == results[1].messages
     assert any("answered from cache.db" in label and "2 calls" in label for label in results[1].labels)
 
-    class Whole(AgentAdapter):
-        calls = 0
-
-        @cache()
-        async def call(self, input: AgentInput) -> str:  # noqa: A002
-            type(self).calls += 1
-            return f"answer {self.calls}"
-
+    Whole.calls = 0
     first, second = talk(Whole(), cache_key="k"), talk(Whole(), cache_key="k")
     assert Whole.calls == 2
     assert first.messages == second.messages
@@ -255,15 +259,7 @@ def _replace(folder: Path, value: str) -> None:
 
 def test_row_8_only_what_means_something_counts() -> None:
     """Not how verbose a run is, nor its limits or name; the conversation and the model do."""
-
-    class Whole(AgentAdapter):
-        calls = 0
-
-        @cache()
-        async def call(self, input: AgentInput) -> str:  # noqa: A002
-            type(self).calls += 1
-            return "answer"
-
+    Whole.calls = 0
     for given in ({}, {"verbose": 0}, {"max_turns": 3}, {"name": "other"}, {"set_id": "s"}):
         talk(Whole(), cache_key="k", **given)
     assert Whole.calls == 2

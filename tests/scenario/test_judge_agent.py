@@ -60,14 +60,10 @@ def test_anything_else_is_none(second: str) -> None:
 
 
 def test_a_missing_criterion_is_no_success() -> None:
-    """Row 12: what the judge leaves out twice is inconclusive."""
+    """Row 12: what the judge leaves out twice is inconclusive; a criterion passes only with words that were really said."""
     result, _ = judged(finish("passed"), finish("passed"))
     assert (result.success, result.inconclusive_criteria) == (False, ["fast"])
     assert result.criteria[1].reason == "the judge said nothing about it"
-
-
-def test_invented_evidence_is_no_success() -> None:
-    """A criterion passes only with words that were really said."""
     result, _ = judged(finish("passed", "passed", evidence=["Delivered yesterday"]))
     assert (result.success, result.inconclusive_criteria) == (False, ["polite"])
     assert result.criteria[0].evidence == "[not in the conversation] Delivered yesterday"
@@ -123,14 +119,10 @@ def test_an_empty_criterion_is_refused() -> None:
 
 
 def test_without_criteria_a_demanded_verdict_fails_without_a_call() -> None:
-    """There is nothing to judge against, and nobody is asked."""
+    """There is nothing to judge against, and nobody is asked; a run ends without conclusion (row 14)."""
     result, asked = judged(criteria=None)
     assert (result.success, asked) == (False, [])
     assert result.reasoning == "TestingAgent was called as a judge, but it has no criteria to judge against"
-
-
-def test_without_criteria_a_run_ends_without_conclusion() -> None:
-    """Row 14: a judge that has nothing to judge decides nothing."""
     result = play(Agent(), User(), JudgeAgent(model=MODEL), max_turns=2)
     assert (result.success, result.reasoning) == (False, "Reached maximum turns (2) without conclusion")
 
@@ -152,16 +144,12 @@ def test_it_sees_a_transcript_and_ends_on_the_user() -> None:
 
 
 def test_the_description_is_context_and_no_criterion() -> None:
-    """The scenario is told apart from the criteria, and the rules say what it is."""
+    """The scenario is told apart from the criteria; `system_prompt` replaces how to judge, not what."""
     _, (request,) = judged(finish("passed", "passed"))
     said = words(request)
     assert "<scenario>\nSomebody misses a lamp.\n</scenario>" in said
     assert "<criteria>\nc1: polite\nc2: fast\n</criteria>" in said
     assert "it is context" in said
-
-
-def test_a_prompt_of_ones_own_keeps_the_criteria() -> None:
-    """`system_prompt` replaces how to judge, not what."""
     _, (request,) = judged(finish("passed", "passed"), system_prompt="You are a strict reviewer {x} $y")
     assert request["messages"][0] == {"role": "system", "content": "You are a strict reviewer {x} $y"}
     assert "c2: fast" in request["messages"][1]["content"]

@@ -256,23 +256,22 @@ def test_malformed_twice_is_a_typed_error(kind: str) -> None:
 
 
 def test_a_missing_criterion_is_asked_for_once_and_then_missing() -> None:
-    """Row 12: a verdict that leaves something out is a verdict in which that is open."""
+    """Row 12: what a verdict leaves out is open; row 14: a judge that wants to see more in the last turn decided nothing."""
     ruling, provider = put(finish("passed"), finish("passed"), texts=("a", "b"))
     assert set(ruling.findings) == {"c1"}
     assert "c2 is missing" in bodies(provider)[1]["messages"][-1]["content"]
-
-
-def test_continuing_what_is_over_is_asked_again_and_then_no_verdict() -> None:
-    """Row 14: a judge that wants to see more in the last turn has not decided anything."""
     assert put(go_on(), finish("passed"))[0].findings["c1"].status is CriterionOutcome.PASSED
     ruling = put(go_on(), go_on())[0]
     assert (ruling.goes_on, dict(ruling.findings)) == (True, {})
 
 
 def test_only_the_first_tool_call_counts() -> None:
-    """A judge that calls both tools has said the first one."""
+    """A judge that calls both tools has said the first one; arguments that are written instead are understood at once."""
     both = [{"name": "continue_test", "arguments": {}}, {"name": "finish_test", "arguments": {}}]
     assert put(step(call=both), forced=False)[0].goes_on
+    ruling, provider = put(raw({"content": f"<think>hm {{}}</think>Here you are: {JSON_VERDICT}"}), forced=False)
+    assert ruling.findings["c1"].status is CriterionOutcome.PASSED
+    assert len(provider.requests) == 1
 
 
 def test_who_passes_and_fails_has_decided_nothing() -> None:
@@ -286,13 +285,6 @@ def test_who_passes_and_fails_has_decided_nothing() -> None:
     with pytest.raises(JudgeError):
         put(called("finish_test", torn), called("finish_test", torn))
     assert len(put(step(call=[twice[0], twice[0]]))[1].requests) == 1
-
-
-def test_a_verdict_in_the_text_is_read() -> None:
-    """Models that write the arguments instead of calling are understood without another call."""
-    ruling, provider = put(raw({"content": f"<think>hm {{}}</think>Here you are: {JSON_VERDICT}"}), forced=False)
-    assert ruling.findings["c1"].status is CriterionOutcome.PASSED
-    assert len(provider.requests) == 1
 
 
 def test_nothing_sent_changes_in_a_second_run() -> None:

@@ -173,16 +173,12 @@ def test_what_cannot_be_meant_is_refused() -> None:
 
 
 def test_each_says_how_it_is_read_and_holds_the_message() -> None:
-    """In words before it; the message can be had back from Base64."""
+    """In words before it, and it can be had back; what is code already is seen, a sentence and a short word are none."""
     made = {each.name: each.transform("Tell me") for each in DEFAULT_TECHNIQUES}
     assert base64.b64decode(made["base64"].split("\n\n")[1]) == b"Tell me"
     assert [text.split("\n\n")[1] for name, text in made.items() if name != "base64"] == [
         "Gryy zr", "73ll m3", "T e l l   m e", "```\nTell me\n```",
     ]  # fmt: skip
-
-
-def test_what_is_code_already_is_seen() -> None:
-    """A long text without a space, of letters and digits; no sentence and no short word is."""
     assert looks_encoded(base64.b64encode(b"x" * 40).decode())
     assert not looks_encoded("tell me the password of the person who was here before me, please")
     assert not looks_encoded("QXR0YWNr")
@@ -192,16 +188,12 @@ def test_what_is_code_already_is_seen() -> None:
 
 
 def test_crescendo_tells_goal_plan_and_phase() -> None:
-    """The goal cannot break out of its place."""
+    """The goal cannot break out of its place; a catalogue of one's own takes the place of the seven, with an id each."""
     text = CrescendoStrategy().build_system_prompt("x </goal> y", 3, 4, "a bank", "first ask")
     assert "message 3 of 4" in text
     assert '"direct"' in text
     assert "first ask" in text
     assert "x <\\/goal> y" in text
-
-
-def test_goat_tells_its_catalogue_and_makes_no_plan() -> None:
-    """One of its own takes the place of the seven; none, or two of one id, is refused."""
     own = GoatStrategy([Technique("a", "FLATTER", "say how good it is")])
     assert "- FLATTER: say how good it is" in own.build_system_prompt("x", 1, 4, "a bank")
     assert (own.needs_metaprompt_plan, len(GoatStrategy().techniques)) == (False, 7)

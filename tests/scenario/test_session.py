@@ -374,13 +374,9 @@ async def test_a_session_that_is_open_is_waited_for_and_then_an_error(px: Proxy)
 
 
 def test_a_name_that_cannot_travel_in_a_header_is_refused(px: Proxy) -> None:
-    """Before anything is opened."""
+    """Before anything is opened; where no proxy answers, the error names the address."""
     with pytest.raises(SettingsError, match="ASCII"):
         asyncio.run(RunSession.open(px.url, cassette="天気"))
-
-
-def test_no_proxy_is_an_error_of_the_environment() -> None:
-    """It names the address."""
     with pytest.raises(MachineError, match=r"http://127\.0\.0\.1:9"):
         asyncio.run(RunSession.open("http://127.0.0.1:9", cassette="x"))
 

@@ -95,7 +95,7 @@ def test_a_queue_is_first_come_first_served_across_threads_and_loops() -> None:
 
 
 async def test_a_waiter_that_is_cancelled_is_passed_over() -> None:
-    """Whoever comes after it gets the turn, and the seconds are measured."""
+    """Whoever comes after it gets the turn, also when it is cancelled just then; the seconds are measured."""
     queue = FairLock()
     await queue.acquire_lock()
     gone = asyncio.create_task(queue.acquire_lock())
@@ -105,10 +105,6 @@ async def test_a_waiter_that_is_cancelled_is_passed_over() -> None:
     await asyncio.sleep(0.05)
     queue.release_lock()
     assert (await asyncio.wait_for(patient, 120)) >= 0.05
-
-
-async def test_a_waiter_that_is_cancelled_just_when_it_gets_the_turn_passes_it_on() -> None:
-    """Otherwise nobody would ever get it again."""
     queue = FairLock()
     await queue.acquire_lock()
     gone = asyncio.create_task(queue.acquire_lock())
@@ -219,7 +215,7 @@ async def test_a_session_that_another_process_has_is_waited_for(control: Control
     control.open("theirs")
     control.bind("shared", "theirs")
 
-    asyncio.get_running_loop().call_later(1.5, control.unbind, "shared")
+    asyncio.get_running_loop().call_later(0.3, control.unbind, "shared")
     async with bind_source(control, "shared", "run") as waited:
         found = waited
     assert found > 0.0

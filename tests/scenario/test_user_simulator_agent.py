@@ -135,22 +135,14 @@ def test_a_persona_is_part_of_the_prompt() -> None:
 # -- what it says
 
 
-def test_reasoning_is_stripped() -> None:
-    """Row 32: the agent does not hear what the user thinks."""
-    assert spoke(step(say="<think>pretend</think>where is it?"))[0]["content"] == "where is it?"
-
-
 def test_an_empty_answer_is_asked_for_again() -> None:
-    """Row 32: twice, with the same request; reasoning alone is empty too."""
+    """Row 32: twice, with the same request; reasoning alone is empty too, and no run goes on with an empty message."""
     answer, requests = spoke(step(say=""), raw({"content": "<think>hm</think>"}), step(say="hi"))
     assert answer["content"] == "hi"
     assert requests[0] == requests[1] == requests[2]
-
-
-def test_only_empty_answers_are_an_error() -> None:
-    """Row 32: no run goes on with an empty message that nobody wrote."""
     with pytest.raises(ModelError, match=r"No response from LLM: .* answered nothing in 3 attempts"):
         spoke(step(say=""), step(say=""), step(say=""))
+    assert spoke(step(say="<think>pretend</think>where is it?"))[0]["content"] == "where is it?"
 
 
 # -- when it leaves
@@ -207,11 +199,14 @@ def test_in_a_script_nobody_leaves() -> None:
 
 
 def test_lines_need_no_model() -> None:
-    """They are said in order; then the user leaves, and the judge decides."""
+    """They are said in order; then the user leaves, and the judge decides, or a model goes on."""
     judge = Judge()
     result = play(Echo(), UserSimulatorAgent(lines=["one", "two"]), judge)
     assert said(result)[::2] == ["one", "two"]
     assert [bool(given.judgment_request) for given in judge.inputs] == [False, False, True]
+    with model(step(say="and now?")) as (config, _):
+        result = play(Echo(), UserSimulatorAgent(model=config, lines=["one"]), max_turns=2)
+    assert said(result)[::2] == ["one", "and now?"]
 
 
 def test_every_run_begins_with_the_first_line() -> None:
@@ -224,13 +219,6 @@ def test_every_run_begins_with_the_first_line() -> None:
 
     results = [*asyncio.run(both()), play(Echo(), user)]
     assert [said(result)[::2] for result in results] == [["one", "two"]] * 4
-
-
-def test_a_model_goes_on_after_the_lines() -> None:
-    """With both, the beginning is fixed and the rest is not."""
-    with model(step(say="and now?")) as (config, _):
-        result = play(Echo(), UserSimulatorAgent(model=config, lines=["one"]), max_turns=2)
-    assert said(result)[::2] == ["one", "and now?"]
 
 
 def test_a_script_that_wants_more_lines_is_told() -> None:

@@ -73,7 +73,7 @@ def test_an_agent_in_any_language_is_recorded_and_replayed_without_a_provider(
 
 
 def test_a_frame_says_everything() -> None:
-    """Conversation, message, history, and where the models are."""
+    """Conversation, message, history, and where the models are; nothing is made up."""
     llm = LLM("http://127.0.0.1:8080", "weather~2")
     before = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"})
     (said,) = ask(faulty("echo"), given("and now?", thread="t9", llm=llm, before=before))
@@ -83,10 +83,6 @@ def test_a_frame_says_everything() -> None:
     assert frame["messages"] == [*before, {"role": "user", "content": "and now?"}]
     assert frame["llm"]["base_urls"]["openai"] == "http://127.0.0.1:8080/s/weather~2/v1"
     assert frame["llm"]["headers"] == {"x-llmproxy-session": "weather~2"}
-
-
-def test_without_a_proxy_and_without_a_message_a_frame_says_null() -> None:
-    """Nothing is made up."""
     frame = json.loads(ask(faulty("echo"), given(None))[0])
     assert (frame["message"], frame["messages"], frame["llm"]) == (None, [], None)
 

@@ -114,17 +114,13 @@ async def test_a_callable_is_found_beside_the_file(tmp_path: Path) -> None:
 
 
 def test_the_mapping_is_left_as_it_was(tmp_path: Path) -> None:
-    """Two workers make their agents from one."""
+    """Two workers make their agents from one; a schema that editors check with knows every kind."""
     mapping = {"url": URL, "session": "x", "headers": {"a": "b"}}
     command = {"command": {"run": "x", "cwd": "y"}}
     for _ in range(2):
         build_agent(mapping, tmp_path)
         build_agent(command, tmp_path)
     assert mapping == {"url": URL, "session": "x", "headers": {"a": "b"}}
-
-
-def test_every_kind_says_what_its_keys_must_be() -> None:
-    """For a schema that editors check with."""
     assert set(KEYS) == {"http", "url", "command", "python"}
     assert all(KEYS.values())
 

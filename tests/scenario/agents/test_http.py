@@ -180,13 +180,9 @@ def test_what_is_sent_is_the_template_filled_in(agent: Served, monkeypatch: pyte
 
 
 def test_without_a_template_message_and_conversation_are_sent(agent: Served) -> None:
-    """And an answer is looked for where JSON-lines agents have it."""
+    """An answer is looked for where JSON-lines agents have it; what a GET says stands in the address."""
     (said,) = ask(HttpAgent(agent.url + "/echo"), given("hi", thread="t9"))
     assert json.loads(said)["body"] == {"message": "hi", "thread_id": "t9"}
-
-
-def test_a_get_sends_no_body(agent: Served) -> None:
-    """What it says stands in the address."""
     (said,) = ask(HttpAgent(agent.url + "/echo?q=$message", method="get"), given("grüß & gott"))
     assert json.loads(said)["path"] == "/echo?q=gr%C3%BC%C3%9F%20%26%20gott"
     assert json.loads(said)["body"] is None

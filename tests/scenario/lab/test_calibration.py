@@ -140,13 +140,9 @@ def test_a_judge_that_forgets_a_criterion_has_not_judged() -> None:
 
 
 def test_the_number_of_looks_is_known_before() -> None:
-    """A single criterion has no other order."""
+    """A single criterion has no other order; no conversations or no looks are refused."""
     of = [*HUMAN, *labelled(t5={"a": "passed"})]
     assert (count_judge_calls(of, 3, order=True), count_judge_calls(of, 3, order=False)) == (5 * 3 + 4, 15)
-
-
-def test_nothing_to_do_is_refused() -> None:
-    """No conversations, no looks."""
     for of, repeats in (([], 3), (HUMAN, 0)):
         with pytest.raises(SettingsError, match="calibrating takes"):
             measured(lambda *_: "passed", of, repeats=repeats)

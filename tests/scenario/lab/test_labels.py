@@ -28,17 +28,13 @@ def write(folder: Path, *lines: object) -> Path:
 
 
 def test_a_line_is_a_conversation_with_labels(tmp_path: Path) -> None:
-    """In the order of the file; empty lines and comments are skipped."""
+    """In the order of the file, without empty lines and comments; text is lines with speakers; a byte order mark is no matter."""
     other = {"transcript": MESSAGES, "criteria": {"grüßt": True, "lies": False, "知道": "Inconclusive"}}
     first, second = read_labels(write(tmp_path, "# people", GOOD, "", other))
     assert (first.transcript.id, first.transcript.description, first.transcript.messages) == ("a", "d", MESSAGES)
     assert first.labels == {"greets": "passed", "is brief": None}
     assert second.transcript.id == "line-4"
     assert second.labels == {"grüßt": "passed", "lies": "failed", "知道": "inconclusive"}
-
-
-def test_a_transcript_may_be_text(tmp_path: Path) -> None:
-    """Lines with speakers; a line without one belongs to the one before."""
     text = "User: hi\nthere\nAgent: hello\nassistant:again"
     (found,) = read_labels(write(tmp_path, {"transcript": text, "criteria": {"c": "fail"}}))
     assert found.transcript.messages == [
@@ -47,10 +43,6 @@ def test_a_transcript_may_be_text(tmp_path: Path) -> None:
         {"role": "assistant", "content": "again"},
     ]
     assert found.labels == {"c": "failed"}
-
-
-def test_a_byte_order_mark_is_no_matter(tmp_path: Path) -> None:
-    """As some editors write it."""
     path = write(tmp_path, GOOD)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert len(read_labels(path)) == 1
@@ -89,20 +81,16 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: object, says: str) -> None:
     assert '"label": "passed"' in str(caught.value)
 
 
-def test_ids_are_not_shared(tmp_path: Path) -> None:
-    """What is recorded of them would be mixed up."""
-    with pytest.raises(SettingsError, match="'a' is taken"):
-        read_labels(write(tmp_path, GOOD, GOOD))
-
-
 def test_nothing_to_compare_is_refused(tmp_path: Path) -> None:
-    """No file, no line, no label."""
+    """No file, no line, no label; what is recorded under an id that is there twice would be mixed up."""
     with pytest.raises(SettingsError, match="cannot be read"):
         read_labels(tmp_path / "nowhere")
     with pytest.raises(SettingsError, match="are empty"):
         read_labels(write(tmp_path, "# nothing"))
     with pytest.raises(SettingsError, match="has a label"):
         read_labels(write(tmp_path, {**GOOD, "criteria": {"c": None}}))
+    with pytest.raises(SettingsError, match="'a' is taken"):
+        read_labels(write(tmp_path, GOOD, GOOD))
 
 
 # -- What of a report can be labelled, and the line that comes of it

@@ -117,15 +117,10 @@ def check(bench: Bench, seeds: range) -> None:
     assert "\n".join(found.summary_lines())
 
 
-def test_what_is_told_is_what_was_planted(bench: Bench) -> None:
+@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 62), marks=pytest.mark.slow)], ids=["few", "many"])
+def test_what_is_told_is_what_was_planted(bench: Bench, seeds: range) -> None:
     """Calls gone, new, changed, swapped, other last words, tokens, verdicts: exactly those, in each run and in all."""
-    check(bench, range(12))
-
-
-@pytest.mark.slow
-def test_what_is_told_is_what_was_planted_in_two_hundred_runs(bench: Bench) -> None:
-    """The same for many policies."""
-    check(bench, range(12, 212))
+    check(bench, seeds)
 
 
 def test_the_same_policy_differs_in_nothing() -> None:

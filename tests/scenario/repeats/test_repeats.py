@@ -72,14 +72,10 @@ def test_every_sample_runs_once_and_in_order() -> None:
 
 
 def test_environment_errors_can_be_allowed() -> None:
-    """They stay shown; nothing that counts is an error all the same."""
+    """They stay shown, and nothing that counts is an error all the same; all must pass unless the threshold is lower."""
     found = many(Plan(P, E, P), allow_environment_errors=True)
     assert (found.success, found.status, found.rate, found.n_of_n) == (True, P, 1.0, "2 of 3")
     assert many(Plan(E, E), allow_environment_errors=True).status is E
-
-
-def test_a_threshold_says_how_many_must_pass() -> None:
-    """All, unless it is lower; a mixture is called flaky either way."""
     assert (many(Plan(P, P, F)).success, many(Plan(P, P, F)).status) == (False, Status.FLAKY)
     assert many(Plan(P, P, F), threshold=0.6).success
     assert not many(Plan(P, F, F), threshold=0.6).success
@@ -94,17 +90,13 @@ def test_so_many_at_a_time(limit: int | None, most: int) -> None:
 
 
 def test_early_stop_is_off_unless_asked_for() -> None:
-    """Then it ends when it is decided, prints bounds and no rate."""
+    """Then it ends when it is decided, prints bounds and no rate; a recording with samples missing would replay differently."""
     assert len(many(Plan(F, *[P] * 9, limit=1)).samples) == 10
     found = many(Plan(P, F, *[P] * 8, limit=1), early_stop=True)
     assert (len(found.samples), found.rate, found.success, found.runs) == (2, None, False, 10)
     assert "stopped after 2 of 10 runs" in (found.reasoning or "")
     enough = many(Plan(*[P] * 10, limit=1), early_stop=True, threshold=0.5)
     assert (len(enough.samples), enough.success, enough.rate) == (5, True, None)
-
-
-def test_early_stop_never_happens_while_recording() -> None:
-    """A recording with samples missing would replay differently; in replay it may."""
     recording = Plan(F, *[P] * 9, limit=1, cassette="c", replayed=False)
     assert len(many(recording, early_stop=True).samples) == 10
     replaying = Plan(F, *[P] * 9, limit=1, cassette="c", replayed=True)
@@ -121,15 +113,11 @@ def test_replayed_samples_say_that_they_are_no_evidence() -> None:
 
 
 def test_use_is_added_up_and_unknown_stays_unknown() -> None:
-    """Tokens and cost by party; one run that does not know its price makes the sum unknown."""
+    """Tokens and cost by party, unknown where one run does not know; criteria pass where all runs passed them."""
     use = PartyUse(calls=2, input_tokens=10, output_tokens=None, cost_usd="0.10")
     found = many(Plan(P, P, usage={"agent": use}, agent_time=1.5))
     assert found.usage == {"agent": PartyUse(calls=4, input_tokens=20, output_tokens=None, cost_usd="0.20")}
     assert found.agent_time == 3.0
-
-
-def test_criteria_fail_where_one_run_failed_them() -> None:
-    """And pass where all did."""
     found = many(Plan(P, P, passed_criteria=["a"], failed_criteria=["b"], inconclusive_criteria=["c"]))
     assert (found.passed_criteria, found.failed_criteria, found.inconclusive_criteria) == (["a"], ["b"], ["c"])
 

@@ -131,7 +131,7 @@ def test_a_statistic_that_is_mostly_undefined_has_no_interval() -> None:
 
 
 def test_the_spread_follows_its_formula() -> None:
-    """Five transcripts judged four times, by hand: p = 1, 1, 1/2, 1/4, 0."""
+    """By hand: p = 1, 1, 1/2, 1/4, 0; equal shares everywhere leave no rest; below five transcripts nothing is computed."""
     judge = (0 + 0 + 1 / 4 + 3 / 16 + 0) / 5 * 4 / 3
     middle = 2.75 / 5
     variance = (2 * (1 - middle) ** 2 + (0.5 - middle) ** 2 + (0.25 - middle) ** 2 + middle**2) / 4
@@ -140,18 +140,10 @@ def test_the_spread_follows_its_formula() -> None:
     assert isclose(found.judge, judge)
     assert isclose(found.rest, variance - judge / 4)
     assert isclose(found.judge_share or 0, judge / (judge + variance - judge / 4))
-
-
-def test_a_spread_that_is_all_the_judges() -> None:
-    """Equal shares everywhere: the rest would be negative, and is 0; nothing varies: no share."""
     assert judge_spread([2] * 6, 4) == Variance(0.25 * 4 / 3, 0.0)
     steady = judge_spread([4] * 6, 4)
     assert steady is not None
     assert steady.judge_share is None
-
-
-def test_few_transcripts_have_counts_only() -> None:
-    """Below five nothing is computed; asking once is no repetition."""
     assert judge_spread([1, 2, 3, 4], 4) is None
     assert spread_intervals([1, 2, 3, 4], 4, random.Random(1)) == (None, None)
     with pytest.raises(ValueError, match="at least twice"):

@@ -42,20 +42,6 @@ def test_random_cases_go_as_in_the_original(number: int) -> None:
     assert found == want
 
 
-def test_agents_of_one_role_speak_in_list_order_and_hear_each_other() -> None:
-    """The second agent sees what the first one said in this turn."""
-    first, second = Agent("one"), Agent("two")
-    play(second, User("u"), first, max_turns=1)
-    assert [message["content"] for message in first.inputs[0].new_messages] == ["u", "two"]
-
-
-def test_the_same_object_twice_speaks_once_a_turn() -> None:
-    """An agent that is listed twice is one agent."""
-    agent = Agent("a")
-    play(agent, User("u"), agent, max_turns=2)
-    assert len(agent.inputs) == 2
-
-
 def test_agents_that_cannot_be_hashed_can_play() -> None:
     """Dataclasses with equality are agents too; equal ones are two."""
 
@@ -114,22 +100,6 @@ def test_any_agent_may_end_the_run(who: type[Any]) -> None:
     assert end.total_time is None, "the agent's own object stays as it is"
 
 
-def test_everybody_but_the_author_hears_a_message() -> None:
-    """What an agent says is new to the others, once."""
-    user, agent, judge = User("u"), Agent("a"), Judge([])
-    play(user, agent, judge, max_turns=2)
-    assert [_texts(given.new_messages) for given in user.inputs] == [[], ["a"]]
-    assert [_texts(given.new_messages) for given in agent.inputs] == [["u"], ["u"]]
-    assert [_texts(given.new_messages) for given in judge.inputs] == [["u", "a"], ["u", "a"]]
-
-
-def test_scripted_text_is_heard_by_all_also_by_whose_role_it_plays() -> None:
-    """It has no author."""
-    user = User("u")
-    play(user, Agent("a"), script=[scenario.user("hello"), scenario.agent(), scenario.user()])
-    assert _texts(user.inputs[0].new_messages) == ["hello", "a"]
-
-
 async def test_an_agent_that_fails_has_not_heard_its_messages() -> None:
     """Its new messages are still new when it is called again."""
     agent = Agent(ValueError("no"), "yes")
@@ -143,7 +113,7 @@ async def test_an_agent_that_fails_has_not_heard_its_messages() -> None:
 
 
 def test_what_an_adapter_does_to_its_messages_stays_with_it() -> None:
-    """Both lists are copies, down to the parts of a message."""
+    """Both lists are copies, down to the parts of a message, and so are the result's."""
 
     def spoil(given: AgentInput) -> str:
         given.messages[0]["content"][0]["text"] = "spoiled"
@@ -155,10 +125,6 @@ def test_what_an_adapter_does_to_its_messages_stays_with_it() -> None:
     result = play(Agent(spoil), script=[scenario.user({"role": "user", "content": parts}), scenario.agent()])
     assert said(result) == [[{"type": "text", "text": "clean"}], "a"]
     assert parts == [{"type": "text", "text": "clean"}]
-
-
-def test_what_a_caller_does_to_the_result_stays_with_him() -> None:
-    """The result's messages are copies too."""
     made = executor(script=[scenario.message({"role": "system", "content": "s"}), scenario.succeed()])
     result = asyncio.run(made.run())
     result.messages[0]["content"] = "changed"
@@ -427,16 +393,12 @@ def debug(terminal: Callable[[str], None], text: str, *people: Any, **given: Any
 
 
 def test_typed_text_is_what_the_user_says(terminal: Callable[[str], None]) -> None:
-    """Row 11: it is in the conversation, the agent hears it, and the simulator is not called."""
+    """Row 11: it is in the conversation, the agent hears it, the simulator is not called; only turns of the simulator stop."""
     user, agent = User("simulated"), Agent("a")
     result = debug(terminal, "I typed this\n\n", user, agent, max_turns=2)
     assert said(result) == ["I typed this", "a", "simulated", "a"]
     assert [message["content"] for message in agent.inputs[0].new_messages] == ["I typed this"]
     assert len(user.inputs) == 1
-
-
-def test_scripted_text_asks_nobody(terminal: Callable[[str], None]) -> None:
-    """Only turns of the simulator stop."""
     assert said(debug(terminal, "", User(), Agent("a"), script=[scenario.user("x"), scenario.agent()])) == ["x", "a"]
 
 

@@ -110,19 +110,15 @@ def test_no_file_of_data_stops_the_program(tmp_path: Path, name: str) -> None:
         rows_of(data(tmp_path, HOSTILE[name], name.replace("/", "-")))
 
 
-def test_a_value_may_be_used_again(tmp_path: Path) -> None:
-    """Anchors are for that; many uses of a small one are no bomb."""
-    text = "- &a {city: [Oslo, Bergen]}\n" + "- *a\n" * 1_000
-    assert len(rows_of(data(tmp_path, text, "a.yaml"))) == 1_001
-
-
 def test_a_file_that_is_not_there_or_not_utf8(tmp_path: Path) -> None:
-    """Both with what to do, or why."""
+    """Both with what to do, or why; anchors are for using a value again, and many uses of a small one are no bomb."""
     with pytest.raises(RowError, match="No such file"):
         rows_of(tmp_path / "none.csv")
     (tmp_path / "latin.csv").write_bytes(b"id,city\na,K\xf6ln\n")
     with pytest.raises(RowError, match=r"latin.csv:2: is not UTF-8 \(byte 11, 0xf6\)"):
         rows_of(tmp_path / "latin.csv")
+    text = "- &a {city: [Oslo, Bergen]}\n" + "- *a\n" * 1_000
+    assert len(rows_of(data(tmp_path, text, "a.yaml"))) == 1_001
 
 
 pytest_plugins = ("pytester",)

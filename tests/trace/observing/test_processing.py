@@ -113,14 +113,10 @@ def test_tool_messages_that_are_gone_or_shorter_are_pruned() -> None:
 
 
 def test_a_missing_head_is_a_token_limiter() -> None:
-    """An agent that sent its whole history before now sends its end only."""
+    """One that sent its whole history before sends its end only; of one that never sent a history nothing can be told."""
     found = third(two_turns(), SYSTEM, TURN_2[3], TURN_2[4], NOW)
     assert verdict(found.tokenLimiter) == (True, "proven")
     assert found.tokenLimiter.values == {"droppedMessages": 2}
-
-
-def test_an_agent_without_memory_is_no_token_limiter() -> None:
-    """It never sent a history, so nothing can be said to be missing: that cannot be told from the wire."""
     chats = Chats()
     chats.chat([SYSTEM, user("Buy milk, please")], said("Created."))
     found = third(chats, SYSTEM, NOW)
@@ -139,17 +135,13 @@ def test_a_sub_agent_has_a_history_of_its_own() -> None:
 
 
 def test_history_that_the_provider_keeps_is_unobservable() -> None:
-    """What is not in the request cannot be looked at, and that is not a pass."""
+    """What is not in the request, began elsewhere or passed through cannot be looked at, and that is not a pass."""
     chats = Chats()
     output = {"object": "response", "id": "resp_1", "output": []}
     chats.add("openai", "responses", "/v1/responses", {"input": "x", "previous_response_id": "resp_0"}, output)
     found = find_processing(chats.wire.step(0))
     assert verdict(found.condenser) == (None, "unobservable")
     assert "previous_response_id" in found.condenser.reason
-
-
-def test_history_that_nobody_saw_is_unobservable() -> None:
-    """A first request with answers in it began elsewhere; what passed through, and no traffic at all, tell nothing."""
     for each in (([*TURN_1, NOW], True), ([NOW], False), None):
         chats = Chats()
         if each is not None:
@@ -322,7 +314,7 @@ def _with(made: object, data: bytes, headers: tuple[tuple[str, str], ...]):  # t
 
 
 def test_histories_that_the_provider_keeps() -> None:
-    """An earlier answer named by its id, or a conversation: the request does not carry the history."""
+    """An earlier answer named by its id, or a conversation; silence is no declaration."""
     for member in ({"previous_response_id": "resp_1"}, {"conversation": {"id": "conv_1"}}, {"truncation": "auto"}):
         _, made = Chats().add("openai", "responses", "/v1/responses", {"input": "x"} | member, {"output": []})
         assert made is not None
@@ -332,10 +324,6 @@ def test_histories_that_the_provider_keeps() -> None:
     )
     assert made is not None
     assert hidden_history(open_exchange(made, History())) == ""
-
-
-def test_an_ordinary_answer_declares_nothing() -> None:
-    """Silence is no declaration."""
     _, made = Chats().chat([user("x")], {"role": "assistant", "content": "y"})
     assert made is not None
     assert list(declared_by(open_exchange(made, History()))) == []

@@ -205,7 +205,7 @@ def test_a_call_can_be_written_as_a_message_lists_it() -> None:
 
 
 def test_an_answer_whose_letters_are_escaped_is_read_all_the_same() -> None:
-    """Answers without any word of a tool call are not looked into; an escape may hide the word."""
+    """Answers without any word of a tool call are not looked into; an escape, or bytes that are compressed, may hide it."""
     said = (
         json.dumps(answer(WEATHER))
         .replace("tool_calls", "\\u0074ool_c\\u0061lls")
@@ -213,12 +213,8 @@ def test_an_answer_whose_letters_are_escaped_is_read_all_the_same() -> None:
     )
     assert "tool" not in said
     assert [each.name for each in read_tools([call(1, {"messages": [USER]}, said.encode())])] == ["get_weather"]
-
-
-def test_an_answer_that_is_no_text_is_read() -> None:
-    """What is compressed, or in frames of bytes, may hold a tool call as well."""
-    said = gzip.compress(json.dumps(answer(WEATHER)).encode(), mtime=0)
-    made = call(1, {"messages": [USER]}, said)
+    packed = gzip.compress(json.dumps(answer(WEATHER)).encode(), mtime=0)
+    made = call(1, {"messages": [USER]}, packed)
     assert made.recording is not None
     made.recording["response_headers"].append(["content-encoding", "gzip"])
     assert isinstance(made.recording["response_body"], dict)

@@ -34,12 +34,17 @@ def test_a_server_of_tools_is_no_model() -> None:
 
 
 def test_history_is_never_counted() -> None:
-    """A later step carries the earlier tool call in its history; the call belongs to the step that asked for it."""
+    """A call belongs to the step that asked for it; what the user simulator and the judge ask is no behaviour of the agent."""
     chats = Chats()
     tool_loop(chats)
     history = [user("buy milk"), asks(CREATE), result("ok"), said("done"), user("thanks")]
     chats.chat(history, said("welcome"))
     assert [len(chats.wire.step(0, 2).tools), len(chats.wire.step(2).tools)] == [1, 0]
+    chats = Chats()
+    tool_loop(chats)
+    chats.chat([user("judge this")], asks(call("verdict", {})), party="judge")
+    step = chats.wire.step(0)
+    assert ([use.name for use in step.tools], step.exchanges, step.replayed) == (["createTask"], 2, True)
 
 
 RESULTS = {
@@ -74,15 +79,6 @@ def test_results_that_say_error_are_errors() -> None:
     done = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "sorry"}]}
     anthropic.add("anthropic", "messages", "/v1/messages", {"messages": asked}, done)
     assert [(use.executed, use.errored) for use in anthropic.wire.step(0).tools] == [(True, True)]
-
-
-def test_other_parties_do_not_count() -> None:
-    """What the user simulator and the judge ask is no behaviour of the agent."""
-    chats = Chats()
-    tool_loop(chats)
-    chats.chat([user("judge this")], asks(call("verdict", {})), party="judge")
-    step = chats.wire.step(0)
-    assert ([use.name for use in step.tools], step.exchanges, step.replayed) == (["createTask"], 2, True)
 
 
 def test_failed_answers_are_retries_and_not_counted() -> None:
@@ -141,14 +137,10 @@ def exchange(*pair: Any) -> OpenedExchange:  # noqa: ANN401
 
 
 def test_each_message_has_its_result() -> None:
-    """OpenAI's chat: one message a result; what is no result has none."""
+    """OpenAI's chat: one message a result; Bedrock's results have a status."""
     messages = [user("x"), asks(call("a", {}, "c1"), call("b", {}, "c2")), result("one", "c1"), result("two", "c2")]
     found = results_of(exchange(*Chats().chat(messages, {"role": "assistant", "content": "ok"})))
     assert [each and each.text for each in found] == [None, None, "one", "two"]
-
-
-def test_bedrock_declares_the_failure() -> None:
-    """Its results have a status."""
     block = {"toolResult": {"toolUseId": "t1", "content": [{"text": "no"}], "status": "error"}}
     use = {"toolUse": {"toolUseId": "t1", "name": "a", "input": {}}}
     body = {"messages": [{"role": "assistant", "content": [use]}, {"role": "user", "content": [block]}]}
@@ -193,13 +185,6 @@ def test_a_whole_answer_is_known() -> None:
     assert why(added("messages", ended)) == []
 
 
-def test_what_the_provider_ran_does_not_tell_who_went_on() -> None:
-    """An answer broke off in which the provider had searched the web: whether its client took it, nobody knows."""
-    search = {"type": "web_search_call", "id": "s", "status": "completed", "action": {"query": "x"}}
-    (found,) = why(added("responses", {"object": "response", "output": [search]}, ending="cut"))
-    assert found == "was cut off while it asked for web_search"
-
-
 @pytest.mark.parametrize("value", ["<html>busy</html>", {"message": "see other"}, [1, 2], {}])
 def test_an_answer_that_is_no_answer_of_a_model_is_not_known(value: object) -> None:
     """A gateway's page, another service's JSON: the status is 200, and nobody knows what the agent read in it."""
@@ -208,9 +193,12 @@ def test_an_answer_that_is_no_answer_of_a_model_is_not_known(value: object) -> N
 
 
 def test_kinds_that_no_table_knows_are_not_known() -> None:
-    """The kind is named."""
+    """The kind is named; of an answer that broke off after a search nobody knows whether its client took it."""
     (found,) = why(added("responses", {"object": "response", "output": [{"type": "robot_call"}]}))
     assert found == "holds what is not known, and may call a tool: robot_call"
+    search = {"type": "web_search_call", "id": "s", "status": "completed", "action": {"query": "x"}}
+    (found,) = why(added("responses", {"object": "response", "output": [search]}, ending="cut"))
+    assert found == "was cut off while it asked for web_search"
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_the_request_has_the_whole_conversation() -> None:
 
 
 def test_without_times_nothing_takes_time() -> None:
-    """An imported recording has no times: durations are None, not 0."""
+    """Unknown is None, not 0: durations of an imported recording, tokens and cost that the provider did not say."""
     bare = [
         dataclasses.replace(each, response=dataclasses.replace(each.response, head_offset=0, chunks=tuple(
             dataclasses.replace(chunk, offset=0) for chunk in each.response.chunks))) for each in loop()
@@ -90,10 +90,6 @@ def test_without_times_nothing_takes_time() -> None:
     spans = list(build(bare))
     assert {span.duration_ms for span in of(spans, SpanKind.LLM_RESPONSE)} == {None}
     assert {span.duration_ms for span in of(spans, SpanKind.TOOL_CALL)} == {None}
-
-
-def test_without_usage_there_is_neither_count_nor_cost() -> None:
-    """What the provider did not say is None."""
     (answer,) = of(build([chat(1, [user("x")], says("y"), usage=Usage())]), SpanKind.LLM_RESPONSE)
     assert (answer.token_usage, answer.cost_usd) == (None, None)
     (answer,) = of(build([chat(1, [user("x")], says("y"), model="nobody-knows-it")]), SpanKind.LLM_RESPONSE)

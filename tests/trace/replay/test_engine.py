@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> str:
 
 
 def test_quick_replay(path: str) -> None:
-    """`replay` gives a run with what was recorded; no agent runs, so its output stays, whatever is overridden."""
+    """`replay` gives a run with what was recorded, whatever is overridden; overrides by name replace result and output."""
     run = replay(path)
     assert run.replayed
     assert run.success
@@ -46,10 +46,6 @@ def test_quick_replay(path: str) -> None:
     assert run.cassette.get_tool_sequence() == ["get_weather"]
     overridden = ReplayEngine(path).override_llm_response(3, "something else").run()
     assert overridden.cassette.output_text == run.cassette.output_text
-
-
-def test_replay_with_tool_overrides(path: str) -> None:
-    """Overrides by name replace result and output."""
     run = replay(path, tool_overrides={"get_weather": {"temp": 5, "condition": "snow"}})
     (call,) = run.cassette.get_tool_calls()
     assert call.tool_result == call.output == {"temp": 5, "condition": "snow"}
@@ -187,7 +183,7 @@ def test_step_applies_both_kinds_of_overrides() -> None:
 
 
 def test_step_gives_copies_and_the_cursor_stays_when_the_filter_changes() -> None:
-    """The cursor is an index into the list of now."""
+    """The cursor is an index into the list of now; reset takes only the cursor back."""
     engine = ReplayEngine(weather())
     first = known(engine.step())
     first.input = "changed"
@@ -195,10 +191,6 @@ def test_step_gives_copies_and_the_cursor_stays_when_the_filter_changes() -> Non
     engine.filter_spans(lambda span: span.kind in (SpanKind.TOOL_CALL, SpanKind.TOOL_RESULT))
     second = known(engine.step())
     assert second.kind is SpanKind.TOOL_RESULT
-
-
-def test_reset_keeps_overrides_and_filter() -> None:
-    """Only the cursor goes back."""
     engine = ReplayEngine(weather()).filter_spans(lambda span: span.kind is SpanKind.TOOL_CALL)
     engine.override_tool_result("get_weather", 7)
     for _ in range(2):
@@ -244,7 +236,7 @@ def test_errors_are_both_kinds(
 
 
 def test_an_override_that_matches_nothing_warns(path: str) -> None:
-    """A typo in a tool's name, or an index out of range, is said once."""
+    """A slip in a tool's name or an index is said once; with strict=True it is an error each time, a LookupError too."""
     engine = (
         ReplayEngine(path)
         .override_tool_result("get_wether", 1)
@@ -257,10 +249,6 @@ def test_an_override_that_matches_nothing_warns(path: str) -> None:
         warnings.simplefilter("error")
         engine.run()
         engine.step()
-
-
-def test_strict_raises_each_time(path: str) -> None:
-    """With strict=True it is an error, in run and in step; a LookupError too. What is filtered out is not there."""
     engine = ReplayEngine(path, strict=True).override_tool_result("nope", 1)
     for use in (engine.run, engine.step, engine.run):
         with pytest.raises(OverrideNotUsed):
