@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from .provider import Provider, load
+from .support.asking import ASK
 from .support.chats import chat, fill
 from .support.grown import Grown
 from .support.process import clean_env
@@ -101,22 +102,18 @@ read_entries = lambda path: translate_json(_entries(path))
 """,
 }
 """File -> what is appended to it."""
-ASK = """
-import json, os, sys, urllib.request
-body = {"model": "gpt-4o", "messages": [{"role": "user", "content": sys.argv[1]}]}
-sent = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"})
+TYPED = (
+    f"{ASK}\n"
+    """
 try:
-    print(json.load(urllib.request.urlopen(sent))["choices"][0]["message"]["content"])
+    print(ask(sys.argv[1])["content"])
 except urllib.error.HTTPError as error:
     print(error.code)
 """
-AGENT = """
-import json, os, urllib.request
-
+)
+AGENT = f"""{ASK}
 def answer(message):
-    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": message}]}).encode()
-    asked = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, {"content-type": "application/json"})
-    return json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"]
+    return ask(message)["content"]
 """
 SUITE = "name: t\nagent: {python: 'agent.py:answer'}\nscenarios:\n" + "".join(
     f"  - {{id: {name}, steps: [{{chat: {said}, response: {{contains: there}}}}]}}\n"
@@ -191,7 +188,7 @@ def statuses(path: Path) -> dict[str, list[str]]:
 def outcomes(folder: Path, env: dict[str, str]) -> dict[str, Ended]:
     """Run everything, and return how each ended."""
     folder.mkdir()
-    (folder / "ask.py").write_text(ASK)
+    (folder / "ask.py").write_text(TYPED)
     fill(folder / "llmproxy.db", chat("hi", "Hello there."))
     return {name: run(folder, env, *words) for name, words in RUNS.items()}
 

@@ -21,7 +21,7 @@ import pytest
 from llmproxy.core.store.file.store import FileStore
 from tests.provider import Provider, json_answer, step
 from tests.support.forked import program
-from tests.support.process import ROOT, clean_env
+from tests.support.process import ROOT, clean_env, until
 
 AGENT = """
 import json, os, urllib.request
@@ -239,10 +239,7 @@ def test_an_interrupted_run_leaves_everything_whole(folder: Path, sent: signal.S
             assert going.stdout is not None
             assert going.stdout.readline() + going.stdout.readline()
             going.send_signal(sent)
-    deadline = time.monotonic() + 30
-    while (done := run("run", "--strict", cwd=folder)).returncode and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert done.returncode == 0, done.stderr
+    until(lambda: run("run", "--strict", cwd=folder).returncode == 0, 30)
     with FileStore.open(folder / "llmproxy.db", writable=False, now=lambda: 0.0) as store:
         assert len(store.summaries("default")) == 4
 

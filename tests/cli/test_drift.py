@@ -6,7 +6,6 @@ import dataclasses
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +17,7 @@ from llmproxy.errors import Exit
 from tests.provider import Provider, Step, json_answer, step
 from tests.support.chats import chat, fill
 from tests.support.forked import program
-from tests.support.process import clean_env
+from tests.support.process import clean_env, until
 
 USER = "What is order {}?"
 SAID = "It is on its way, and you will have it on the day that we told you of."
@@ -129,9 +128,7 @@ def test_an_interrupted_night_keeps_what_came(store: Path) -> None:
         command = [*program("llmproxy"), "drift", f"--store={store}", f"--upstream=openai={provider.url}/v1"]
         env = clean_env({"OPENAI_API_KEY": "k"})
         with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, cwd=store.parent) as running:
-            deadline = time.monotonic() + 60
-            while len(provider.requests) < 12 and time.monotonic() < deadline:
-                time.sleep(0.05)
+            until(lambda: len(provider.requests) >= 12)
             running.send_signal(signal.SIGINT)
             said = running.communicate(timeout=30)[0]
     assert (running.returncode, "Interrupted: 8 answers came and are kept in" in said) == (130, True), said

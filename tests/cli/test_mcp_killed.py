@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.process import Process, clean_env, until
+from tests.support.process import Process, clean_env, lives, until
 
 LLMPROXY = (sys.executable, "-m", "llmproxy")
 SERVER = """
@@ -28,14 +28,6 @@ for line in sys.stdin:
             time.sleep(0.01)
     print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": {"content": [{"type": "text", "text": "done"}]}}), flush=True)
 """
-
-
-def lives(pid: int) -> bool:
-    """Tell whether a process runs."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 class Client:

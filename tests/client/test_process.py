@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -31,7 +30,7 @@ from llmproxy.client.process import (
     spawn,
 )
 from llmproxy.errors import MachineError
-from tests.support.process import clean_env, free_port
+from tests.support.process import clean_env, free_port, lives, until
 from tests.support.proxy import Proxy
 
 SERVES, CANNOT = llmproxy.__version__, ""
@@ -172,19 +171,7 @@ def test_it_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
         assert owner.stdout is not None
         pid = int(owner.stdout.readline())
         owner.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 15
-    while _runs(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _runs(pid)
-
-
-def _runs(pid: int) -> bool:
-    """Tell whether a process is there and more than a corpse that nobody buried."""
-    try:
-        os.kill(pid, 0)
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
+    until(lambda: not lives(pid), 15)
 
 
 def test_one_that_runs_is_used_and_left_alone(px: Proxy) -> None:

@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from llmproxy.client.process_monitor import (
     past_by_name,
     read_lookups,
 )
-from tests.support.process import clean_env
+from tests.support.process import clean_env, until
 
 linux = pytest.mark.skipif(not ProcessMonitor().able, reason="NOT RUN: needs Linux's /proc")
 
@@ -69,9 +68,7 @@ def test_a_grandchild_s_connection_is_seen(tmp_path: Path) -> None:
             monitor = ProcessMonitor()
             monitor.start(child.pid)
             address = ("127.0.0.1", port)
-            deadline = time.monotonic() + 10
-            while not monitor.went_past(("127.0.0.1", 1), frozenset({address})) and time.monotonic() < deadline:
-                time.sleep(0.02)
+            until(lambda: monitor.went_past(("127.0.0.1", 1), frozenset({address})), 20)
             monitor.stop()
             for pid in monitor.seen:
                 os.kill(pid, 15)

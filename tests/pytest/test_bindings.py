@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from tests.provider import Provider, load
+from tests.support.asking import ASK
 from tests.support.pytest_run import run
 
-AGENT = """
-import json, os, urllib.request
-
-def ask(order, folder):
+AGENT = (
+    f"{ASK}\n"
+    """
+def see(order, folder):
     '''Return what the model calls after a tool has told of an order.'''
     call = {"id": "c", "type": "function", "function": {"name": "get_order", "arguments": "{}"}}
     result = json.dumps({"order_id": order, "seats": 7}) + f"\\nkept in {folder}\\n"
@@ -23,21 +24,18 @@ def ask(order, folder):
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c", "content": result},
     ]
-    body = json.dumps({"model": "gpt-4o", "messages": messages}).encode()
-    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
-    with urllib.request.urlopen(urllib.request.Request(url, body, {"content-type": "application/json"})) as answer:
-        said = json.load(answer)["choices"][0]["message"]["tool_calls"][0]["function"]
-    return json.loads(said["arguments"])
+    return json.loads(ask(messages)["tool_calls"][0]["function"]["arguments"])
 """
+)
 SUITE = """
 import os
 import pytest
-from agent import ask
+from agent import see
 
 ORDER = int(os.environ.get("ORDER", "7"))
 
 def close(order, folder):
-    assert ask(order, folder) == {"order_id": order, "seats": 7, "path": f"{folder}/note"}
+    assert see(order, folder) == {"order_id": order, "seats": 7, "path": f"{folder}/note"}
 
 def test_fixture(llmproxy, tmp_path):
     llmproxy.run_variable("order.id", ORDER)

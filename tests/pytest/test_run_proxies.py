@@ -17,7 +17,7 @@ from llmproxy.errors import MachineError
 from llmproxy.pytest.run_proxies import AskedProxy, RunProxies
 from tests.provider import Provider, step
 from tests.support import pytest_run
-from tests.support.process import ROOT, clean_env
+from tests.support.process import ROOT, clean_env, until
 
 SUITE = """
 import os, pathlib, pytest, signal, time
@@ -120,10 +120,7 @@ def test_a_killed_controller_leaves_nothing_running(tmp_path: Path) -> None:
             ran.send_signal(signal.SIGKILL)
             ran.wait()
         assert len(addresses(tmp_path)) == 1
-        deadline = time.monotonic() + 120
-        while not gone(tmp_path):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until(lambda: gone(tmp_path))
 
 
 def test_who_does_not_have_the_key_starts_nothing(tmp_path: Path) -> None:

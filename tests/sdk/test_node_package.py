@@ -15,7 +15,7 @@ import pytest
 from tests.coding.lab import DEAD
 from tests.provider import Provider, load
 from tests.support import needed
-from tests.support.process import clean_env
+from tests.support.process import clean_env, until
 
 from .environments import NODE, ROOT, prepare
 from .node_suites import PACKAGE, RUNNERS, TESTS, Suite, left_over, packed
@@ -56,10 +56,7 @@ def test_suite_is_recorded_once_and_replayed(name: str, modules: Path, tmp_path:
     assert _summed(said)[2:] == (2 if name == "jest" else 1, 0), said  # Jest was told to try again
     assert '"one 0" -> "one 0 please"' in said, said
     assert len(set(re.findall("To record what is missing: (.*)", said))) == 1, said
-    deadline = time.monotonic() + 60
-    while (lying := left_over(tmp_path)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not lying
+    until(lambda: not left_over(tmp_path))
 
 
 def test_update_replaces_the_recording_of_one_test(modules: Path, tmp_path: Path) -> None:
@@ -230,15 +227,10 @@ def test_killed_run_leaves_no_process_and_is_completed_by_the_next(modules: Path
     with suite.provider() as up:
         command, environment = suite.command("--no-file-parallelism"), suite.environment(up.url, **env)
         running = subprocess.Popen(command, cwd=suite.folder, env=environment, stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 120
-        while not up.requests and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: up.requests)
         running.kill()
         running.wait()
-        assert up.requests
-        while (lying := left_over(tmp_path)) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not lying
+        until(lambda: not left_over(tmp_path))
     with suite.provider() as up:
         completed = suite.run(up.url, **env)
         assert not up.refused, up.refused[0].refused

@@ -36,6 +36,14 @@ def until(holds: Callable[[], object], seconds: float = 120) -> None:
         time.sleep(0.01)
 
 
+def lives(pid: int) -> bool:
+    """Tell whether a process is there and more than a corpse that nobody buried."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def listening(port: int, seconds: float = 180) -> None:
     """Wait until somebody listens on a port of 127.0.0.1. Raises TimeoutError."""
     until = time.monotonic() + seconds

@@ -20,6 +20,7 @@ from llmproxy.client.tools.shim.stdio_proxy import StdioProxy
 from llmproxy.errors import Exit, MachineError
 from llmproxy.protocol import Mode
 from llmproxy.settings import Settings
+from tests.support.process import lives, until
 
 
 class Forwarding:
@@ -349,23 +350,10 @@ def test_killed_with_no_time_left_it_leaves_no_server_behind(tmp_path: Any) -> N
         f"ToolServer([sys.executable, '-c', {nap!r}], os.environ); time.sleep(600)"
     )
     pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", code])
-    until = time.monotonic() + 30
-    while not (note.exists() and note.read_text()):
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until(lambda: note.exists() and note.read_text(), 30)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    while _lives(int(note.read_text())):
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:  # noqa: PTH123 - a file of the system's
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    until(lambda: not lives(int(note.read_text())), 30)
 
 
 def test_a_server_that_is_gone_on_purpose_ends_with_its_client_s_pipe(tmp_path: Path) -> None:
@@ -373,10 +361,7 @@ def test_a_server_that_is_gone_on_purpose_ends_with_its_client_s_pipe(tmp_path: 
     pid = tmp_path / "pid"
     client = Client(shell(f"echo $$ > {pid}; cat > /dev/null"), Forwarding())
     client.say(id=1, method="tools/list")
-    until = time.monotonic() + 60
-    while not (pid.exists() and pid.read_text()):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: pid.exists() and pid.read_text(), 60)
     client.host.faults = [LineOutcome(b"", None, gone=True)]
     client.say(id=2, method="tools/call", params={"name": "x"})
     client._thread.join(60)
