@@ -15,6 +15,7 @@ from urllib.parse import unquote
 import pytest
 
 from llmproxy.core.store.file.store import FileStore
+from llmproxy.mitm.http1 import replay_layer
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import CHAT, Received, Wire, body_of, chat, request
@@ -265,6 +266,12 @@ def slow(wait: float) -> Answer:
     return Answer(200, SSE, (Piece(SAID), Piece(DONE), Piece(b": bye\n\n", wait)), "chunked")
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a question about a session wait a quarter of a second for its open calls."""
+    monkeypatch.setattr(replay_layer, "PATIENCE", 0.25)
+
+
 def test_a_call_that_has_just_ended_counts(tmp_path: Path) -> None:
     """SDKs stop reading at the last event, before we have stored it; a close right then still counts the recording."""
     store = tmp_path / "x.db"
@@ -278,10 +285,11 @@ def test_a_call_that_has_just_ended_counts(tmp_path: Path) -> None:
         assert [each.cassette for each in recorded(store)] == ["a"]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_call_that_outlives_its_session_is_recorded(tmp_path: Path) -> None:
     """The close does not wait for ever, nor lose it: the answer reaches its client, is stored, and the cassette is complete."""
     store = tmp_path / "x.db"
-    with Provider((Step(slow(3.5)), Step(Reply("next")))) as p, Rig("record", store, {"openai": p.url}) as rig:
+    with Provider((Step(slow(1.75)), Step(Reply("next")))) as p, Rig("record", store, {"openai": p.url}) as rig:
         ask(rig, "POST", "sessions", {"name": "a"})
         with rig.client() as agent, rig.client() as c:
             agent.send(in_session("a", "hi", stream=True)).head()
@@ -300,10 +308,11 @@ def test_a_call_that_outlives_its_session_is_recorded(tmp_path: Path) -> None:
         assert rig.shell.losses == 0
 
 
+@pytest.mark.usefixtures("impatient")
 def test_closing_and_opening_in_mid_flight_mixes_nothing(tmp_path: Path) -> None:
     """The next session of the name begins at its start; the late answer belongs to the session that asked."""
     store = tmp_path / "x.db"
-    with Provider((Step(slow(2.6)), Step(Reply("next")))) as p, Rig("record", store, {"openai": p.url}) as rig:
+    with Provider((Step(slow(1)), Step(Reply("next")))) as p, Rig("record", store, {"openai": p.url}) as rig:
         with rig.client() as agent, rig.client() as c:
             c.ask(control("POST", "sessions", {"name": "a"}))
             agent.send(in_session("a", "hi", stream=True)).head()
@@ -363,9 +372,10 @@ def test_a_walk_waits_for_the_calls_under_way(tmp_path: Path) -> None:
             agent.until(b"0\r\n\r\n")
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_walk_that_cannot_wait_any_longer_says_how_many_are_open(tmp_path: Path) -> None:
     """A call of minutes holds nobody up; it is told when it is over."""
-    with Provider((Step(slow(2.8)),)) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig:
+    with Provider((Step(slow(1)),)) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig:
         ask(rig, "POST", "sessions", {"name": "a"})
         with rig.client() as agent:
             agent.send(in_session("a", "hi", stream=True)).head()

@@ -11,6 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from llmproxy.core.control.tool_lines import ToolLine, ToolLines
 from llmproxy.core.engine.answer_writer import AnswerWriter
 from llmproxy.core.engine.engine import Engine, Parts
@@ -18,6 +20,7 @@ from llmproxy.core.engine.stages import Stages
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteCorrupt, RecordingError
+from llmproxy.mitm import serve
 from llmproxy.mitm.http1.front import MAX_HELD, ConnectionHandler
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.protocol import Decision
@@ -25,6 +28,12 @@ from tests.mitm.rig import Rig
 from tests.mitm.wire import Wire, chunked, request
 
 PATH = "/_llmproxy/sessions/default/tools"
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a proxy that ends wait half a second for calls that nobody answers."""
+    monkeypatch.setattr(serve, "PATIENCE", 0.5)
 
 
 def told(**what: Any) -> bytes:  # noqa: ANN401 - JSON
