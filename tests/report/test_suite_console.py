@@ -49,9 +49,14 @@ def failed(message: str = "expected 1, found 0") -> list[Event]:
 
 
 def test_a_run_that_passed_is_a_line() -> None:
-    """And nothing more."""
+    """And nothing more; a bar only where somebody looks, and it is gone at the end."""
     text = shown(STARTED, Finished(run_id="r", scenario="s-1", status=Status.PASSED, total_seconds=0.2))
     assert text == "PASS  s-1 [2/3]  Name  (200 ms)\n"
+    events: list[Event] = [Selected(title="t", scenarios=2, runs=2), STARTED]
+    assert "\r" not in shown(*events)
+    live = shown(*events, live=True)
+    assert "0/2 s-1" in live
+    assert live.endswith("\r\x1b[K")
 
 
 def test_everything_that_did_not_hold_is_shown() -> None:
@@ -88,15 +93,6 @@ def test_the_end_sums_up() -> None:
         text
         == "t: 2 scenarios, 3 runs, mode replay\n  s-1: 1 of 2 runs passed\nmind this\n1 flaky, 1 passed in 2.0 s\n"
     )
-
-
-def test_a_bar_only_where_somebody_looks() -> None:
-    """And it is gone at the end."""
-    events: list[Event] = [Selected(title="t", scenarios=2, runs=2), STARTED]
-    assert "\r" not in shown(*events)
-    live = shown(*events, live=True)
-    assert "0/2 s-1" in live
-    assert live.endswith("\r\x1b[K")
 
 
 def broken(run_id: str, error: str, *, unrecorded: bool = False) -> list[Event]:

@@ -34,11 +34,14 @@ def status(method: str, target: str, **headers: str) -> int:
 
 
 def test_data_wants_the_token() -> None:
-    """Other users of the machine do not have it."""
+    """Other users of the machine do not have it; nothing is changed through it."""
     assert status("GET", DATA + "x", x_llmproxy_token=TOKEN) == 200
     for wrong in ("", "the-token ", "the-toke", "thé"):
         assert status("GET", DATA + "x", x_llmproxy_token=wrong) == 403
     assert status("GET", DATA + "x") == 403
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        assert status(method, DATA + "x", x_llmproxy_token=TOKEN) == 405
+    assert status("GET", "/_llmproxy/sessions", x_llmproxy_token=TOKEN) == 404
 
 
 @pytest.mark.parametrize(
@@ -52,13 +55,6 @@ def test_no_other_page_may_ask(headers: dict[str, str]) -> None:
     """Not even one that had the token, and not for the page itself."""
     assert status("GET", DATA + "x", x_llmproxy_token=TOKEN, **headers) == 403
     assert status("GET", "/_llmproxy/ui/", **headers) == 403
-
-
-def test_it_is_for_reading() -> None:
-    """Nothing is changed through it."""
-    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-        assert status(method, DATA + "x", x_llmproxy_token=TOKEN) == 405
-    assert status("GET", "/_llmproxy/sessions", x_llmproxy_token=TOKEN) == 404
 
 
 def test_what_may_be_written_is_written_by_our_own_page_only() -> None:

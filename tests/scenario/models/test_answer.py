@@ -38,12 +38,6 @@ def test_reasoning_is_stripped(said: object, heard: str) -> None:
     assert spoken_text(said) == heard
 
 
-def test_an_answer_survives_keeping() -> None:
-    """What is kept in cache.db comes back as it was."""
-    answer = Answer("größe", (ModelToolCall("f", '{"a": 1}'),), "stop", {"prompt": 3})
-    assert Answer.from_json_text(answer.to_text()) == answer
-
-
 @pytest.mark.parametrize(
     ("body", "answer"),
     [
@@ -120,7 +114,7 @@ def test_what_is_no_answer_says_so(status: int, body: bytes, meant: int, said: s
 
 
 def test_what_the_proxy_says_has_its_code() -> None:
-    """In a header, whatever the text says; a provider's error has none."""
+    """In a header, whatever the text says; what is kept in cache.db comes back as it was."""
     body = b'{"error": {"message": "llmproxy: no"}}'
     with pytest.raises(CallFailed, match=r"^llmproxy: no$") as caught:
         read_openai(404, {"x-llmproxy-error": "llmproxy_cache_miss"}, body)
@@ -128,3 +122,5 @@ def test_what_the_proxy_says_has_its_code() -> None:
     with pytest.raises(CallFailed) as caught:
         read_openai(404, {}, body)
     assert find_code(caught.value) == ""
+    answer = Answer("größe", (ModelToolCall("f", '{"a": 1}'),), "stop", {"prompt": 3})
+    assert Answer.from_json_text(answer.to_text()) == answer

@@ -55,14 +55,10 @@ def test_each_provider_has_its_base_url(model: str, base: str) -> None:
 
 
 def test_azure_gets_a_version() -> None:
-    """Azure's client refuses to start without one; the user's own wins."""
+    """Azure's client refuses to start without one; whose call it is stands in the headers."""
     assert route_model("azure/x", P)["api_version"]
     assert route_model(ModelConfig(model="azure/x", api_version="2025-01-01"), P)["api_version"] == "2025-01-01"
     assert "api_version" not in route_model("openai/x", P)
-
-
-def test_session_and_party_travel_in_headers() -> None:
-    """One base URL for all runs; whose call it is stands in the headers."""
     session = RunSession(Control(P), Report(name="a~2", cassette="a", sample=2, mode="replay"))
     assert route_model("openai/x", P, session, party="judge.2")["extra_headers"] == {
         "x-llmproxy-session": "a~2",
@@ -93,10 +89,12 @@ def test_a_server_of_ones_own_needs_its_address(model: str) -> None:
 
 
 def test_api_base_becomes_an_upstream_of_the_session() -> None:
-    """The proxy keeps the path; where it sends it is the upstream, named by the model, so that a port may change."""
+    """The proxy keeps the path; where it sends it is the upstream, named by the model; one name cannot be two places."""
     mine = ModelConfig(model="openai/My Llama:8b", api_base="http://gpu:8000/serving/v1/")
     assert route_model(mine, P)["api_base"] == f"{P}/model-openai-my-llama-8b/serving/v1"
     assert upstreams_of_models([mine, mine]) == {"model-openai-my-llama-8b": "http://gpu:8000"}
+    with pytest.raises(SettingsError, match="http://a:1 and at http://b:1"):
+        upstreams_of_models([ModelConfig(model="openai/x", api_base=f"http://{host}:1/v1") for host in "ab"])
 
 
 def test_a_dialect_of_its_own_keeps_its_name() -> None:
@@ -106,12 +104,6 @@ def test_a_dialect_of_its_own_keeps_its_name() -> None:
     assert upstreams_of_models([mine]) == {"anthropic": "https://gateway.test/anthropic"}
     assert upstreams_of_models([ModelConfig(model="ollama_chat/x", api_base="http://h:1")]) == {"ollama": "http://h:1"}
     assert upstreams_of_models([ModelConfig(model="openai/x")]) == {}
-
-
-def test_one_name_cannot_be_two_places() -> None:
-    """Rather an error than a call to the wrong server."""
-    with pytest.raises(SettingsError, match="http://a:1 and at http://b:1"):
-        upstreams_of_models([ModelConfig(model="openai/x", api_base=f"http://{host}:1/v1") for host in "ab"])
 
 
 # -- clients of the user's own

@@ -202,16 +202,12 @@ def test_verbose_prints_the_conversation(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize(("who", "error"), [(Agent, "AgentError"), (User, "MachineError")])
 def test_a_run_has_a_limit_of_time(who: Any, error: str) -> None:
-    """The error says where it was, and is the fault of whoever was at work."""
+    """The error says where it was, and is the fault of whoever was at work: where nobody was called, the test's own."""
     with pytest.raises(
         Exception, match=rf"scenario 'n' did not end in 0.1 s: it was in turn 0 while {who.__name__} was called"
     ) as caught:
         play(who(lambda _given: asyncio.sleep(30)), timeout=0.1)
     assert type(caught.value).__name__ == error
-
-
-def test_a_step_that_hangs_runs_into_the_limit_too() -> None:
-    """Nobody was called: it is the test's own."""
     with pytest.raises(Exception, match=r"did not end in 0.1 s: it was in turn 0\.") as caught:
         play(script=[lambda _state: asyncio.sleep(30)], timeout=0.1)
     assert type(caught.value).__name__ == "MachineError"

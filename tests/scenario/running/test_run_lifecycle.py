@@ -431,10 +431,14 @@ def test_the_session_is_closed_whatever_happens(tmp_path: Path) -> None:
 
 
 def test_a_proxy_that_is_not_there_is_an_error_of_the_environment() -> None:
-    """Nothing was tested; the events say so, and the adapters were never called."""
+    """Nothing was tested, and nobody was called: the events say so; who asks for a replay is not sent to the provider."""
     ear, user = Ear(), User()
     with pytest.raises(MachineError, match="no llmproxy answers"):
         asyncio.run(executor(user, proxy=f"http://127.0.0.1:{free_port()}", ear=ear).run())
+    assert (finished(ear).status, user.inputs, ear.kinds()) == (Status.ENVIRONMENT_ERROR, [], "Started Finished")
+    ear, user = Ear(), User()
+    with pytest.raises(SettingsError, match="there is none"):
+        asyncio.run(executor(user, proxy=False, mode="replay", ear=ear).run())
     assert (finished(ear).status, user.inputs, ear.kinds()) == (Status.ENVIRONMENT_ERROR, [], "Started Finished")
 
 
@@ -445,14 +449,6 @@ def test_a_step_that_calls_sys_exit_ends_no_program() -> None:
     with pytest.raises(MachineError, match=r"a step of the script called sys.exit\(0\)"):
         asyncio.run(executor(Agent(), script=script, handlers=[ear]).run())
     assert finished(ear).status is Status.ENVIRONMENT_ERROR
-
-
-def test_a_mode_without_a_proxy_is_refused() -> None:
-    """Who asks for a replay must not be sent to the provider: nobody is called."""
-    ear, user = Ear(), User()
-    with pytest.raises(SettingsError, match="there is none"):
-        asyncio.run(executor(user, proxy=False, mode="replay", ear=ear).run())
-    assert (finished(ear).status, user.inputs, ear.kinds()) == (Status.ENVIRONMENT_ERROR, [], "Started Finished")
 
 
 def test_the_environment_names_the_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

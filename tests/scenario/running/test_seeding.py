@@ -106,35 +106,27 @@ def test_a_recorded_session_goes_on(tmp_path: Path) -> None:
     assert whole[2] == {"role": "tool", "tool_call_id": "call_1", "content": '{"c": 12}'}
 
 
-def test_an_agent_without_memory(tmp_path: Path) -> None:
-    """It begins a conversation with every question; all of them are one to the user."""
+def test_samples_are_told_apart(tmp_path: Path) -> None:
+    """`cassette~2` is the second recorded sample; an agent without memory begins anew, and all of it is one to the user."""
+    path = recorded(tmp_path / "x.db", ([{"role": "user", "content": "one"}], {"content": "1"}))
+    recorded(path, ([{"role": "user", "content": "two"}], {"content": "2"}), sample=2)
+    assert read_history(f"{path}::shop~2")[0]["content"] == "two"
+    with pytest.raises(CassetteNotFound, match="shop~x"):
+        read_history(f"{path}::shop~x")
     path = recorded(
-        tmp_path / "x.db",
+        tmp_path / "y.db",
         ([{"role": "user", "content": "one"}], {"content": "1"}),
         ([{"role": "user", "content": "two"}], {"content": "2"}),
     )
     assert [message["content"] for message in read_history(f"{path}::shop")] == ["one", "1", "two", "2"]
 
 
-def test_samples_are_told_apart(tmp_path: Path) -> None:
-    """`cassette~2` is the second recorded sample; a name that ends so without a number is a name."""
-    path = recorded(tmp_path / "x.db", ([{"role": "user", "content": "one"}], {"content": "1"}))
-    recorded(path, ([{"role": "user", "content": "two"}], {"content": "2"}), sample=2)
-    assert read_history(f"{path}::shop~2")[0]["content"] == "two"
-    with pytest.raises(CassetteNotFound, match="shop~x"):
-        read_history(f"{path}::shop~x")
-
-
 def test_a_recording_that_is_not_there(tmp_path: Path) -> None:
-    """The error names what there is."""
+    """The error names what there is; nothing to go on from is an error, never an empty beginning."""
     path = recorded(tmp_path / "x.db", ([{"role": "user", "content": "one"}], {"content": "1"}))
     with pytest.raises(CassetteNotFound, match="there are: shop"):
         read_history(f"{path}::none")
-
-
-def test_a_recording_in_which_nobody_speaks(tmp_path: Path) -> None:
-    """Nothing to go on from is an error, never an empty beginning."""
-    path = recorded(tmp_path / "x.db", ([{"role": "system", "content": "be"}], {"content": ""}))
+    path = recorded(tmp_path / "y.db", ([{"role": "system", "content": "be"}], {"content": ""}))
     with pytest.raises(SettingsError, match="nobody says anything"):
         read_history(f"{path}::shop")
 

@@ -130,15 +130,11 @@ def test_changes_are_printable() -> None:
 
 
 def test_plain_values() -> None:
-    """The whole is JSON for scripts; an unknown price is not 0 but counted."""
+    """The whole is JSON for scripts, an unknown price is counted; bytes that are nothing are compared as text."""
     diff = cassette_diff(side(turn("a", model="nobody-knows")), [])
     plain = json.loads(json.dumps(diff.to_dict()))
     assert plain["same"] is False
     assert plain["old"] == {"turns": 1, "calls": 0, "tokens_in": 10, "tokens_out": 2, "cost": 0.0, "unpriced": 1}
-
-
-def test_odd_bodies() -> None:
-    """Bytes that are nothing are compared as text."""
     one, two = (
         Recorded("GET", "https://api.openai.com/x", (), b"\xff", 200, "", (), body) for body in (b"\xff\x00", b"[[[")
     )
