@@ -205,6 +205,14 @@ NOTICE = """<system-reminder>
 <usage><subagent_tokens>{tokens}</subagent_tokens><tool_uses>{uses}</tool_uses><duration_ms>{ms}</duration_ms></usage>
 </task-notification>
 </system-reminder>"""
+QWEN_NOTICE = """<task-notification>
+<result>{said}</result>
+<usage>
+<total_tokens>30</total_tokens>
+<tool_uses>{uses}</tool_uses>
+<duration_ms>{ms}</duration_ms>
+</usage>
+</task-notification>"""
 LAUNCHED = """Async agent launched successfully.
 agentId: {id} (internal ID - do not mention to user.)
 output_file: /tmp/claude-0/-work/{session}/tasks/{id}.output"""
@@ -234,8 +242,12 @@ def ask(result: str, said: str, values: dict[str, str]) -> dict[str, object]:
     (NOTICE, {"said": "bread"}, False),
     ("It took <duration_ms>{ms}</duration_ms></usage>. Too long?", {}, False),
     (NOTICE.replace("system-reminder", "user-message"), {}, False),
+    (QWEN_NOTICE, {}, True),
+    (QWEN_NOTICE, {"uses": "2"}, False),
+    (QWEN_NOTICE, {"said": "bread"}, False),
+    (QWEN_NOTICE.replace("task-notification", "user-message"), {}, False),
 ])  # fmt: skip
-def test_what_claude_code_notes_of_its_sub_agents_varies(
+def test_what_claude_code_and_qwen_code_note_of_their_sub_agents_varies(
     result: str, said: str, changed: dict[str, str], *, fits: bool
 ) -> None:
     """Ids, tokens and milliseconds, where the agent writes them; nothing that an agent or a user said."""
