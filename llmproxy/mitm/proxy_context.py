@@ -424,16 +424,13 @@ class ProxyContext:
         """Report what the writer has stored, and let it be heard."""
         self._commits.discard(job)
         for ended, found in job.result():
-            why = _why_lost(found)
-            self._report(ended.exchange, found, why)
+            why, exchange = _why_lost(found), ended.exchange
+            exchange.note = why or exchange.note
+            usage = None if isinstance(found, Exception) else found
+            self.settle(exchange, exchange.recording.status, usage=usage, lost=usage is None)
             if not ended.over.done():
                 ended.over.set_result(why)
         self._call_writer()
-
-    def _report(self, exchange: Exchange, found: Usage | Exception, why: str) -> None:
-        exchange.note = why or exchange.note
-        usage = None if isinstance(found, Exception) else found
-        self.settle(exchange, exchange.recording.status, usage=usage, lost=usage is None)
 
     def keep(self, exchange: Exchange, *, proper: bool = True) -> None:
         """Store an answer that came by another way than a connection of ours, and report it, soon."""

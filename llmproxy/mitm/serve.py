@@ -22,7 +22,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from mitmproxy import master, options
+from mitmproxy.addonmanager import AddonManager
 from mitmproxy.addons import core, next_layer, proxyserver
+from mitmproxy.hooks import Hook
 
 from llmproxy.calls import Call, Totals, describe_hits, find_doubts, find_forbidden
 from llmproxy.core.store.file.connect import gitignore_hint
@@ -92,7 +94,7 @@ async def _serve(loaded: Loaded, report: Reporter, *, announce: bool) -> Exit:
         raise
     started = _describe_start(loaded, shell, port)
     if announce:
-        _announce(started.url)
+        print(json.dumps({"serves": started.url}), flush=True)  # noqa: T201 - to whoever reads our output
     report.on_start(started)
     for note in (*proxy.authority.notes, *built.notes):
         report.note(note)
@@ -117,10 +119,6 @@ async def _serve(loaded: Loaded, report: Reporter, *, announce: bool) -> Exit:
     if settings.strict and doubts:
         report.note(f"--strict: {', '.join(doubts)}")
     return code
-
-
-def _announce(url: str) -> None:
-    print(json.dumps({"serves": url}), flush=True)  # noqa: T201 - to whoever reads our output
 
 
 def hand_over(totals: Totals, unused: int | None, path: str) -> None:
@@ -242,6 +240,14 @@ def check_client_cert(path: Path) -> None:
             raise MachineError(f"--client-cert {each} cannot be used: {why}", hint=hint) from error
 
 
+class HandledEvents(AddonManager):
+    """Addons without the events that none of them hears: five of the eight that mitmproxy has for each exchange."""
+
+    async def trigger_event(self, event: Hook) -> None:
+        if any(hasattr(each, event.name) for each in self.lookup.values()):
+            await super().trigger_event(event)
+
+
 class ServedProxy:
     """A minimal mitmproxy master with our layer and recorder."""
 
@@ -256,6 +262,7 @@ class ServedProxy:
         self.authority = prepare(confdir()) if settings.forwards else prepare_anyhow(confdir())
         opts = options.Options()
         self._master = master.Master(opts)
+        self._master.addons = HandledEvents(self._master)  # type: ignore[no-untyped-call]
         self._server, self._tls, self._forward = Fronted(shell, front), LateTls(), settings.forwards
         # The wall (Recorder.server_connect) comes after Proxyserver, which may forbid a connection too but never allows
         # one.

@@ -19,6 +19,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from mitmproxy.hooks import Hook, RunningHook, UpdateHook
+from mitmproxy.master import Master
 
 from llmproxy.calls import Totals
 from llmproxy.core.sessions.journal import Journal
@@ -27,7 +29,7 @@ from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
 from llmproxy.mitm.build import Built
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.serve import check_client_cert, claim_port, on_signals, reached_at, wind_up
+from llmproxy.mitm.serve import HandledEvents, check_client_cert, claim_port, on_signals, reached_at, wind_up
 from llmproxy.report.console import Console
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import Wire, chat
@@ -465,6 +467,33 @@ def test_a_loop_without_handlers_of_signals_hears_them_all_the_same() -> None:
         unhear()
         loop.close()
     assert signal.getsignal(signal.SIGUSR1) is before
+
+
+def test_an_event_goes_to_the_addons_only_where_one_of_them_hears_it() -> None:
+    """One that hears is told, also inside another; what nobody hears is passed to none."""
+    heard: list[str] = []
+
+    class Hearing:
+        def running(self) -> None:
+            heard.append("heard")
+
+    class Around:
+        addons = (Hearing(),)
+
+    class Counted(HandledEvents):
+        async def invoke_addon(self, addon: object, event: Hook) -> None:
+            heard.append(event.name)
+            await super().invoke_addon(addon, event)
+
+    async def trigger() -> None:
+        made = Master(None)
+        made.addons = Counted(made)  # type: ignore[no-untyped-call]
+        made.addons.add(Around())  # type: ignore[no-untyped-call]
+        await made.addons.trigger_event(UpdateHook([]))
+        await made.addons.trigger_event(RunningHook())  # type: ignore[no-untyped-call]
+
+    asyncio.run(trigger())
+    assert heard == ["running", "heard"]
 
 
 def test_many_may_connect_while_it_is_busy(tmp_path: Path) -> None:

@@ -392,13 +392,12 @@ def events_once(content_type: str, body: bytes) -> Iterable[object]:
     """Return `events_of` (of long bodies `events_in`), remembered in this thread; nobody may change the values."""
     if is_long(body):
         return events_in(content_type, body)
-    known: dict[tuple[str, bytes], list[object]] = _remembered.__dict__.setdefault("known", {})
-    if (values := known.get((content_type, body))) is None:
-        values = events_of(content_type, body)
-        known[content_type, body] = values
-        while len(known) > MOST_REMEMBERED or sum(weight(each) for _, each in known) > MOST_WEIGHT:
+    known: dict[tuple[str, bytes], tuple[int, list[object]]] = _remembered.__dict__.setdefault("known", {})
+    if (found := known.get((content_type, body))) is None:
+        found = known[content_type, body] = weight(body), events_of(content_type, body)
+        while len(known) > MOST_REMEMBERED or sum(size for size, _ in known.values()) > MOST_WEIGHT:
             del known[next(iter(known))]
-    return values
+    return found[1]
 
 
 def _read_shortened(document: bytes) -> Any:  # noqa: ANN401 - JSON

@@ -136,7 +136,7 @@ def find_placeholder(headers: Headers, target: str, body: bytes = b"") -> str | 
     if b"RED" not in body and DUMMY.encode() not in body:
         body = b""
     with suppress(ValueError, RecursionError):
-        tree = json.loads(body)
+        tree = json.loads(body) if body else None
         said = {name: value for name, value in tree.items() if name not in _SAID} if isinstance(tree, dict) else {}
         for name in _find_carried(said):
             return name
