@@ -25,13 +25,13 @@ def run() -> int:
 
 def _shim(words: list[str]) -> int | None:
     """Serve as the shim before a server of tools, whose client waits; None if the command line is to read the words."""
-    from llmproxy.client.tools.shim.command import read_words, stand
+    from llmproxy.client.tools.shim.command import read_words, run_shim
     from llmproxy.errors import end_with
 
     if (asked := read_words(words)) is None:
         return None
     try:
-        return stand(asked, os.environ)
+        return run_shim(asked, os.environ)
     except Exception as error:  # noqa: BLE001 (it becomes a message)
         return end_with(error, debug=bool(os.environ.get("LLMPROXY_DEBUG")))
 

@@ -70,11 +70,11 @@ class StartCommand:
         of_session = tuple(("upstream", f"{name}={url}") for name, url in (upstreams or {}).items())
         named = ([("mode", mode)] if mode else []) + ([("cassette", cassette)] if cassette else [])
         named += [("store", store)] if store != DEFAULT_STORE else []
-        kept = " ".join(self._spell(name, value) for name, value in self.options + of_session)
+        kept = " ".join(self._spell_option(name, value) for name, value in self.options + of_session)
         if len(kept) > LONGEST:
             kept = "... (and the options that it runs with: see `llmproxy settings`)"
         before = " ".join(f"{name}={quote_word(_without_password(value))}" for name, value in self.variables)
-        words = [before, self.start, *(self._spell(*each) for each in named), kept]
+        words = [before, self.start, *(self._spell_option(*each) for each in named), kept]
         return " ".join(filter(None, words)) + self.rest
 
     def by(self, start: str, rest: str = " -- COMMAND") -> StartCommand:
@@ -89,7 +89,7 @@ class StartCommand:
             return None
         return replace(self, options=(*self.options, ("mcp_config", "none")))
 
-    def _spell(self, name: str, value: str | bool) -> str:  # noqa: FBT001 - the value of a switch
+    def _spell_option(self, name: str, value: str | bool) -> str:  # noqa: FBT001 - the value of a switch
         if self.start.startswith("mitm"):
             return f"--set {quote_word(f'llmproxy_{name}={str(value).lower() if isinstance(value, bool) else value}')}"
         key = name.replace("_", "-")
@@ -173,7 +173,7 @@ def explain_missing(error: BaseException) -> MachineError | None:
     return MachineError(f"this needs the package {module}, which is not installed here.", hint=install_command(extra))
 
 
-def upgrade() -> str:
+def describe_upgrade() -> str:
     """Describe how a newer one is had."""
     return upgrade_of(_read_metadata())
 

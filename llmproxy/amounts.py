@@ -68,7 +68,7 @@ def seconds(value: float | None) -> str:
     return duration(None if value is None else value * 1000)
 
 
-def clock(unix: float, zone: tzinfo | None = None) -> str:
+def format_clock(unix: float, zone: tzinfo | None = None) -> str:
     return f"{_to_local_time(unix, zone):%H:%M:%S}"
 
 

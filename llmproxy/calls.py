@@ -251,7 +251,7 @@ class Totals:
         self.failed += call.lost
         if call.stub:
             self.stubs += 1
-            self.stub_names = _unite(self.stub_names, (call.stub,))
+            self.stub_names = _union(self.stub_names, (call.stub,))
             return
         if call.decision is Decision.REFUSE:
             self.misses += call.miss
@@ -268,10 +268,10 @@ class Totals:
             self.dealt += call.dealt
             if call.bound:
                 self.bound += 1
-                self.bound_names = _unite(self.bound_names, call.bound)
+                self.bound_names = _union(self.bound_names, call.bound)
             if call.carried:
                 self.carried += 1
-                self.carried_names = _unite(self.carried_names, call.carried)
+                self.carried_names = _union(self.carried_names, call.carried)
             self.stale += call.stale
             self.saved.add(call)
         else:
@@ -284,9 +284,9 @@ class Totals:
     def merge(self, other: Totals) -> None:
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.bound_names = _unite(self.bound_names, other.bound_names)
-        self.carried_names = _unite(self.carried_names, other.carried_names)
-        self.stub_names = _unite(self.stub_names, other.stub_names)
+        self.bound_names = _union(self.bound_names, other.bound_names)
+        self.carried_names = _union(self.carried_names, other.carried_names)
+        self.stub_names = _union(self.stub_names, other.stub_names)
         self.saved.merge(other.saved)
         self.spent.merge(other.spent)
         for party, use in other.parties.items():
@@ -342,7 +342,7 @@ class Totals:
         }
 
 
-def _unite(names: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
+def _union(names: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({*names, *more}))
 
 

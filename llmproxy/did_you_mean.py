@@ -9,14 +9,14 @@ CLOSE = 0.6
 """How alike two words must be, from 0 to 1 (`difflib`); short words with one slip are at 0.8."""
 
 
-def nearest(word: str, known: Iterable[str], close: float = CLOSE) -> str | None:
+def nearest_word(word: str, known: Iterable[str], close: float = CLOSE) -> str | None:
     from difflib import get_close_matches  # 2 ms of a start in which every word is known
 
     return next(iter(get_close_matches(word, list(known), 1, close)), None)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    near = nearest(word, known)
+    near = nearest_word(word, known)
     return f"; did you mean {near!r}?" if near else ""
 
 
@@ -24,7 +24,7 @@ def suggest(word: str, known: Iterable[str], *, listing: bool = True) -> str:
     """Return ``did you mean `x`?``, else what is known, as a hint; or "", also where that is not to be listed."""
     names = list(known)
     folded = {_fold_word(name): name for name in names}
-    near = nearest(_fold_word(word), folded, 0.7)
+    near = nearest_word(_fold_word(word), folded, 0.7)
     if near is not None:
         return f"did you mean `{folded[near]}`?{_name_lookalikes(word) if folded[near].isascii() else ''}"
     if not names or not listing:

@@ -35,7 +35,7 @@ def read_text(path: Path, most: int = LARGEST) -> str:
 
 
 @contextmanager
-def replacing(path: Path, errors: str = "strict") -> Iterator[IO[str]]:
+def replace_file(path: Path, errors: str = "strict") -> Iterator[IO[str]]:
     """Yield a file of UTF-8, which is at `path`, on disk, once the block ends well, else nowhere. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 
-class _Late:
+class _LazyPattern:
     """What `re.compile` returns, from the first question on without a step between: methods are the compiled one's."""
 
     def __init__(self, text: Any, flags: int) -> None:  # noqa: ANN401 (text, bytes, or what returns it)
@@ -36,7 +36,7 @@ def late(text: str | Callable[[], str], flags: int = 0) -> re.Pattern[str]: ...
 def late(text: bytes | Callable[[], bytes], flags: int = 0) -> re.Pattern[bytes]: ...
 def late(text: Any, flags: int = 0) -> Any:
     """Return an expression by its methods; `text` may be a function. Not for ``re.sub(expression, ...)``."""
-    return _Late(text, flags)
+    return _LazyPattern(text, flags)
 
 
 class Anywhere:

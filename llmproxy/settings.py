@@ -101,7 +101,7 @@ def _read_scrub(value: object, where: str) -> Scrub:
     given = _check_members(value, Scrub, f"{where}.")
     if "pattern" not in given:
         raise ValueError(f"{where}: a pattern is missing (got {value!r})")
-    texts = {name: _text(each, f"{where}.{name}") for name, each in given.items()}
+    texts = {name: _check_text(each, f"{where}.{name}") for name, each in given.items()}
     try:
         re.compile(texts["pattern"])
     except re.error as error:
@@ -127,10 +127,10 @@ def _check_list(value: object, where: str) -> tuple[object, ...]:
 
 
 def _check_texts(value: object, where: str) -> tuple[str, ...]:
-    return tuple(_text(each, f"{where}.{number}") for number, each in enumerate(_check_list(value, where)))
+    return tuple(_check_text(each, f"{where}.{number}") for number, each in enumerate(_check_list(value, where)))
 
 
-def _text(value: object, where: str) -> str:
+def _check_text(value: object, where: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{where}: {value!r} is not a text")
     return value
@@ -179,7 +179,7 @@ class Option:
         return isinstance(self.default, bool)
 
 
-def _option(
+def _declare_option(
     read: Callable[[Any], Any],
     metavar: str = "",
     *,
@@ -199,7 +199,7 @@ _VCR = values.in_words([name for name, mode in VCR_MODES.items() if name != mode
 class Settings:
     """What one proxy run goes by. Defaults spend no money and are reachable from this machine only."""
 
-    mode: Mode = _option(
+    mode: Mode = _declare_option(
         values.read_mode,
         "|".join(Mode),
         default=Mode.REPLAY,
@@ -208,30 +208,30 @@ class Settings:
         again=False,
         of_session=True,
     )
-    host: str = _option(
+    host: str = _declare_option(
         values.read_host,
         "ADDRESS",
         default=DEFAULT_HOST,
         description="Address to listen on. Other machines can reach any address but loopback.",
     )
-    port: int = _option(
+    port: int = _declare_option(
         values.read_port, "PORT", default=DEFAULT_PORT, description="Port to listen on; 0 takes any free port."
     )
-    store: Path = _option(
+    store: Path = _declare_option(
         values.read_place,
         "PATH",
         default=Path(DEFAULT_STORE),
         description="The database of recordings: a SQLite file, or postgresql://USER@HOST/DATABASE for a team.",
         again=False,
     )
-    cassette_dir: Path | None = _option(
+    cassette_dir: Path | None = _declare_option(
         values.read_place,
         "DIR",
         default=None,
         description="Folder with one YAML file per cassette, for review: read at the start (files take precedence over "
         "the store), written when a session that recorded ends.",
     )
-    cassette: str = _option(
+    cassette: str = _declare_option(
         values.read_name,
         "NAME",
         default=DEFAULT_SESSION,
@@ -239,7 +239,7 @@ class Settings:
         again=False,
         of_session=True,
     )
-    upstream: Mapping[str, str] = _option(
+    upstream: Mapping[str, str] = _declare_option(
         values.read_upstreams,
         "NAME=URL",
         default={},
@@ -247,14 +247,14 @@ class Settings:
         "name default is for requests to no known provider.",
         repeat=True,
     )
-    speed: float = _option(
+    speed: float = _declare_option(
         values.read_speed,
         "0|1|N",
         default=0.0,
         description="Speed of replay: 0 is immediate (a stream in one piece), 1 as recorded, N is N times as fast.",
         of_session=True,
     )
-    exhausted: Exhausted = _option(
+    exhausted: Exhausted = _declare_option(
         values.read_exhausted,
         "last|cycle|miss",
         default=Exhausted.LAST,
@@ -262,20 +262,20 @@ class Settings:
         "from the first, or a miss.",
         of_session=True,
     )
-    order_wait: float = _option(
+    order_wait: float = _declare_option(
         values.read_wait,
         "SECONDS",
         default=DEFAULT_ORDER_WAIT,
         description="How long answers to concurrent requests, which end in their recorded order, wait for a missing "
         "request; 0 ignores the order.",
     )
-    coalesce: bool = _option(
+    coalesce: bool = _declare_option(
         values.read_truth,
         default=False,
         description="In modes record and once, identical concurrent requests to models share one answer.",
         again=False,
     )
-    bind: Scope = _option(
+    bind: Scope = _declare_option(
         values.read_scope,
         "all|paths|none",
         default=Scope.ALL,
@@ -283,14 +283,14 @@ class Settings:
         "volatile fields), paths (cwd, home, tmp), or none (only equal requests are hits).",
         of_session=True,
     )
-    max_age: str = _option(
+    max_age: str = _declare_option(
         values.read_age,
         "AGE",
         default="",
         description="Maximum age of recordings, such as 12h, 30d, 8w. Modes auto and once record older ones again; "
         "replay reports them.",
     )
-    update: Update = _option(
+    update: Update = _declare_option(
         values.read_update,
         "all|changed|trial",
         default=Update.NONE,
@@ -299,14 +299,14 @@ class Settings:
         has_flag=False,
         again=False,
     )
-    max_cost: Decimal | None = _option(
+    max_cost: Decimal | None = _declare_option(
         values.read_cost,
         "USD",
         default=None,
         description="Maximum cost of live model calls. A call that might exceed it, or has no known price, is not "
         "sent; recordings older than --max-age are then replayed.",
     )
-    change: tuple[str, ...] = _option(
+    change: tuple[str, ...] = _declare_option(
         values.read_names,
         "NAME",
         default=(),
@@ -315,7 +315,7 @@ class Settings:
         has_flag=False,
         again=False,
     )
-    faults: str = _option(
+    faults: str = _declare_option(
         values.read_text,
         "FILE|PRESET",
         default="",
@@ -324,7 +324,7 @@ class Settings:
         again=False,
         of_session=True,
     )
-    faults_seed: int | None = _option(
+    faults_seed: int | None = _declare_option(
         values.read_seed,
         "N",
         default=None,
@@ -332,27 +332,27 @@ class Settings:
         again=False,
         of_session=True,
     )
-    forward: bool = _option(
+    forward: bool = _declare_option(
         values.read_truth,
         default=False,
         description="Also serve as HTTPS_PROXY, for clients that cannot change their base URL: hosts of known "
         "providers are decrypted, all others tunnelled, or refused in replay.",
     )
-    token: str = _option(
+    token: str = _declare_option(
         values.read_text,
         "SECRET",
         default="",
         description="Token that clients on other machines must send as x-llmproxy-token to use the control API.",
         secret=True,
     )
-    allow_host: tuple[str, ...] = _option(
+    allow_host: tuple[str, ...] = _declare_option(
         values.read_hosts,
         "HOST",
         default=(),
         description="Host that forwarded traffic may reach even in replay; *.NAME is every host below it.",
         repeat=True,
     )
-    record_host: tuple[str, ...] = _option(
+    record_host: tuple[str, ...] = _declare_option(
         values.read_hosts,
         "HOST",
         default=(),
@@ -360,7 +360,7 @@ class Settings:
         "host below it, * every host. Replay refuses requests that were not recorded.",
         repeat=True,
     )
-    answer_to: tuple[str, ...] = _option(
+    answer_to: tuple[str, ...] = _declare_option(
         values.read_names,
         "NAME",
         default=(),
@@ -368,7 +368,7 @@ class Settings:
         "web page could point its own name here.",
         repeat=True,
     )
-    allow_origin: tuple[str, ...] = _option(
+    allow_origin: tuple[str, ...] = _declare_option(
         values.read_origins,
         "ORIGIN",
         default=(),
@@ -376,18 +376,18 @@ class Settings:
         "others are refused.",
         repeat=True,
     )
-    client_cert: Path | None = _option(
+    client_cert: Path | None = _declare_option(
         values.read_place,
         "PATH",
         default=None,
         description="PEM file with certificate and key for upstreams that require mTLS, or a folder of HOST.pem files.",
     )
-    allow_live: bool = _option(
+    allow_live: bool = _declare_option(
         values.read_truth,
         default=False,
         description="Let clients of a replay proxy open sessions in modes that use the network.",
     )
-    live: tuple[Channel, ...] = _option(
+    live: tuple[Channel, ...] = _declare_option(
         values.read_channels,
         "llm|mcp|http",
         default=(),
@@ -399,7 +399,7 @@ class Settings:
         of_session=True,
         of_live=True,
     )
-    unknown_tool: UnknownTool = _option(
+    unknown_tool: UnknownTool = _declare_option(
         values.read_unknown_tool,
         "error|fail|live",
         default=UnknownTool.ERROR,
@@ -409,7 +409,7 @@ class Settings:
         of_session=True,
         of_live=True,
     )
-    read_only: tuple[str, ...] = _option(
+    read_only: tuple[str, ...] = _declare_option(
         values.read_patterns,
         "NAME",
         default=(),
@@ -420,7 +420,7 @@ class Settings:
         of_session=True,
         of_live=True,
     )
-    stub: Mapping[str, str] = _option(
+    stub: Mapping[str, str] = _declare_option(
         values.read_stubs,
         "HOST/PATH=KIND",
         default={},
@@ -428,7 +428,7 @@ class Settings:
         "(token), with an empty body (empty), or as an authorization server (issuer); * stands for any characters.",
         repeat=True,
     )
-    rate: Mapping[str, str] = _option(
+    rate: Mapping[str, str] = _declare_option(
         values.read_rates,
         "[NAME=]N/s|min|h",
         default={},
@@ -436,20 +436,20 @@ class Settings:
         "wait; replayed calls do not count.",
         repeat=True,
     )
-    match_credential: bool = _option(
+    match_credential: bool = _declare_option(
         values.read_truth,
         default=False,
         description="Make a fingerprint of the caller's API key part of a request's identity, so that a wrong API key "
         "does not get the right one's answer.",
     )
-    fail_on_miss: bool = _option(
+    fail_on_miss: bool = _declare_option(
         values.read_truth,
         default=False,
         description="End with exit code 4 if a request was refused because it was not recorded.",
         again=False,
         of_session=True,
     )
-    fail_on_carried: bool = _option(
+    fail_on_carried: bool = _declare_option(
         values.read_truth,
         default=False,
         description="End with exit code 7 if a recorded answer was reused for a changed request, under an accepted "
@@ -457,39 +457,39 @@ class Settings:
         again=False,
         of_session=True,
     )
-    fail_on_stale: bool = _option(
+    fail_on_stale: bool = _declare_option(
         values.read_truth,
         default=False,
         description="End with exit code 10 if a recording older than --max-age was replayed.",
         again=False,
         of_session=True,
     )
-    strict: bool = _option(
+    strict: bool = _declare_option(
         values.read_truth,
         default=False,
         description="Like --fail-on-miss; also end with exit code 4 if no request came, a recording was not used, or a "
         "hit was not exact (bound or carried).",
         of_session=True,
     )
-    miss_status: int | None = _option(
+    miss_status: int | None = _declare_option(
         values.read_status,
         "400|404|422|501|503",
         default=None,
         description="HTTP status of a miss; default: the status that each client handles best (404, 400, 422, 501).",
     )
-    max_request: int = _option(
+    max_request: int = _declare_option(
         values.read_size,
         "SIZE",
         default=64 << 20,
         description="Largest request body in bytes: replay refuses larger, auto and record forward them unrecorded.",
     )
-    quiet: bool = _option(
+    quiet: bool = _declare_option(
         values.read_truth, default=False, description="Print misses and the summary only.", again=False, of_session=True
     )
-    verbose: bool = _option(
+    verbose: bool = _declare_option(
         values.read_truth, default=False, description="Log each step.", again=False, of_session=True
     )
-    normalize: Normalize = _option(
+    normalize: Normalize = _declare_option(
         read_normalize,
         default=Normalize(),
         description="Your own rules for parts of requests that do not count: ignore, scrub, packs.",
@@ -512,7 +512,7 @@ class Settings:
 FORMS: Mapping[str, Option] = {each.name: replace(each.metadata["option"], name=each.name) for each in fields(Settings)}
 
 
-def options() -> tuple[Option, ...]:
+def list_options() -> tuple[Option, ...]:
     """Return all options in the order of their declaration."""
     return tuple(FORMS.values())
 
@@ -602,7 +602,7 @@ class Loaded:
         and the token.
         """
         given: list[tuple[str, str | bool]] = []
-        for option in options():
+        for option in list_options():
             value, source = getattr(self.settings, option.name), self.sources[option.name]
             if not option.again or option.secret or not option.has_flag:
                 continue
@@ -635,7 +635,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _GivenValue:
     """A value that somebody gave, where, and the folder that a relative path in it starts from."""
 
     value: Any
@@ -653,7 +653,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
 
     Raises SettingsError: A name or value that we do not understand.
     """
-    layers = [_from_file(cwd), _from_env(env, cwd), _from_flags(flags, cwd)]
+    layers = [_read_file(cwd), _read_env(env, cwd), _read_flags(flags, cwd)]
     found: dict[str, Any] = {"store": cwd / DEFAULT_STORE}
     sources = dict.fromkeys(FORMS, Source())
     for layer in layers:
@@ -675,7 +675,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
     return loaded
 
 
-def _validate_one(name: str, given: _Given, below: Any, env: Mapping[str, str]) -> Any:  # noqa: ANN401 (as typed)
+def _validate_one(name: str, given: _GivenValue, below: Any, env: Mapping[str, str]) -> Any:  # noqa: ANN401 (as typed)
     """Check one value alone, so that an error can name its source; return what `Settings` takes for it."""
     what = "A store is a file, or postgresql://USER@HOST/DATABASE. " if name == "store" else ""
     hint = f"{what}It was set by {given.source}."
@@ -696,44 +696,44 @@ def _check_name(name: str, spelt: str, source: str, spellings: Iterable[str]) ->
     raise SettingsError(f"unknown option {spelt} in {source}{did_you_mean(spelt, spellings)}", hint=hint)
 
 
-def _from_flags(flags: Mapping[str, object], cwd: Path) -> dict[str, _Given]:
-    names = {option.name: option.flag or option.name for option in options()}
+def _read_flags(flags: Mapping[str, object], cwd: Path) -> dict[str, _GivenValue]:
+    names = {option.name: option.flag or option.name for option in list_options()}
     given = {name: value for name, value in flags.items() if value is not None and value not in ((), [])}
     return {
-        _check_name(name, name, "the flags", names): _Given(value, Source(Origin.FLAG, names.get(name, name)), cwd)
+        _check_name(name, name, "the flags", names): _GivenValue(value, Source(Origin.FLAG, names.get(name, name)), cwd)
         for name, value in given.items()
     }
 
 
-def _from_env(env: Mapping[str, str], cwd: Path) -> dict[str, _Given]:
+def _read_env(env: Mapping[str, str], cwd: Path) -> dict[str, _GivenValue]:
     found = {}
     for variable in sorted(env):
         if variable.startswith(ENV_PREFIX) and not NOT_OPTIONS.fullmatch(variable) and env[variable].strip():
-            spellings = [option.env for option in options()]
+            spellings = [option.env for option in list_options()]
             name = _check_name(variable.removeprefix(ENV_PREFIX).lower(), variable, "the environment", spellings)
-            found[name] = _Given(env[variable], Source(Origin.ENVIRONMENT, variable), cwd)
+            found[name] = _GivenValue(env[variable], Source(Origin.ENVIRONMENT, variable), cwd)
     return found
 
 
-def _from_file(cwd: Path) -> dict[str, _Given]:
+def _read_file(cwd: Path) -> dict[str, _GivenValue]:
     """Read the nearest pyproject.toml at or above a folder that has a table of ours."""
     for folder in (cwd, *cwd.parents):
         table = _tool_table(folder / "pyproject.toml")
         if table is not None:
-            return _from_table(table, folder)
+            return _read_table(table, folder)
     return {}
 
 
-def _from_table(table: Mapping[str, object], folder: Path) -> dict[str, _Given]:
+def _read_table(table: Mapping[str, object], folder: Path) -> dict[str, _GivenValue]:
     source = Source(Origin.FILE, f"{folder / 'pyproject.toml'} {TABLE}")
-    found: dict[str, _Given] = {}
+    found: dict[str, _GivenValue] = {}
     for spelt, value in table.items():
         if spelt in NOT_SETTINGS:
             continue
-        name = _check_name(spelt.replace("-", "_"), spelt, str(source), [option.key for option in options()])
+        name = _check_name(spelt.replace("-", "_"), spelt, str(source), [option.key for option in list_options()])
         if name in found:
             raise SettingsError(f"{name} stands twice in {source}", hint="Keep one spelling, with '-' or with '_'.")
-        found[name] = _Given(value, source, folder)
+        found[name] = _GivenValue(value, source, folder)
     return found
 
 

@@ -125,7 +125,7 @@ class Connection(sqlite3.Connection):
         """Remember the write-ahead log, if there is one, so that `is_current` misses it when it is gone."""
         self.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens it, or makes it
         if self.path is not None and self.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
-            self._log = sidecar(self.path, "-wal")
+            self._log = sidecar_path(self.path, "-wal")
             self._log_identity = identity_of(self._log)
 
     def is_current(self) -> bool:
@@ -145,7 +145,7 @@ class Connection(sqlite3.Connection):
         raw, self._raw = self._raw, None
         self._forget_connection()
         if raw is not None:
-            _release(raw)
+            _close_descriptor(raw)
 
     def _forget_connection(self) -> None:
         with _guard:
@@ -159,7 +159,7 @@ class Connection(sqlite3.Connection):
                     os.close(descriptor)
 
 
-def connect(path: Path, query: str, *, timeout: float) -> Connection:
+def open_connection(path: Path, query: str, *, timeout: float) -> Connection:
     """Open `path` with SQLite's URI parameters `query` (``mode=ro``); statements commit by themselves outside a
     transaction.
 
@@ -219,7 +219,7 @@ def peek(path: Path) -> FileState:
 
 def _count_pages(path: Path, query: str, *, timeout: float) -> int:
     """Return how many pages SQLite sees when it opens `path` with `query`. Raises sqlite3.DatabaseError."""
-    with closing(connect(path, query, timeout=timeout)) as conn:
+    with closing(open_connection(path, query, timeout=timeout)) as conn:
         return int(conn.execute("PRAGMA page_count").fetchone()[0])
 
 
@@ -234,7 +234,7 @@ def is_database(path: Path) -> bool:
 def is_whole(path: Path) -> bool:
     """Return whether SQLite finds nothing wrong with a database; it reads all of it."""
     try:
-        with closing(connect(path, "mode=ro", timeout=_COMMIT_SECONDS)) as conn:
+        with closing(open_connection(path, "mode=ro", timeout=_COMMIT_SECONDS)) as conn:
             return bool(conn.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
     except sqlite3.Error:
         return False
@@ -251,7 +251,7 @@ def first_bytes(path: Path, count: int = 16) -> bytes:
     try:
         return os.read(descriptor, count)
     finally:
-        _release(descriptor)
+        _close_descriptor(descriptor)
 
 
 def copy(source: Path, target: Path) -> None:
@@ -262,10 +262,10 @@ def copy(source: Path, target: Path) -> None:
             while piece := os.read(descriptor, 1 << 20):
                 out.write(piece)
     finally:
-        _release(descriptor)
+        _close_descriptor(descriptor)
 
 
-def _release(descriptor: int) -> None:
+def _close_descriptor(descriptor: int) -> None:
     """Close a raw descriptor, once no connection of this process has the file open."""
     found = os.fstat(descriptor)
     identity = found.st_dev, found.st_ino
@@ -285,7 +285,7 @@ def identity_of(path: Path) -> Identity | None:
     return found.st_dev, found.st_ino
 
 
-def sidecar(path: Path, suffix: str) -> Path:
+def sidecar_path(path: Path, suffix: str) -> Path:
     """Return the path of a file that SQLite keeps beside a database."""
     return path.with_name(path.name + suffix)
 
@@ -294,7 +294,7 @@ def sidecar(path: Path, suffix: str) -> Path:
 
 
 @contextmanager
-def snapshot(conn: sqlite3.Connection) -> Iterator[None]:
+def read_snapshot(conn: sqlite3.Connection) -> Iterator[None]:
     """Let every read in the block see one state of the database."""
     conn.execute("BEGIN")
     try:
@@ -305,7 +305,7 @@ def snapshot(conn: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextmanager
-def immediate(conn: sqlite3.Connection) -> Iterator[None]:
+def write_transaction(conn: sqlite3.Connection) -> Iterator[None]:
     """Hold the database's one write lock for the length of the block; roll back if it raises."""
     conn.execute("BEGIN IMMEDIATE")
     try:
@@ -349,7 +349,7 @@ def primary_code(error: sqlite3.Error) -> int:
     return int(code) & 0xFF
 
 
-def translate(error: sqlite3.Error, path: Path, words: Words, *, writing: bool) -> LLMProxyError:
+def translate_error(error: sqlite3.Error, path: Path, words: Words, *, writing: bool) -> LLMProxyError:
     """Return the error of ours that says what `error` means for the database at `path`."""
     code, what = primary_code(error), f"The {words.name} {path}"
     if code in BUSY:
@@ -377,4 +377,4 @@ def translate_errors(path: Path, words: Words, *, writing: bool) -> Iterator[Non
     try:
         yield
     except sqlite3.Error as error:
-        raise translate(error, path, words, writing=writing) from error
+        raise translate_error(error, path, words, writing=writing) from error

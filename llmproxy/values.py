@@ -60,7 +60,7 @@ def member_of[T: StrEnum](kind: type[T], **more: T) -> Callable[[object], T]:
     return one_of({each.value: each for each in kind} | more)
 
 
-def matching[T](
+def text_matching[T](
     pattern: str, said: str, make: Callable[[re.Match[str]], T | None], *, of: type = object
 ) -> Callable[[object], T]:
     """Return a converter of text of a pattern; `make` returns None for what is none all the same. `of` checks kinds."""
@@ -76,14 +76,14 @@ def matching[T](
     return convert
 
 
-def optional[T](convert: Callable[[object], T]) -> Callable[[object], T | None]:
+def optional_of[T](convert: Callable[[object], T]) -> Callable[[object], T | None]:
     """Return a converter that leaves None as it is; an empty text is none."""
     return lambda value: None if value in (None, "") else convert(value)
 
 
 def list_of[T](convert: Callable[[str], T]) -> Callable[[object], tuple[T, ...]]:
     """Return a converter of lists; in the environment their parts stand between commas or white space."""
-    return lambda value: tuple(convert(word) for word in _words(value))
+    return lambda value: tuple(convert(word) for word in _split_words(value))
 
 
 def table_of(
@@ -92,13 +92,13 @@ def table_of(
     """Return a converter of tables, or of words that `part` parts into name and value."""
 
     def convert_all(value: object) -> dict[str, str]:
-        pairs = value.items() if isinstance(value, Mapping) else [part(word) for word in _words(value)]
+        pairs = value.items() if isinstance(value, Mapping) else [part(word) for word in _split_words(value)]
         return {name(key): convert(each) for key, each in pairs}
 
     return convert_all
 
 
-def _words(value: object) -> list[str]:
+def _split_words(value: object) -> list[str]:
     if isinstance(value, str):
         return [word for word in re.split(r"[,\s]+", value) if word]
     if isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value):
@@ -113,30 +113,30 @@ read_exhausted = member_of(Exhausted)
 read_scope = member_of(Scope)
 read_unknown_tool = member_of(UnknownTool)
 read_update = member_of(Update)
-read_cost = optional(
-    matching(r"\$?(\d{1,9}(?:\.\d{1,6})?)", "US dollars, such as 0.50", lambda found: Decimal(found[1]))
+read_cost = optional_of(
+    text_matching(r"\$?(\d{1,9}(?:\.\d{1,6})?)", "US dollars, such as 0.50", lambda found: Decimal(found[1]))
 )
 read_truth = one_of(_TRUTH)
-read_status = optional(one_of({str(each): each for each in (400, 404, 422, 501, 503)}))
-read_seed = optional(matching(r"[+-]?\d{1,18}", "a seed: a whole number", lambda found: int(found[0])))
-read_port = matching(
+read_status = optional_of(one_of({str(each): each for each in (400, 404, 422, 501, 503)}))
+read_seed = optional_of(text_matching(r"[+-]?\d{1,18}", "a seed: a whole number", lambda found: int(found[0])))
+read_port = text_matching(
     r"\d{1,5}",
     "a port: 1 to 65535, or 0 for any free one",
     lambda found: int(found[0]) if int(found[0]) <= _LAST_PORT else None,
 )
-read_size = matching(
+read_size = text_matching(
     r"(\d{1,18})\s*([a-z]*)",
     "a size: bytes, or a number with KiB, MiB or GiB, as 64MiB",
     lambda found: int(found[1]) << _POWERS[unit] if (unit := found[2].lower()) in _POWERS and int(found[1]) else None,
 )
-read_name = matching(
+read_name = text_matching(
     "[^#]+",
     "a cassette name: printable text without '#'",
     lambda found: found[0] if found.string.isprintable() else None,
     of=str,
 )
 """SDKs cut a URL off at ``#``, so that sessions would mix."""
-read_host = matching(r"\[?[a-z0-9_.:%-]+\]?", "a host name or address", lambda found: found[0].lower(), of=str)
+read_host = text_matching(r"\[?[a-z0-9_.:%-]+\]?", "a host name or address", lambda found: found[0].lower(), of=str)
 
 
 def read_speed(value: object) -> float:
@@ -195,7 +195,7 @@ def read_path(value: object) -> Path:
 # --- several --------------------------------------------------------------------------------------
 
 
-def _host(word: str, *, patterns: bool = True) -> str:
+def _read_host(word: str, *, patterns: bool = True) -> str:
     """Read a host without port: what it is compared with has none."""
     name, beginning = word.strip().lower(), "*." if patterns else ""
     bare = name.removeprefix(beginning)
@@ -207,7 +207,7 @@ def _host(word: str, *, patterns: bool = True) -> str:
     raise ValueError(f"{word!r} is not a host: a name or an address, without scheme and port{may}")
 
 
-def _origin(word: str) -> str:
+def _read_origin(word: str) -> str:
     found = word.lower().rstrip("/")
     if found not in ("*", "null") and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+", found):
         raise ValueError(
@@ -216,23 +216,23 @@ def _origin(word: str) -> str:
     return found
 
 
-read_hosts = list_of(lambda word: word if word == "*" else _host(word))
+read_hosts = list_of(lambda word: word if word == "*" else _read_host(word))
 """``*.example.com`` is every name below that one, ``*`` is every host."""
-read_names = list_of(lambda word: _host(word, patterns=False).removesuffix("."))
+read_names = list_of(lambda word: _read_host(word, patterns=False).removesuffix("."))
 """Names of hosts, none of them a pattern."""
-read_origins = list_of(_origin)
+read_origins = list_of(_read_origin)
 """Origins of web pages: ``http://localhost:5173``, ``vscode-webview://*``, ``null``, ``*``."""
 
 
 def read_channels(value: object) -> tuple[Channel, ...]:
     """Read channels, each once: several as a list, or with commas."""
-    words = [part for word in _words(value) for part in word.split(",") if part]
+    words = [part for word in _split_words(value) for part in word.split(",") if part]
     return tuple(dict.fromkeys(map(member_of(Channel), words)))
 
 
 def read_patterns(value: object) -> tuple[str, ...]:
     """Read patterns of names; in the environment they stand between commas, since one may hold a space."""
-    words = value.split(",") if isinstance(value, str) else _words(value)
+    words = value.split(",") if isinstance(value, str) else _split_words(value)
     return tuple(word.strip() for word in words if word.strip())
 
 
@@ -247,13 +247,13 @@ def host_matches(patterns: Iterable[str], host: str) -> bool:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-_upstream_name = matching(
+_upstream_name = text_matching(
     _PROVIDER,
     "an upstream's name: letters, digits, '.', '_', '-', ':' (not 's')",
     lambda found: None if found[0].lower() in _RESERVED else found[0].lower(),
 )
-_rate_name = matching(rf"\*|{_PROVIDER}", "a provider's name", lambda found: found[0].lower())
-_stub_place = matching(
+_rate_name = text_matching(rf"\*|{_PROVIDER}", "a provider's name", lambda found: found[0].lower())
+_stub_place = text_matching(
     r"([a-z0-9*.-]+)(/\S*)", "HOST/PATH, as in auth.example.com/oauth/token", lambda found: found[1].lower() + found[2]
 )
 _stub_kind = one_of({each: each for each in ("token", "empty", "issuer")})
@@ -262,16 +262,16 @@ _stub_kind = one_of({each: each for each in ("token", "empty", "issuer")})
 def _part_upstream(word: str) -> tuple[str, str]:
     name, equals, url = word.partition("=")
     if not equals:
-        raise ValueError(f"{_harmless(word)} is not NAME=URL, as in local=http://127.0.0.1:11434/v1")
+        raise ValueError(f"{_quote_harmless(word)} is not NAME=URL, as in local=http://127.0.0.1:11434/v1")
     return name, url
 
 
-def _harmless(text: str) -> str:
+def _quote_harmless(text: str) -> str:
     """Quote what was typed, unless a user or a query in it may hold a password: errors end up in logs."""
     return "the URL (not repeated: it may hold a secret)" if set(text) & set("?#@") else repr(text)
 
 
-def _url(value: object) -> str:
+def _read_url(value: object) -> str:
     text = str(value).strip()
     try:
         parts = urlsplit(text)
@@ -280,7 +280,7 @@ def _url(value: object) -> str:
         good = False
     if not good or set(text) & set("?#@"):
         raise ValueError(
-            f"{_harmless(text)} is not a base URL: http:// or https://, a host, no user, query or fragment"
+            f"{_quote_harmless(text)} is not a base URL: http:// or https://, a host, no user, query or fragment"
         )
     return text.rstrip("/")
 
@@ -290,7 +290,7 @@ def _part_rate(word: str) -> tuple[str, str]:
     return (name, rate) if equals else (ANY_PROVIDER, word)
 
 
-def _rate(value: object) -> str:
+def _read_rate(value: object) -> str:
     text = str(value).strip().lower()
     parse_rate(text)
     return text
@@ -315,9 +315,9 @@ def read_stubs(value: object) -> dict[str, str]:
     return made
 
 
-read_upstreams = table_of(_upstream_name, _url, _part_upstream)
+read_upstreams = table_of(_upstream_name, _read_url, _part_upstream)
 """Name -> base URL; typed as ``NAME=URL``."""
-read_rates = table_of(_rate_name, _rate, _part_rate)
+read_rates = table_of(_rate_name, _read_rate, _part_rate)
 """Name of a provider -> rate; typed as ``NAME=60/min``, or ``60/min`` for each provider."""
 
 

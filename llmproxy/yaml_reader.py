@@ -184,7 +184,7 @@ def place_of(node: object, member: Hashable = None, *, key: bool = False) -> Yam
     return None
 
 
-def locate(root: object, path: Iterable[object], *, key: bool = False) -> YamlPlace | None:
+def locate_path(root: object, path: Iterable[object], *, key: bool = False) -> YamlPlace | None:
     """Return where the value at `path`, or with `key` the last step's key, stands; steps to nowhere are skipped."""
     node, found = root, place_of(root)
     for step in path:
@@ -200,7 +200,7 @@ def locate(root: object, path: Iterable[object], *, key: bool = False) -> YamlPl
 # -- reading
 
 
-class _Halt(Exception):
+class _HaltReading(Exception):
     """The rest of the file cannot be understood; the problem is already noted."""
 
 
@@ -230,10 +230,10 @@ def read_file(
     if size > MAX_BYTES:
         _refuse_size(size, shown, MAX_BYTES, problems)
         return []
-    return read(content, shown, problems, doubts, empty_hint=empty_hint)
+    return read_documents(content, shown, problems, doubts, empty_hint=empty_hint)
 
 
-def read(
+def read_documents(
     content: bytes | str,
     name: str,
     problems: Problems,
@@ -249,7 +249,7 @@ def read(
     follows can be read. `empty_hint` says what a file without any value should hold; `plain` what texts without quotes
     mean, unless the core schema does.
     """
-    text = _decode(content, name, problems)
+    text = _decode_file(content, name, problems)
     if text is None:
         return []
     if _LOADER is yaml.SafeLoader:  # ten times slower
@@ -258,15 +258,15 @@ def read(
         _refuse_size(len(text), name, limits.size, problems)
         return []
     documents: list[tuple[object, YamlPlace]] = []
-    maker = _Maker(text, name, problems, Problems() if doubts is None else doubts, limits.aliased, plain)
+    maker = _ValueBuilder(text, name, problems, Problems() if doubts is None else doubts, limits.aliased, plain)
     try:
         for value, place in maker.documents():
             if value is not None:
                 documents.append((value, place))
-    except _Halt:
+    except _HaltReading:
         return documents
     except yaml.MarkedYAMLError as error:
-        _explain(error, text, name, problems)
+        _explain_error(error, text, name, problems)
         return documents
     except yaml.YAMLError as error:
         at = text[: getattr(error, "position", 0) or 0]
@@ -301,7 +301,7 @@ def _refuse_size(size: int, name: str, limit: int, problems: Problems) -> None:
     )
 
 
-def _decode(content: bytes | str, name: str, problems: Problems) -> str | None:
+def _decode_file(content: bytes | str, name: str, problems: Problems) -> str | None:
     """Return the text of a file, UTF-8 or UTF-16 with its mark; None (and a problem) if it is neither."""
     if isinstance(content, str):
         return content.removeprefix("\ufeff")
@@ -315,7 +315,7 @@ def _decode(content: bytes | str, name: str, problems: Problems) -> str | None:
         return None
 
 
-def _explain(error: yaml.MarkedYAMLError, text: str, name: str, problems: Problems) -> None:
+def _explain_error(error: yaml.MarkedYAMLError, text: str, name: str, problems: Problems) -> None:
     """Say in plain words where and why a text is no YAML."""
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)
@@ -336,7 +336,7 @@ def _explain(error: yaml.MarkedYAMLError, text: str, name: str, problems: Proble
     problems.add(YamlPlace(name, line + 1, column + 1), f"this is no YAML: {said}{also}", hint)
 
 
-class _Maker:
+class _ValueBuilder:
     """Makes values of the events of one file."""
 
     def __init__(
@@ -370,9 +370,9 @@ class _Maker:
         mark = event.start_mark
         return YamlPlace(self.name, mark.line + 1, mark.column + 1)
 
-    def halt(self, event: Any, message: str, hint: str = "") -> _Halt:  # noqa: ANN401 - libyaml's event
+    def halt(self, event: Any, message: str, hint: str = "") -> _HaltReading:  # noqa: ANN401 - libyaml's event
         self.problems.add(self.place(event), message, hint)
-        return _Halt()
+        return _HaltReading()
 
     def value(self, event: Any, depth: int) -> object:  # noqa: ANN401 - libyaml's event
         if isinstance(event, yaml.AliasEvent):

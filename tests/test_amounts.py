@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from llmproxy.amounts import clock, dollars, duration, format_count, in_and_out, number, seconds, when
+from llmproxy.amounts import dollars, duration, format_clock, format_count, in_and_out, number, seconds, when
 
 DURATIONS = (
     (0.04, "0.0 ms"),
@@ -55,8 +55,8 @@ def test_a_duration_has_the_digits_that_say_something(ms: float | None, text: st
 
 def test_times_are_told_by_one_clock() -> None:
     """The machine's own unless a zone is given; what no calendar has stays a number."""
-    assert (clock(45296.0, UTC), when(45296.0, UTC)) == ("12:34:56", "1970-01-01 12:34:56")
-    assert when(45296.0).endswith(clock(45296.0))
+    assert (format_clock(45296.0, UTC), when(45296.0, UTC)) == ("12:34:56", "1970-01-01 12:34:56")
+    assert when(45296.0).endswith(format_clock(45296.0))
     assert (when(0), when(1e300)) == ("", "1e+300")
 
 

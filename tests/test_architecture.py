@@ -16,7 +16,7 @@ import pytest
 from typer.main import get_command
 
 import llmproxy
-from llmproxy.cli import build
+from llmproxy.cli import build_app
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "llmproxy"
@@ -142,7 +142,7 @@ def test_every_test_states_a_behaviour(path: Path) -> None:
 def test_every_command_is_in_the_readme() -> None:
     """What is not documented does not exist."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    commands = getattr(get_command(build()), "commands")  # noqa: B009 (typer's group has no public type)
+    commands = getattr(get_command(build_app()), "commands")  # noqa: B009 (typer's group has no public type)
     assert [name for name in commands if f"llmproxy {name}" not in readme] == []
 
 

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from llmproxy.did_you_mean import did_you_mean, nearest, suggest
+from llmproxy.did_you_mean import did_you_mean, nearest_word, suggest
 from tests.support.process import ROOT
 
 
@@ -19,7 +19,7 @@ def test_a_slip_is_offered_and_a_stranger_is_not() -> None:
 @pytest.mark.parametrize(("close", "found"), [(0.6, "responses"), (0.99, None)])
 def test_how_close_is_the_callers(close: float, found: str | None) -> None:
     """Where a wrong guess costs more, it must be closer."""
-    assert nearest("response", ["responses", "judge"], close) == found
+    assert nearest_word("response", ["responses", "judge"], close) == found
 
 
 def test_a_hint_in_a_file_forgives_case_and_dashes_and_names_lookalikes() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.files import read_bytes, read_text, replacing, unique_members
+from llmproxy.files import read_bytes, read_text, replace_file, unique_members
 
 
 def test_a_file_is_read_whole_up_to_its_bound(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_replaced_file_is_never_open_to_more_than_before_it_was(tmp_path: Path
             if known is not None:
                 path.touch()
                 path.chmod(known)
-            with replacing(path) as file:
+            with replace_file(path) as file:
                 (begun,) = [each for each in tmp_path.iterdir() if each != path]
                 assert begun.stat().st_mode & 0o777 & ~wanted == 0
                 file.write("all")

@@ -20,7 +20,7 @@ import llmproxy
 from llmproxy import sqlite_file
 from llmproxy.cli import main
 from llmproxy.cli.commands import COMMANDS
-from llmproxy.cli.ui import asker
+from llmproxy.cli.ui import make_answerer
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.scrub import Rules
@@ -32,7 +32,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.errors import RecordingError
 from llmproxy.protocol import Mode
 from llmproxy.scenario.cache_store import CacheStore
-from llmproxy.sqlite_file import FileState, connect, copy, first_bytes, peek, sidecar
+from llmproxy.sqlite_file import FileState, copy, first_bytes, open_connection, peek, sidecar_path
 from llmproxy.trace import Cassette
 from tests.support.chats import chat
 from tests.support.recordings import NOW, interaction, look, reopened
@@ -67,7 +67,7 @@ def killed_while_writing(path: Path) -> None:
         os._exit(9)
     """
     subprocess.run([sys.executable, "-c", code, str(path)], check=False, timeout=60)
-    assert sidecar(path, "-journal").stat().st_size
+    assert sidecar_path(path, "-journal").stat().st_size
 
 
 FOUND: dict[str, tuple[Callable[[Path], object], FileState]] = {
@@ -110,7 +110,7 @@ def locks(path: Path) -> list[str]:
     """Return the locks that this process holds on a database and on the files beside it."""
     inodes = {
         str(each.stat().st_ino): each.name
-        for each in (path, *(sidecar(path, suffix) for suffix in sqlite_file.SIDECARS))
+        for each in (path, *(sidecar_path(path, suffix) for suffix in sqlite_file.SIDECARS))
         if each.exists()
     }
     held = [line.split() for line in LOCKS.read_text().splitlines()]
@@ -272,7 +272,7 @@ OPENERS: dict[str, Callable[[Path], object]] = {
     "journal of": lambda path: Journal.open(path.with_name("other.state.db"), time.time).close(),
     "cache": lambda path: CacheStore(path.with_name("cache.db")).get("key"),
     "cassettes": cassettes,
-    "viewer": lambda path: asker(path)("steps", {"cassette": "default"}),
+    "viewer": lambda path: make_answerer(path)("steps", {"cassette": "default"}),
     **{mode.value: partial(engine, mode) for mode in Mode},
 }
 
@@ -341,7 +341,7 @@ def test_only_one_module_opens_databases() -> None:
 
 def removed(path: Path) -> None:
     for suffix in ("", *sqlite_file.SIDECARS):
-        sidecar(path, suffix).unlink(missing_ok=True)
+        sidecar_path(path, suffix).unlink(missing_ok=True)
 
 
 def replaced(path: Path) -> None:
@@ -353,7 +353,7 @@ def replaced(path: Path) -> None:
 def cleaned(path: Path) -> None:
     """Do what `git clean` does where the store is committed."""
     for suffix in sqlite_file.SIDECARS:
-        sidecar(path, suffix).unlink(missing_ok=True)
+        sidecar_path(path, suffix).unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("how", [removed, replaced, cleaned])
@@ -380,11 +380,11 @@ def test_connections_know_their_file(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     link = tmp_path / "link.db"
     link.symlink_to(tmp_path / "real" / "x.db")
-    conn = connect(link, "mode=rwc", timeout=1)
+    conn = open_connection(link, "mode=rwc", timeout=1)
     conn.execute("CREATE TABLE t (a)")
     conn.write_ahead()
     assert conn.is_current()
-    sidecar(tmp_path / "real" / "x.db", "-wal").unlink()
+    sidecar_path(tmp_path / "real" / "x.db", "-wal").unlink()
     assert not conn.is_current()
     conn.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.process import Command, spawn
+from llmproxy.client.process import Command, spawn_proxy
 from llmproxy.settings import load, shown_path
 from llmproxy.store_server import find_store_server, is_server, place, show_store, without_secrets
 
@@ -53,7 +53,7 @@ def test_a_password_stands_in_no_command_line(tmp_path: Path) -> None:
     """Everybody on the machine may read those: a proxy that is started gets the URL in its environment."""
     program = "import os, sys; print(sys.argv, os.environ['LLMPROXY_STORE'], flush=True)"
     said = tmp_path / "log"
-    proxy = spawn(
+    proxy = spawn_proxy(
         Command((sys.executable, "-c", program), ""), [f"--store={URL}", "--mode=replay"], os.environ, log=said
     )
     proxy.popen.wait(60)

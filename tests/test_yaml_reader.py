@@ -17,9 +17,9 @@ from llmproxy.yaml_reader import (
     Problems,
     SuiteProblems,
     YamlPlace,
-    locate,
+    locate_path,
     place_of,
-    read,
+    read_documents,
     read_file,
 )
 
@@ -27,7 +27,7 @@ from llmproxy.yaml_reader import (
 def one(text: str) -> object:
     """Read one document in which nothing is wrong."""
     problems = Problems()
-    documents = read(text, "f.yaml", problems)
+    documents = read_documents(text, "f.yaml", problems)
     assert not list(problems)
     assert len(documents) == 1
     return documents[0][0]
@@ -36,7 +36,7 @@ def one(text: str) -> object:
 def wrong(text: str | bytes) -> list[str]:
     """Return what is wrong."""
     problems = Problems()
-    read(text, "f.yaml", problems)
+    read_documents(text, "f.yaml", problems)
     return [str(problem) for problem in problems]
 
 
@@ -143,7 +143,7 @@ def test_a_quoted_merge_key_is_a_key() -> None:
 
 def test_several_documents_are_read_and_empty_ones_left_out() -> None:
     """A line of dashes too many does no harm."""
-    documents = read("---\na: 1\n---\n---\nb: 2\n---\n", "f.yaml", Problems())
+    documents = read_documents("---\na: 1\n---\n---\nb: 2\n---\n", "f.yaml", Problems())
     assert [value for value, _ in documents] == [{"a": 1}, {"b": 2}]
     assert str(documents[1][1]) == "f.yaml:5:1"
 
@@ -202,7 +202,7 @@ def test_the_largest_file_is_read_in_time() -> None:
     """What is not refused for its size does not take long."""
     text = "- {id: aaaa, steps: [{chat: hello there}]}\n" * (MAX_BYTES // 45)
     began = time.process_time()
-    assert len(read(text, "f.yaml", Problems())) == 1
+    assert len(read_documents(text, "f.yaml", Problems())) == 1
     assert time.process_time() - began < 10  # alone on the machine: under one
 
 
@@ -216,7 +216,7 @@ def test_a_missing_file_is_a_problem(tmp_path: Path) -> None:
 def test_zeros_that_get_lost_are_doubted() -> None:
     """01234 is a number in YAML 1.2; whoever means a postal code hears of it."""
     problems, doubts = Problems(), Problems()
-    read("zip: 01234\nn: 0\nm: '007'\n", "f.yaml", problems, doubts)
+    read_documents("zip: 01234\nn: 0\nm: '007'\n", "f.yaml", problems, doubts)
     assert [str(doubt) for doubt in doubts] == [
         "f.yaml:1:6: 01234 is read as the number 1234 (put it in quotes to keep its zeros)"
     ]
@@ -291,8 +291,8 @@ def test_places_of_members_and_keys_are_known() -> None:
 
 def test_a_path_is_located_past_names_that_are_no_keys() -> None:
     """Branches of unions stand in pydantic's paths and not in files."""
-    assert locate(tree(), ("(branch)", "tags", 0)) == at(3, 4)
-    assert locate(tree(), ("tags", 7)) == at(2, 7)
+    assert locate_path(tree(), ("(branch)", "tags", 0)) == at(3, 4)
+    assert locate_path(tree(), ("tags", 7)) == at(2, 7)
 
 
 def test_a_twin_is_changed_alone() -> None:
@@ -335,7 +335,7 @@ def test_a_near_name_is_meant(word: str, known: tuple[str, ...], hint: str) -> N
 def test_syntax_is_explained(text: str, place: str, words: str) -> None:
     """Line and column, and what one usually has to do."""
     problems = Problems()
-    read(text, "f.yaml", problems)
+    read_documents(text, "f.yaml", problems)
     (problem,) = problems
     assert str(problem).startswith(f"f.yaml:{place}: ")
     assert words in str(problem)
@@ -345,12 +345,12 @@ def test_utf_16_and_byte_order_marks_are_read() -> None:
     """Editors on Windows write them."""
     for text in ("a: ö".encode("utf-16"), "a: ö".encode("utf-8-sig"), "\ufeffa: ö"):
         problems = Problems()
-        assert read(text, "f.yaml", problems)[0][0] == {"a": "ö"}
+        assert read_documents(text, "f.yaml", problems)[0][0] == {"a": "ö"}
         assert not list(problems)
 
 
 def test_bytes_that_are_no_text_are_placed() -> None:
     """The line that holds the first odd byte."""
     problems = Problems()
-    assert read(b"a: 1\nb: \xe9\n", "f.yaml", problems) == []
+    assert read_documents(b"a: 1\nb: \xe9\n", "f.yaml", problems) == []
     assert "f.yaml:2:4: the file is not UTF-8 text" in str(*problems)

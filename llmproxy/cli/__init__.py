@@ -20,16 +20,16 @@ import typer
 from typer.main import get_command
 
 import llmproxy
-from llmproxy.cli.commands import Commands, application
-from llmproxy.cli.parts.completing import asked_by_bash
+from llmproxy.cli.commands import Commands, new_app
+from llmproxy.cli.parts.completing import called_by_bash
 from llmproxy.errors import Exit, end_with, without_passwords
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Base of all complaints about a command line. Typer exports it under no name, and since 0.29 has its own click."""
 
 
-def build() -> typer.Typer:
-    app = application(
+def build_app() -> typer.Typer:
+    app = new_app(
         name="llmproxy",
         help="Record any agent's LLM traffic once, replay it for ever: byte for byte, offline, free.",
         cls=Commands,
@@ -37,7 +37,7 @@ def build() -> typer.Typer:
         no_args_is_help=True,
         add_completion=True,
     )
-    app.callback()(_root)
+    app.callback()(_on_root_call)
     return app
 
 
@@ -66,7 +66,7 @@ def _mitmproxy_version() -> str | None:
         return None
 
 
-def _root(
+def _on_root_call(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
     version_json: bool = typer.Option(
         False, "--version-json", callback=_print_version_json, is_eager=True, hidden=True
@@ -75,7 +75,7 @@ def _root(
     """Do nothing before a command."""
 
 
-def _encode_odd(error: UnicodeError) -> tuple[bytes, int]:
+def _escape_unencodable(error: UnicodeError) -> tuple[bytes, int]:
     """Escape what no encoding has: bytes of a file's name stay, half a surrogate pair of a recording is escaped."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -89,14 +89,14 @@ def _encode_odd(error: UnicodeError) -> tuple[bytes, int]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (see `errors.Exit`); `arguments` default to the process's own."""
-    codecs.register_error("llmproxy", _encode_odd)
+    codecs.register_error("llmproxy", _escape_unencodable)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             with contextlib.suppress(OSError):  # what lies beneath was exchanged meanwhile
                 stream.reconfigure(errors="llmproxy")
     try:
-        with asked_by_bash(os.environ):
-            code = get_command(build())(args=arguments, prog_name="llmproxy", standalone_mode=False)
+        with called_by_bash(os.environ):
+            code = get_command(build_app())(args=arguments, prog_name="llmproxy", standalone_mode=False)
         return code if isinstance(code, int) else Exit.OK
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else Exit.FAILED

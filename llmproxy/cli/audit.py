@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.cli.parts.bindings import merges_of, plain_merges, print_merges
+from llmproxy.cli.parts.bindings import list_merges, plain_merges, print_merges
 from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import dump, line, print_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
@@ -36,7 +36,7 @@ def audit(
     with open_given(store) as database:
         path, total = database.path, len(database.summaries())
         pairs = list(find_merged(database, rules, settings.upstream))
-        merges = merges_of(database, rules, settings.upstream)
+        merges = list_merges(database, rules, settings.upstream)
         services = find_uncounted(database, rules, settings.upstream)
         answers = list(compare_served(database, read_asked(Path(f"{path}.state.db")), rules, settings.upstream))
     unexplained = [pair for pair in (*pairs, *answers) if pair.unexplained]

@@ -17,11 +17,11 @@ from typing import Any
 import typer
 
 from llmproxy.amounts import name_some
-from llmproxy.cli.parts.options import LAST_REPORT, OnRecordings, flags_of, gather, options_of, record_first
+from llmproxy.cli.parts.options import LAST_REPORT, OnRecordings, flags_of, gather, options_of, record_command
 from llmproxy.cli.parts.printing import line, print_line
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.store_arguments import open_given
-from llmproxy.client.process import running_at
+from llmproxy.client.process import attach_running
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.changes.accepted import AcceptedChange
 from llmproxy.core.sessions.trials import forget_served
@@ -35,7 +35,7 @@ from llmproxy.settings import Loaded
 from llmproxy.store_server import find_store_server, is_there
 
 
-class _Changes(OnRecordings):
+class _ChangesCommand(OnRecordings):
     """Takes options behind `list` and `drop`, which are not of a command to run."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer has a click of its own
@@ -44,7 +44,7 @@ class _Changes(OnRecordings):
 
 
 def register(app: typer.Typer) -> None:
-    app.command("changes", cls=_Changes, context_settings={"allow_interspersed_args": False})(changes)
+    app.command("changes", cls=_ChangesCommand, context_settings={"allow_interspersed_args": False})(changes)
 
 
 def changes(
@@ -62,16 +62,16 @@ def changes(
     flags = {**flags_of(ctx), "mode": "replay"}
     loaded = gather(flags)
     if words[0] in ("list", "drop"):
-        _load_files(loaded)
+        _load_cassette_files(loaded)
     if words == ["list"]:
         _print_accepted(loaded)
     elif words[0] == "drop" and len(words) > 1:
         _drop_accepted(loaded, words[1:])
     else:
-        raise typer.Exit(_run_trial(loaded, RunArguments(flags, tuple(words), options_of(ctx)), markdown))
+        raise typer.Exit(_trial_changes(loaded, RunArguments(flags, tuple(words), options_of(ctx)), markdown))
 
 
-def _run_trial(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> int:
+def _trial_changes(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> int:
     since, file, store = time.time(), asked.options.json, loaded.settings.store
     typer.echo("llmproxy: changes: offline, with recorded answers; the command's own tools run", err=True)
     plain = replace(asked, options=replace(asked.options, json=None))
@@ -84,15 +84,15 @@ def _run_trial(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> in
 
 def execute_on_recordings(asked: RunArguments, loaded: Loaded, more: Mapping[str, str]) -> int:
     """Run a command in replay with `more` variables for its proxy. Raises LLMProxyError: nothing was run."""
-    from llmproxy.cli.run import execute
+    from llmproxy.cli.run import run_command
 
     settings = loaded.settings
-    if running_at(os.environ):
+    if attach_running(os.environ):
         raise SettingsError("LLMPROXY_URL is set: this needs a proxy of its own.", hint="Unset LLMPROXY_URL.")
     if not is_there(settings.store) and settings.cassette_dir is None:
         msg = f"There is no store {settings.store}, so nothing can have changed."
-        raise CassetteNotFound(msg, hint=f"Record first: {record_first(loaded)}")
-    return execute(asked, {**os.environ, **more})
+        raise CassetteNotFound(msg, hint=f"Record first: {record_command(loaded)}")
+    return run_command(asked, {**os.environ, **more})
 
 
 def count_tests(since: float) -> dict[str, int]:
@@ -125,7 +125,7 @@ def print_changes(
     return final
 
 
-def accepted_by_cassette(loaded: Loaded) -> dict[str, tuple[AcceptedChange, ...]]:
+def list_accepted(loaded: Loaded) -> dict[str, tuple[AcceptedChange, ...]]:
     if not is_there(loaded.settings.store):
         return {}
     with open_given(loaded.settings.store) as store:
@@ -158,19 +158,19 @@ def write_accepted(loaded: Loaded, made: Mapping[str, Sequence[AcceptedChange]])
                 files.save(store, cassette, remember=store.remember_file)
 
 
-def _load_files(loaded: Loaded) -> None:
+def _load_cassette_files(loaded: Loaded) -> None:
     """Bring into the store what cassettes' files say: of a fresh clone it knows nothing."""
-    from llmproxy.cli.import_export import rules_of
+    from llmproxy.cli.import_export import scrub_rules
 
     folder = loaded.settings.cassette_dir
     if folder is not None and folder.is_dir():
         with open_store(loaded.settings.store, writable=True, now=time.time) as store:
             files = CassetteDir(folder, now=time.time)
-            files.load_into(store, rules=rules_of(loaded), upstreams=dict(loaded.settings.upstream), wait=time.sleep)
+            files.load_into(store, rules=scrub_rules(loaded), upstreams=dict(loaded.settings.upstream), wait=time.sleep)
 
 
 def _print_accepted(loaded: Loaded) -> None:
-    found = accepted_by_cassette(loaded)
+    found = list_accepted(loaded)
     rows: dict[AcceptedChange, list[str]] = {}
     for cassette, accepted in found.items():
         for each in accepted:
@@ -187,7 +187,7 @@ def _print_accepted(loaded: Loaded) -> None:
 
 
 def _drop_accepted(loaded: Loaded, names: Sequence[str]) -> None:
-    found = accepted_by_cassette(loaded)
+    found = list_accepted(loaded)
     known = {each.name for accepted in found.values() for each in accepted}
     if unknown := [name for name in names if name not in known]:
         raise SettingsError(

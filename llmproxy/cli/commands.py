@@ -143,7 +143,7 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 (of typer, or of its own click)
         """Import a command; None if there is none of this name."""
-        return load(cmd_name) if cmd_name in COMMANDS else super().get_command(ctx, cmd_name)
+        return load_command(cmd_name) if cmd_name in COMMANDS else super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002 (as above)
         """Write the list in groups, as typer does, nothing cut."""
@@ -153,7 +153,7 @@ class Commands(TyperGroup):
                 formatter.write_dl([(name.ljust(widest), each.help) for name, each in commands.items()])
 
 
-def application(**more: Any) -> typer.Typer:  # noqa: ANN401 (as Typer takes them)
+def new_app(**more: Any) -> typer.Typer:  # noqa: ANN401 (as Typer takes them)
     """Return an application with the properties that all of ours have."""
     return typer.Typer(
         rich_markup_mode=None,  # rich's help and tracebacks double the start-up time
@@ -162,8 +162,8 @@ def application(**more: Any) -> typer.Typer:  # noqa: ANN401 (as Typer takes the
     )
 
 
-def load(name: str) -> Any:  # noqa: ANN401 (as above)
-    app = application()
+def load_command(name: str) -> Any:  # noqa: ANN401 (as above)
+    app = new_app()
     app.callback()(lambda: None)  # with one, an application of a single command stays a group
     register: Callable[[typer.Typer], None] = importlib.import_module(f"{__package__}.{COMMANDS[name].module}").register
     register(app)

@@ -22,9 +22,9 @@ from pathlib import Path
 import typer
 
 from llmproxy.amounts import dollars, seconds
-from llmproxy.cli.parts.demo_talk import Asker, Create, talk
-from llmproxy.cli.ui import show
-from llmproxy.client.process import Command, find_command, spawn
+from llmproxy.cli.parts.demo_talk import Asker, Create, run_conversation
+from llmproxy.cli.ui import open_browser
+from llmproxy.client.process import Command, find_command, spawn_proxy
 from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats.vcr import parse
 from llmproxy.core.dialects.usage import cost_of
@@ -55,10 +55,10 @@ def demo(
 
         if ui:
             raise SettingsError("--tools and --ui are two demos: one at a time.")
-        show_tools(_make_folder(), typer.echo)
+        show_tools(_make_demo_folder(), typer.echo)
         return
     found, asker = find_command(os.environ), Asker.best()
-    folder = _make_folder()
+    folder = _make_demo_folder()
     store = folder / "demo.db"
     recorded = _import_demo_recording(store)
     typer.echo(
@@ -68,10 +68,10 @@ def demo(
     with _run_proxies(found, store, "1", "0") as (slow, fast):
         asked_slowly, asked_quickly = asker.made_for(slow), asker.made_for(fast)
         started = time.perf_counter()
-        talk(asked_slowly, _print_line)
+        run_conversation(asked_slowly, _print_line)
         paced = time.perf_counter() - started
         started = time.perf_counter()
-        talk(asked_quickly, lambda _text: None)
+        run_conversation(asked_quickly, lambda _text: None)
         quick = time.perf_counter() - started
         typer.echo(
             f"\n{recorded.calls} calls replayed in {seconds(paced)}, as recorded; the same run at full speed (the "
@@ -86,7 +86,7 @@ def demo(
                 f"\nWhat just happened, call by call, and the miss as a difference:\n\n  {url}\n\nCtrl-C ends it."
             )
             sys.stdout.flush()
-            show(url)
+            open_browser(url)
             with suppress(KeyboardInterrupt):
                 threading.Event().wait()
     typer.echo(f"\nThe commands above work where the recording is:  cd {folder}")
@@ -98,7 +98,7 @@ def demo(
     )
 
 
-def _make_folder() -> Path:
+def _make_demo_folder() -> Path:
     """Make a folder that stays, since what is printed names its files."""
     return Path(tempfile.mkdtemp(prefix="llmproxy-demo-"))
 
@@ -111,23 +111,23 @@ def _print_line(text: str) -> None:
 def _show_miss(asker: Asker, create: Create) -> None:
     typer.echo(f'\nAnd a request that was never recorded, say after a changed prompt ("{CHANGED}"):\n')
     try:
-        talk(create, lambda _text: None, plain=CHANGED)
+        run_conversation(create, lambda _text: None, plain=CHANGED)
     except asker.refused as error:
         typer.echo("\n".join(f"  {line}" for line in asker.describe(error).splitlines()))
 
 
 @dataclass(frozen=True, slots=True)
-class _Recorded:
+class _RecordedTotals:
     calls: int
     tokens: int
     cost: Decimal | None
 
 
-def _format_cost(recorded: _Recorded) -> str:
+def _format_cost(recorded: _RecordedTotals) -> str:
     return "an unknown sum" if recorded.cost is None else dollars(recorded.cost)
 
 
-def _import_demo_recording(store: Path) -> _Recorded:
+def _import_demo_recording(store: Path) -> _RecordedTotals:
     text = (files("llmproxy") / "data" / "demo.yaml").read_text("utf-8")
     adopted = adopt(parse(text, "demo.yaml"), CASSETTE, rules=Rules(), redactor=Redactor())
     found = [each.interaction for each in adopted if each.interaction is not None]
@@ -137,7 +137,7 @@ def _import_demo_recording(store: Path) -> _Recorded:
     costs = [cost_of(each.provider, each.model, each.usage) for each in found]
     known = [cost for cost in costs if cost is not None]
     tokens = sum((each.usage.input or 0) + (each.usage.output or 0) for each in found)
-    return _Recorded(len(found), tokens, sum(known, Decimal(0)) if len(known) == len(costs) else None)
+    return _RecordedTotals(len(found), tokens, sum(known, Decimal(0)) if len(known) == len(costs) else None)
 
 
 @contextmanager
@@ -151,7 +151,7 @@ def _run_proxies(found: Command, store: Path, *speeds: str) -> Iterator[list[str
             # In the store's folder, so that no pyproject.toml of where we are counts, and texts name it as a user's
             # would be named.
             log = store.with_suffix(f".{speed}.log")
-            process = spawn(found, [*options, "--speed", speed], env, log=log, cwd=store.parent)
+            process = spawn_proxy(found, [*options, "--speed", speed], env, log=log, cwd=store.parent)
             stack.callback(process.end)
             started.append(process)
             found = replace(found, notice="")

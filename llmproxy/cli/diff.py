@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import typer
 
-from llmproxy.cli.import_export import rules_of
+from llmproxy.cli.import_export import scrub_rules
 from llmproxy.cli.parts.bindings import (
     format_run_variables,
     format_runs,
@@ -73,7 +73,7 @@ def diff(
     if is_number(old) and is_number(new):
         with open_given(store) as database:
             pair = database.load(int(old)), database.load(int(new))
-            changed = _compare_interactions(*pair, _would_answer(database, *pair), as_json=form == "json")
+            changed = _compare_interactions(*pair, _format_replay_check(database, *pair), as_json=form == "json")
         failed = changed and fail_on is not None
     else:
         files = Path(old).is_file() and Path(new).is_file()  # two files need no store, and in a clone there may be none
@@ -131,7 +131,7 @@ class ComparedCassettes:
 def compare_cassettes(database: Store | None, old: str, new: str) -> ComparedCassettes:
     """Compare two cassettes of a store, or files, which need none. Raises CassetteError."""
     loaded = gather({})
-    rules, upstreams = rules_of(loaded), loaded.settings.upstream
+    rules, upstreams = scrub_rules(loaded), loaded.settings.upstream
     sides = [cassette_of(name, database, rules, upstreams) for name in (old, new)]
     kept = {name: database for name in (old, new) if database is not None and not Path(name).is_file()}
     fields = [volatile_fields_of(kept[name], split_name(name)[0]) if name in kept else () for name in (old, new)]
@@ -184,18 +184,18 @@ def _format_markdown(found: ComparedCassettes) -> Iterator[str]:
 # --- interactions ----------------------------------------------------------------------------------------------------
 
 
-def _would_answer(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
+def _format_replay_check(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
     """Return whether the first would answer the second, in its run; None where nothing was declared or may vary."""
     own = {field: None for one in (a, b) for field in volatile_fields_of(database, one.cassette)}
     if a.key == b.key or not (own or (a.run_variables and b.run_variables)):
         return None
     loaded = gather({})
-    return compare_requests(a, b, (*own, *list_builtin()), rules_of(loaded), loaded.settings.upstream)
+    return compare_requests(a, b, (*own, *list_builtin()), scrub_rules(loaded), loaded.settings.upstream)
 
 
 def _compare_interactions(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *, as_json: bool) -> bool:
     """Show two interactions; tells whether they differ."""
-    found = {"requests": _compare_requests(a, b), "answers": differences(*_answer_trees(a, b), _PLACES)}
+    found = {"requests": _compare_requests(a, b), "answers": differences(*_compare_answer_trees(a, b), _PLACES)}
     changed = any(found.values())
     if as_json:
         plain = {part: [each.to_dict() for each in places] for part, places in found.items()}
@@ -240,7 +240,7 @@ def _compare_requests(a: Interaction, b: Interaction) -> list[Difference]:
     return [*differences(outside[0], outside[1], _PLACES), *found]
 
 
-def _answer_trees(a: Interaction, b: Interaction) -> tuple[object, object]:
+def _compare_answer_trees(a: Interaction, b: Interaction) -> tuple[object, object]:
     """Return the answers as trees: JSON as it is; where one of them is a stream, what both say."""
     bodies = [_parse_tree(one.response.body) for one in (a, b)]
     if any(isinstance(body, str) for body in bodies):

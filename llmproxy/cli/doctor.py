@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import typer
 
 from llmproxy.advice import StartCommand
-from llmproxy.cli.env import address
+from llmproxy.cli.env import proxy_address
 from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather, options_of
 from llmproxy.cli.parts.printing import line, print_line
 from llmproxy.cli.parts.run_options import RunArguments
@@ -24,11 +24,11 @@ from llmproxy.client.doctor import (
     NOTE,
     OK,
     Diagnosis,
-    addresses_of,
     certificates,
+    diagnose_traffic,
     no_proxy,
     processes,
-    traffic,
+    resolve_addresses,
     variables,
 )
 from llmproxy.client.environment import upstreams_of
@@ -38,7 +38,7 @@ from llmproxy.client.process_monitor import (
     MonitoredProcess,
     ProcessMonitor,
     lookup_variables,
-    past_by_name,
+    lookups_past_proxy,
     read_lookups,
 )
 from llmproxy.errors import Exit, MachineError, SettingsError
@@ -61,17 +61,17 @@ def doctor(
     if command and pid:
         raise SettingsError("--pid watches an agent that runs already; it takes no command")
     asked = RunArguments(flags_of(ctx), tuple(command or ()), options_of(ctx))
-    findings = _of_command(asked, os.environ) if command else _of_now(os.environ, pid)
+    findings = _examine_command(asked, os.environ) if command else _examine_environment(os.environ, pid)
     _print_findings(findings)
     raise typer.Exit(Exit.FAILED if any(each.verdict == "BAD" for each in findings) else Exit.OK)
 
 
-def _of_now(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
+def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     """Examine this shell, or the process `pid`."""
     monitor = ProcessMonitor()
     seen = _watch_process(monitor, pid) if pid else {}
     env = seen if pid else env
-    url = address(env)
+    url = proxy_address(env)
     found = []
     control = Control(url, token=os.environ.get("LLMPROXY_TOKEN", ""))
     arrived = False
@@ -80,7 +80,7 @@ def _of_now(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
         found.append(Diagnosis(OK, f"llmproxy {health.version} answers at {url}, mode {health.mode}"))
         reports = control.sessions()
         arrived = any(report.calls for report in reports)
-        heard = traffic(reports)
+        heard = diagnose_traffic(reports)
         found += [*certificates(env, health.ca, time.time())]
         found.append(heard if arrived else Diagnosis(NOTE, heard.text))
     except ControlError as error:
@@ -108,7 +108,7 @@ def _watch_process(monitor: ProcessMonitor, pid: int) -> dict[str, str]:
     return monitor.seen[pid].env or {}
 
 
-def _of_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
+def _examine_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
     loaded = gather(asked.flags)
     find_program(asked.command, env)
     monitor = ProcessMonitor()
@@ -129,15 +129,15 @@ def _of_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
         given |= lookup_variables(given, Path(folder))
         code = run_child(asked.command, given, monitor.start if monitor.able else lambda _pid: None)
         monitor.stop()
-        by_name = past_by_name(read_lookups(Path(folder)), socket.gethostname())
+        by_name = lookups_past_proxy(read_lookups(Path(folder)), socket.gethostname())
         reports = proxy.control.sessions()
         proxy.control.close(opened.name)
-    upstreams = addresses_of(upstreams_of(env, proxy.url).values())
+    upstreams = resolve_addresses(upstreams_of(env, proxy.url).values())
     past = monitor.went_past(_address_of(proxy.url), upstreams)
     for pid, (program, hosts) in by_name.items():
         monitor.seen.setdefault(pid, MonitoredProcess(pid, program))
         past[pid] = hosts  # what a name resolved to says less than the name
-    found += [Diagnosis(OK if code == 0 else NOTE, f"the command ended with {code}"), traffic(reports)]
+    found += [Diagnosis(OK if code == 0 else NOTE, f"the command ended with {code}"), diagnose_traffic(reports)]
     arrived = any(report.calls for report in reports)
     return [*found, *processes(monitor.seen, past, proxy.url, intercepted=asked.options.intercept, arrived=arrived)]
 

@@ -26,10 +26,10 @@ import typer
 
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import dollars
-from llmproxy.cli.parts.options import gather, record_first
+from llmproxy.cli.parts.options import gather, record_command
 from llmproxy.cli.parts.printing import dump, line, print_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
-from llmproxy.cli.rerecord import live_headers, live_upstream, most_of
+from llmproxy.cli.rerecord import estimate_most_cost, live_headers, live_upstream
 from llmproxy.client.process import attach
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.dialects.usage import cost_of, usage_of
@@ -46,12 +46,12 @@ from llmproxy.trace.comparing.drift import (
     PLANTED,
     Contract,
     compare_shapes,
-    correct_p,
+    correct_p_values,
     describe_behavior,
-    find_least_p,
-    find_p,
+    find_p_value,
     find_power,
     find_refusals,
+    least_p_value,
     measure_call,
     measure_distance,
     read_contract,
@@ -102,10 +102,10 @@ def drift(
     loaded = gather({"store": store, "upstream": upstream or None, "max_cost": max_cost or None})
     kept = Path(f"{loaded.settings.store}{BESIDE}")
     if accept:
-        _accept_last_night(kept, suggest_command("drift", loaded.settings.store))
+        _accept_last_answers(kept, suggest_command("drift", loaded.settings.store))
         return
     limit, there = loaded.settings.max_cost, kept.exists()
-    plan = _Plan(runs, 0)
+    plan = _DriftPlan(runs, 0)
     if is_there(loaded.settings.store):
         with open_given(store) as database:
             plan = _draw_calls(database, loaded, cassettes, calls, runs, limit)
@@ -118,10 +118,10 @@ def drift(
         if as_json:
             dump({"verdict": "could not tell", "left_out": dict(plan.left_out)})
         elif not plan.recorded:
-            print_line(f"Record first: {record_first(loaded)}")
+            print_line(f"Record first: {record_command(loaded)}")
         raise typer.Exit(int(Exit.UNTOLD))
     night = f"{_ASKED}{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
-    spending = _Spending(limit)
+    spending = _CostLimit(limit)
     try:
         _ask_all(plan, spending, kept, night, quiet=as_json)
     except KeyboardInterrupt:
@@ -132,7 +132,7 @@ def drift(
             for each in kept.parent.iterdir():
                 if each.name.startswith(kept.name):
                     each.unlink()
-    new = _read_nights(kept, night)
+    new = _read_earlier_runs(kept, night)
     found = [_Compared.of(each, old.get(_question_key(each.recorded), ()), new.get(_question_key(each.recorded), ()))
              for each in plan.chosen]  # fmt: skip
     verdicts = _judge_models(found)
@@ -148,7 +148,7 @@ def drift(
     raise typer.Exit(int(code))
 
 
-def _accept_last_night(kept: Path, first: str) -> None:
+def _accept_last_answers(kept: Path, first: str) -> None:
     """Let the last night's answers be the earlier ones from now on. Raises SettingsError: there are none."""
     if not kept.exists():
         raise SettingsError(f"nothing was asked yet: {kept} is not there.", hint=f"First: {first}")
@@ -167,7 +167,7 @@ def _accept_last_night(kept: Path, first: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sampled:
+class _SampledCall:
     recorded: Interaction
     headers: Headers
     upstream: str
@@ -181,10 +181,10 @@ class _Sampled:
 
 
 @dataclass(slots=True)
-class _Plan:
+class _DriftPlan:
     runs: int
     recorded: int
-    chosen: list[_Sampled] = field(default_factory=list)
+    chosen: list[_SampledCall] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
 
     def describe(self, sizes: Sequence[tuple[int, int]], limit: Decimal | None) -> Iterator[str]:
@@ -218,7 +218,7 @@ class _Plan:
 
 def _draw_calls(
     database: Store, loaded: Loaded, cassettes: Sequence[str], calls: int, runs: int, limit: Decimal | None
-) -> _Plan:
+) -> _DriftPlan:
     """Draw calls over models, cassettes and kinds of calls; the same ones as long as the recordings are the same."""
     names: list[str | None] = [*dict.fromkeys(cassettes)] or [None]
     rows = [row for name in names for row in database.summaries(name)]
@@ -227,9 +227,9 @@ def _draw_calls(
             raise SettingsError(
                 f"cassette {name} is not in {database.path}.", hint=suggest_command("ls", database.path)
             )
-    plan, groups = _Plan(runs, len(rows)), defaultdict(list)
+    plan, groups = _DriftPlan(runs, len(rows)), defaultdict(list)
     for row in rows:
-        if reason := _reason_against(row):
+        if reason := _exclusion_reason(row):
             plan.left_out[reason] += 1
         else:
             groups[row.model, row.cassette, row.operation, row.stream].append(row)
@@ -244,7 +244,7 @@ def _draw_calls(
     return plan
 
 
-def _reason_against(row: RowSummary) -> str:
+def _exclusion_reason(row: RowSummary) -> str:
     """Return why a recording is not asked again, as far as its row tells; empty if it may be."""
     if row.superseded:
         return "replaced by a newer recording"
@@ -267,7 +267,7 @@ def _interleave_groups(groups: Mapping[tuple[Any, ...], list[RowSummary]]) -> It
                 yield row
 
 
-def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> _Sampled:
+def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> _SampledCall:
     """Return a call as it will be sent. Raises SettingsError, whose message is why it is not."""
     if is_marked(recorded.request):
         raise SettingsError("a secret was taken out of the request, and nobody knows it any more")
@@ -276,18 +276,18 @@ def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) 
         raise SettingsError("the request's body was not recorded, or is no JSON")
     if _KEPT_THERE.search(recorded.request.body):
         raise SettingsError("names what a server kept")
-    if any(_is_providers(tool) for tool in body.get("tools") or ()):
+    if any(_is_provider_tool(tool) for tool in body.get("tools") or ()):
         raise SettingsError("runs tools of the provider")
-    headers = live_headers(recorded, os.environ, record_first(loaded, recorded.cassette))
-    most = most_of(recorded)
+    headers = live_headers(recorded, os.environ, record_command(loaded, recorded.cassette))
+    most = estimate_most_cost(recorded)
     if limit is not None and most is None:
         raise SettingsError("nothing says what an answer costs at the most, which --max-cost needs")
     if limit is not None and most is not None and most > limit:
         raise SettingsError(f"one answer may cost {dollars(most)}, more than --max-cost")
-    return _Sampled(recorded, headers, live_upstream(recorded, dict(loaded.settings.upstream)), most)
+    return _SampledCall(recorded, headers, live_upstream(recorded, dict(loaded.settings.upstream)), most)
 
 
-def _is_providers(tool: object) -> bool:
+def _is_provider_tool(tool: object) -> bool:
     if not isinstance(tool, dict):
         return True
     ours = {"functionDeclarations", "function_declarations", "toolSpec", "input_schema", "function", "parameters"}
@@ -302,7 +302,7 @@ def _cost_of_usage(recorded: Interaction, usage: Usage) -> Decimal | None:
 
 
 @dataclass(slots=True)
-class _Spending:
+class _CostLimit:
     """What was spent; what is under way counts with the most that it may cost."""
 
     limit: Decimal | None
@@ -346,7 +346,7 @@ class _Spending:
         return f"{dollars(self.spent)} spent{more}"
 
 
-def _ask_all(plan: _Plan, spending: _Spending, kept: Path, night: str, *, quiet: bool) -> None:
+def _ask_all(plan: _DriftPlan, spending: _CostLimit, kept: Path, night: str, *, quiet: bool) -> None:
     """Send every call as often as planned, through a proxy of our own that records the answers."""
     import httpx
 
@@ -361,14 +361,14 @@ def _ask_all(plan: _Plan, spending: _Spending, kept: Path, night: str, *, quiet:
         httpx.Client(base_url=proxy.url, trust_env=False, timeout=_PATIENCE) as client,
     ):
         try:
-            for done, _ in enumerate(pool.map(lambda each: _ask(client, each, spending), work), 1):
+            for done, _ in enumerate(pool.map(lambda each: _ask_once(client, each, spending), work), 1):
                 if not quiet and (done % 10 == 0 or done == len(work)):
                     typer.echo(f"{done} of {len(work)}, {spending.format()}", err=True)
         finally:
             spending.ended = True
 
 
-def _ask(client: httpx.Client, sampled: _Sampled, spending: _Spending) -> None:
+def _ask_once(client: httpx.Client, sampled: _SampledCall, spending: _CostLimit) -> None:
     from urllib.parse import quote
 
     import httpx
@@ -383,7 +383,7 @@ def _ask(client: httpx.Client, sampled: _Sampled, spending: _Spending) -> None:
         family, kind = family_of(recorded.provider, recorded.operation), answer.headers.get("content-type", "")
         refused = not answer.is_success
         if "x-llmproxy-error" in answer.headers:
-            lost = _read_why(answer.content) or answer.reason_phrase
+            lost = _read_miss_reason(answer.content) or answer.reason_phrase
         usage = usage_of(family, recorded.operation, kind, answer.content, tuple(answer.headers.items()))
         cost = Decimal(0) if refused else _cost_of_usage(recorded, usage)
     except httpx.HTTPError as error:
@@ -392,7 +392,7 @@ def _ask(client: httpx.Client, sampled: _Sampled, spending: _Spending) -> None:
         spending.settle(sampled.most, cost, lost)
 
 
-def _read_why(body: bytes) -> str:
+def _read_miss_reason(body: bytes) -> str:
     """Return why our proxy has no answer, as it says in an error of any dialect."""
     tree = parse_json(body)
     inner = tree.get("error", tree) if isinstance(tree, dict) else {}
@@ -407,7 +407,7 @@ def _question_key(each: Interaction) -> tuple[str, str, bytes]:
     return each.provider, each.request.target, sha256(each.request.body).digest()
 
 
-def _read_nights(
+def _read_earlier_runs(
     kept: Path, begins: str, since: Mapping[tuple[str, str, bytes], float] | None = None
 ) -> dict[tuple[str, str, bytes], list[Contract]]:
     """Return the answers of nights by their questions, those that are older than `since` left out."""
@@ -421,17 +421,17 @@ def _read_nights(
     return found
 
 
-def _read_earlier(kept: Path, plan: _Plan) -> dict[tuple[str, str, bytes], list[Contract]]:
+def _read_earlier(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str, bytes], list[Contract]]:
     """Return the earlier answers; what was recorded anew since then is what counts from then on."""
     asked = (each.recorded for each in plan.chosen)
     since = {_question_key(each): recorded_at(each.started_at, each.response.headers) for each in asked}
-    every = _read_nights(kept, _BEFORE, since)
+    every = _read_earlier_runs(kept, _BEFORE, since)
     return {name: [each for each in found if each.usable] for name, found in every.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    sampled: _Sampled
+    sampled: _SampledCall
     recorded: Contract
     earlier: Sequence[Contract]
     """Of nights before; none in the first one."""
@@ -440,7 +440,7 @@ class _Compared:
     shape: Sequence[str]
 
     @classmethod
-    def of(cls, sampled: _Sampled, earlier: Sequence[Contract], new: Sequence[Contract]) -> _Compared:
+    def of(cls, sampled: _SampledCall, earlier: Sequence[Contract], new: Sequence[Contract]) -> _Compared:
         recorded = read_contract(sampled.recorded)
         return cls(
             sampled, recorded, earlier, new, find_refusals(new), compare_shapes(list(earlier) or [recorded], new)
@@ -466,7 +466,7 @@ class _Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdict:
+class _ModelVerdict:
     """Of one model."""
 
     model: str
@@ -487,31 +487,31 @@ class _Verdict:
         return bool(self.certain) or (self.p is not None and self.p <= ALPHA)
 
 
-def _judge_models(found: Sequence[_Compared]) -> list[_Verdict]:
+def _judge_models(found: Sequence[_Compared]) -> list[_ModelVerdict]:
     models: dict[str, list[_Compared]] = defaultdict(list)
     for each in found:
         models[each.sampled.recorded.model or each.sampled.recorded.operation].append(each)
     ps: list[float | None] = []
     for calls in models.values():
         told = [each for each in calls if len(each.usable) > 1]
-        least = find_least_p([(len(each.before), len(each.usable)) for each in told])
+        least = least_p_value([(len(each.before), len(each.usable)) for each in told])
         statistics = [measure_call(each.before, each.usable, measure_distance) for each in told]
         both = all(each.earlier for each in told)
-        ps.append(find_p(statistics, both=both) if told and least * len(models) <= ALPHA else None)
-    corrected = iter(correct_p([p for p in ps if p is not None]))
+        ps.append(find_p_value(statistics, both=both) if told and least * len(models) <= ALPHA else None)
+    corrected = iter(correct_p_values([p for p in ps if p is not None]))
     return [
-        _Verdict(model, calls, None if p is None else next(corrected))
+        _ModelVerdict(model, calls, None if p is None else next(corrected))
         for (model, calls), p in zip(models.items(), ps, strict=True)
     ]
 
 
-def _choose_exit_code(verdicts: Sequence[_Verdict]) -> Exit:
+def _choose_exit_code(verdicts: Sequence[_ModelVerdict]) -> Exit:
     if any(each.drifted for each in verdicts):
         return Exit.DRIFTED
     return Exit.UNTOLD if any(each.p is None for each in verdicts) else Exit.OK
 
 
-def _format_report(verdicts: Sequence[_Verdict], spending: _Spending, code: Exit, kept: Path) -> Iterator[str]:
+def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code: Exit, kept: Path) -> Iterator[str]:
     store = str(kept).removesuffix(BESIDE)
     for each in verdicts:
         models = sorted({new.model for call in each.calls for new in call.usable if new.model})
@@ -548,7 +548,7 @@ def _format_report(verdicts: Sequence[_Verdict], spending: _Spending, code: Exit
         yield "More calls or runs tell more: --calls, --runs." + (f" What came is in {kept}." if spending.asked else "")
 
 
-def _list_drifted(verdicts: Sequence[_Verdict]) -> list[int]:
+def _list_drifted(verdicts: Sequence[_ModelVerdict]) -> list[int]:
     """Return the sampled recordings of models that drifted and still answer: what `rerecord` takes."""
     calls = [call for each in verdicts if each.drifted for call in each.calls if call.usable and not call.gone]
     return sorted(call.sampled.recorded.id or 0 for call in calls)
@@ -558,14 +558,14 @@ def _describe_trouble(new: Contract) -> str:
     return "" if new.usable or new.refusal else f"status {new.status}"
 
 
-def _format_p(verdict: _Verdict) -> str:
+def _format_p(verdict: _ModelVerdict) -> str:
     if verdict.p is None:
         return "could not tell: too few answers"
     test = f"p {verdict.p:.3f}, permutation test within {len(verdict.answered)} calls"
     return f"drift ({test})" if verdict.p <= ALPHA else f"no drift seen ({test})"
 
 
-def _to_json(verdicts: Sequence[_Verdict], plan: _Plan, spending: _Spending, code: Exit) -> dict[str, Any]:
+def _to_json(verdicts: Sequence[_ModelVerdict], plan: _DriftPlan, spending: _CostLimit, code: Exit) -> dict[str, Any]:
     said = {Exit.OK: "no drift seen", Exit.DRIFTED: "drift", Exit.UNTOLD: "could not tell"}[code]
     return {
         "verdict": said, "asked": spending.asked, "spent_usd": str(spending.spent), "unknown_price": spending.unknown,

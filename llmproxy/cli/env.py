@@ -49,9 +49,9 @@ def env(
     if unset:
         if form == "dotenv":
             raise SettingsError("--unset: a dotenv file cannot take a variable away; remove the lines.")
-        typer.echo(render_unset(leftovers(os.environ), form))
+        typer.echo(render_unset(list_proxy_variables(os.environ), form))
         return
-    url = url.rstrip("/") or address(os.environ)
+    url = url.rstrip("/") or proxy_address(os.environ)
     control = Control(url, token=os.environ.get("LLMPROXY_TOKEN", ""))
     health = control.health()
     interception = _write_bundle(url, health) if intercept else None
@@ -61,17 +61,17 @@ def env(
     )
     for note in made.notes:
         typer.echo(f"llmproxy: {note}", err=True)
-    typer.echo(render(made.changes, form))
+    typer.echo(render_assignments(made.changes, form))
     if form == "sh" and sys.stdout.isatty():
         typer.echo('# to set them in this shell: eval "$(llmproxy env)"', err=True)
 
 
-def address(environ: Mapping[str, str]) -> str:
+def proxy_address(environ: Mapping[str, str]) -> str:
     """Return where a running proxy is looked for: LLMPROXY_URL, else the settings. Raises SettingsError: any port."""
-    from llmproxy.client.process import reachable, running_at
+    from llmproxy.client.process import attach_running, reachable
     from llmproxy.settings import load
 
-    if found := running_at(environ):
+    if found := attach_running(environ):
         return found
     loaded = load({}, environ, Path.cwd())
     settings = loaded.settings
@@ -84,12 +84,12 @@ def address(environ: Mapping[str, str]) -> str:
     return reachable(f"http://{host}:{settings.port}")
 
 
-def leftovers(environ: Mapping[str, str]) -> list[str]:
+def list_proxy_variables(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that point to a proxy of ours, and the placeholders."""
-    from llmproxy.client.environment import BASE_URLS, NODE_OPTIONS, NODE_PRELOAD, URL_VARIABLE, is_ours
+    from llmproxy.client.environment import BASE_URLS, NODE_OPTIONS, NODE_PRELOAD, URL_VARIABLE, is_proxy_url
 
     try:
-        url = address(environ)
+        url = proxy_address(environ)
     except (
         SettingsError
     ):  # which address was ours is not known any more: what is marked as ours is taken back all the same
@@ -97,7 +97,7 @@ def leftovers(environ: Mapping[str, str]) -> list[str]:
     names = [
         name
         for name in (*(each.name for each in BASE_URLS), *PROXIES)
-        if url and environ.get(name) and is_ours(environ[name], url)
+        if url and environ.get(name) and is_proxy_url(environ[name], url)
     ]
     names += [name for name, value in environ.items() if value == PLACEHOLDER_KEY and name not in names]
     names += [name for name in BUNDLES if environ.get(name, "").endswith(_BUNDLE)]
@@ -109,14 +109,14 @@ def leftovers(environ: Mapping[str, str]) -> list[str]:
 
 def _write_bundle(url: str, health: Health) -> Interception:
     """Write the bundle beside the proxy's certificate, where it lives as long as that."""
-    from llmproxy.client.environment import Interception, combine, java_truststore, presets
+    from llmproxy.client.environment import Interception, combine, java_truststore, preset_bundles
 
     if health.ca is None:
         raise MachineError(
             f"the proxy at {url} does not intercept HTTPS.", hint="Start it with --forward, or leave --intercept out."
         )
     ca = Path(health.ca)
-    ours = [path for path in presets(os.environ) if path.name != _BUNDLE and path != ca]
+    ours = [path for path in preset_bundles(os.environ) if path.name != _BUNDLE and path != ca]
     return Interception(str(ca), str(combine(ca, ours, ca.parent / _BUNDLE)), java_truststore(ca, ca.parent))
 
 
@@ -150,11 +150,11 @@ FORMATS = (*_SET, "json")
 """Forms that :func:`render` knows."""
 
 
-def render(values: Mapping[str, str], form: str) -> str:
+def render_assignments(values: Mapping[str, str], form: str) -> str:
     """Return assignments, one a line. ValueError for a form that nobody knows."""
     if form == "json":
         return json.dumps(dict(values), indent=2)
-    write = _find_form(_SET, form)
+    write = _detect_shell(_SET, form)
     return "\n".join(write(name, value) for name, value in values.items())
 
 
@@ -162,11 +162,11 @@ def render_unset(names: Iterable[str], form: str) -> str:
     """Return what takes variables away again; ValueError for dotenv and for a form that nobody knows."""
     if form == "json":
         return json.dumps(dict.fromkeys(names), indent=2)
-    write = _find_form(_UNSET, form)
+    write = _detect_shell(_UNSET, form)
     return "\n".join(write(name) for name in names)
 
 
-def _find_form[T](table: Mapping[str, T], form: str) -> T:
+def _detect_shell[T](table: Mapping[str, T], form: str) -> T:
     if form not in table:
         raise ValueError(f"{form!r} is not one of {', '.join([*table, 'json'])}")
     return table[form]

@@ -12,10 +12,10 @@ import typer
 from llmproxy.advice import quote_word, store_words
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completing import complete_cassettes
-from llmproxy.cli.parts.importing import Importer, by_cassette, progress
+from llmproxy.cli.parts.importing import Importer, by_cassette, show_progress
 from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import ProgressLine, size
-from llmproxy.cli.parts.store_arguments import STORE, no_cassette, no_url, session_name
+from llmproxy.cli.parts.store_arguments import STORE, no_cassette, refuse_url, session_name
 from llmproxy.core.bindings import read_run_variables
 from llmproxy.core.cassettes.folder import CassetteDir, slug
 from llmproxy.core.cassettes.formats import FORMATS, Format, get_format, open_source, review, vcr, write_text
@@ -28,7 +28,7 @@ from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
 from llmproxy.settings import Loaded, shared_path
 from llmproxy.trace.export import write_otlp, write_trace
 from llmproxy.ui.file import choose_cassettes, recording
-from llmproxy.ui.page import document, is_ours
+from llmproxy.ui.page import is_page_cookie, page_html
 
 if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
@@ -52,7 +52,7 @@ def register(app: typer.Typer) -> None:
     app.command("textconv")(textconv)
 
 
-def rules_of(loaded: Loaded) -> Rules:
+def scrub_rules(loaded: Loaded) -> Rules:
     return Rules.from_config(loaded.settings.normalize.as_config())
 
 
@@ -82,14 +82,14 @@ def import_(
     Importing a file again replaces what it brought before: nothing is doubled. A file is taken whole or not at all.
     """
     for file in files:
-        no_url(file)
+        refuse_url(file)
     loaded = gather({"store": store, "upstream": upstream, "cassette": cassette})
     work = by_cassette(files, loaded.settings.cassette if cassette else None, get_format(form) if form else None)
-    importer = Importer(rules_of(loaded), loaded.settings.upstream, model)
+    importer = Importer(scrub_rules(loaded), loaded.settings.upstream, model)
     path = loaded.settings.store
     new = not path.exists()
     with open_store(path, writable=True, now=time.time) as database:
-        for name, pieces in progress(work):
+        for name, pieces in show_progress(work):
             importer.take(database, name, pieces)
     if importer.cassettes:
         typer.echo(importer.report(path, " ".join(quote_word(str(file)) for file in files)))
@@ -152,7 +152,7 @@ def export(
             raise no_cassette(database, session_name(settings.cassette, sample or 1))
         fork, fields = _find_fork(database, settings.cassette, written), notes_of(database, settings.cassette)
     if file == "-":
-        sys.stdout.write(_text((found, fields), settings.cassette, written, fork))
+        sys.stdout.write(_format_export((found, fields), settings.cassette, written, fork))
         return
     _write_atomically(Path(file), (found, fields), settings.cassette, written, fork, force=force)
     declared = (each.run_variables for each in found)
@@ -170,13 +170,13 @@ def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str)
         with Path(file).open("w", encoding="utf-8") as out:
             write(out, store, cassette=cassette, sample=sample)
         typer.echo(f"Wrote the {form} of cassette {cassette} to {file}.")
-    if left := _left_out(store, cassette, sample):
+    if left := _describe_left_out(store, cassette, sample):
         typer.echo(
             f"Left out: {left}. Spans do not replay: what is imported again is a file of another --format.", err=True
         )
 
 
-def _left_out(store: Path, cassette: str, sample: int) -> str:
+def _describe_left_out(store: Path, cassette: str, sample: int) -> str:
     """Name what a cassette holds for bindings, and spans do not; empty for nothing."""
     with open_store(store, writable=False, now=time.time) as database:
         runs = [read_run_variables(said) for said in list_declared(database, cassette, sample)]
@@ -189,7 +189,7 @@ def _left_out(store: Path, cassette: str, sample: int) -> str:
 def export_page(file: str, store: Path, cassette: str | None, sample: int | None, *, force: bool) -> None:
     """Write recordings as one page that a browser shows without asking anybody: one cassette, or all of the store."""
     path = Path(file)
-    if file != "-" and path.exists() and not force and not is_ours(path):
+    if file != "-" and path.exists() and not force and not is_page_cookie(path):
         raise CassetteCorrupt(
             f"Not overwritten: {path} was not written by llmproxy.",
             hint="Write to another file, or replace it with --force.",
@@ -199,7 +199,7 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
         if not wanted:
             raise no_cassette(database, session_name(cassette or "any name", sample or 1))
         made = recording(database, wanted, cassette or store.name) | {"store_words": store_words(shared_path(store))}
-        text = document(made, title=cassette or store.name)
+        text = page_html(made, title=cassette or store.name)
     if file == "-":
         sys.stdout.write(text)
         return
@@ -215,7 +215,7 @@ def textconv(
     file: Path = typer.Argument(..., metavar="STORE", help="A store; git passes the path of one version."),
 ) -> None:
     """Print all current recordings of a store as text, for `git diff` on llmproxy.db."""
-    no_url(file)
+    refuse_url(file)
     with open_store(file, writable=False, now=time.time) as database:
         for name in dict.fromkeys(info.name for info in database.cassettes() if info.live):
             recorded = release_all(database.interactions(name), notes_of(database, name))
@@ -264,7 +264,7 @@ def _find_fork(database: Store, cassette: str, written: Format) -> Fork | None:
     return None
 
 
-def _text(found: Found, cassette: str, written: Format, fork: Fork | None) -> str:
+def _format_export(found: Found, cassette: str, written: Format, fork: Fork | None) -> str:
     recorded = release_all(*found, whole=written.name != "review")
     return review.dumps(recorded, cassette, fork) if fork else written.dumps(recorded, cassette)
 
@@ -284,4 +284,4 @@ def _write_atomically(
                 f"Not overwritten: {path} was not written by llmproxy.",
                 hint="Write to another file, or replace it with --force.",
             )
-    write_text(path, _text(found, cassette, written, fork))
+    write_text(path, _format_export(found, cassette, written, fork))

@@ -63,7 +63,7 @@ def calibrate(
 ) -> None:
     """Compare a judge's verdicts with human labels. It prints agreement, kappa, and how often verdicts change."""
     labelled = read_labels(labels)
-    make = _judge_of(model, judges, vote, temperature, _text(system_prompt))
+    make = _make_judge(model, judges, vote, temperature, _read_prompt(system_prompt))
     if not as_json:
         asked = count_judge_calls(labelled, repeats, order=order)
         print_line(
@@ -86,7 +86,7 @@ def calibrate(
     raise typer.Exit(_choose_exit_code(found, min_kappa))
 
 
-def _judge_of(
+def _make_judge(
     model: str, judges: int, vote: str, temperature: float | None, system_prompt: str | None
 ) -> Callable[[Sequence[str]], Any]:
     def make(criteria: Sequence[str]) -> JudgeAgent:
@@ -102,7 +102,7 @@ def _judge_of(
     return make
 
 
-def _text(path: Path | None) -> str | None:
+def _read_prompt(path: Path | None) -> str | None:
     if path is None:
         return None
     try:

@@ -9,7 +9,7 @@ import typer
 
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.options import LAST_REPORT
-from llmproxy.cli.parts.printing import paragraphs, print_line
+from llmproxy.cli.parts.printing import print_line, to_paragraphs
 from llmproxy.scenario.lab.labels import KEYS, HumanLabels, list_labelled_ids, list_report_runs
 from llmproxy.scenario.prompts import format_transcript
 
@@ -63,13 +63,13 @@ def label(
 
 def _ask_person(labelling: HumanLabels, number: str) -> list[str | None] | None:
     """Show a conversation and ask about each criterion; None: no more."""
-    print_line(f"\n{number}  {paragraphs(labelling.id)}")
-    print_line(paragraphs(format_transcript(labelling.messages)))
+    print_line(f"\n{number}  {to_paragraphs(labelling.id)}")
+    print_line(to_paragraphs(format_transcript(labelling.messages)))
     found: list[str | None] = []
     for text in labelling.criteria:
         typed = ""
         while typed not in KEYS:
-            print_line(f"\n  {paragraphs(text)}")
+            print_line(f"\n  {to_paragraphs(text)}")
             typer.echo("  [p]assed, [f]ailed, [i]nconclusive, [s]kip, [q]uit: ", nl=False)
             line = sys.stdin.readline()
             typed = line.strip().lower()[:1]

@@ -22,8 +22,8 @@ from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, refuse_li
 from llmproxy.cli.parts.printing import write_whole_lines
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import open_session, plan_for, start_options
-from llmproxy.cli.parts.store_arguments import TrialResult, compare, nothing_recorded, open_given
-from llmproxy.client.process import attach, find_program, run_child, running_at
+from llmproxy.cli.parts.store_arguments import TrialResult, build_nothing_recorded, compare, open_given
+from llmproxy.client.process import attach, attach_running, find_program, run_child
 from llmproxy.client.reports import Miss, first_lines
 from llmproxy.client.run_variables import gather_run_variables, zone_of_another_day
 from llmproxy.core.bindings import KINDS, VolatileField, read_run_variables
@@ -77,7 +77,7 @@ def learn(
     loaded = gather(flags)
     refuse_live(loaded, "llmproxy learn")
     if not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
-        raise nothing_recorded(loaded)
+        raise build_nothing_recorded(loaded)
     if drop:
         before = _list_fields_of(loaded)
         if unknown := sorted(set(drop) - {field.name for field in before}):
@@ -86,18 +86,18 @@ def learn(
             raise SettingsError(msg, hint=f"It has: {had}.")
         _write_volatile_fields(loaded, [field for field in before if field.name not in drop])
         write_whole_lines(f"llmproxy: dropped: {', '.join(drop)}.")
-    tried = _run_trial(loaded, flags, tuple(command), keep_timezone=keep_timezone) if command else compare(loaded)
+    tried = _run_learn_trial(loaded, flags, tuple(command), keep_timezone=keep_timezone) if command else compare(loaded)
     raise typer.Exit(_choose_and_write(loaded, tried, accept=accept, take=take))
 
 
-def _run_trial(
+def _run_learn_trial(
     loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], *, keep_timezone: bool
 ) -> TrialResult:
     """Run the agent on its recording, learning as it goes."""
-    if running_at(os.environ):
+    if attach_running(os.environ):
         raise SettingsError("LLMPROXY_URL is set: a trial has a proxy of its own.", hint="Unset LLMPROXY_URL.")
     find_program(command, os.environ)
-    zone = "" if keep_timezone else _another_day(loaded)
+    zone = "" if keep_timezone else _choose_time_zone(loaded)
     env = {**os.environ, "TZ": zone} if zone else dict(os.environ)
     since = time.time()
     asked = RunArguments(flags, command)
@@ -108,7 +108,7 @@ def _run_trial(
         opened = open_session(proxy, gather(asked.flags), env, asked.run_variables(env))
         if not opened.unused:
             proxy.control.close(opened.name)
-            raise nothing_recorded(loaded)
+            raise build_nothing_recorded(loaded)
         proxy.control.try_out(opened.name)
         code = run_child(command, plan_for(proxy, opened, env, asked, Path(folder)).applied_to(env))
         lessons = proxy.control.lessons(opened.name)
@@ -124,7 +124,7 @@ def _run_trial(
     return TrialResult(lessons, code, misses)
 
 
-def _another_day(loaded: Loaded) -> str:
+def _choose_time_zone(loaded: Loaded) -> str:
     """Return the time zone for a trial on the recording's day, or nothing: what says day or hour is to differ."""
     if not is_there(loaded.settings.store):  # the folder of cassettes has not been read yet
         return ""

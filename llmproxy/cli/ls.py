@@ -12,7 +12,7 @@ import typer
 from llmproxy.amounts import number, when
 from llmproxy.cli.parts.bindings import format_volatile_fields, plain_bindings
 from llmproxy.cli.parts.completing import complete_cassettes
-from llmproxy.cli.parts.printing import dump, line, paragraphs, print_line, table
+from llmproxy.cli.parts.printing import dump, line, print_line, table, to_paragraphs
 from llmproxy.cli.parts.store_arguments import STORE, list_names, open_given, session_name, store_path
 from llmproxy.core.forks.table import Fork, forks
 from llmproxy.core.sessions.journal import read_injected, read_misses
@@ -159,18 +159,18 @@ def _describe_state(info: CassetteInfo, fork: Fork | None, failed: int) -> str:
     return state if fork is None else f"{state}, {fork.describe()}"
 
 
-def _operation(row: RowSummary) -> str:
+def _format_operation(row: RowSummary) -> str:
     if row.channel is Channel.HTTP:
         return f"{row.method} {row.provider.removeprefix('http:')}{row.target}"
     return row.operation
 
 
-def _status(row: RowSummary) -> str:
+def _format_status(row: RowSummary) -> str:
     status = str(row.status) if row.ending.value == "complete" else f"{row.status} {row.ending.value}"
     return f"{status} replaced" if row.superseded else status
 
 
-def _count(value: int | None) -> str:
+def _format_optional(value: int | None) -> str:
     return "" if value is None else number(value)
 
 
@@ -181,12 +181,12 @@ INTERACTION_COLUMNS: Sequence[Column[RowSummary]] = (
     Column("party", lambda row: row.party, alike=True),
     Column("channel", lambda row: row.channel.value, alike=True, if_any=lambda row: row.channel is not Channel.LLM),
     Column("model", lambda row: row.model or "", alike=True),
-    Column("operation", _operation, alike=True),
+    Column("operation", _format_operation, alike=True),
     Column("client", lambda row: row.client, alike=True, if_any=lambda row: bool(row.client)),
-    Column("status", _status),
+    Column("status", _format_status),
     Column("ms", lambda row: "" if row.duration_ms is None else f"{row.duration_ms:,.0f}", measure=True),
-    Column("in", lambda row: _count(row.tokens_in), measure=True),
-    Column("out", lambda row: _count(row.tokens_out), measure=True),
+    Column("in", lambda row: _format_optional(row.tokens_in), measure=True),
+    Column("out", lambda row: _format_optional(row.tokens_out), measure=True),
     Column("text", lambda row: " -> ".join(text for text in (row.last_user_text, row.answer_text) if text)),
 )
 """The last one gets what room is left."""
@@ -224,4 +224,4 @@ def why(
             print_line(advise_missing(store_path(store)))
     for n, missed in enumerate(found):
         print_line(("\n" if n else "") + f"--- {when(missed.at)}")
-        print_line(paragraphs(missed.text))
+        print_line(to_paragraphs(missed.text))

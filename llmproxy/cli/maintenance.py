@@ -17,14 +17,14 @@ from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import line, print_line, size
 from llmproxy.cli.parts.store_arguments import (
     STORE,
-    also_called,
     check_new_name,
     find,
     is_number,
+    list_recordings,
     open_given,
-    read_anew,
-    recordings,
+    read_current_copy,
     store_path,
+    suggest_cassette,
 )
 from llmproxy.cli.parts.verifying import Verifier
 from llmproxy.core.cassettes.folder import CassetteDir
@@ -60,10 +60,10 @@ def verify(
     settings = gather({"store": store}).settings
     verifier = Verifier(Rules.from_config(settings.normalize.as_config()), settings.upstream, cassette, rekey)
     wrong, failed, looked = 0, False, False
-    for path, is_store in recordings(paths or [settings.store]):
+    for path, is_store in list_recordings(paths or [settings.store]):
         looked = True
         try:
-            with read_anew(path) as here:
+            with read_current_copy(path) as here:
                 wrong += verifier.store(here) if is_store else verifier.file(here)
         except CassetteError as error:
             if len(paths or ()) <= 1:
@@ -182,7 +182,7 @@ def rm(
     with open_given(store, writable=True) as database:
         numbers = [] if cassette else [typed for typed in what if is_number(typed)]
         rows = database.summaries(None, superseded=True) if numbers else []
-        wanted = {row.id: row for row in (_with_id(rows, typed, database) for typed in numbers)}
+        wanted = {row.id: row for row in (_find_row(rows, typed, database) for typed in numbers)}
         whole = []
         for typed in what:
             if typed in numbers:
@@ -197,13 +197,13 @@ def rm(
         raise typer.Exit(int(Exit.FAILED))
 
 
-def _with_id(rows: Collection[RowSummary], typed: str, database: Store) -> RowSummary:
+def _find_row(rows: Collection[RowSummary], typed: str, database: Store) -> RowSummary:
     for row in rows:
         if row.id == int(typed):
             return row
     raise CassetteNotFound(
         f"There is no interaction {typed} in {show_store(database.path)}.",
-        hint=also_called(database, typed, "rm") or f"Their numbers: {suggest_command('ls', database.path)}",
+        hint=suggest_cassette(database, typed, "rm") or f"Their numbers: {suggest_command('ls', database.path)}",
     )
 
 

@@ -70,12 +70,12 @@ def mcp(
     """Record or replay the calls of a client to an MCP stdio server. A replay does not start the server."""
     if ctx.invoked_subcommand is not None:
         return
-    from llmproxy.client.tools.shim.command import ShimOptions, stand
+    from llmproxy.client.tools.shim.command import ShimOptions, run_shim
 
     if not (command := ctx.meta[_BEHIND]):
         raise SettingsError(_DASHES)
     raise typer.Exit(
-        stand(
+        run_shim(
             ShimOptions(command, name, proxy, session, mode, cassette, None if store is None else str(store), faults),
             os.environ,
         )
@@ -93,7 +93,7 @@ def serve(
     """Serve recordings to a coding agent, as an MCP server over stdio. After --, give the agent that the tool `replay`
     may run.
     """
-    from llmproxy.client.tools.mcp_server import serve as serve_tools
+    from llmproxy.client.tools.mcp_server import serve_stdio as serve_tools
     from llmproxy.client.tools.mcp_tools import ServerOptions
 
     is_store = is_server(what) or Path(what).suffix in (".db", ".sqlite", ".sqlite3") or Path(what).is_file()

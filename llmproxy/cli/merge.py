@@ -14,14 +14,14 @@ from pathlib import Path
 import typer
 
 from llmproxy.amounts import format_count
-from llmproxy.cli.parts.store_arguments import is_database, no_url
-from llmproxy.cli.parts.suite_runs import advise
+from llmproxy.cli.parts.store_arguments import is_database, refuse_url
+from llmproxy.cli.parts.suite_runs import advise_recording
 from llmproxy.core.cassettes.formats import open_source, review
 from llmproxy.core.cassettes.uniting import unite_folders, unite_stores
 from llmproxy.errors import Exit, MachineError, SettingsError
-from llmproxy.report.choices import CHOICES, handler_of
+from llmproxy.report.choices import CHOICES, report_handler
 from llmproxy.report.events import Event
-from llmproxy.report.merging import kind_of, merge as merge_parts, read_part
+from llmproxy.report.merging import merge_parts, read_part, report_kind
 
 JOURNAL = ".state.db"
 _YAML = (".yaml", ".yml")
@@ -57,7 +57,7 @@ def merge(
             hint="llmproxy merge parts --report html=report.html   (or --store merged.db, or --cassette-dir DIR)",
         )
     for each in (*inputs, store, cassette_dir):
-        no_url(each or "", _OF_SERVERS)
+        refuse_url(each or "", _OF_SERVERS)
     found = sort_inputs(inputs)
     if cassette_dir is not None:
         _merge_folders(found.folders, cassette_dir)
@@ -80,13 +80,13 @@ def sort_inputs(given: Sequence[Path]) -> Inputs:
     """Return what given files, and those in given folders, are. Raises SettingsError, MachineError: unreadable."""
     found = Inputs()
     try:
-        _sort_all(given, found)
+        _sort_paths(given, found)
     except OSError as error:
         raise MachineError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
     return found
 
 
-def _sort_all(given: Sequence[Path], found: Inputs) -> None:
+def _sort_paths(given: Sequence[Path], found: Inputs) -> None:
     for path in given:
         if not path.exists():
             raise SettingsError(f"There is no file or folder {path}.")
@@ -108,7 +108,7 @@ def _sort_file(path: Path, found: Inputs) -> bool:
         return False
     if is_database(path):
         found.stores.append(path)
-    elif kind := kind_of(path):
+    elif kind := report_kind(path):
         found.reports[path] = kind
     else:
         return False
@@ -158,7 +158,7 @@ def _merge_reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
         parts = [read_part(path, kind) for path, kind in reports.items()]
     except OSError as error:
         raise MachineError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
-    done = merge_parts(parts, advise)
+    done = merge_parts(parts, advise_recording)
     _write_reports(done.events, wanted)
     for text in done.missing:
         typer.echo(f"llmproxy: {text}", err=True)
@@ -170,7 +170,7 @@ def _merge_reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
 
 def _write_reports(events: Sequence[Event], wanted: Sequence[str]) -> None:
     for text in wanted:
-        handler = handler_of(text)
+        handler = report_handler(text)
         for event in events:
             handler.handle(event)
         try:

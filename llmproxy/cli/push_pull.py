@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from llmproxy.cli.parts.printing import ProgressLine, line
-from llmproxy.cli.parts.store_arguments import STORE, no_url, store_path
+from llmproxy.cli.parts.store_arguments import STORE, refuse_url, store_path
 from llmproxy.core.cassettes.uniting import copy_cassette
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import SettingsError
@@ -43,7 +43,7 @@ def _add_command(app: typer.Typer, name: str, text: str) -> None:
 def _copy_cassettes(
     names: list[str], store: Path | None, file: Path, new: str | None, *, instead: bool, there: bool
 ) -> None:
-    no_url(file)
+    refuse_url(file)
     path = store_path(store)
     if find_store_server(path) is None:
         raise SettingsError(

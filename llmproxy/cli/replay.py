@@ -25,14 +25,14 @@ from llmproxy.advice import StartCommand, suggest_command
 from llmproxy.amounts import duration, format_count
 from llmproxy.calls import Call
 from llmproxy.cli.parts.completing import complete_cassettes
-from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, record_first, refuse_live
+from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, record_command, refuse_live
 from llmproxy.cli.parts.printing import line, print_line, write_whole_lines
 from llmproxy.cli.parts.run_ending import never_used
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
-from llmproxy.cli.parts.session_setup import place_tools, plan_for, read_tools, start_options
-from llmproxy.cli.parts.store_arguments import STORE, check_new_name, nothing_recorded, open_given
+from llmproxy.cli.parts.session_setup import plan_for, read_tools, redirect_tools, start_options
+from llmproxy.cli.parts.store_arguments import STORE, build_nothing_recorded, check_new_name, open_given
 from llmproxy.client.control import CONFLICT, ControlError
-from llmproxy.client.process import Attached, attach, find_program, run_child, running_at
+from llmproxy.client.process import Attached, attach, attach_running, find_program, run_child
 from llmproxy.client.reports import Report, one_line
 from llmproxy.client.run_variables import gather_run_variables
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
@@ -87,12 +87,12 @@ def replay(
     if mode is not None and VCR_MODES.get(str(mode), mode) != Mode.REPLAY:
         raise SettingsError(
             f"--mode {mode}: `llmproxy replay` replays.",
-            hint=f"Record with {record_first(gather({**flags, 'mode': None}))}",
+            hint=f"Record with {record_command(gather({**flags, 'mode': None}))}",
         )
     asked = ReplayOptions(
         flags, tuple(command), parse_overrides(override_tool, override_llm), live, from_, as_, options_of(ctx)
     )
-    raise typer.Exit(execute(asked, os.environ))
+    raise typer.Exit(run_replay(asked, os.environ))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +110,18 @@ class ReplayOptions:
         return {"live": self.live, "from": self.at, "as": self.child}
 
 
-def execute(asked: ReplayOptions, env: Mapping[str, str]) -> int:
+def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
     """Do everything and return the exit code. Raises LLMProxyError: nothing was run."""
     flags: dict[str, object] = {**asked.flags, "mode": str(Mode.REPLAY)}
-    if asked.live and not running_at(env):
+    if asked.live and not attach_running(env):
         flags["allow_live"] = True
     loaded = gather(flags)
     refuse_live(loaded, "llmproxy replay")
     find_program(asked.command, env)
-    if asked.live and not running_at(env):
+    if asked.live and not attach_running(env):
         refuse_server("--live", loaded.settings.store)
-    if not running_at(env) and not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
-        raise nothing_recorded(loaded)  # before anything is made
+    if not attach_running(env) and not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
+        raise build_nothing_recorded(loaded)  # before anything is made
     run = RunArguments(flags, asked.command, asked.options)
     tools = read_tools(run, env)
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
@@ -130,7 +130,7 @@ def execute(asked: ReplayOptions, env: Mapping[str, str]) -> int:
         with attach(options, env, log=log, started_by=run.typed) as proxy:  # `replay` itself records nothing
             session = _open(proxy, loaded, asked, tools.config.upstreams if tools and proxy.process is None else {})
             if tools is not None:
-                run, told = place_tools(run, tools, proxy.url, session.name, Path(folder))
+                run, told = redirect_tools(run, tools, proxy.url, session.name, Path(folder))
                 write_whole_lines(*(f"llmproxy: mcp: {each}" for each in told))
             plan = plan_for(proxy, session, env, run, Path(folder))
             write_whole_lines(*(f"llmproxy: {note}" for note in plan.notes))
@@ -166,7 +166,7 @@ def _open(proxy: Attached, loaded: Loaded, asked: ReplayOptions, upstreams: Mapp
         raise
     if not session.unused:
         proxy.control.close(session.name)
-        raise nothing_recorded(loaded)
+        raise build_nothing_recorded(loaded)
     return session
 
 

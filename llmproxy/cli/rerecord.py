@@ -28,10 +28,10 @@ import typer
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import dollars
 from llmproxy.cli.changes import execute_on_recordings
-from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, record_first
+from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, record_command
 from llmproxy.cli.parts.printing import line, print_line
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
-from llmproxy.cli.parts.store_arguments import is_number, number_of, open_given
+from llmproxy.cli.parts.store_arguments import is_number, open_given, require_number
 from llmproxy.client.process import attach
 from llmproxy.core.dialects.usage import MARGIN, cost_at_most, cost_of
 from llmproxy.core.providers.table import PROVIDERS, KeyVariable
@@ -74,21 +74,21 @@ def rerecord(
     if changed and numbers:
         raise SettingsError("either interactions or --changed.")
     if changed:
-        raise typer.Exit(_ask_changed(flags_of(ctx), options_of(ctx), tuple(words), change))
+        raise typer.Exit(_rerecord_changed(flags_of(ctx), options_of(ctx), tuple(words), change))
     if change:
         raise SettingsError("--change goes with --changed.")
     flags = flags_of(ctx)
     loaded, store = gather(flags), Path(str(flags["store"])) if flags.get("store") else None
-    found = [_load_live_recording(number_of(word, "rerecord"), store) for word in dict.fromkeys(numbers or words)]
+    found = [_load_live_recording(require_number(word, "rerecord"), store) for word in dict.fromkeys(numbers or words)]
     if command:
         names = [f"{CHOSEN_RECORDING}{each.id}" for each in found]
-        raise typer.Exit(_ask_changed(flags, options_of(ctx), command, names))
+        raise typer.Exit(_rerecord_changed(flags, options_of(ctx), command, names))
     questions = [_prepare_question(each, loaded) for each in found]
     if not _ask_all(questions, store, loaded.settings.max_cost):
         raise typer.Exit(int(Exit.FAILED))
 
 
-def _ask_changed(
+def _rerecord_changed(
     flags: Mapping[str, object], options: RunOptions, command: tuple[str, ...], change: Sequence[str]
 ) -> int:
     """Run a command in replay, ask live what has changed, and put that in its place when all of it is here."""
@@ -97,7 +97,7 @@ def _ask_changed(
     return execute_on_recordings(RunArguments(flags, command, options), gather(flags), more)
 
 
-class _Question(NamedTuple):
+class _RerecordRequest(NamedTuple):
     recorded: Interaction
     headers: Headers
     upstream: str
@@ -120,14 +120,14 @@ def _load_live_recording(id_: int, store: Path | None) -> Interaction:
     return found
 
 
-def _prepare_question(found: Interaction, loaded: Loaded) -> _Question:
+def _prepare_question(found: Interaction, loaded: Loaded) -> _RerecordRequest:
     """Return a question as it will be sent. Raises SettingsError."""
-    headers = live_headers(found, os.environ, record_first(loaded, found.cassette))
+    headers = live_headers(found, os.environ, record_command(loaded, found.cassette))
     target = live_upstream(found, dict(loaded.settings.upstream))
-    return _Question(found, headers, target, most_of(found))
+    return _RerecordRequest(found, headers, target, estimate_most_cost(found))
 
 
-def most_of(recorded: Interaction) -> Decimal | None:
+def estimate_most_cost(recorded: Interaction) -> Decimal | None:
     """Return what another answer to a recorded request costs at the most, US dollars; None: nobody knows."""
     tokens, body = recorded.usage.input, parse_json(recorded.request.body)
     if tokens is None or not isinstance(body, dict):
@@ -135,7 +135,7 @@ def most_of(recorded: Interaction) -> Decimal | None:
     return cost_at_most(recorded.provider, recorded.model, int(tokens * MARGIN) + 1, body)
 
 
-def _ask_all(questions: Sequence[_Question], store: Path | None, limit: Decimal | None) -> bool:
+def _ask_all(questions: Sequence[_RerecordRequest], store: Path | None, limit: Decimal | None) -> bool:
     """Ask one after the other by a proxy of our own; return whether all were asked, and answered well."""
     env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
     upstreams = sorted({f"--upstream={each.upstream}" for each in questions if each.upstream})
@@ -152,12 +152,12 @@ def _ask_all(questions: Sequence[_Question], store: Path | None, limit: Decimal 
                     return False
                 named = each.recorded.model or each.recorded.operation
                 typer.echo(f"asking {named} at {each.upstream or each.recorded.upstream} again ...", err=True)
-                cost = _keep_good_answer(each, _ask(each, proxy.url, path), store)
+                cost = _keep_good_answer(each, _send_question(each, proxy.url, path), store)
                 good, spent = good and cost is not None, spent + (cost or 0)
     return good
 
 
-def _keep_good_answer(question: _Question, made: Interaction, store: Path | None) -> Decimal | None:
+def _keep_good_answer(question: _RerecordRequest, made: Interaction, store: Path | None) -> Decimal | None:
     """Put a good answer in the recording's place; returns what was spent, None if the recording stays."""
     found, answer = question.recorded, made.response
     if answer.status >= 400 or answer.ending.value != "complete":
@@ -222,7 +222,7 @@ def live_upstream(found: Interaction, configured: Mapping[str, str]) -> str:
     )
 
 
-def _ask(question: _Question, proxy: str, path: Path) -> Interaction:
+def _send_question(question: _RerecordRequest, proxy: str, path: Path) -> Interaction:
     """Return the question with the answer of now, which a proxy stored at `path`. Raises MachineError."""
     found = question.recorded
     url = f"{proxy}/{quote(found.provider)}{found.request.target}"

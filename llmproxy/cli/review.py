@@ -16,7 +16,7 @@ import typer
 
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import format_count, name_some
-from llmproxy.cli.changes import accepted_by_cassette, check_folder, write_accepted
+from llmproxy.cli.changes import check_folder, list_accepted, write_accepted
 from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import line, print_line
 from llmproxy.cli.parts.store_arguments import STORE
@@ -53,7 +53,7 @@ def review(
             origin = group.origin
             print_line(f"\n{line(origin)}")
         print_line(f"{group.name}  {line(group.text)}\n    {_describe_places(group)}")
-        key = _ask(group)
+        key = _ask_decision(group)
         if key == "q":
             break
         kept += [group] if key == "k" else []
@@ -83,7 +83,7 @@ def accept(
         raise SettingsError(
             f"no change {line(unknown[0])} is pending.", hint=f"Pending: {', '.join(known)}. Nothing was written."
         )
-    chosen = [known[name] for name in names or ()] or _of_client(pending, client)
+    chosen = [known[name] for name in names or ()] or _select_client_changes(pending, client)
     if client:
         for text in _count_kinds(chosen) if not whole else (f"{each.name}  {each.text}" for each in chosen):
             print_line(f"  {line(text)}")
@@ -93,7 +93,7 @@ def accept(
 def _load_trials(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded, list[ChangeGroup]]:
     """Return the settings and what the last trials saw and nobody accepted since. Raises SettingsError."""
     loaded = gather({"store": store, "cassette_dir": cassette_dir})
-    done = {name: {each.name: each.exactly for each in some} for name, some in accepted_by_cassette(loaded).items()}
+    done = {name: {each.name: each.exactly for each in some} for name, some in list_accepted(loaded).items()}
     pending = [
         group
         for group in read_changes(loaded.settings.store).groups
@@ -110,7 +110,7 @@ def _describe_places(group: ChangeGroup) -> str:
     return f"{format_count(group.calls, 'call')} in {line(name_some(group.cassettes, ' '))}"
 
 
-def _ask(group: ChangeGroup) -> str:
+def _ask_decision(group: ChangeGroup) -> str:
     while True:
         print_line(f"    {_KEYS}")
         typed = (sys.stdin.readline() or "q").strip().lower()[:1]
@@ -121,7 +121,7 @@ def _ask(group: ChangeGroup) -> str:
             return typed
 
 
-def _of_client(pending: Sequence[ChangeGroup], client: str) -> list[ChangeGroup]:
+def _select_client_changes(pending: Sequence[ChangeGroup], client: str) -> list[ChangeGroup]:
     """Return what a client itself changed. Raises SettingsError."""
     ours = [group for group in pending if group.change.origin.source is Author.CLIENT]
     found = [group for group in ours if client_slug(group.change.origin.name) == client_slug(client)]
@@ -146,7 +146,7 @@ def _write_accepted_changes(
     loaded: Loaded, chosen: Sequence[ChangeGroup], until: date | None, when: Condition | None
 ) -> None:
     today = date.today()  # noqa: DTZ011 - the day of who accepts
-    before, made = accepted_by_cassette(loaded), dict[str, Sequence["AcceptedChange"]]()
+    before, made = list_accepted(loaded), dict[str, Sequence["AcceptedChange"]]()
     for group in chosen:
         for cassette, seen in group.cassettes.items():
             (taken,) = accept_changes([group.change], today, until=until, when=when)

@@ -23,16 +23,16 @@ from llmproxy.cli.parts.printing import write_whole_lines
 from llmproxy.cli.parts.run_ending import RunEnding, write_result
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.session_setup import (
-    faults_of,
     open_session,
-    place_tools,
     plan_for,
+    read_faults,
     read_tools,
+    redirect_tools,
     refuse_options_of_start,
     start_options,
 )
-from llmproxy.client.known_clients import warn
-from llmproxy.client.process import attach, find_program, run_child, running_at
+from llmproxy.client.known_clients import warn_of_bypass
+from llmproxy.client.process import attach, attach_running, find_program, run_child
 from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
 
 
@@ -49,23 +49,23 @@ def run(
     options = options_of(ctx)
     if not options.base_urls and not options.intercept:
         raise SettingsError("--no-base-urls leaves nothing to do without --intercept")
-    raise typer.Exit(execute(RunArguments(flags_of(ctx), tuple(command), options), os.environ))
+    raise typer.Exit(run_command(RunArguments(flags_of(ctx), tuple(command), options), os.environ))
 
 
-def execute(asked: RunArguments, env: Mapping[str, str]) -> int:
+def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
     """Do everything and return the exit code. Raises LLMProxyError: nothing was run."""
     loaded = gather(asked.flags)
     hosts = loaded.settings.record_host
     how = replace(asked.options, intercept=asked.options.intercept or bool(hosts))
     asked = replace(asked, options=how, recorded=hosts)
     if loaded.settings.faults.partition(":")[0] == "sweep":
-        from llmproxy.cli.parts.fault_sweep import sweep
+        from llmproxy.cli.parts.fault_sweep import sweep_command
 
         if how.only:
             raise SettingsError("--only makes no network for a sweep.", hint="Leave one of the two out.")
-        return sweep(asked, loaded, env)
-    reach = _read_reach(how)
-    faults_of(loaded.settings)  # what cannot be meant is said before anything starts
+        return sweep_command(asked, loaded, env)
+    reach = _read_allowed_places(how)
+    read_faults(loaded.settings)  # what cannot be meant is said before anything starts
     if how.runs is not None and not loaded.settings.live:
         raise SettingsError(
             "--runs needs --live: a replay is the same each time.",
@@ -76,7 +76,7 @@ def execute(asked: RunArguments, env: Mapping[str, str]) -> int:
     find_program(asked.command, env)
     if how.json is not None:
         write_result(how.json, {})  # a file of an earlier run says nothing of this one
-    if running_at(env):
+    if attach_running(env):
         refuse_options_of_start(asked.flags)
     tools = read_tools(asked, env)
     declared = asked.run_variables(env)
@@ -87,11 +87,11 @@ def execute(asked: RunArguments, env: Mapping[str, str]) -> int:
         with attach(options, env, log=log, started_by=asked.typed) as proxy:
             opened = open_session(proxy, loaded, env, declared, tools)
             if tools is not None:
-                asked, told = place_tools(asked, tools, proxy.url, opened.name, Path(folder))
+                asked, told = redirect_tools(asked, tools, proxy.url, opened.name, Path(folder))
                 write_whole_lines(*(f"llmproxy: mcp: {each}" for each in told))
             plan = plan_for(proxy, opened, env, asked, Path(folder))
             write_whole_lines(
-                *(f"llmproxy: {note}" for note in plan.notes), *(() if how.intercept else warn(asked.command))
+                *(f"llmproxy: {note}" for note in plan.notes), *(() if how.intercept else warn_of_bypass(asked.command))
             )
             end, runs = RunEnding(proxy, opened.name, since, loaded, asked.command), LiveRuns(loaded)
             run_once = partial(_run_once, asked, plan.applied_to(env), reach, end)
@@ -129,16 +129,16 @@ def _run_all(
     return code
 
 
-def _read_reach(options: RunOptions) -> list[tuple[str, int] | str]:
+def _read_allowed_places(options: RunOptions) -> list[tuple[str, int] | str]:
     """Return what --only-allow names. Raises SettingsError, MachineError: no such network can be made here."""
     if not options.only:
         if options.only_allow:
             raise SettingsError("--only-allow says what --only lets through: type --only, too.")
         return []
-    from llmproxy.client.isolated_network import check_able, parse_place
+    from llmproxy.client.isolated_network import check_supported, parse_allowed_place
 
-    reach = [parse_place(each) for each in options.only_allow]
-    check_able()
+    reach = [parse_allowed_place(each) for each in options.only_allow]
+    check_supported()
     return reach
 
 

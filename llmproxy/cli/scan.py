@@ -14,7 +14,7 @@ from llmproxy import sqlite_file
 from llmproxy.advice import store_words
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.printing import ProgressLine, line, print_line
-from llmproxy.cli.parts.store_arguments import STORE, is_database, is_store, no_url, store_path
+from llmproxy.cli.parts.store_arguments import STORE, is_database, is_store, refuse_url, store_path
 from llmproxy.core.bindings.shell_listings import list_git_users
 from llmproxy.core.secrets.redact import SHAPED, Redactor, names_in, names_of
 from llmproxy.core.store.file.store import open_store
@@ -95,7 +95,7 @@ def _list_files(given: list[Path]) -> Iterator[Path]:
     """Yield the files to look at, those beside a store with it. Raises MachineError for what is not there."""
     seen: set[Path] = set()
     for path in given:
-        no_url(path)
+        refuse_url(path)
         if not path.exists():
             raise MachineError(f"There is no {path}.", hint="llmproxy scan PATHS takes files and folders.")
         inside = (
@@ -124,7 +124,7 @@ def _read_file(path: Path) -> bytes:
 
 def _find_secrets(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
     if is_store(path):
-        recorded = list(_in_store(path, redactor))
+        recorded = list(_scan_store(path, redactor))
         yield from recorded
         if recorded:
             return
@@ -153,7 +153,7 @@ def _find_git_names(path: Path) -> Iterator[tuple[str, str]]:
         yield f"line {', '.join(map(str, lines[:_LINES]))}{' and more' if len(lines) > _LINES else ''}", who
 
 
-def _in_store(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
+def _scan_store(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
     """Yield what stands in recordings, replaced ones too. Raises CassetteError, also for a database not ours."""
     with open_store(path, writable=False, now=time.time) as database:
         for row in database.summaries(superseded=True):

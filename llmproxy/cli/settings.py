@@ -9,7 +9,7 @@ import typer
 
 from llmproxy.amounts import align_rows
 from llmproxy.cli.parts.options import gather
-from llmproxy.settings import HIDDEN, options, write_value
+from llmproxy.settings import HIDDEN, list_options, write_value
 
 
 def register(app: typer.Typer) -> None:
@@ -21,15 +21,15 @@ def settings(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) 
     loaded = gather({})
     if as_json:
         values, sources = asdict(loaded.settings), loaded.sources
-        values |= {o.name: HIDDEN for o in options() if o.secret and values[o.name]}
+        values |= {o.name: HIDDEN for o in list_options() if o.secret and values[o.name]}
         facts = [
             {"name": o.key, "value": values[o.name], "source": str(sources[o.name]), "env": o.env, "flag": o.flag}
-            for o in options()
+            for o in list_options()
         ]
         typer.echo(json.dumps(facts, indent=2, default=str))
         return
     rows = [("option", "value", "source", "environment")]
-    for o in options():
+    for o in list_options():
         value = write_value(getattr(loaded.settings, o.name))
         rows.append((o.key, (HIDDEN if value and o.secret else value) or "-", str(loaded.sources[o.name]), o.env))
     typer.echo("\n".join(align_rows(rows)))

@@ -17,8 +17,8 @@ from llmproxy.amounts import dollars, duration, format_count, number, when
 from llmproxy.cli.parts.bindings import format_run_variables, format_runs, plain_run_variables, values_of
 from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.options import gather
-from llmproxy.cli.parts.printing import body_text, dump, line, paragraphs, print_line, room, wrap_text
-from llmproxy.cli.parts.store_arguments import STORE, also_called, find, is_number, open_given, session_name
+from llmproxy.cli.parts.printing import body_text, dump, line, print_line, room, to_paragraphs, wrap_text
+from llmproxy.cli.parts.store_arguments import STORE, find, is_number, open_given, session_name, suggest_cassette
 from llmproxy.core.dialects.conversation import read_answer, read_conversation
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage import answered_by, cost_of
@@ -78,7 +78,7 @@ def _show_interaction(
     typed: str, store: Path | None, *, raw: bool, request: bool, as_json: bool, descriptor: Path | None
 ) -> None:
     with open_given(store) as database:
-        other = also_called(database, typed, "show")
+        other = suggest_cassette(database, typed, "show")
         try:
             found = database.load(int(typed))
         except CassetteNotFound as error:
@@ -116,7 +116,7 @@ def _show_interaction(
     elif request:
         print_line("\n" + body_text(found.request.body))
     else:
-        _print_talk(found, asked, answer)
+        _print_conversation(found, asked, answer)
 
 
 def _print_grpc(found: Interaction, descriptor: Path | None) -> None:
@@ -127,14 +127,14 @@ def _print_grpc(found: Interaction, descriptor: Path | None) -> None:
     ):
         print_line(f"\n{title}")
         for text in format_messages(body, found.request.target, read, answer=answer):
-            print_line(paragraphs(text))
+            print_line(to_paragraphs(text))
     print_line("\n=== end")
     for name, value in found.response.headers:
         if value and name.startswith((TRAILER, "grpc-status", "grpc-message")):
             print_line(line(f"{name.removeprefix(TRAILER)}: {unquote(value)}"))
 
 
-def _print_talk(found: Interaction, asked: Sequence[Message], answer: Message | None) -> None:
+def _print_conversation(found: Interaction, asked: Sequence[Message], answer: Message | None) -> None:
     """Print messages of a WebSocket, a tool's call and its result, or the conversation and the answer."""
     ending = "" if found.response.ending.value == "complete" else f" ({found.response.ending.value})"
     if is_frames(found.response.headers):
@@ -144,7 +144,7 @@ def _print_talk(found: Interaction, asked: Sequence[Message], answer: Message | 
         return
     if (call := read_call(found.request.body, content_type(found.response.headers), found.response.body)) is not None:
         print_line(f"\n--- call of {line(call.tool)}\n{body_text(call.arguments.encode())}")
-        print_line("\n=== result" + (" (an error)" if call.failed else "") + "\n" + paragraphs(call.result))
+        print_line("\n=== result" + (" (an error)" if call.failed else "") + "\n" + to_paragraphs(call.result))
         return
     for message in asked:
         _print_message(message)
@@ -215,11 +215,11 @@ def _print_message(message: Message, *, title: bool = True) -> None:
 
 def _print_prose(text: str) -> None:
     """Print a text that somebody wrote, on a terminal broken between words."""
-    for row in wrap_text(paragraphs(text), room()):
+    for row in wrap_text(to_paragraphs(text), room()):
         print_line(row)
 
 
-def _text(body: bytes) -> object:
+def _body_text(body: bytes) -> object:
     try:
         return body.decode()
     except UnicodeDecodeError:
@@ -230,8 +230,8 @@ def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -
     """Return an interaction as plain values; bodies that are no text as base64."""
     plain: dict[str, Any] = asdict(found) | {"channel": channel_of(found.provider, found.operation)}
     plain["run_variables"] = plain_run_variables(found.run_variables)
-    plain["request"]["body"] = _text(found.request.body)
-    plain["response"]["body"] = _text(found.response.body)
+    plain["request"]["body"] = _body_text(found.request.body)
+    plain["response"]["body"] = _body_text(found.response.body)
     plain["response"]["chunks"] = [[chunk.offset, len(chunk.data)] for chunk in found.response.chunks]
     plain["conversation"] = [asdict(message) for message in asked]
     plain["answer"] = None if answer is None else asdict(answer)
@@ -260,11 +260,11 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
             )
         samples = [info.sample for info in database.cassettes(named.cassette) if named.sample in (None, info.sample)]
         if as_json:
-            dump([_plain_cassette(database, named.cassette, sample) for sample in samples])
+            dump([_cassette_to_json(database, named.cassette, sample) for sample in samples])
             return
         cells = room()
         for n, sample in enumerate(samples):
-            told = _plain_cassette(database, named.cassette, sample)
+            told = _cassette_to_json(database, named.cassette, sample)
             print_line(("\n" if n else "") + "\n".join(wrap_text(_format_sums(told), cells)))
             if (fork := fork_of(database, named.cassette, sample)) is not None:
                 print_line(line(fork.describe()))
@@ -272,16 +272,16 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
                 session_name(line(named.cassette), sample), list_declared(database, named.cassette, sample)
             ):
                 print_line("\n".join(wrap_text(text, cells)))
-            for text in conversation(told["steps"], cells):
+            for text in format_conversation(told["steps"], cells):
                 print_line(text)
             if not told["steps"]:
                 listed = suggest_command(f"ls {quote_word(named.cassette)}", database.path)
                 print_line(f"It holds no conversation with a model; what was asked of tools: {listed}")
             for each in told["differences"]:
-                print_line("\n".join(["", *wrap_text(paragraphs(f"differs: {each}"), cells)]))
+                print_line("\n".join(["", *wrap_text(to_paragraphs(f"differs: {each}"), cells)]))
 
 
-def _plain_cassette(store: Reading, cassette: str, sample: int) -> dict[str, Any]:
+def _cassette_to_json(store: Reading, cassette: str, sample: int) -> dict[str, Any]:
     of_tools = False
 
     def read_interactions() -> Iterator[Interaction]:
@@ -310,7 +310,7 @@ def _format_sums(told: Mapping[str, Any]) -> str:
     return f"{line(name)}: {', '.join(filter(None, parts))}"
 
 
-def conversation(steps: list[dict[str, Any]], room: int | None) -> Iterator[str]:
+def format_conversation(steps: list[dict[str, Any]], room: int | None) -> Iterator[str]:
     """Yield the lines of the steps for a terminal of `room` cells, None for a pipe, where no line is broken."""
     before: object = None
     for step in steps:
@@ -321,7 +321,7 @@ def conversation(steps: list[dict[str, Any]], room: int | None) -> Iterator[str]
         before = call
         inside = "  " * min(step.get("depth", 0), 6)
         head = f"{mark:<7}{_HEADS.get(step['kind'], step['kind']):<9} {inside}"
-        for n, text in enumerate(wrap_text(paragraphs(_format_step(step).rstrip()), room, _INDENT + len(inside))):
+        for n, text in enumerate(wrap_text(to_paragraphs(_format_step(step).rstrip()), room, _INDENT + len(inside))):
             yield (head if n == 0 else " " * (_INDENT + len(inside))) + text
 
 

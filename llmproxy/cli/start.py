@@ -23,13 +23,13 @@ def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announc
     import asyncio
     import gc
 
-    from llmproxy.report.console import Console, room_of, wants_colour
+    from llmproxy.report.console import Console, terminal_room, wants_colour
 
     gc.disable()  # what is imported stays; `serve` enables it when it serves
     try:
         loaded = gather(flags_of(ctx))
         if not find_spec("mitmproxy"):
-            raise typer.Exit(_start_elsewhere())
+            raise typer.Exit(_describe_running_proxy())
         from llmproxy.mitm import serve
 
         handler = logging.StreamHandler(sys.stderr)
@@ -43,11 +43,11 @@ def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announc
             colour=wants_colour(sys.stdout, os.environ),
             quiet=loaded.settings.quiet,
             verbose=loaded.settings.verbose,
-            room=partial(room_of, sys.stdout) if terminal else lambda: None,
+            room=partial(terminal_room, sys.stdout) if terminal else lambda: None,
             later=None if terminal else lambda job: asyncio.get_running_loop().call_soon(job),
         )
         try:
-            code = serve.run(loaded, console, announce=announce)
+            code = serve.run_proxy(loaded, console, announce=announce)
         finally:
             console.flush()
     finally:
@@ -55,7 +55,7 @@ def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announc
     raise typer.Exit(int(code))
 
 
-def _start_elsewhere() -> int:
+def _describe_running_proxy() -> int:
     """Give the typed words to an llmproxy that can run the proxy, as `run` finds it. Raises MachineError: none."""
     from llmproxy.client.process import COMMAND_VARIABLE, find_command
 

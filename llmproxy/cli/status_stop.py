@@ -47,9 +47,9 @@ def stop(url: str = _URL) -> None:
 
 
 def _open_control(url: str) -> Control:
-    from llmproxy.cli.env import address
+    from llmproxy.cli.env import proxy_address
 
-    return Control(url.rstrip("/") or address(os.environ), token=os.environ.get("LLMPROXY_TOKEN", ""))
+    return Control(url.rstrip("/") or proxy_address(os.environ), token=os.environ.get("LLMPROXY_TOKEN", ""))
 
 
 def _wait_until_gone(control: Control) -> None:

@@ -169,7 +169,7 @@ def _write_schema(target: Path) -> None:
         typer.echo(f"wrote {made}: by it editors complete and check suites")
 
 
-def write_first(paths: Sequence[str], agent: str) -> Exit:
+def write_starter_suite(paths: Sequence[str], agent: str) -> Exit:
     """Write a first suite (``llmproxy test --init``); asks how to reach the agent unless that is said."""
     target = Path(paths[0] if paths else "tests/agent.suite.yaml")
     if not agent:

@@ -30,21 +30,21 @@ from llmproxy.cli.parts.session_setup import start_options
 from llmproxy.cli.parts.suite_runs import (
     CutPart,
     TestEnded,
-    console,
-    cut,
+    cut_part,
     emit_empty_part,
-    interruptible,
     last_report,
     make_trend_recorder,
+    signals_as_interrupt,
     state_path,
-    until_signal,
+    suite_console,
+    wait_for_signal,
 )
-from llmproxy.client.process import Attached, attach, running_at
+from llmproxy.client.process import Attached, attach, attach_running
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.baseline import BaselineReport, read_baseline
-from llmproxy.report.choices import CHOICES, handler_of
+from llmproxy.report.choices import CHOICES, report_handler
 from llmproxy.report.events import Completed, Handler
 from llmproxy.store_server import find_store_server, is_server, without_secrets
 
@@ -141,9 +141,9 @@ def run_tests(
 ) -> None:
     """Test an agent by YAML suites; LLM calls are replayed, or recorded with --mode record."""
     if init:
-        from llmproxy.cli.suite import write_first
+        from llmproxy.cli.suite import write_starter_suite
 
-        raise typer.Exit(write_first(paths or [], agent))
+        raise typer.Exit(write_starter_suite(paths or [], agent))
     limit = gather({"max_cost": max_cost or None}).settings.max_cost
     asked = TestOptions(
         flags=flags_of(ctx), paths=tuple(paths or ["."]), tags=tags, tag=tuple(tag), ids=tuple(ids), grep=grep,
@@ -154,13 +154,13 @@ def run_tests(
     )  # fmt: skip
     if trend:
         raise typer.Exit(asked.trend())
-    with interruptible():
+    with signals_as_interrupt():
         if changes:
-            raise typer.Exit(_try_changes(asked))
+            raise typer.Exit(_trial_changes(asked))
         raise typer.Exit(asked.watch(os.environ) if watch else asked.execute(os.environ))
 
 
-def _try_changes(asked: TestOptions) -> int:
+def _trial_changes(asked: TestOptions) -> int:
     """Run the suites on trial, and say what has changed."""
     from llmproxy.cli.changes import count_tests, print_changes  # a sixth of a second, which no other test needs
     from llmproxy.report.changes import read_changes
@@ -209,7 +209,7 @@ class TestOptions:
 
         if self.update:
             refuse_in_ci(env)
-        reports = [handler_of(text, lambda: self.recordings(env)) for text in self.reports]
+        reports = [report_handler(text, lambda: self.recordings(env)) for text in self.reports]
         ended = TestEnded()
         try:
             code = self._run_cases([*reports, ended], env)
@@ -225,7 +225,7 @@ class TestOptions:
     def recordings(self, env: Mapping[str, str]) -> Path | None:
         """Return the store of what is tested; None: a running proxy's is another, or settings do not say which."""
         try:
-            return None if running_at(env) else store_of(gather(self.flags))
+            return None if attach_running(env) else store_of(gather(self.flags))
         except LLMProxyError:
             return None
 
@@ -253,22 +253,22 @@ class TestOptions:
             for report in reports:
                 report.handle(Completed(exit_code=Exit.NOTHING, seconds=0.0, notes=(nothing,)))
             return Exit.NOTHING
-        part = cut(self.shard, self.shard_times, cases, self.runs, self.command, partly=self.partly)
+        part = cut_part(self.shard, self.shard_times, cases, self.runs, self.command, partly=self.partly)
         if part is not None and not part.cases:
             typer.echo(
                 f"llmproxy: {emit_empty_part(part, reports, str(settings.settings.mode), time.time())}", err=True
             )
             return Exit.OK
         cases = cases if part is None else part.cases
-        self._check_on(settings)
+        self._check_cluster_options(settings)
         if self.rejudge is not None and settings.settings.faults:
             raise SettingsError("--rejudge runs no agent, so no call of one can meet --faults.")
         if settings.settings.live:
-            self._may_be_live(settings, env)
+            self._is_live_possible(settings, env)
         if settings.settings.faults.partition(":")[0] == "sweep":
             return self.sweep(cases, settings, env)
         against = self.against([case.id for case in cases])
-        shown = console(verbose=settings.settings.verbose)
+        shown = suite_console(verbose=settings.settings.verbose)
         kept = [] if self.rejudge is not None or self.step else [make_trend_recorder(settings)]
         last = None if self.rejudge is not None else last_report()
         lived = (
@@ -288,13 +288,13 @@ class TestOptions:
             record_failed(Path.cwd(), tested.runs, tested.failed)
         return tested.exit_code
 
-    def _may_be_live(self, settings: LoadedSettings, env: Mapping[str, str]) -> None:
+    def _is_live_possible(self, settings: LoadedSettings, env: Mapping[str, str]) -> None:
         """Refuse what makes no sense with live channels. Raises SettingsError."""
         if self.rejudge is not None:
             raise SettingsError("--rejudge runs no agent, so nothing can be --live.")
         if settings.settings.faults:
             raise SettingsError("--live and --faults exclude each other.")
-        if running_at(env):
+        if attach_running(env):
             hint = "Start that one with --live, or unset LLMPROXY_URL."
             raise SettingsError(
                 "--live: LLMPROXY_URL is set, and the proxy that runs there has options of its own.", hint=hint
@@ -359,7 +359,7 @@ class TestOptions:
         part: CutPart | None = None,
     ) -> SuiteResult:
         mode = str(settings.settings.mode) if not settings.is_default("mode") else None
-        options = [] if running_at(env) else proxy_options(self.flags, settings)
+        options = [] if attach_running(env) else proxy_options(self.flags, settings)
         if options and self.flags.get("port") is None and any("url" in (each.suite.agent or ()) for each in cases):
             options.append(f"--port={settings.settings.port}")  # a service that runs already has its base URLs there
         with (
@@ -369,7 +369,7 @@ class TestOptions:
             mode = mode or proxy.control.health().mode
             return self.at(proxy, cases, handlers, mode, settings, part)
 
-    def _check_on(self, settings: LoadedSettings) -> None:
+    def _check_cluster_options(self, settings: LoadedSettings) -> None:
         """Refuse what does not go together with a cluster. Raises SettingsError."""
         if not self.on:
             if self.send or self.send_env:
@@ -425,7 +425,7 @@ class TestOptions:
             run_context.execute = suites.run_case
             suites.told = partial(renumber_events, known=number_calls(store_of(settings)))
             try:
-                return asyncio.run(until_signal(run_cases(run_context, cases, notes, suites.runner.take_notes)))
+                return asyncio.run(wait_for_signal(run_cases(run_context, cases, notes, suites.runner.take_notes)))
             finally:
                 if home := merge_back(suites.runner.recorded, common_folder(settings)):
                     typer.echo(f"llmproxy: {home}", err=True)
@@ -433,13 +433,13 @@ class TestOptions:
     def sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
         """Run each case in replay with one injected fault each time; returns 1 if one breaks the agent."""
         from llmproxy.cli.parts.fault_sweep import make_progress_printer, print_findings, write_findings
-        from llmproxy.client.sweep import as_json as as_plain, asked_kinds
+        from llmproxy.client.sweep import select_kinds, sweep_to_json as as_plain
         from llmproxy.suite.run.runner import has_faults, sweep_case
 
         every: dict[str, object] = {}
-        kinds, print_line, code = asked_kinds(settings.settings.faults), make_progress_printer(), int(Exit.OK)
+        kinds, print_line, code = select_kinds(settings.settings.faults), make_progress_printer(), int(Exit.OK)
         flags = {**self.flags, "faults": None, "faults_seed": None, "mode": "replay"}
-        options = [] if running_at(env) else proxy_options(flags, settings)
+        options = [] if attach_running(env) else proxy_options(flags, settings)
         env = {name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")}
         with (
             tempfile.TemporaryDirectory(prefix="llmproxy-test-") as folder,
@@ -456,7 +456,7 @@ class TestOptions:
                     f"{shlex.quote(case.id)}"
                 )
                 try:
-                    asyncio.run(until_signal(sweep_case(run_context, case, kinds, print_line, found)))
+                    asyncio.run(wait_for_signal(sweep_case(run_context, case, kinds, print_line, found)))
                 finally:
                     code = max(code, print_findings(found, typed))
                     every[case.id] = as_plain(found)
@@ -493,7 +493,7 @@ class TestOptions:
             run_context.recorded = read_runs(self.rejudge, [case.id for case in cases], store_of(settings))
         notes = [] if run_context.recorded else refuse_costs(store_of(settings), cases, run_context.options)
         try:
-            return asyncio.run(until_signal(run_cases(run_context, cases, notes)))
+            return asyncio.run(wait_for_signal(run_cases(run_context, cases, notes)))
         finally:
             for path in run_context.save_snapshots():
                 typer.echo(f"llmproxy: wrote {path}", err=True)

@@ -17,23 +17,23 @@ from urllib.parse import quote
 import typer
 
 from llmproxy.advice import store_words, suggest_command
-from llmproxy.cli.import_export import rules_of
+from llmproxy.cli.import_export import scrub_rules
 from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.importing import Importer, by_cassette
 from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, gather, store_of
-from llmproxy.cli.parts.store_arguments import STORE, no_url
+from llmproxy.cli.parts.store_arguments import STORE, refuse_url
 from llmproxy.core.sessions.session import split_name
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.protocol import UI_PREFIX
-from llmproxy.report.live_report import document_of, reporting
-from llmproxy.report.merging import kind_of
+from llmproxy.report.live_report import report_document, report_reader
+from llmproxy.report.merging import report_kind
 from llmproxy.scenario.lab.labels import write_label
 from llmproxy.settings import shown_path
 from llmproxy.store_server import find_store_server, is_server, show_store
 from llmproxy.ui.answers import Ask
-from llmproxy.ui.data import answer
-from llmproxy.ui.serve import server
+from llmproxy.ui.data import answer_question
+from llmproxy.ui.serve import make_server
 
 _DATABASES = frozenset({".db", ".sqlite", ".sqlite3"})
 
@@ -62,10 +62,10 @@ def ui(
     with open_view_target(what, store) as shown_here:
         path, start = shown_here.store, shown_here.start
         token = secrets.token_urlsafe(18)
-        ask = asker(path, shown_here.report)
+        ask = make_answerer(path, shown_here.report)
         put = None if shown_here.report is None else make_label_writer(shown_here.report, labels)
         try:
-            made = server(port, token, ask, start, put)
+            made = make_server(port, token, ask, start, put)
         except OSError as error:
             raise MachineError(
                 f"port {port} cannot be used: {error.strerror or error}.", hint="Without --port any free one is taken."
@@ -73,7 +73,7 @@ def ui(
         url = f"http://127.0.0.1:{made.server_port}{UI_PREFIX}#token={token}"
         typer.echo(f"llmproxy: looking at {start['store']}\n  {url}\nThe address is for you alone. Ctrl-C ends it.")
         if browser:
-            show(url)
+            open_browser(url)
         try:
             made.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
@@ -97,7 +97,7 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
     if what and is_server(what):
         store, what = cast("Path", what), None  # `settings` reads the URL
     if what:
-        no_url(what)
+        refuse_url(what)
     path = Path(what) if what else None
     last = Path.cwd() / LAST_REPORT
     tests: dict[str, Any] = {"tests": True, "labels": True}
@@ -120,15 +120,15 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
         yield ViewTarget(found, {**_name_store(found), **tests, **named}, last)
 
 
-def asker(path: Path, report: Path | None = None) -> Ask:
+def make_answerer(path: Path, report: Path | None = None) -> Ask:
     """Return what answers the page's questions: out of a store, which is opened for each, and of a report of tests."""
-    told = None if report is None else reporting(report, path.with_name(f"{path.name}.state.db"))
+    told = None if report is None else report_reader(report, path.with_name(f"{path.name}.state.db"))
 
     def ask(question: str, query: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
         if question == "report" and told is not None:
             return told(query)
         with open_store(path, writable=False, now=time.time) as database:
-            return answer(database, question, query)
+            return answer_question(database, question, query)
 
     return ask
 
@@ -141,9 +141,9 @@ def is_report(path: Path) -> bool:
         raise SettingsError(f"{path} is the viewer itself, with its report inside.", hint="Open it in a browser.")
     if path.suffix.lower() == ".xml":
         raise SettingsError(f"{path} says too little to look at.", hint="llmproxy test --report json=FILE")
-    kind = kind_of(path)
+    kind = report_kind(path)
     if kind == "json":
-        document_of(path)
+        report_document(path)
     return bool(kind)
 
 
@@ -215,7 +215,7 @@ def _quote_cassette(path: Path, name: str) -> str:
 
 def _import_file(file: Path, store: Path) -> Path:
     loaded = gather({})
-    importer = Importer(rules_of(loaded), loaded.settings.upstream)
+    importer = Importer(scrub_rules(loaded), loaded.settings.upstream)
     with open_store(store, writable=True, now=time.time) as database:
         for name, pieces in by_cassette([file], None).items():
             importer.take(database, name, pieces)
@@ -224,6 +224,6 @@ def _import_file(file: Path, store: Path) -> Path:
     return store
 
 
-def show(url: str) -> None:
+def open_browser(url: str) -> None:
     with suppress(webbrowser.Error):
         webbrowser.open(url)

@@ -257,9 +257,9 @@ class Control:
             why = getattr(error, "strerror", "") or str(error) or type(error).__name__
             hint = f"Start one: llmproxy start --port {parts.port or 80}; --url or LLMPROXY_URL names a running one."
             raise ProxyGone(f"no llmproxy answers at {self.url}: {why}", hint=hint) from error
-        return self._read(status, content)
+        return self._parse_reply(status, content)
 
-    def _read(self, status: int, content: bytes) -> dict[str, Any]:
+    def _parse_reply(self, status: int, content: bytes) -> dict[str, Any]:
         try:
             value = json.loads(content)
         except ValueError as error:
@@ -299,7 +299,7 @@ class ConnectionPool:
         self._most = most
         self._clock = clock
         self._guard = threading.Lock()
-        self._idle: dict[Place, list[_Idle]] = {}
+        self._idle: dict[Place, list[_IdleConnection]] = {}
         self._process = os.getpid()
 
     def take(self, host: str, port: int | None, timeout: float) -> HTTPConnection:
@@ -307,7 +307,7 @@ class ConnectionPool:
         from http.client import HTTPConnection
 
         place = host, port or _HTTP
-        while idle := self._pop(place):
+        while idle := self._pop_idle(place):
             if self._is_usable(idle):
                 idle.connection.timeout = timeout
                 idle.connection.sock.settimeout(timeout)
@@ -322,7 +322,7 @@ class ConnectionPool:
         with self._guard:
             idle = self._own_connections().setdefault(place, [])
             if connection.sock is not None and len(idle) < self._most:
-                idle.append(_Idle(connection, self._clock()))
+                idle.append(_IdleConnection(connection, self._clock()))
                 return
         connection.close()
 
@@ -342,27 +342,27 @@ class ConnectionPool:
         for _, each in dead:
             each.connection.close()
 
-    def _is_usable(self, idle: _Idle) -> bool:
-        return self._clock() - idle.since < FRESH and is_quiet(idle.connection.sock)
+    def _is_usable(self, idle: _IdleConnection) -> bool:
+        return self._clock() - idle.since < FRESH and is_socket_quiet(idle.connection.sock)
 
-    def _pop(self, place: Place) -> _Idle | None:
+    def _pop_idle(self, place: Place) -> _IdleConnection | None:
         with self._guard:
             idle = self._own_connections().get(place)
             return idle.pop() if idle else None
 
-    def _own_connections(self) -> dict[Place, list[_Idle]]:
+    def _own_connections(self) -> dict[Place, list[_IdleConnection]]:
         """Return what this process keeps: a forked child must not speak where its parent does."""
         if self._process != os.getpid():
             self._idle, self._process = {}, os.getpid()
         return self._idle
 
 
-class _Idle(NamedTuple):
+class _IdleConnection(NamedTuple):
     connection: HTTPConnection
     since: float
 
 
-def is_quiet(sock: socket.socket | None) -> bool:
+def is_socket_quiet(sock: socket.socket | None) -> bool:
     """Return whether a connection is open and nothing came that nobody asked for."""
     if sock is None:
         return False

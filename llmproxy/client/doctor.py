@@ -8,10 +8,10 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from llmproxy.client.environment import BASE_URLS, LOOPBACK, NO_PROXIES, describe_certificate_problem, is_ours
+from llmproxy.client.environment import BASE_URLS, LOOPBACK, NO_PROXIES, describe_certificate_problem, is_proxy_url
 from llmproxy.client.known_clients import OTHER, runtime_of
 from llmproxy.client.process_monitor import Address, MonitoredProcess
-from llmproxy.client.reports import Report, add, one_line
+from llmproxy.client.reports import Report, add_reports, one_line
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
 
 _LONG = 80
@@ -40,12 +40,12 @@ class Diagnosis:
 def variables(env: Mapping[str, str], url: str, *, intercepted: bool = False) -> list[Diagnosis]:
     """Look at base-URL and proxy variables: do they point to the proxy at `url`?"""
     given = {each.name: env[each.name] for each in BASE_URLS if env.get(each.name)}
-    ours = [name for name, value in given.items() if is_ours(value, url)]
+    ours = [name for name, value in given.items() if is_proxy_url(value, url)]
     others = {name: value for name, value in given.items() if name not in ours}
-    proxied = [name for name in PROXIES if env.get(name) and is_ours(env[name], url)]
+    proxied = [name for name in PROXIES if env.get(name) and is_proxy_url(env[name], url)]
     found = []
     if ours:
-        found.append(Diagnosis(OK, f"{len(ours)} base-URL variables point to {url}: {_list_some(ours)}"))
+        found.append(Diagnosis(OK, f"{len(ours)} base-URL variables point to {url}: {_join_some(ours)}"))
     for name, value in others.items():
         text = f"{name}={value[:_LONG]} points elsewhere: what reads it goes past the proxy"
         found.append(Diagnosis(NOTE if proxied else BAD, text, ('eval "$(llmproxy env)" sets it',)))
@@ -68,7 +68,7 @@ def no_proxy(env: Mapping[str, str], url: str) -> list[Diagnosis]:
     foreign = [
         name
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
-        if env.get(name) and not is_ours(env[name], url)
+        if env.get(name) and not is_proxy_url(env[name], url)
     ]
     words = {word.strip().lower() for name in NO_PROXIES for word in env.get(name, "").split(",")}
     host = (urlsplit(url).hostname or "").lower()
@@ -78,7 +78,7 @@ def no_proxy(env: Mapping[str, str], url: str) -> list[Diagnosis]:
             "arrive"
         )
         return [Diagnosis(BAD, text, (f"export NO_PROXY={','.join(LOOPBACK)} no_proxy={','.join(LOOPBACK)}",))]
-    ours = any(env.get(name) and is_ours(env[name], url) for name in PROXIES)
+    ours = any(env.get(name) and is_proxy_url(env[name], url) for name in PROXIES)
     if ours and "*" in words:
         return [Diagnosis(BAD, "NO_PROXY is *: nothing goes through the proxy", ("unset NO_PROXY no_proxy",))]
     return [Diagnosis(OK, f"NO_PROXY names {host}")] if words & {host, "*"} else []
@@ -103,7 +103,7 @@ def certificates(env: Mapping[str, str], ca: str | None, now: float) -> list[Dia
     if not trusting:
         found.append(Diagnosis(NOTE, f"no variable names the proxy's certificate {ca}: only base URLs will work"))
     elif not found:
-        found.append(Diagnosis(OK, f"the certificate {ca} is trusted by {_list_some(trusting)}"))
+        found.append(Diagnosis(OK, f"the certificate {ca} is trusted by {_join_some(trusting)}"))
     return found
 
 
@@ -114,8 +114,8 @@ def _read_certificate_body(path: Path) -> str:
     return text.partition(begin)[2].partition("-----END")[0] if text.count(begin) == 1 else text
 
 
-def traffic(reports: Iterable[Report]) -> Diagnosis:
-    total = add(reports)
+def diagnose_traffic(reports: Iterable[Report]) -> Diagnosis:
+    total = add_reports(reports)
     if not total.calls:
         return Diagnosis(BAD, "no request arrived at the proxy")
     return Diagnosis(OK, f"traffic arrived: {one_line(total)}")
@@ -141,7 +141,7 @@ def processes(
             )
         )
     for pid, who in seen.items():
-        if who.env is not None and who.looks > 1 and not _has_ours(who.env, url):
+        if who.env is not None and who.looks > 1 and not _has_our_certificate(who.env, url):
             advice = (
                 "sudo, env -i, docker, ssh and systemd give their children another environment; a .env may override it",
             )
@@ -166,9 +166,9 @@ def _describe_connections(addresses: Sequence[Address]) -> str:
     return " and ".join(f"{deed} {', '.join(what)}" for deed, what in deeds.items())
 
 
-def _has_ours(env: Mapping[str, str], url: str) -> bool:
+def _has_our_certificate(env: Mapping[str, str], url: str) -> bool:
     names = (*(each.name for each in BASE_URLS), *PROXIES)
-    return any(is_ours(env[name], url) for name in names if env.get(name))
+    return any(is_proxy_url(env[name], url) for name in names if env.get(name))
 
 
 def _advise_runtimes(who: Iterable[MonitoredProcess], *, intercepted: bool) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ def _advise_runtimes(who: Iterable[MonitoredProcess], *, intercepted: bool) -> t
     return tuple(lines)
 
 
-def addresses_of(urls: Iterable[str]) -> frozenset[Address]:
+def resolve_addresses(urls: Iterable[str]) -> frozenset[Address]:
     """Return host and port of base URLs that name an IP address; names are not looked up."""
     found = set()
     for url in urls:
@@ -192,5 +192,5 @@ def addresses_of(urls: Iterable[str]) -> frozenset[Address]:
     return frozenset(found)
 
 
-def _list_some(names: Sequence[str]) -> str:
+def _join_some(names: Sequence[str]) -> str:
     return " ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -29,7 +29,7 @@ from llmproxy.core.providers.hosts import COPILOT_URL, find_copilot_provider, is
 from llmproxy.core.providers.stubs import SIGN_IN_HOSTS, SIGN_IN_URLS
 from llmproxy.core.providers.table import BEARER_TOKEN, PROVIDERS
 from llmproxy.errors import MachineError
-from llmproxy.files import replacing
+from llmproxy.files import replace_file
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PLACEHOLDER_KEY, PROXIES, RUN_VARIABLE
 
 
@@ -163,7 +163,7 @@ def plan(
     if interception:
         others |= _interception(url, session, env, interception)
     local = any(host in LOOPBACK for host in recorded)  # a service on this machine is to be intercepted too
-    others |= _no_proxy(
+    others |= _extend_no_proxy(
         url, env, intercepted=interception is not None, loopback=base_urls and not local, recorded=recorded
     )
     dropped = () if key_names is None else tuple(name for name, value in env.items() if value == PLACEHOLDER_KEY)
@@ -172,7 +172,7 @@ def plan(
     return EnvironmentPlan(urls, keys, others, tuple(notes), tuple(name for name in dropped if name not in keys))
 
 
-def is_ours(value: str, url: str) -> bool:
+def is_proxy_url(value: str, url: str) -> bool:
     theirs, us = urlsplit(value if "://" in value else f"http://{value}"), urlsplit(url)
     try:
         same_port = theirs.port == us.port
@@ -256,7 +256,7 @@ def _interception(url: str, session: str | None, env: Mapping[str, str], how: In
     return found
 
 
-def _no_proxy(
+def _extend_no_proxy(
     url: str, env: Mapping[str, str], *, intercepted: bool, loopback: bool, recorded: Sequence[str] = ()
 ) -> dict[str, str]:
     """Merge NO_PROXY: what was there in either spelling, without what would exempt a provider, and ourselves."""
@@ -287,7 +287,7 @@ Which = Callable[[str], str | None]
 _KEYTOOL_TIME = 60.0
 
 
-def presets(env: Mapping[str, str]) -> tuple[Path, ...]:
+def preset_bundles(env: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the bundles that an environment names already (a company's authority), each once."""
     named = dict.fromkeys(env[name] for name in (*BUNDLES, NODE_CA) if env.get(name))
     return tuple(path for path in map(Path, named) if path.is_file())
@@ -302,7 +302,7 @@ def combine(ca: Path, others: Iterable[Path], target: Path) -> Path:
     sources = [Path(certifi.where()), *others, ca]
     text = "\n".join(source.read_text("utf-8", "replace").strip() for source in dict.fromkeys(sources))
     try:
-        with replacing(target) as file:
+        with replace_file(target) as file:
             file.write(text + "\n")
     except OSError as error:
         raise MachineError(f"cannot write {target}: {error.strerror or error}") from error

@@ -53,7 +53,7 @@ _WITHOUT = "Without --only, `llmproxy doctor -- COMMAND` looks for programs that
 _NESTED = "It runs under a filter of system calls already: within another `run --only` leave --only out."
 
 
-def parse_place(text: str) -> Address | str:
+def parse_allowed_place(text: str) -> Address | str:
     """Return what ``--only-allow`` names: host and port, or the path of a Unix socket. Raises SettingsError."""
     if "/" in text:
         return os.path.realpath(text)
@@ -66,7 +66,7 @@ def parse_place(text: str) -> Address | str:
     )
 
 
-def check_able() -> None:
+def check_supported() -> None:
     """Make such a network for nothing. Raises MachineError: this machine does not allow it, and what to do."""
     if not hasattr(os, "unshare") or platform.machine() not in ("x86_64", "aarch64"):
         raise MachineError(
@@ -79,11 +79,11 @@ def check_able() -> None:
         except subprocess.SubprocessError as error:
             raise MachineError(
                 f"--only: this machine does not let us make a network namespace: {(why := network.read_failure())}.",
-                hint=_NESTED if os.strerror(errno.EBUSY) in why else _advise(),
+                hint=_NESTED if os.strerror(errno.EBUSY) in why else _advise_enabling(),
             ) from error
 
 
-def _advise() -> str:
+def _advise_enabling() -> str:
     """Return what allows it, as far as this machine tells why not."""
     switches = {
         "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
@@ -133,18 +133,18 @@ class IsolatedNetwork:
             self._end()
             self._thread.join()
             if not self._whole:
-                self._count("(it could not be watched to its end)")
+                self._count_refused("(it could not be watched to its end)")
         for each in (self._ours, self._childs, *self._sockets):
             each.close()
         for host in sorted(self._looked_up - self._went - {host for host, _ in self._places}):
-            self._count(f"{host} (looked up)")
+            self._count_refused(f"{host} (looked up)")
 
     def enter(self) -> None:
         """Move this process into the network; for between fork and exec. Raises OSError."""
-        from llmproxy.client.network_namespace import enter  # late: no other system can import it
+        from llmproxy.client.network_namespace import enter_namespace  # late: no other system can import it
 
         try:
-            handles = enter(self._inside)
+            handles = enter_namespace(self._inside)
         except OSError as error:
             self._childs.send(str(error).encode())
             raise
@@ -165,7 +165,7 @@ class IsolatedNetwork:
 
         def serve() -> None:
             try:
-                asyncio.run(self._serve(roles, ready))
+                asyncio.run(self._serve_network(roles, ready))
             finally:
                 ready.set()
 
@@ -173,7 +173,7 @@ class IsolatedNetwork:
         self._thread.start()
         ready.wait()
 
-    async def _serve(self, roles: dict[int, str], ready: threading.Event) -> None:
+    async def _serve_network(self, roles: dict[int, str], ready: threading.Event) -> None:
         loop, over = asyncio.get_running_loop(), asyncio.Event()
         self._end = partial(loop.call_soon_threadsafe, over.set)
         for handle, role in roles.items():
@@ -185,7 +185,7 @@ class IsolatedNetwork:
             if role.isdecimal():
                 await asyncio.start_server(partial(_relay_bytes, self._places[int(role)]), sock=each)
             else:
-                loop.add_reader(each, {"packets": self._on_packets, "names": self._on_question}[role], each)
+                loop.add_reader(each, {"packets": self._on_packets, "names": self._on_dns_question}[role], each)
         ready.set()
         await over.wait()
         packets = self._sockets[0]
@@ -193,7 +193,7 @@ class IsolatedNetwork:
         os.close(next(handle for handle, role in roles.items() if role == "calls"))
         self._whole = not struct.unpack("II", packets.getsockopt(263, 6, 8))[1]  # PACKET_STATISTICS: none was lost
 
-    def _count(self, what: str, program: str = "") -> None:
+    def _count_refused(self, what: str, program: str = "") -> None:
         text = f"{program}: {what}" if program else what
         self.tries[text] = self.tries.get(text, 0) + 1
 
@@ -216,11 +216,11 @@ class IsolatedNetwork:
         flags = data[at + 13] if protocol == _TCP else 0
         if flags & _RST:
             refused = data[at + 4 : at + 8] == bytes(4)  # how a kernel refuses
-            if refused and self._is_here(here) and _is_served(ports[0]):
-                what = f"{_join(here, ports[0])}, a service of this machine (see --only-allow)"
-                self._count(what, self._programs.get((here, ports[0]), ""))
+            if refused and self._is_this_machine(here) and _is_served(ports[0]):
+                what = f"{_join_address(here, ports[0])}, a service of this machine (see --only-allow)"
+                self._count_refused(what, self._programs.get((here, ports[0]), ""))
         elif not (
-            self._is_here(there)
+            self._is_this_machine(there)
             or (there, ports[1]) in self._inside
             or flags & _ACK
             or protocol == _IGMP
@@ -230,20 +230,20 @@ class IsolatedNetwork:
             host = self._hosts.get(there, there)
             self._went.add(host)
             kind = {_TCP: "", _UDP: " (UDP)"}.get(protocol, f" (protocol {protocol})")
-            self._count(f"{_join(host, ports[1])}{kind}", self._programs.get((there, ports[1]), ""))
+            self._count_refused(f"{_join_address(host, ports[1])}{kind}", self._programs.get((there, ports[1]), ""))
 
-    def _is_here(self, address: str) -> bool:
+    def _is_this_machine(self, address: str) -> bool:
         parsed = ipaddress.ip_address(address)
         return parsed.is_loopback or parsed.is_unspecified or address in self._own
 
     # -- names
 
-    def _on_question(self, names: socket.socket) -> None:
+    def _on_dns_question(self, names: socket.socket) -> None:
         with suppress(OSError, IndexError, struct.error):  # it left, or this is no question
             question, where, _, whom = names.recvmsg(4096, 128)
-            names.sendmsg([self._answer(question)], where, 0, whom)
+            names.sendmsg([self._answer_dns(question)], where, 0, whom)
 
-    def _answer(self, question: bytes) -> bytes:
+    def _answer_dns(self, question: bytes) -> bytes:
         """Answer a question of DNS (RFC 1035): an IPv4 address for each name, and no other records."""
         labels, at = [], 12
         while length := question[at]:
@@ -310,7 +310,7 @@ class IsolatedNetwork:
         if not path:  # an abstract one belongs to the namespace, and nobody outside is found
             name = "@" + raw[3:].decode("utf-8", "replace")
             if not binds and f" {name}\n" in Path("/proc/net/unix").read_text("utf-8", "replace"):
-                self._count(name, _program_name(pid))
+                self._count_refused(name, _program_name(pid))
             return False
         path = path.replace("/proc/self/", f"/proc/{pid}/", 1)
         real = os.path.realpath(f"/proc/{pid}/{'root' if path.startswith('/') else 'cwd'}/{path}")
@@ -322,7 +322,7 @@ class IsolatedNetwork:
         if not there or real in self._open_paths:
             return False
         if not real.startswith(_UNCOUNTED):
-            self._count(real, _program_name(pid))
+            self._count_refused(real, _program_name(pid))
         return True
 
 
@@ -332,12 +332,12 @@ async def _relay_bytes(place: Address, reader: asyncio.StreamReader, writer: asy
     except OSError:
         writer.transport.abort()
         return
-    await asyncio.gather(_pump(reader, forth), _pump(back, writer))
+    await asyncio.gather(_copy_stream(reader, forth), _copy_stream(back, writer))
     forth.close()
     writer.close()
 
 
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+async def _copy_stream(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
     try:
         while data := await source.read(1 << 16):
             sink.write(data)
@@ -347,7 +347,7 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
         sink.transport.abort()
 
 
-def _join(host: str, port: int) -> str:
+def _join_address(host: str, port: int) -> str:
     return f"{f'[{host}]' if ':' in host else host}:{port}" if port else host
 
 

@@ -74,7 +74,7 @@ def find_clients(command: Sequence[str], files: Mapping[str, str]) -> list[Clien
         client
         for client in CLIENTS
         if (client.program and any(re.fullmatch(client.program, name) for name in names))
-        or (client.package and any(_depends(text, client.package) for text in files.values()))
+        or (client.package and any(_mentions_package(text, client.package) for text in files.values()))
     ]
 
 
@@ -82,12 +82,12 @@ def is_configured(client: Client, command: Sequence[str]) -> bool:
     return bool(client.configured) and any(re.search(client.configured, each) for each in command)
 
 
-def advise(clients: Sequence[Client]) -> list[str]:
+def list_client_advice(clients: Sequence[Client]) -> list[str]:
     """Return a line for each client: who, and what to set."""
     return [f"  {client.name}: {client.advice}" for client in clients]
 
 
-def warn(command: Sequence[str]) -> list[str]:
+def warn_of_bypass(command: Sequence[str]) -> list[str]:
     """Return what to say before a command runs: a program of the table that is not configured goes past the proxy."""
     shell = len(command) > 2 and command[1] == "-c"
     text = command[2] if shell else " ".join(command[:2])
@@ -99,7 +99,7 @@ def warn(command: Sequence[str]) -> list[str]:
     return [f"llmproxy: {each.name} will go past the proxy, to its provider: {each.advice}" for each in known]
 
 
-def _depends(text: str, package: str) -> bool:
+def _mentions_package(text: str, package: str) -> bool:
     return re.search(rf"(?<![\w@/.-]){re.escape(package)}(?![\w/.-])", text) is not None
 
 

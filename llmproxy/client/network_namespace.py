@@ -56,23 +56,23 @@ _PACKETS: tuple[Instruction, ...] = (
 """Of TCP how connections begin and are refused, and all packets of other protocols."""
 
 
-def enter(reach: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+def enter_namespace(reach: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     """Move this process into a namespace with listeners at these addresses (IP or ``localhost``, and port).
 
     Returns handles with what each is: ``packets``, ``names``, ``calls``, or the number of its address. Raises OSError:
     this process may not.
     """
-    _unshare()
-    sockets = [("packets", _open_packets()), *(("names", each) for each in _open_names())]
+    _unshare_namespaces()
+    sockets = [("packets", _open_packet_socket()), *(("names", each) for each in _open_dns_socket())]
     for number, (host, port) in enumerate(reach):
-        sockets += [(str(number), each) for each in _listen(host, port)]
-    handles = [*((role, each.detach()) for role, each in sockets), ("calls", _filter_calls())]
+        sockets += [(str(number), each) for each in _listen_at(host, port)]
+    handles = [*((role, each.detach()) for role, each in sockets), ("calls", _install_seccomp_filter())]
     for each in _DROPPED:
-        _call("prctl", 24, each, 0, 0, 0)  # PR_CAPBSET_DROP
+        _call_libc("prctl", 24, each, 0, 0, 0)  # PR_CAPBSET_DROP
     return handles
 
 
-def _unshare() -> None:
+def _unshare_namespaces() -> None:
     user, group = os.geteuid(), os.getegid()
     try:
         os.unshare(os.CLONE_NEWNET)  # as root of the machine: users and owners of files stay what they are
@@ -97,15 +97,15 @@ def _route_all() -> None:
                 raise OSError(-error, os.strerror(-error))
 
 
-def _open_packets() -> socket.socket:
+def _open_packet_socket() -> socket.socket:
     packets = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
-    _held, program = _assemble(_PACKETS)
+    _held, program = _assemble_filter(_PACKETS)
     packets.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
     packets.bind(("lo", 3))  # ETH_P_ALL
     return packets
 
 
-def _open_names() -> Iterator[socket.socket]:
+def _open_dns_socket() -> Iterator[socket.socket]:
     """Yield what hears questions of DNS to whatever address, with that address: the answer has to come from it."""
     for family, level, option in (socket.AF_INET, 0, 8), (socket.AF_INET6, 41, 49):  # IP_PKTINFO, IPV6_RECVPKTINFO
         with suppress(*([] if family == socket.AF_INET else [OSError])):
@@ -116,16 +116,16 @@ def _open_names() -> Iterator[socket.socket]:
             yield each
 
 
-def _listen(host: str, port: int) -> Iterator[socket.socket]:
+def _listen_at(host: str, port: int) -> Iterator[socket.socket]:
     for address in ("127.0.0.1", "::1") if host == "localhost" else (host,):
         with suppress(*([OSError] if address == "::1" else [])):
             yield socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
 
 
-def _filter_calls() -> int:
+def _install_seccomp_filter() -> int:
     """Filter the system calls of this process and its children; return the handle that is notified."""
     architecture, seccomp, socket_, connect, bind = CALLS[platform.machine()]
-    _held, program = _assemble(
+    _held, program = _assemble_filter(
         (
             ("", _LOAD, 4, "", ""),
             ("", _EQUAL, architecture, "", "unknown"),
@@ -148,10 +148,10 @@ def _filter_calls() -> int:
             ("unknown", _RETURN, _FAIL | errno.ENOSYS, "", ""),
         )
     )
-    return _call("syscall", seccomp, 1, 8, ctypes.c_char_p(program))  # SET_MODE_FILTER, FLAG_NEW_LISTENER
+    return _call_libc("syscall", seccomp, 1, 8, ctypes.c_char_p(program))  # SET_MODE_FILTER, FLAG_NEW_LISTENER
 
 
-def _assemble(program: Sequence[Instruction]) -> tuple[ctypes.Array[ctypes.c_char], bytes]:
+def _assemble_filter(program: Sequence[Instruction]) -> tuple[ctypes.Array[ctypes.c_char], bytes]:
     """Return the instructions, and a `sock_fprog` that points to them."""
     places = {label: at for at, (label, *_) in enumerate(program) if label}
     code = b"".join(
@@ -162,7 +162,7 @@ def _assemble(program: Sequence[Instruction]) -> tuple[ctypes.Array[ctypes.c_cha
     return held, struct.pack("HP", len(program), ctypes.addressof(held))
 
 
-def _call(name: str, *arguments: object) -> int:
+def _call_libc(name: str, *arguments: object) -> int:
     result = getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments)
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

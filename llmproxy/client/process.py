@@ -78,7 +78,7 @@ def _is_installed(module: str) -> bool:
     return find_spec(module) is not None
 
 
-def _on_path(path: str) -> Iterator[str]:
+def _find_on_path(path: str) -> Iterator[str]:
     """Yield every ``llmproxy`` of a PATH, in its order; each place once."""
     seen: set[str] = set()
     for folder in path.split(os.pathsep):
@@ -106,7 +106,7 @@ class MachineProbe:
 
     installed: Callable[[str], bool] = _is_installed
     """Tells whether a module is installed in this environment."""
-    on_path: Callable[[str], Iterator[str]] = _on_path
+    on_path: Callable[[str], Iterator[str]] = _find_on_path
     which: Callable[[str, str], str | None] = lambda name, path: shutil.which(name, path=path)
     """Finds a program of a PATH."""
     ask_version: Callable[[Sequence[str], Mapping[str, str]], str] = _ask_version
@@ -124,15 +124,15 @@ def find_command(env: Mapping[str, str], look: MachineProbe | None = None) -> Co
     path = env.get("PATH", os.defpath)
     for found in look.on_path(path):
         if version := look.ask_version([found], env):
-            return Command((found,), f"{found} on PATH", notice=_other_version(version, found))
+            return Command((found,), f"{found} on PATH", notice=_describe_other_version(version, found))
     package = look.package("proxy")
     if uvx := look.which("uvx", path):
         cached = (uvx, "--offline", "--from", package, "llmproxy")
         if version := look.ask_version(cached, env):
-            return Command(cached, "uvx, from its cache", notice=_other_version(version, "uvx's cache"))
-        return _downloading((uvx, "--from", package, "llmproxy"), "uvx", package)
+            return Command(cached, "uvx, from its cache", notice=_describe_other_version(version, "uvx's cache"))
+        return _download_command((uvx, "--from", package, "llmproxy"), "uvx", package)
     if pipx := look.which("pipx", path):
-        return _downloading((pipx, "run", "--spec", package, "llmproxy"), "pipx", package)
+        return _download_command((pipx, "run", "--spec", package, "llmproxy"), "pipx", package)
     raise MachineError(
         "the proxy needs mitmproxy, which is not installed here; no llmproxy on PATH has it, and neither uvx nor pipx "
         "is there.",
@@ -140,13 +140,13 @@ def find_command(env: Mapping[str, str], look: MachineProbe | None = None) -> Co
     )
 
 
-def _other_version(version: str, where: str) -> str:
+def _describe_other_version(version: str, where: str) -> str:
     if version == llmproxy.__version__:
         return ""
     return f"the proxy is llmproxy {version} ({where}), while {llmproxy.__version__} asks it"
 
 
-def _downloading(words: tuple[str, ...], tool: str, package: str) -> Command:
+def _download_command(words: tuple[str, ...], tool: str, package: str) -> Command:
     typed = shlex.join((tool, *words[1:]))
     notice = (
         f"no proxy in this environment or on PATH: `{typed}` may download one now.\n"
@@ -181,10 +181,10 @@ class Proxy:
     @property
     def said(self) -> str:
         """Everything that it printed for people."""
-        return "".join(line for line in self._lines if not line.startswith(_ANNOUNCED))
+        return "".join(line for line in self._log_lines if not line.startswith(_ANNOUNCED))
 
     @property
-    def _lines(self) -> list[str]:
+    def _log_lines(self) -> list[str]:
         return self.log.read_text("utf-8", "replace").splitlines(keepends=True) if self.log.is_file() else []
 
     def read_totals(self) -> tuple[Totals | None, int | None]:
@@ -208,7 +208,7 @@ class Proxy:
         """Wait until it serves and return its URL. Raises MachineError, with what it said: it ended, or took long."""
         deadline = time.monotonic() + self._command.patience
         while not self.url:
-            self.url = _find_address(self._lines)
+            self.url = _find_address(self._log_lines)
             if self.url:
                 break
             if not self.alive or time.monotonic() > deadline:
@@ -221,10 +221,10 @@ class Proxy:
                 own = said.removeprefix("llmproxy: ")  # its words for the user need none of ours around them
                 raise MachineError(f"the proxy {state}:\n{said}" if own == said or state == waited else own, hint=hint)
             time.sleep(PAUSE)
-        self._ask(deadline)
+        self._wait_for_answer(deadline)
         return self.url
 
-    def _ask(self, deadline: float) -> None:
+    def _wait_for_answer(self, deadline: float) -> None:
         """See that it answers: it prints its address when it listens, and a moment may pass."""
         while True:
             try:
@@ -247,23 +247,23 @@ class Proxy:
             try:
                 self.popen.wait(seconds)
             except subprocess.TimeoutExpired:
-                self._kill()
+                self._kill_group()
                 self.popen.wait()
-        _to_group(self.popen.pid, signal.SIGTERM)  # a wrapper that did not wait for what it started
+        _signal_group(self.popen.pid, signal.SIGTERM)  # a wrapper that did not wait for what it started
         if self._guard is not None:
             self._guard.kill()
             self._guard.communicate()
             self._guard = None
         return self.popen.returncode
 
-    def _kill(self) -> None:
+    def _kill_group(self) -> None:
         if os.name == "posix":
-            _to_group(self.popen.pid, signal.SIGKILL)
+            _signal_group(self.popen.pid, signal.SIGKILL)
         else:
             self.popen.kill()
 
 
-def spawn(
+def spawn_proxy(
     command: Command,
     options: Sequence[str],
     env: Mapping[str, str],
@@ -317,10 +317,10 @@ def spawn(
     except OSError as error:
         msg = f"cannot start the proxy: {words[0]}: {error.strerror or error}"
         raise MachineError(msg, hint=f"It comes from: {command.source}.") from error
-    return Proxy(popen, command, log, _guard(popen.pid))
+    return Proxy(popen, command, log, _spawn_guard(popen.pid))
 
 
-def _guard(pid: int) -> subprocess.Popen[bytes] | None:
+def _spawn_guard(pid: int) -> subprocess.Popen[bytes] | None:
     """Let a shell end the proxy when our end of its pipe closes, however we went; None where there is no `sh`."""
     shell = shutil.which("sh")
     if os.name != "posix" or shell is None:
@@ -334,7 +334,7 @@ def _guard(pid: int) -> subprocess.Popen[bytes] | None:
     )
 
 
-def _to_group(pid: int, number: signal.Signals) -> None:
+def _signal_group(pid: int, number: signal.Signals) -> None:
     """Signal what is left of a process group that we started."""
     if os.name == "posix":
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -369,7 +369,7 @@ class Attached:
             self.exit_code = self.process.end()
 
 
-def running_at(env: Mapping[str, str]) -> str:
+def attach_running(env: Mapping[str, str]) -> str:
     """Return the address of a running proxy that the environment names, or an empty text."""
     return env.get(URL_VARIABLE, "").strip().rstrip("/")
 
@@ -394,12 +394,12 @@ def attach(
     Raises MachineError: none can be started, or none answers at LLMPROXY_URL.
     """
     token = env.get(TOKEN_VARIABLE, "")
-    if url := running_at(env):
+    if url := attach_running(env):
         control = Control(url, token=token)
         control.health()
         yield Attached(url, control, None)
         return
-    process = spawn(find_command(env), options, env, log=log, started_by=started_by)
+    process = spawn_proxy(find_command(env), options, env, log=log, started_by=started_by)
     mine: Attached | None = None
     try:
         url = reachable(process.wait_ready())
@@ -434,11 +434,11 @@ def find_program(command: Sequence[str], env: Mapping[str, str]) -> str:
     found = shutil.which(command[0], path=env.get("PATH"))
     if found is None:
         there = os.path.exists(command[0]) and os.sep in command[0]  # noqa: PTH110 (a word of a command)
-        raise _not_found(command[0], NOT_EXECUTABLE if there else NOT_FOUND)
+        raise _build_not_found(command[0], NOT_EXECUTABLE if there else NOT_FOUND)
     return found
 
 
-def _not_found(word: str, code: int) -> CommandNotFound:
+def _build_not_found(word: str, code: int) -> CommandNotFound:
     what = "cannot be executed" if code == NOT_EXECUTABLE else "not found"
     hint = "Write the command as words, not as one text: llmproxy run -- npm test" if " " in word else ""
     error = CommandNotFound(f"{word}: command {what}", hint=hint)
@@ -466,7 +466,7 @@ def run_child(
         heard(number)
         if popen is None:
             early.append(number)
-        elif number not in terminal or not _in_foreground():
+        elif number not in terminal or not _hand_foreground():
             popen.send_signal(number)
 
     terminal = {getattr(signal, name) for name in _TERMINAL if hasattr(signal, name)}
@@ -479,7 +479,7 @@ def run_child(
         try:
             popen = subprocess.Popen(command, env=dict(env), preexec_fn=enter)  # noqa: PLW1509 - no other thread of `run` lives
         except OSError as error:
-            raise _not_found(
+            raise _build_not_found(
                 command[0], NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
             ) from error
         for number in early:
@@ -495,7 +495,7 @@ def exit_code(returned: int) -> int:
     return KILLED - returned if returned < 0 else returned
 
 
-def _in_foreground() -> bool:
+def _hand_foreground() -> bool:
     """Return whether a terminal's own signals reach our children without us."""
     try:
         with open("/dev/tty", "rb") as tty:  # noqa: PTH123 (a device)

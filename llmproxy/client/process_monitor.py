@@ -85,11 +85,11 @@ class ProcessMonitor:
             self._stop.wait(PAUSE)
 
     def poll(self, pid: int) -> None:
-        for each in [pid, *self._descendants(pid)]:
+        for each in [pid, *self._list_descendants(pid)]:
             with contextlib.suppress(OSError, ValueError):  # it ended while we looked, or is another user's
-                self._record(each)
+                self._record_process(each)
 
-    def _record(self, pid: int) -> None:
+    def _record_process(self, pid: int) -> None:
         folder = self._proc / str(pid)
         program = (folder / "cmdline").read_bytes().partition(b"\0")[0].decode(errors="replace")
         if not program:  # it has ended, and nobody waited for it yet
@@ -100,9 +100,9 @@ class ProcessMonitor:
             seen = self.seen[pid] = MonitoredProcess(pid, program, None, before)
         seen.looks += 1
         seen.env = seen.env or _read_environ(folder)
-        seen.connected |= set(self._connections(folder))
+        seen.connected |= set(self._list_connections(folder))
 
-    def _connections(self, folder: Path) -> Iterator[Address]:
+    def _list_connections(self, folder: Path) -> Iterator[Address]:
         inodes = set()
         for link in (folder / "fd").iterdir():
             with contextlib.suppress(OSError):
@@ -118,7 +118,7 @@ class ProcessMonitor:
                     if words[9] in inodes and words[3] in _OPEN:
                         yield _parse_address(words[2])
 
-    def _descendants(self, pid: int) -> list[int]:
+    def _list_descendants(self, pid: int) -> list[int]:
         """Return all processes below `pid`, from the tree of parents as it is now."""
         children: dict[int, list[int]] = {}
         for folder in self._proc.iterdir():
@@ -186,26 +186,26 @@ def lookup_variables(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     shutil.copy(_DATA / "watch_lookups.py", path / "sitecustomize.py")
     required = f"--require {json.dumps(str(_DATA / 'watch_lookups.cjs'))}"  # Node unquotes as JSON does
     return {
-        VARIABLE: str(log_in(folder)),
+        VARIABLE: str(lookup_log_path(folder)),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(path), env.get("PYTHONPATH", "")])),
         "NODE_OPTIONS": " ".join(filter(None, [env.get("NODE_OPTIONS", ""), required])),
     }
 
 
-def log_in(folder: Path) -> Path:
+def lookup_log_path(folder: Path) -> Path:
     return folder / "lookups"
 
 
 def read_lookups(folder: Path) -> Iterator[HostLookup]:
     """Yield what was told; half a line is left out."""
-    log = log_in(folder)
+    log = lookup_log_path(folder)
     for line in log.read_text("utf-8", "replace").splitlines() if log.is_file() else ():
         pid, host, port, program, *_ = [*line.split("\t"), "", "", ""]
         if pid.isdecimal() and host:
             yield HostLookup(int(pid), program, host, int(port) if port.isdecimal() else 0)
 
 
-def past_by_name(lookups: Iterable[HostLookup], machine: str = "") -> dict[int, tuple[str, list[Address]]]:
+def lookups_past_proxy(lookups: Iterable[HostLookup], machine: str = "") -> dict[int, tuple[str, list[Address]]]:
     """Return by process its program and the hosts it asked for itself; port 0: looked up. `machine`: our name."""
     found: dict[int, tuple[str, dict[str, int]]] = {}
     for each in lookups:

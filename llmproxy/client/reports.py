@@ -162,7 +162,7 @@ def find_unused_faults(faults: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(row["idle"]) for row in rows if row.get("idle") and row.get("probability", 1) == 1)
 
 
-def never_reached(calls: Iterable[Call]) -> str:
+def list_never_reached(calls: Iterable[Call]) -> str:
     """Return which provider the agent could not reach and why, of calls in order; empty if none, or if a retry was
     answered.
 
@@ -195,7 +195,7 @@ SHOWN = 5
 _UNSEEN = late(r"[^\x20-\x7e\xa0-\U0010ffff]")
 
 
-def add(reports: Iterable[Report]) -> Report:
+def add_reports(reports: Iterable[Report]) -> Report:
     """Add reports up; tokens and money of all, unused recordings one after the other."""
     found = Report("", "", unused=())
     for each in reports:
@@ -236,14 +236,14 @@ def first_lines(texts: Sequence[str], prefix: str = "  ") -> list[str]:
     """Return the first line of each miss, equal ones once with their number; at most a handful."""
     firsts: dict[str, int] = {}
     for text in texts:
-        first = brief(text)
+        first = shorten_miss(text)
         firsts[first] = firsts.get(first, 0) + 1
     lines = [f"{prefix}{text}" + (f" ({number} times)" if number > 1 else "") for text, number in firsts.items()]
     more = [f"{prefix}... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
     return lines[:SHOWN] + more
 
 
-def brief(text: str) -> str:
+def shorten_miss(text: str) -> str:
     """Return a miss's first sentence on one line, fit for a terminal."""
     lines = text.strip().splitlines() or [""]
     first = lines[0] if not lines[0].endswith(":") or len(lines) == 1 else f"{lines[0]} {lines[1].strip()}"

@@ -36,17 +36,17 @@ def gather_run_variables(
     """Return what is true of a child in `cwd`; `now`: aware time, default now; `git` adds branch, status, commits."""
     here = (now or datetime.now(UTC)).astimezone(_find_time_zone(env))
     day, utc = here.strftime("%Y-%m-%d"), here.astimezone(UTC).strftime("%Y-%m-%d")
-    found: Declared = [_path("cwd", _named_folder(cwd, env))]
-    found.append(_path("home", Path(env.get("HOME") or env.get("USERPROFILE") or Path.home())))
-    found.append(_path("tmp", Path(env.get("TMPDIR") or tempfile.gettempdir())))
+    found: Declared = [_path_variables("cwd", _named_folder(cwd, env))]
+    found.append(_path_variables("home", Path(env.get("HOME") or env.get("USERPROFILE") or Path.home())))
+    found.append(_path_variables("tmp", Path(env.get("TMPDIR") or tempfile.gettempdir())))
     found.append({"name": "date", "value": day} | ({"other": utc} if utc != day else {}))
     words = {
-        "user": env.get("USER") or env.get("LOGNAME") or _user(),
+        "user": env.get("USER") or env.get("LOGNAME") or _user_name(),
         "host": socket.gethostname(),
         "timezone": env.get("TZ") or here.tzname() or "",
         "shell": env.get("SHELL", "").rpartition("/")[2],
         "os_version": f"{platform.system()} {platform.release()}",
-        API_KEYS: " ".join(list_keys_set(env)) or "none",
+        API_KEYS: " ".join(list_set_keys(env)) or "none",
     }
     found += [{"name": name, "value": value} for name, value in words.items() if value]
     return [
@@ -55,7 +55,7 @@ def gather_run_variables(
     ]  # the root is in every path
 
 
-def list_keys_set(env: Mapping[str, str]) -> list[str]:
+def list_set_keys(env: Mapping[str, str]) -> list[str]:
     """Return the variables of providers' keys that are set: their names, never what they hold."""
     keys = [key for provider in PROVIDERS.values() for key in provider.keys]
     known = {name for key in keys for name in (key.name, *key.instead)} | {"AWS_ACCESS_KEY_ID", "AWS_PROFILE"}
@@ -82,12 +82,12 @@ def _named_folder(cwd: Path, env: Mapping[str, str]) -> Path:
     return cwd
 
 
-def _path(name: str, path: Path) -> dict[str, str]:
+def _path_variables(name: str, path: Path) -> dict[str, str]:
     plain, real = os.path.abspath(path), os.path.realpath(path)  # noqa: PTH100 - Path.resolve follows links
     return {"name": name, "value": plain} | ({"other": real} if real != plain else {})
 
 
-def _user() -> str:
+def _user_name() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container may run under a number without a name

@@ -1,12 +1,12 @@
 """A sweep: the same run again and again, each time with one injected fault at one call of its recording.
 
-    trials_of(calls, kinds) -> Trial ...      which faults can be done to which calls of an undisturbed run
+    plan_trials(calls, kinds) -> Trial ...      which faults can be done to which calls of an undisturbed run
     run it, each time with one                `sweep_command` for a command; suites do it themselves
     find(trial, went, baseline) -> Finding    what the agent made of it: recovered, went on, gave up, hung ...
-    lines_of(findings)                        the table
+    sweep_lines(findings)                        the table
 
 Pure: what the agent made of a fault is read off what it said, how it ended and which calls it made, compared with
-undisturbed runs. `asked_kinds` reads what stands behind `--faults sweep:`.
+undisturbed runs. `select_kinds` reads what stands behind `--faults sweep:`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.protocol import AGENT, Channel, Decision
-from llmproxy.trace.reading.recording import interactions
+from llmproxy.trace.reading.recording import read_interactions
 
 
 class Trial(NamedTuple):
@@ -45,7 +45,7 @@ class Trial(NamedTuple):
         return f"{self.kind.name}@{self.number}"
 
 
-def asked_kinds(asked: str) -> list[FaultKind]:
+def select_kinds(asked: str) -> list[FaultKind]:
     """Return the kinds of a sweep. Raises BadFaults for one that there is not, or that cannot be done to one call."""
     names = [name.strip() for name in asked.partition(":")[2].split(",") if name.strip()]
     for name in names:
@@ -59,7 +59,7 @@ def asked_kinds(asked: str) -> list[FaultKind]:
     return [KINDS[name] for name in names] or [kind for kind in KINDS.values() if kind.sweep is not None]
 
 
-def trials_of(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial]:
+def plan_trials(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial]:
     """Return a trial for each kind of fault and each call from a recording to which it can be done."""
     found = list(_find_answered(calls))
     return [
@@ -73,7 +73,7 @@ def trials_of(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial]:
 def _find_answered(calls: Sequence[Call]) -> Iterator[tuple[Call, Asked]]:
     """Yield the agent's calls that recordings answered, each also as rules see it."""
     for each in calls:
-        made = next(iter(interactions([each])), None)
+        made = next(iter(read_interactions([each])), None)
         if each.party == AGENT and each.decision == Decision.REPLAY and made is not None and each.key:
             yield each, call_of(made)
 
@@ -147,7 +147,7 @@ def rename_bound(calls: Sequence[Call], bound: set[int | None]) -> list[Call]:
     return [call._replace(key=named.get(call.key, call.key)) for call in calls]
 
 
-def find(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> SweepFinding:
+def find_effect(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> SweepFinding:
     """Compare with `baseline`, one undisturbed run or more: where those differ from each other counts for nothing."""
     mine = [call for call in went.calls if call.party == AGENT]
     before = [call for call in baseline[0].calls if call.party == AGENT]
@@ -168,7 +168,7 @@ def find(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> SweepFin
         return SweepFinding(trial, SweepOutcome.GAVE_UP, short(went.failed), weak=trial.kind.again or went.crashed)
     wrong = (
         went.wrong
-        or _left_out(trial, mine, before)
+        or _describe_left_out(trial, mine, before)
         or _describe_difference(went.said, [each.said for each in baseline])
     )
     if wrong:
@@ -203,7 +203,7 @@ def _name_call(call: Call, number: int) -> str:
     )
 
 
-def _left_out(trial: Trial, mine: Sequence[Call], before: Sequence[Call]) -> str:
+def _describe_left_out(trial: Trial, mine: Sequence[Call], before: Sequence[Call]) -> str:
     """Describe which calls of an undisturbed run were never made; the faulty one itself need not come again."""
     served = {(call.key, call.occurrence) for call in mine if call.decision == Decision.REPLAY}
     served.add((trial.key, trial.occurrence))
@@ -266,7 +266,7 @@ def last_words(stdout: str, stderr: str, code: int) -> tuple[str, bool]:
     return said, crashed
 
 
-def lines_of(findings: Sequence[SweepFinding]) -> list[str]:
+def sweep_lines(findings: Sequence[SweepFinding]) -> list[str]:
     return align_rows([("fault", "call", "", "what the agent did"), *_build_rows(findings)])
 
 
@@ -306,7 +306,7 @@ def _format_ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def summary_of(findings: Sequence[SweepFinding], typed: str) -> list[str]:
+def sweep_summary(findings: Sequence[SweepFinding], typed: str) -> list[str]:
     """Return what the sweep comes to; `typed` is the command behind ``--faults X``."""
     counts = Counter(each.outcome for each in findings)
     weak = [each for each in findings if each.weak]
@@ -326,7 +326,7 @@ def summary_of(findings: Sequence[SweepFinding], typed: str) -> list[str]:
     return [*lines, f"A robust agent {first.kind.sound}.", f"Run one alone: {typed.replace('FAULT', first.again)}"]
 
 
-def as_json(findings: Sequence[SweepFinding]) -> list[dict[str, Any]]:
+def sweep_to_json(findings: Sequence[SweepFinding]) -> list[dict[str, Any]]:
     return [
         {
             "kind": each.trial.kind.name,

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from llmproxy.amounts import format_count, seconds
 from llmproxy.client.control import ControlError
 from llmproxy.client.process import Attached, attach, exit_code
-from llmproxy.client.sweep import SweepFinding, SweepRun, Trial, find, last_words, rename_bound, trials_of
+from llmproxy.client.sweep import SweepFinding, SweepRun, Trial, find_effect, last_words, plan_trials, rename_bound
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, MachineError
 
@@ -85,7 +85,7 @@ class Sweep:
             options, env, log = self._swept.options, self._swept.env, folder / "proxy.log"
             self._proxy = stack.enter_context(attach(options, env, log=log, started_by=self._swept.started_by))
             self.baseline = [self._run_undisturbed()]
-            trials = trials_of(self.baseline[0].calls, self._swept.kinds)
+            trials = plan_trials(self.baseline[0].calls, self._swept.kinds)
             jobs = self._compare_undisturbed(max(1, min(self._swept.jobs, len(trials))))
             longest = max(each.seconds for each in self.baseline)
             self._patience = self._swept.patience or max(PATIENCE, TIMES * longest)
@@ -97,7 +97,7 @@ class Sweep:
             try:
                 self._play_trials(trials, jobs)
             except BaseException:
-                self._end()
+                self._kill_children()
                 raise
         return self.findings
 
@@ -154,11 +154,11 @@ class Sweep:
             except BaseException:
                 for each in pending:
                     each.cancel()
-                self._end()
+                self._kill_children()
                 raise
 
     def _run_trial(self, trial: Trial) -> SweepFinding:
-        return find(trial, self._run_once({"faults": [trial.rule]}), self.baseline)
+        return find_effect(trial, self._run_once({"faults": [trial.rule]}), self.baseline)
 
     def _run_once(self, faults: Mapping[str, Any]) -> SweepRun:
         control = self._proxy.control
@@ -199,9 +199,9 @@ class Sweep:
                 out, err = popen.communicate()
         finally:
             self._children.discard(popen)
-        return exit_code(popen.returncode), _text(out), _text(err), hung
+        return exit_code(popen.returncode), _decode_tail(out), _decode_tail(err), hung
 
-    def _end(self) -> None:
+    def _kill_children(self) -> None:
         with self._guard:
             self._ended = True
             for each in list(self._children):
@@ -217,5 +217,5 @@ def _kill_group(popen: subprocess.Popen[bytes]) -> None:
             popen.kill()
 
 
-def _text(data: bytes) -> str:
+def _decode_tail(data: bytes) -> str:
     return data[-MOST_KEPT:].decode("utf-8", "replace")

@@ -22,15 +22,15 @@ from llmproxy.core.providers.hosts import from_environment
 from llmproxy.core.providers.routing import REST
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, sign_text
-from llmproxy.mitm.build import Built, build, guard_of
+from llmproxy.mitm.build import Built, build_parts, guard_of
 from llmproxy.mitm.intercept import Intercept
 from llmproxy.mitm.next_layer import NextLayerChoice
-from llmproxy.mitm.recorder import Recorder, deny
+from llmproxy.mitm.recorder import Recorder, deny_connection
 from llmproxy.mitm.serve import OPTIONS, PATIENCE, cut_connections
 from llmproxy.mitm.sockets import Sockets
 from llmproxy.report.console import summary_lines
-from llmproxy.report.live_line import line
-from llmproxy.settings import Origin, Source, load, options
+from llmproxy.report.live_line import request_line
+from llmproxy.settings import Origin, Source, list_options, load
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class NothingPasses:
     """Stands in when we could not start: no connection at all."""
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
-        deny(data)
+        deny_connection(data)
 
 
 class RecordReplay:
@@ -74,7 +74,7 @@ class RecordReplay:
 
     def load(self, loader: Loader) -> None:
         """Declare our options, each from its one declaration in `settings`."""
-        for option in options():
+        for option in list_options():
             if option.has_flag and option.name not in NOT_OURS:
                 loader.add_option(f"llmproxy_{option.name}", str, "", option.help)
 
@@ -92,9 +92,9 @@ class RecordReplay:
         self._begun = True  # what we set ourselves comes back here
         try:
             ctx.options.update(**OURS_TO_SET)  # type: ignore[no-untyped-call]
-            given = load(self._flags(), os.environ, Path.cwd()).with_upstreams(upstreams_of(ctx.options.mode))
+            given = load(self._read_flags(), os.environ, Path.cwd()).with_upstreams(upstreams_of(ctx.options.mode))
             loaded = from_environment(given, os.environ)
-            self._built = build(loaded, self._on_call, 'mitmdump -s "$(llmproxy addon)"')
+            self._built = build_parts(loaded, self._on_call, 'mitmdump -s "$(llmproxy addon)"')
         except LLMProxyError as error:
             log.error("%s", sign_text(error))  # noqa: TRY400 - its text says it all
             if ctx.master.addons.get("errorcheck") is None:  # type: ignore[no-untyped-call]
@@ -109,9 +109,9 @@ class RecordReplay:
         config = shell.engine.config
         log.info("llmproxy: mode %s, store %s, cassette %s", config.mode, config.store, config.cassette)
 
-    def _flags(self) -> Mapping[str, object]:
+    def _read_flags(self) -> Mapping[str, object]:
         given: dict[str, object] = {}
-        for option in options():
+        for option in list_options():
             value = getattr(ctx.options, f"llmproxy_{option.name}", "") if option.name not in NOT_OURS else ""
             if value:
                 given[option.name] = value.split(",") if option.repeat else value
@@ -119,7 +119,7 @@ class RecordReplay:
 
     def _on_call(self, call: Call) -> None:
         self._totals.add(call)
-        log.info("%s", line(call))
+        log.info("%s", request_line(call))
 
     async def done(self) -> None:
         """Let open answers end, then close the store."""

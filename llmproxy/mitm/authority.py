@@ -71,7 +71,7 @@ def confdir() -> Path:
     return Path(home) / "llmproxy"
 
 
-def prepare(folder: Path, now: datetime | None = None) -> Authority:
+def prepare_authority(folder: Path, now: datetime | None = None) -> Authority:
     """Check that a folder holds a working authority, with safe permissions. Raises MachineError: unusable, damaged."""
     notes: list[str] = []
     try:
@@ -85,7 +85,7 @@ def prepare(folder: Path, now: datetime | None = None) -> Authority:
                 )
             _make_authority(folder)
         certificate = _read_certificate(key)
-        if why := _out_of_time(certificate, now or datetime.now(UTC)):
+        if why := _describe_expiry(certificate, now or datetime.now(UTC)):
             key.replace(folder / f"{KEY}.old")
             _make_authority(folder)
             certificate = _read_certificate(key)
@@ -100,14 +100,14 @@ def prepare(folder: Path, now: datetime | None = None) -> Authority:
     return Authority(folder, tuple(notes))
 
 
-def prepare_anyhow(folder: Path) -> Authority:
+def prepare_or_warn(folder: Path) -> Authority:
     """Prepare a proxy reached by base URL; where that fails, an authority for this run alone, and a note why."""
     try:
-        return prepare(folder)
+        return prepare_authority(folder)
     except MachineError as error:
         folder = Path(tempfile.mkdtemp(prefix="llmproxy-ca-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        made = prepare(folder)
+        made = prepare_authority(folder)
         return Authority(
             made.folder, (f"https at the port has a certificate authority for this run alone: {error.message}",)
         )
@@ -154,7 +154,7 @@ def _damage_error(path: Path, why: str) -> MachineError:
     return MachineError(f"the certificate authority {path} is damaged: {why[:200]}", hint=hint)
 
 
-def _out_of_time(certificate: Certificate, now: datetime) -> str:
+def _describe_expiry(certificate: Certificate, now: datetime) -> str:
     """Describe why a certificate does not count at `now`; empty if it does."""
     if certificate.not_valid_after_utc <= now:
         return f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}"

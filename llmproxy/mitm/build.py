@@ -40,7 +40,7 @@ ASKING = 60.0
 """Seconds that whoever counts may take to answer: it may be starting anew on another node."""
 
 
-def pacing(
+def make_pacer(
     rates: Mapping[str, str], asked: str, clock: Callable[[], float]
 ) -> Callable[[Exchange], Awaitable[float]] | None:
     """Return who says when a call may go; None where no rate was said. `asked`: as `protocol.PACER_VARIABLE` has it."""
@@ -144,7 +144,7 @@ def start_command_of(loaded: Loaded, env: Mapping[str, str], start: str = "llmpr
     return StartCommand(start, "", options, variables, f"http://{DEFAULT_HOST}:{port}/" if port else "")
 
 
-def build(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmproxy start") -> Built:
+def build_parts(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmproxy start") -> Built:
     """Open the store and the journal.
 
     `on_call` takes each call that has ended, `start` is the command that a user types.
@@ -153,7 +153,7 @@ def build(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmprox
     """
     named = frozenset(name for name, _, source in loaded.upstreams if not source.is_foreign)
     config = config_of(loaded.settings, named, start_command_of(loaded, os.environ, start))
-    refuse_files(config)
+    refuse_store_files(config)
     filed = from_files(config)
     check_store(config)
     journal = Journal.open(Path(f"{config.store}.state.db"), time.time)
@@ -178,7 +178,7 @@ def build(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmprox
     shell = ProxyContext(
         engine, record, token=settings.token, exposed=is_exposed(settings.host),
         guard=guard_of(settings, settings.host), forward=settings.forwards,
-        pace=pacing(settings.rate, os.environ.get(PACER_VARIABLE, ""), time.monotonic), watch=watch,
+        pace=make_pacer(settings.rate, os.environ.get(PACER_VARIABLE, ""), time.monotonic), watch=watch,
     )  # fmt: skip
     return Built(shell, journal, tuple(notes))
 
@@ -212,7 +212,7 @@ def check_store(config: Config) -> None:
         _make_folder(config.store.parent)
 
 
-def refuse_files(config: Config) -> None:
+def refuse_store_files(config: Config) -> None:
     """Raise SettingsError for what only a store in a file can do, where the store is a server's."""
     for name, given in (
         ("--cassette-dir", config.cassette_dir is not None),

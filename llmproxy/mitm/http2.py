@@ -177,39 +177,39 @@ class Http2Layer(layer.Layer):
     def _handle_event(self, event: events.Event) -> Commands:
         if isinstance(event, events.CommandCompleted):
             if (number := self._looks.pop(event.command, None)) is not None:
-                yield from self._look_at(number)
+                yield from self._check_stream(number)
             elif (stream := self._waiting.pop(event.command, None)) is not None:
                 yield from self._pass_in(stream, event)
         elif isinstance(event, events.ConnectionEvent) and event.connection is not self.context.client:
             if (stream := self._upstream.get(event.connection)) is not None:
                 yield from self._pass_in(stream, event)
         else:
-            yield from self._serve(event)
+            yield from self._handle_frames(event)
             if isinstance(event, events.ConnectionClosed):
                 for stream in [*self._streams.values(), *self._free[True], *self._free[False]]:
-                    yield from self._drop(stream)
+                    yield from self._drop_stream(stream)
 
-    def _serve(self, event: events.Event) -> Commands:
+    def _handle_frames(self, event: events.Event) -> Commands:
         """Let mitmproxy read and write frames."""
         for command in self._server.handle_event(event):
             if isinstance(command, ReceiveHttp):
                 try:
-                    yield from self._receive(command.event)
+                    yield from self._on_request_event(command.event)
                 except h11.LocalProtocolError as why:  # no HTTP/1 can say this request
                     log.info("a request over HTTP/2 is refused: %s", why)
-                    yield from self._reset(command.event.stream_id)
+                    yield from self._reset_stream(command.event.stream_id)
             else:
                 yield command
 
-    def _receive(self, event: HttpEvent) -> Commands:
+    def _on_request_event(self, event: HttpEvent) -> Commands:
         """Hand a piece of a request on to the layer behind its stream."""
         if isinstance(event, RequestHeaders):
-            yield from self._open(event)
+            yield from self._open_stream(event)
             return
         if (stream := self._streams.get(event.stream_id)) is None:
             return
         if isinstance(event, RequestProtocolError):
-            yield from self._drop(stream)
+            yield from self._drop_stream(stream)
         elif isinstance(event, RequestData):
             yield from self._receive_body(stream, event.data)
         elif isinstance(event, RequestEndOfMessage):
@@ -217,7 +217,7 @@ class Http2Layer(layer.Layer):
 
     # --- requests --------------------------------------------------------------------------------------------------
 
-    def _open(self, event: RequestHeaders) -> Commands:
+    def _open_stream(self, event: RequestHeaders) -> Commands:
         request, rpc = event.request, is_grpc((("content-type", event.request.headers.get("content-type", "")),))
         free = self._free[rpc]
         stream = free.pop() if free else Stream(self.context, self._make, rpc=rpc)
@@ -227,7 +227,7 @@ class Http2Layer(layer.Layer):
             self._shell.users[stream.client.id] = user
         if rpc and not event.end_stream:
             stream.request = request
-            yield from self._look_later(stream)
+            yield from self._check_later(stream)
         else:
             yield from self._send_in(stream, stream.h1.send(head_of(request, whole=event.end_stream)))
 
@@ -237,38 +237,38 @@ class Http2Layer(layer.Layer):
             return
         stream.held += data
         if grpc.count_messages(stream.held) > 1:
-            yield from self._refuse(stream)
+            yield from self._refuse_streaming(stream)
         elif len(stream.held) > self._shell.engine.config.max_request:  # the layer says so, or lets it through
-            yield from self._hand_on(stream, head_of(stream.request, whole=False))
+            yield from self._pass_to_layer(stream, head_of(stream.request, whole=False))
 
     def _receive_end(self, stream: Stream) -> Commands:
         if stream.request is not None:
-            yield from self._hand_on(stream, head_of(stream.request, whole=False, length=len(stream.held)))
+            yield from self._pass_to_layer(stream, head_of(stream.request, whole=False, length=len(stream.held)))
         yield from self._send_in(stream, stream.h1.send(h11.EndOfMessage()))
 
-    def _hand_on(self, stream: Stream, head: h11.Request) -> Commands:
+    def _pass_to_layer(self, stream: Stream, head: h11.Request) -> Commands:
         """Let the layer have what was held of a gRPC request."""
         stream.request = None
         data = bytes(stream.held)
         stream.held.clear()
         yield from self._send_in(stream, (stream.h1.send(head) or b"") + (stream.h1.send(h11.Data(data=data)) or b""))
 
-    def _look_later(self, stream: Stream) -> Commands:
+    def _check_later(self, stream: Stream) -> Commands:
         look = commands.RequestWakeup(LOOK)
         self._looks[look] = stream.number
         yield look
 
-    def _look_at(self, number: int) -> Commands:
+    def _check_stream(self, number: int) -> Commands:
         """Refuse a gRPC request that has a message and no end, or that nothing more comes of."""
         stream = self._streams.get(number)
         if stream is None or stream.request is None:
             return
         if grpc.count_messages(stream.held) or time.monotonic() - stream.since > self._shell.body_patience:
-            yield from self._refuse(stream)
+            yield from self._refuse_streaming(stream)
         else:
-            yield from self._look_later(stream)
+            yield from self._check_later(stream)
 
-    def _refuse(self, stream: Stream) -> Commands:
+    def _refuse_streaming(self, stream: Stream) -> Commands:
         """Say that gRPC with a stream of requests is not spoken."""
         request, stream.request = stream.request, None
         if request is None:
@@ -281,8 +281,8 @@ class Http2Layer(layer.Layer):
         status = NotSpoken.status
         self._shell.on_call(self._shell.engine.sum_up_refusal(request.method, request.path, status, error))
         fields = [(name.encode(), value.encode()) for name, value in grpc.refusal(status, error.code, str(error))]
-        yield from self._write(ResponseHeaders(stream.number, answer_of(200, fields), end_stream=True))
-        yield from self._reset(stream.number, ErrorCodes.NO_ERROR)
+        yield from self._send_event(ResponseHeaders(stream.number, answer_of(200, fields), end_stream=True))
+        yield from self._reset_stream(stream.number, ErrorCodes.NO_ERROR)
 
     # --- answers ---------------------------------------------------------------------------------------------------
 
@@ -301,11 +301,11 @@ class Http2Layer(layer.Layer):
             if not isinstance(command, commands.ConnectionCommand) or command.connection is not stream.client:
                 yield command
             elif isinstance(command, commands.SendData):
-                yield from self._answer(stream, command.data)
+                yield from self._send_answer(stream, command.data)
             elif isinstance(command, commands.CloseConnection):
-                yield from self._answer(stream, b"")
+                yield from self._send_answer(stream, b"")
         if isinstance(event, events.ConnectionClosed) and event.connection is not stream.client:
-            self._forget(event.connection)
+            self._forget_upstream(event.connection)
         if stream.gone or not stream.number:
             return
         if stream.is_free:
@@ -314,9 +314,9 @@ class Http2Layer(layer.Layer):
             self._free[stream.rpc].append(stream)
         elif stream.closed:  # answered in the middle of its body, or cut
             code = self._shell.resets.pop(stream.client.id, stream.code)
-            yield from self._reset(stream.number, ErrorCodes.NO_ERROR if stream.answered else code)
+            yield from self._reset_stream(stream.number, ErrorCodes.NO_ERROR if stream.answered else code)
 
-    def _answer(self, stream: Stream, data: bytes) -> Commands:
+    def _send_answer(self, stream: Stream, data: bytes) -> Commands:
         """Send what the layer says to its client; nothing is the end of its connection."""
         if stream.gone or stream.closed:
             return
@@ -345,33 +345,33 @@ class Http2Layer(layer.Layer):
                 yield from self._send_head(stream)
         elif isinstance(event, h11.Data) and event.data:
             yield from self._send_head(stream)
-            yield from self._write(ResponseData(number, bytes(event.data)))
+            yield from self._send_event(ResponseData(number, bytes(event.data)))
         elif isinstance(event, h11.EndOfMessage):
             yield from self._send_head(stream, last=not event.headers)
             if event.headers:
-                yield from self._write(ResponseTrailers(number, http.Headers(list(event.headers))))
+                yield from self._send_event(ResponseTrailers(number, http.Headers(list(event.headers))))
             stream.answered = True
-            yield from self._write(ResponseEndOfMessage(number))
+            yield from self._send_event(ResponseEndOfMessage(number))
 
     def _send_head(self, stream: Stream, *, last: bool = False) -> Commands:
         head, stream.head = stream.head, None
         if head is not None:
-            yield from self._write(ResponseHeaders(stream.number, head, end_stream=last))
+            yield from self._send_event(ResponseHeaders(stream.number, head, end_stream=last))
 
-    def _write(self, event: HttpEvent) -> Commands:
+    def _send_event(self, event: HttpEvent) -> Commands:
         yield from self._server.handle_event(event)
 
     # --- ends ------------------------------------------------------------------------------------------------------
 
-    def _reset(self, number: int, code: int = ErrorCodes.INTERNAL_ERROR) -> Commands:
+    def _reset_stream(self, number: int, code: int = ErrorCodes.INTERNAL_ERROR) -> Commands:
         """End a stream at once, if it has not ended."""
         if not self._server.is_closed(number):
             self._server.h2_conn.reset_stream(number, code)
             yield commands.SendData(self.context.client, self._server.h2_conn.data_to_send())
         if (stream := self._streams.get(number)) is not None:
-            yield from self._drop(stream)
+            yield from self._drop_stream(stream)
 
-    def _drop(self, stream: Stream) -> Commands:
+    def _drop_stream(self, stream: Stream) -> Commands:
         """Let the layer behind a stream hear that its client has gone, and end what it has upstream."""
         if stream.gone:
             return
@@ -382,10 +382,10 @@ class Http2Layer(layer.Layer):
         yield from self._pass_in(stream, events.ConnectionClosed(stream.client))
         for connection in [each for each, owner in self._upstream.items() if owner is stream]:
             yield commands.CloseConnection(connection)
-            self._forget(connection)
+            self._forget_upstream(connection)
         yield StreamEndedHook(stream.client)
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget_upstream(self, connection: Connection) -> None:
         self._upstream.pop(connection, None)
         self._shell.streams.pop(connection.id, None)
 

@@ -132,7 +132,7 @@ class Intercept:
             why = "internal error"
         if why:
             self._shell.tunnels.pop(flow.client_conn.id, None)
-            flow.response = refusal(flow.request.host, flow.request.port, why)
+            flow.response = refusal_response(flow.request.host, flow.request.port, why)
             self._report_refusal(flow, why)
 
     def _report_refusal(self, flow: http.HTTPFlow, why: str) -> None:
@@ -162,7 +162,7 @@ class Intercept:
         engine = self._shell.engine
         stubbed = local and engine.is_stubbed(host, offline=engine.mode_of(user) in OFFLINE)
         if is_us(client, host, port) or engine.in_scope(host, port) or stubbed:
-            self._inject(client, host, port, user)
+            self._inject_fault(client, host, port, user)
             return ""
         if not local:
             return ONLY_SCOPE
@@ -172,7 +172,7 @@ class Intercept:
         self._shell.tunnels[client.id] = (flow.request.host, port)
         return ""
 
-    def _inject(self, client: connection.Client, host: str, port: int, user: str | None) -> None:
+    def _inject_fault(self, client: connection.Client, host: str, port: int, user: str | None) -> None:
         """Let the handshake to come fail, if it meets an injected fault."""
         self._shell.without_tls.discard(client.id)
         if (call := self._shell.engine.meet_handshake(host, port, user)) is not None:
@@ -180,7 +180,7 @@ class Intercept:
             self._shell.on_call(call)
 
 
-def refusal(host: str, port: int, why: str) -> http.Response:
+def refusal_response(host: str, port: int, why: str) -> http.Response:
     """Write the answer to a refused CONNECT; most clients show its reason phrase and nothing else of it."""
     text = f"llmproxy: no tunnel to {host[:LONGEST]}:{port}: {why}"
     fields = {"content-type": "text/plain; charset=utf-8", "connection": "close"}

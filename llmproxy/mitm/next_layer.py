@@ -60,7 +60,7 @@ class ConnectLayer(layer.Layer):
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
         if isinstance(event, events.Wakeup) and event.command is self._limit:
             if self._behind is None:
-                yield from self._refuse(HeadTooSlow(self._limit.delay))
+                yield from self._refuse_connect(HeadTooSlow(self._limit.delay))
         elif self._behind is not None:
             yield from self._behind.handle_event(event)
         elif isinstance(event, events.DataReceived):
@@ -75,7 +75,7 @@ class ConnectLayer(layer.Layer):
             try:
                 whole = has_connect(self._held)
             except FramingError as why:
-                yield from self._refuse(why)
+                yield from self._refuse_connect(why)
                 return
             if whole:
                 yield from self._go_on(layers.HttpLayer(self.context, HTTPMode.regular))
@@ -87,7 +87,7 @@ class ConnectLayer(layer.Layer):
         yield from behind.handle_event(events.Start())
         yield from behind.handle_event(events.DataReceived(self.context.client, held))
 
-    def _refuse(self, why: FramingError) -> layer.CommandGenerator[None]:
+    def _refuse_connect(self, why: FramingError) -> layer.CommandGenerator[None]:
         fields = (("content-type", "text/plain; charset=utf-8"),)
         client = self.context.client
         yield commands.SendData(client, whole_response(why.status, fields, f"{why}\n".encode(), close=True))
@@ -146,12 +146,12 @@ class NextLayerChoice:
     def next_layer(self, nextlayer: layer.NextLayer) -> None:
         """Put our layer in front of whatever arrives; under TLS it is asked again."""
         try:
-            self._choose(nextlayer)
+            self._choose_layer(nextlayer)
         except Exception:
             log.exception("llmproxy could not choose a layer; the connection is closed")
             nextlayer.layer = ClosingLayer(nextlayer.context)
 
-    def _choose(self, nextlayer: layer.NextLayer) -> None:
+    def _choose_layer(self, nextlayer: layer.NextLayer) -> None:
         data = nextlayer.data_client()  # type: ignore[no-untyped-call]
         if not data:
             return

@@ -54,7 +54,7 @@ TOGETHER = 16
 """Answers that are stored in one transaction at most: the first of them waits for the last."""
 
 
-def plain_spans(made: Sequence[Interaction]) -> list[object]:
+def spans_to_json(made: Sequence[Interaction]) -> list[object]:
     """Return the spans of interactions, for the control API; what makes them is imported when it is first asked for."""
     from llmproxy.trace.reading import recording as wire
 
@@ -70,7 +70,7 @@ class EndedAnswer(NamedTuple):
     """Done when it is stored, with why it could not be, or when its client has waited long enough."""
 
 
-def _too_late(over: asyncio.Future[str]) -> None:
+def _build_too_late(over: asyncio.Future[str]) -> None:
     if not over.done():
         log.error("storing an answer takes over %s seconds; its client does not wait any longer", COMMIT_PATIENCE)
         over.set_result("")
@@ -106,7 +106,7 @@ LONGEST_TURN = 1.0
 
 
 @dataclass(slots=True)
-class _Ends:
+class _RecordedEnds:
     """Ends of answers that a session recorded."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -127,7 +127,7 @@ class Turns:
 
     clock: Callable[[], float]
     released: Mapping[str, Exchange]
-    _ends: dict[str, _Ends] = field(default_factory=dict)
+    _ends: dict[str, _RecordedEnds] = field(default_factory=dict)
 
     async def wait(self, exchange: Exchange) -> None:
         """Wait until a piece of an answer may reach its client; servers of tools' own messages wait for none."""
@@ -139,7 +139,7 @@ class Turns:
                 while wait := self._wait_before(exchange, ends):  # noqa: ASYNC110 - the kernel tells nobody
                     await asyncio.sleep(wait)
 
-    def _wait_before(self, exchange: Exchange, ends: _Ends) -> float:
+    def _wait_before(self, exchange: Exchange, ends: _RecordedEnds) -> float:
         """Return in how many seconds to ask again; 0 if it is its turn."""
         now, own = self.clock(), exchange.progress.seq
         if ends.coming and ends.coming[0] != own:
@@ -168,7 +168,7 @@ class Turns:
         await self.wait(exchange)
 
     def _on_coming(self, exchange: Exchange) -> None:
-        ends = self._ends.setdefault(exchange.session.name, _Ends())
+        ends = self._ends.setdefault(exchange.session.name, _RecordedEnds())
         if exchange.progress.seq not in ends.coming:
             if not ends.coming:
                 ends.until = max(ends.until, self.clock() + LONGEST_TURN)
@@ -232,7 +232,7 @@ class ProxyContext:
     """Path of the certificate authority for https, where that is served."""
     ca_bundle: str = ""
     """Path of that authority together with everything else that is trusted."""
-    spans_of: Callable[[Sequence[Interaction]], list[object]] = plain_spans
+    spans_of: Callable[[Sequence[Interaction]], list[object]] = spans_to_json
     """Makes the spans that the control API tells."""
     page_token: str = field(default_factory=partial(secrets.token_urlsafe, 18))
     """Comes with our own page in a browser, and lets it ask the control API."""
@@ -309,12 +309,12 @@ class ProxyContext:
         """Answer our page in a browser, soon."""
         if self._viewer is None:
             from llmproxy.report.live_report import (
-                reporting,  # late: a start must not wait for what may never be opened
+                report_reader,  # late: a start must not wait for what may never be opened
             )
             from llmproxy.ui.proxy import Viewer
 
             engine, token, store = self.engine, self.token, self.engine.config.store
-            tests = reporting(Path.cwd() / LAST_REPORT, store.with_name(f"{store.name}.state.db"))
+            tests = report_reader(Path.cwd() / LAST_REPORT, store.with_name(f"{store.name}.state.db"))
             self._viewer = Viewer(engine, self.watch, lambda: list(self.open.values()), token, self.page_token, tests)
         return self._viewer.ask(asked)
 
@@ -381,7 +381,7 @@ class ProxyContext:
         exchange.progress.finished = True
         loop = asyncio.get_running_loop()
         over = loop.create_future()
-        late = loop.call_later(COMMIT_PATIENCE, _too_late, over)
+        late = loop.call_later(COMMIT_PATIENCE, _build_too_late, over)
         self._ended.append(EndedAnswer(exchange, proper, over))
         self._call_writer()
         try:
@@ -424,7 +424,7 @@ class ProxyContext:
         """Report what the writer has stored, and let it be heard."""
         self._commits.discard(job)
         for ended, found in job.result():
-            why, exchange = _why_lost(found), ended.exchange
+            why, exchange = _lost_reason(found), ended.exchange
             exchange.note = why or exchange.note
             usage = None if isinstance(found, Exception) else found
             self.settle(exchange, exchange.recording.status, usage=usage, lost=usage is None)
@@ -480,7 +480,7 @@ class ProxyContext:
             self._viewer.close()
 
 
-def _why_lost(found: Usage | Exception) -> str:
+def _lost_reason(found: Usage | Exception) -> str:
     """Describe why an answer is not stored; nothing where it is."""
     if isinstance(found, LLMProxyError):
         return f"NOT RECORDED: {found.message}"

@@ -135,7 +135,7 @@ CACHE_NAME = CACHE_HEADER.encode()
 OUR_PREFIX = OUR_HEADERS_PREFIX.encode()
 
 
-def deny(data: ServerConnectionHookData) -> None:
+def deny_connection(data: ServerConnectionHookData) -> None:
     """Forbid a connection; cannot raise."""
     if not data.server.error:
         data.server.error = DENIED
@@ -185,12 +185,12 @@ class Recorder(SocketHooks):
                 flow.request.headers["grpc-accept-encoding"] = "identity"  # its messages would hide from redaction
             flow.request.stream = True
             exchange.progress.released = self._shell.engine.clock()
-            return self._in_time(flow, exchange) if self._shell.pace is not None else None
+            return self._address_in_time(flow, exchange) if self._shell.pace is not None else None
         except Exception as why:  # noqa: BLE001 - what leaves a hook lets the request go on to the provider
             self._fail_closed(flow, why)
             return None
 
-    async def _in_time(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
+    async def _address_in_time(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
         """Wait until the provider's rate lets this one go; nothing goes of what was taken back meanwhile."""
         try:
             seconds = await self._shell.pace(exchange) if self._shell.pace is not None else 0.0
@@ -205,7 +205,7 @@ class Recorder(SocketHooks):
 
     def _address_upstream(self, request: http.Request, exchange: Exchange) -> None:
         upstream, data = exchange.route.upstream, request.data  # its setters look for the host's header again and again
-        scheme, (data.host, data.port) = place(upstream)
+        scheme, (data.host, data.port) = split_upstream(upstream)
         data.scheme, data.authority = scheme.encode(), b""
         data.path = exchange.route.upstream_target.encode("utf-8", "surrogateescape")
         host = upstream.partition("://")[2].rpartition("@")[2].encode()
@@ -221,12 +221,12 @@ class Recorder(SocketHooks):
             stream = self._shell.streams.get(data.server.id)
             exchange = self._shell.released.get(stream or data.client.id)
             if exchange is not None and exchange.decision in (Decision.RECORD, Decision.PASS):
-                allowed = data.server.address == place(exchange.route.upstream)[1]
+                allowed = data.server.address == split_upstream(exchange.route.upstream)[1]
                 offer_protocols(data, is_rpc=is_grpc(exchange.request.headers), is_stream=stream is not None)
             allowed = allowed or is_tunnel(self._shell, data)
         finally:
             if not allowed:
-                deny(data)
+                deny_connection(data)
 
     # --- on the way back -------------------------------------------------------------------------------------------
 
@@ -245,9 +245,9 @@ class Recorder(SocketHooks):
             if is_unasked_switch(flow.request, response):
                 cause = "it switched to a protocol that nobody asked for"
                 raise self._build_unreachable(exchange, cause)  # noqa: TRY301 - one way out
-            if response.is_http2 and is_grpc(_headers(response)):
+            if response.is_http2 and is_grpc(_read_headers(response)):
                 response.headers.pop("content-length", None)  # what has one ends without trailers, in HTTP/1
-            kept, led = redirect_answer(_headers(response), exchange)
+            kept, led = redirect_answer(_read_headers(response), exchange)
             reason = response.reason or status_codes.RESPONSES.get(response.status_code, "")
             exchange.recording.head(self._offset(exchange), response.status_code, reason, kept)
             said = b"recorded" if exchange.decision is Decision.RECORD else b"passed"
@@ -292,7 +292,7 @@ class Recorder(SocketHooks):
             self._switch(flow, exchange)
         elif exchange is not None:
             if flow.response is not None and flow.response.trailers:
-                exchange.recording.trailers = _fields(flow.response.trailers)
+                exchange.recording.trailers = _decode_fields(flow.response.trailers)
             if exchange.decision is Decision.RECORD:
                 await self._shell.turns.wait_for_end(exchange)
                 if exchange.recording.holds_end:
@@ -430,15 +430,15 @@ def redirect_answer(headers: Headers, exchange: Exchange) -> tuple[Headers, Fiel
 
 
 @lru_cache(64)
-def place(upstream: str) -> tuple[str, tuple[str, int]]:
+def split_upstream(upstream: str) -> tuple[str, tuple[str, int]]:
     """Split ``https://host[:port]`` into scheme and (host, port)."""
     url = urlsplit(upstream)
     return url.scheme, (url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
 
 
-def _headers(message: http.Message) -> Headers:
-    return _fields(message.headers)
+def _read_headers(message: http.Message) -> Headers:
+    return _decode_fields(message.headers)
 
 
-def _fields(headers: http.Headers) -> Headers:
+def _decode_fields(headers: http.Headers) -> Headers:
     return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.fields)

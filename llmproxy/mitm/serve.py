@@ -29,8 +29,8 @@ from mitmproxy.hooks import Hook
 from llmproxy.calls import Call, Totals, describe_hits, find_doubts, find_forbidden
 from llmproxy.core.store.file.connect import gitignore_hint
 from llmproxy.errors import Exit, MachineError
-from llmproxy.mitm.authority import LateTls, confdir, prepare, prepare_anyhow
-from llmproxy.mitm.build import Built, build
+from llmproxy.mitm.authority import LateTls, confdir, prepare_authority, prepare_or_warn
+from llmproxy.mitm.build import Built, build_parts
 from llmproxy.mitm.http1.front import Front, Fronted
 from llmproxy.mitm.intercept import Intercept
 from llmproxy.mitm.next_layer import NextLayerChoice
@@ -63,12 +63,12 @@ OPTIONS: dict[str, object] = {
 }
 
 
-def run(loaded: Loaded, report: Reporter, *, announce: bool = False) -> Exit:
+def run_proxy(loaded: Loaded, report: Reporter, *, announce: bool = False) -> Exit:
     """Serve until a signal comes; returns the exit code. `announce`: print where it serves as a line of JSON."""
-    return asyncio.run(_serve(loaded, report, announce=announce))
+    return asyncio.run(_serve_until_signal(loaded, report, announce=announce))
 
 
-async def _serve(loaded: Loaded, report: Reporter, *, announce: bool) -> Exit:
+async def _serve_until_signal(loaded: Loaded, report: Reporter, *, announce: bool) -> Exit:
     settings = loaded.settings
     claim_port(settings.host, settings.port)
     totals = Totals()
@@ -81,7 +81,7 @@ async def _serve(loaded: Loaded, report: Reporter, *, announce: bool) -> Exit:
         if recorded and hints and (text := hints.pop()(settings.store)):
             report.note(text)
 
-    built = build(loaded, on_call)
+    built = build_parts(loaded, on_call)
     shell = built.shell
     try:
         proxy = ServedProxy(shell, settings)
@@ -107,21 +107,21 @@ async def _serve(loaded: Loaded, report: Reporter, *, announce: bool) -> Exit:
         return exit_code(settings, totals, shell.engine.questions.count_unused(), losses=shell.losses)[0]
 
     shell.stop = end_soon
-    beat = asyncio.create_task(_heartbeat(shell))
+    beat = asyncio.create_task(_keep_heartbeat(shell))
     await stop.wait()
     unhear()  # a second one ends us at once
     beat.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await beat
     unused = await wind_up(proxy.end, built, report, totals)
-    hand_over(totals, unused, os.environ.get(SUMMARY_VARIABLE, ""))
+    write_totals(totals, unused, os.environ.get(SUMMARY_VARIABLE, ""))
     code, doubts = exit_code(settings, totals, unused, losses=shell.losses)
     if settings.strict and doubts:
         report.note(f"--strict: {', '.join(doubts)}")
     return code
 
 
-def hand_over(totals: Totals, unused: int | None, path: str) -> None:
+def write_totals(totals: Totals, unused: int | None, path: str) -> None:
     """Write for the command that started us what it all came to; nothing where nobody named a file."""
     with contextlib.suppress(OSError):  # it has gone, or its file with it
         if path:
@@ -134,7 +134,7 @@ def _describe_start(loaded: Loaded, shell: ProxyContext, port: int) -> ProxyStar
     """Return what is said when the proxy serves."""
     settings = loaded.settings
     return ProxyStarted(
-        url=f"http://{reached_at(settings.host)}:{port}", mode=settings.mode, store=shown_path(settings.store),
+        url=f"http://{reachable_at(settings.host)}:{port}", mode=settings.mode, store=shown_path(settings.store),
         cassette=settings.cassette, upstreams=loaded.upstreams, live=settings.live, ca=shell.ca,
         ca_bundle=shell.ca_bundle,
     )  # fmt: skip
@@ -193,7 +193,7 @@ def exit_code(settings: Settings, totals: Totals, unused: int | None, *, losses:
     return code, doubts
 
 
-def reached_at(host: str) -> str:
+def reachable_at(host: str) -> str:
     """Return the host of a base URL for who listens at `host`: every address is none that a client could ask for."""
     # What is bound everywhere has a base URL that names one place: asked for, 0.0.0.0 works on some systems and none of
     # their browsers.
@@ -220,7 +220,7 @@ def claim_port(host: str, port: int) -> None:
             raise MachineError(msg, hint=hint) from error
 
 
-async def _heartbeat(shell: ProxyContext) -> None:
+async def _keep_heartbeat(shell: ProxyContext) -> None:
     while True:
         await asyncio.sleep(HEARTBEAT)
         await shell.in_writer(shell.engine.sessions.heartbeat)
@@ -259,7 +259,7 @@ class ServedProxy:
         Raises MachineError: HTTPS is to be intercepted, and the certificate authority cannot be used.
         """
         self._shell = shell
-        self.authority = prepare(confdir()) if settings.forwards else prepare_anyhow(confdir())
+        self.authority = prepare_authority(confdir()) if settings.forwards else prepare_or_warn(confdir())
         opts = options.Options()
         self._master = master.Master(opts)
         self._master.addons = HandledEvents(self._master)  # type: ignore[no-untyped-call]

@@ -65,28 +65,28 @@ class AbsentModule(ModuleType):
         return made
 
 
-def slim() -> bool:
+def slim_mitmproxy() -> bool:
     """Make mitmproxy slim, unless it was imported before; tells whether it is. Does nothing without mitmproxy."""
     if ADDONS in sys.modules or "mitmproxy.proxy.layers" in sys.modules:
         return isinstance(sys.modules.get(QUIC[0]), AbsentModule)
-    if not _put_off(ADDONS):
+    if not _defer_import(ADDONS):
         return False
-    _put_off(YAML)
-    if _put_off(PARSER) and _put_off(LEXER):
-        sys.modules[LEXER].__dict__.setdefault("unquote", _unquote)  # imported by name where commands are kept
+    _defer_import(YAML)
+    if _defer_import(PARSER) and _defer_import(LEXER):
+        sys.modules[LEXER].__dict__.setdefault("unquote", _lazy_unquote)  # imported by name where commands are kept
     for name in QUIC:
         sys.modules[name] = AbsentModule(name)
     return True
 
 
-def _unquote(text: str) -> str:
+def _lazy_unquote(text: str) -> str:
     """Stand for the lexer's function of this name until somebody calls it."""
     lexer: Any = sys.modules[LEXER]
     _ = lexer.expr  # the module's own code runs, and defines the real one
     return str(lexer.unquote(text))
 
 
-def _put_off(name: str) -> bool:
+def _defer_import(name: str) -> bool:
     """Put a package in its place without running it; False if it is not there."""
     if name in sys.modules:
         return True

@@ -126,7 +126,7 @@ class Sockets:
         """Refuse new connections for so many seconds from now on."""
         self._until = max(self._until, asyncio.get_running_loop().time() + seconds)
         if self._reopening is None:
-            self._reopening = asyncio.create_task(self._reopen(self._close_listeners()))
+            self._reopening = asyncio.create_task(self._reopen_listeners(self._close_listeners()))
 
     def _close_listeners(self) -> list[tuple[AsyncioServerInstance[Any], list[tuple[str, int]]]]:
         server, closed = self._server(), []
@@ -137,7 +137,7 @@ class Sockets:
                     listener.close()
         return closed
 
-    async def _reopen(self, closed: list[tuple[AsyncioServerInstance[Any], list[tuple[str, int]]]]) -> None:
+    async def _reopen_listeners(self, closed: list[tuple[AsyncioServerInstance[Any], list[tuple[str, int]]]]) -> None:
         loop = asyncio.get_running_loop()
         while (left := self._until - loop.time()) > 0:  # noqa: ASYNC110 - it may be put off meanwhile
             await asyncio.sleep(left)
@@ -159,7 +159,7 @@ _HEAD, _ASKED, _FOUND = map(struct.Struct, ("=IHHII", "=BBBBI", "=56xIIII"))
 """The last one of `inet_diag_msg`: bytes not read, bytes not acknowledged, user, inode."""
 
 
-def has_gone(peer: Any, here: Any) -> bool:  # noqa: ANN401 - addresses, as the system gives them: (host, port, ...)
+def is_peer_gone(peer: Any, here: Any) -> bool:  # noqa: ANN401 - addresses, as the system gives them: (host, port, ...)
     """Return whether nobody holds the other end of `peer`'s connection to `here`; False if that is not known."""
     found = _find_other_end(peer, here)
     return found is not None and not found[1]

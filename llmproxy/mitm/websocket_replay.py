@@ -30,7 +30,7 @@ from llmproxy.core.websocket import LONGEST_REASON, MISMATCH, Due, FrameCanon, F
 from llmproxy.errors import MissError
 from llmproxy.mitm.framing import Head
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.websocket_recorder import join_parts, pieces, redact_message
+from llmproxy.mitm.websocket_recorder import join_parts, redact_message, split_message
 from llmproxy.protocol import CACHE_HEADER, KEY_HEADER, Decision
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class Socket:
         try:
             if self._player.speaks_first:
                 self._mark_played()
-            self._schedule(self._player.opening(self._response.head_offset))
+            self._queue_due(self._player.opening(self._response.head_offset))
             yield from self._send_due()
             yield from self.receive(more)
         except Exception as why:  # noqa: BLE001 - said there
@@ -107,12 +107,12 @@ class Socket:
             subprotocol=chosen if chosen in asked.subprotocols else None,
             extensions=[PerMessageDeflate()],
             extra_headers=[
-                (name.lower().encode(), value.encode("latin-1", "replace")) for name, value in self._headers()
+                (name.lower().encode(), value.encode("latin-1", "replace")) for name, value in self._upgrade_headers()
             ],
         )
         return self._ws.send(answer)
 
-    def _headers(self) -> list[tuple[str, str]]:
+    def _upgrade_headers(self) -> list[tuple[str, str]]:
         kept = [
             (name, value)
             for name, value in self._response.headers
@@ -125,11 +125,11 @@ class Socket:
     def handle(self, event: events.Event) -> Commands:
         """Take an event of the client's connection; raises nothing."""
         try:
-            yield from self._handle(event)
+            yield from self._handle_checked(event)
         except Exception as why:  # noqa: BLE001 - said there
             yield from self._close_broken(why)
 
-    def _handle(self, event: events.Event) -> Commands:
+    def _handle_checked(self, event: events.Event) -> Commands:
         if self.is_closed:
             return
         if isinstance(event, events.DataReceived):
@@ -151,13 +151,13 @@ class Socket:
             for said in self._ws.events():
                 yield from self._handle_client_event(said)
         except RemoteProtocolError as error:
-            yield from self._close(1002, str(error))
+            yield from self._begin_close(1002, str(error))
 
     def _handle_client_event(self, said: Event) -> Commands:
         if self.is_closed:
             return
         if isinstance(said, (TextMessage, BytesMessage)):
-            yield from self._message(said)
+            yield from self._collect_message(said)
         elif isinstance(said, Ping) and self._ws.state is ConnectionState.OPEN:
             yield commands.SendData(self._client, self._ws.send(said.response()))
         elif isinstance(said, CloseConnection):
@@ -171,14 +171,14 @@ class Socket:
             self._on_connection_end()
             yield from self._end_socket()
 
-    def _message(self, said: TextMessage | BytesMessage) -> Commands:
+    def _collect_message(self, said: TextMessage | BytesMessage) -> Commands:
         """Collect the pieces of a message."""
         if self._deaf:
             return
         self._parts.append(said.data if isinstance(said.data, str) else bytes(said.data))
         self._size += len(said.data)
         if self._size > self._engine.config.max_request:
-            yield from self._close(
+            yield from self._begin_close(
                 TOO_BIG, f"llmproxy: a message is over {self._engine.config.max_request} bytes (--max-request)"
             )
             return
@@ -204,7 +204,7 @@ class Socket:
             yield from self._close_missed(said)
         else:
             self._mark_played()
-            self._schedule(said)
+            self._queue_due(said)
             yield from self._send_due()
 
     def _mark_played(self) -> None:
@@ -232,7 +232,7 @@ class Socket:
 
     # --- what we say -----------------------------------------------------------------------------------------------
 
-    def _schedule(self, due: list[Due]) -> None:
+    def _queue_due(self, due: list[Due]) -> None:
         """Queue what is due; never before what is queued already."""
         speed = self._exchange.session.settings.speed
         now = self._engine.clock()
@@ -257,7 +257,7 @@ class Socket:
                 yield commands.SendData(self._client, out + self._ws.send(end))
                 yield from self._wait_for_end()
                 return
-            for piece in pieces(frame.data):
+            for piece in split_message(frame.data):
                 out += self._ws.send(piece)
         if out:
             yield commands.SendData(self._client, out)
@@ -279,9 +279,9 @@ class Socket:
         if records:
             session.record(exchange.walker)  # this conversation has changed: the next one is recorded
         engine.journal.miss({**miss.data, "text": error.message}, at=engine.now())
-        yield from self._close(MISMATCH, engine.redactor.text(miss.reason))
+        yield from self._begin_close(MISMATCH, engine.redactor.text(miss.reason))
 
-    def _close(self, code: int, reason: str) -> Commands:
+    def _begin_close(self, code: int, reason: str) -> Commands:
         """Begin to close; what was queued is not said any more."""
         self._due.clear()
         if self._ws.state is ConnectionState.OPEN:
@@ -302,7 +302,7 @@ class Socket:
         log.error("llmproxy failed while replaying a WebSocket", exc_info=why)
         self._exchange.note = "llmproxy failed; see the log"
         try:
-            yield from self._close(FAILED, "llmproxy: internal error while replaying; nothing was sent upstream")
+            yield from self._begin_close(FAILED, "llmproxy: internal error while replaying; nothing was sent upstream")
         except Exception:
             log.exception("llmproxy could not even say that it failed")
             yield from self._end_socket()

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.calls import find_forbidden
 from llmproxy.client.control import ControlError
-from llmproxy.client.reports import Report, add, brief, one_line
+from llmproxy.client.reports import Report, add_reports, one_line, shorten_miss
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.pytest.options import BASELINE, MODE, type_again
+from llmproxy.pytest.options import BASELINE, MODE, rerun_command
 from llmproxy.pytest.scenario_runs import SCENARIOS
-from llmproxy.report.choices import handler_of
+from llmproxy.report.choices import report_handler
 from llmproxy.report.events import Completed, Handler, Selected
 from llmproxy.report.run_tree import RunTree, deserialize_event
 
@@ -129,7 +129,7 @@ class Collector:
             run_tree.add(deserialize_event(tree))
         rows = self._texts().rows_of(run_tree, self.rows)
         if self.baseline is not None:
-            self._compare(self.baseline, rows)
+            self._compare_with_baseline(self.baseline, rows)
         shard = self.shard()
         part = None if shard is None else {**shard, "runs": self._test_of}
         times = {test: round(seconds * 1000) for test, seconds in self._times.items()}
@@ -151,13 +151,13 @@ class Collector:
 
     def _find_forbidden(self, session: pytest.Session) -> None:
         """End with the code of what --fail-on-carried or --fail-on-stale forbids."""
-        total = add(report for _, report in self.done)
+        total = add_reports(report for _, report in self.done)
         carried, stale = self.fails_on() if total.carried or total.stale else (False, False)
         forbidden = find_forbidden(total, carried=carried, stale=stale)
         if forbidden and session.exitstatus == Exit.OK:
             self._forbidden, session.exitstatus = f"{forbidden[0]}: exit code {forbidden[1]}", forbidden[1]
 
-    def _compare(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _compare_with_baseline(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         from llmproxy.report.baseline import compare_with_baseline, read_baseline
 
         try:
@@ -172,7 +172,7 @@ class Collector:
 
     def _write_last_report(self, path: Path) -> list[Handler]:
         try:
-            return [handler_of(f"jsonl={path}")]
+            return [report_handler(f"jsonl={path}")]
         except (OSError, SettingsError) as error:
             self._lost.append(f"this test is not kept for `llmproxy label`: {error}")
             return []
@@ -199,11 +199,11 @@ class Collector:
                 terminalreporter.write_line(f"{row['scenario']}: {row['told']}")
         for line in self._compared:
             terminalreporter.write_line(line)
-        from llmproxy.report.rows import table
+        from llmproxy.report.rows import row_table
 
         several = {test: runs for test, runs in self._tests.items() if test.endswith("]")}
         cases = self._texts().rows_of_tests(several, self.passed) if several else []
-        for line in table([*self.rows, *cases]):
+        for line in row_table([*self.rows, *cases]):
             terminalreporter.write_line(line)
         if self.runs:
             texts = self._texts()
@@ -226,14 +226,14 @@ class Collector:
             terminalreporter.write_line(line)
         for line in self._list_views():
             terminalreporter.write_line(line)
-        total = add(report for _, report in self.done)
+        total = add_reports(report for _, report in self.done)
         terminalreporter.write_line(f"{tests} {'test' if tests == 1 else 'tests'}: {one_line(total)}")
         for line in self.accepted(total.carried_names) if total.carried else ():
             terminalreporter.write_line(f"carried: {line}")
         if self._forbidden:
             terminalreporter.write_line(self._forbidden)
         if total.misses:
-            typed = type_again(terminalreporter.config)
+            typed = rerun_command(terminalreporter.config)
             terminalreporter.write_line(f"Record what is missing, with your keys: {typed} {MODE} auto")
 
     def _list_views(self) -> Iterator[str]:
@@ -263,11 +263,11 @@ class Collector:
             if report.misses and test in self.passed:
                 yield (
                     f"{test}: passed, but was refused {report.misses}: "
-                    f"{brief(report.miss_texts[0]) if report.miss_texts else ''}"
+                    f"{shorten_miss(report.miss_texts[0]) if report.miss_texts else ''}"
                 )
             if report.unused and test in self.passed:
                 rows = ", ".join(
-                    f"#{row.id} {row.model or row.operation} {brief(row.text or '')[:40]!r}"
+                    f"#{row.id} {row.model or row.operation} {shorten_miss(row.text or '')[:40]!r}"
                     for row in report.unused[:3]
                 )
                 more = ", ..." if len(report.unused) > 3 else ""
@@ -295,7 +295,7 @@ def _is_library(file: str) -> bool:
     return bool({"site-packages", "dist-packages"} & set(Path(file).parts)) or file.startswith(_STDLIB)
 
 
-def is_shown(miss: str, text: str) -> bool:
+def is_miss_shown(miss: str, text: str) -> bool:
     """Return whether the text of a failed test has a miss already, line by line (pytest puts an ``E`` before each)."""
     return all(line.strip() in text for line in miss.splitlines())
 
@@ -341,15 +341,15 @@ def miss_sections(session: SharedSession, shown: str = "", renew: str = "") -> l
         misses = tuple(report.miss_texts)
     except ControlError as error:
         return [("llmproxy", str(error))]
-    injected = _injected_section(session)
+    injected = _injected_faults_section(session)
     title = f'llmproxy: {len(misses)} of its requests not in cassette "{session.cassette}" (mode {session.mode})'
-    untold = [miss for miss in misses if not is_shown("\n".join(_shorten_miss(miss.splitlines())), shown)]
+    untold = [miss for miss in misses if not is_miss_shown("\n".join(_shorten_miss(miss.splitlines())), shown)]
     known = bool(misses and renew and (report.hits or report.unused))
     anew = [("llmproxy: this test changed? Record it anew", renew)] if known else []
     return [*injected, *([(title, "\n\n".join(untold))] if untold else []), *anew]
 
 
-def _injected_section(session: SharedSession) -> list[tuple[str, str]]:
+def _injected_faults_section(session: SharedSession) -> list[tuple[str, str]]:
     """Return which injected faults a failed test met, call by call; nothing if it met none."""
     if not session.report().injected:
         return []

@@ -48,7 +48,7 @@ class LateThreads:
         """Hear that a test begins: what runs already is not its own."""
         self._before = frozenset(threading.enumerate())
         self._tasks_before = WeakSet(_list_unfinished(sys._current_frames().values()))  # noqa: SLF001 - documented, under this name
-        self._guard()
+        self._patch_send()
 
     def end(self, test: str, address: Callable[[], tuple[str, int] | None]) -> None:
         """Hear that a test ended; `address` says where the proxy listens."""
@@ -62,15 +62,15 @@ class LateThreads:
             if task not in self._tasks_before:
                 self._tasks.setdefault(task, test)
         self._address = address
-        self._guard()
+        self._patch_send()
         if (late or self._tasks) and not self._hooked:  # never taken out again, so put in only where it is needed
             self._hooked = True
-            sys.addaudithook(self._audit)
+            sys.addaudithook(self._audit_connect)
 
-    def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
+    def _audit_connect(self, event: str, arguments: tuple[object, ...]) -> None:
         if event != "socket.connect" and event not in _STARTED:
             return
-        test = self._test_of(threading.get_ident())
+        test = self._find_test(threading.get_ident())
         if test is None:
             return
         if event in _STARTED:  # what it starts is the ended test's as well
@@ -88,7 +88,7 @@ class LateThreads:
             self.refused.append(said)
         raise ConnectionRefusedError(f"llmproxy: {said}. Wait for your threads before the test returns.")
 
-    def _test_of(self, ident: int) -> str | None:
+    def _find_test(self, ident: int) -> str | None:
         if self._tasks and (task := _current_task()) is not None and (test := self._tasks.get(task)) is not None:
             return test
         return next(
@@ -97,7 +97,7 @@ class LateThreads:
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    def _guard(self) -> None:
+    def _patch_send(self) -> None:
         """Watch what is sent while somebody is late, and no longer."""
         wanted = any(each.is_alive() for each in list(self._of)) or any(not each.done() for each in list(self._tasks))
         if wanted and not self._guarded:
@@ -105,17 +105,17 @@ class LateThreads:
                 name for name in _SENDS if name not in vars(socket.socket) and hasattr(socket.socket, name)
             ]
             for name in self._guarded:
-                setattr(socket.socket, name, self._guarding(getattr(socket.socket, name)))
+                setattr(socket.socket, name, self._guard_send(getattr(socket.socket, name)))
         elif not wanted and self._guarded:
             for name in self._guarded:
                 delattr(socket.socket, name)
             self._guarded = []
 
-    def _guarding(self, send: Callable[..., Any]) -> Callable[..., Any]:
+    def _guard_send(self, send: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(send)
         def send_guarded(connection: socket.socket, *given: Any, **named: Any) -> Any:  # noqa: ANN401 - handed through
-            test = self._test_of(threading.get_ident())
-            if test is not None and _peer(connection) == self._address():
+            test = self._find_test(threading.get_ident())
+            if test is not None and _peer_address(connection) == self._address():
                 self._refuse_late_request(test)
             return send(connection, *given, **named)
 
@@ -125,10 +125,10 @@ class LateThreads:
         """Give `socket.socket` back."""
         self._of.clear()
         self._tasks.clear()
-        self._guard()
+        self._patch_send()
 
 
-def _peer(connection: socket.socket) -> tuple[Any, ...] | None:
+def _peer_address(connection: socket.socket) -> tuple[Any, ...] | None:
     try:
         where = connection.getpeername()
     except OSError:

@@ -17,9 +17,9 @@ import pytest
 
 from llmproxy.errors import LLMProxyError, SettingsError, sign_text
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
-from llmproxy.report.choices import CHOICES, handler_of
+from llmproxy.report.choices import CHOICES, report_handler
 from llmproxy.report.events import Handler
-from llmproxy.report.sharding import describe_cut, read_shard, read_times, split, weights
+from llmproxy.report.sharding import describe_cut, read_shard, read_times, split_items, weigh_items
 from llmproxy.values import in_words
 
 MODE, CASSETTE_DIR = "--llmproxy-mode", "--llmproxy-cassette-dir"
@@ -98,7 +98,7 @@ def _has_langwatch() -> bool:
     return bool(spec and spec.origin and Path(spec.origin).with_name("pytest_plugin.py").is_file())
 
 
-def type_again(config: pytest.Config, test: str = "", more: str = "") -> str:
+def rerun_command(config: pytest.Config, test: str = "", more: str = "") -> str:
     """Return how this run, or one `test`, is typed again without a mode: options choosing recordings, `more`, tests."""
     options, words = config.known_args_namespace, ["pytest"]
     for name, flag in _AGAIN.items():
@@ -113,7 +113,7 @@ def type_again(config: pytest.Config, test: str = "", more: str = "") -> str:
     return shlex.join([*words, *(getattr(options, "file_or_dir", None) or ())])
 
 
-def update_of(config: pytest.Config) -> str:
+def update_mode(config: pytest.Config) -> str:
     """Return what becomes of recordings: ``all``, ``changed``, ``trial`` or nothing. Raises ValueError."""
     options = config.known_args_namespace
     trial = "" if CHANGES in TAKEN or not getattr(options, "llmproxy_changes", False) else Update.TRIAL.value
@@ -130,7 +130,7 @@ def update_of(config: pytest.Config) -> str:
     return "" if asked == Update.NONE else asked
 
 
-def distributes(config: pytest.Config) -> bool:
+def is_distributed(config: pytest.Config) -> bool:
     """Return whether xdist runs the tests in other processes, each of which comes to us itself."""
     options = config.known_args_namespace
     asked = bool(getattr(options, "numprocesses", None) or getattr(options, "tx", None))
@@ -143,12 +143,12 @@ def report_handlers(config: pytest.Config, store: Callable[[], Path | None]) -> 
     if not asked or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):
         return []
     try:
-        return [handler_of(text, store) for text in asked]
+        return [report_handler(text, store) for text in asked]
     except LLMProxyError as error:
         raise pytest.UsageError(str(error).replace("--report", REPORT)) from error
 
 
-def baseline_of(config: pytest.Config) -> Path | None:
+def read_baseline_option(config: pytest.Config) -> Path | None:
     """Return the report to compare with; None without, and in xdist's workers. Raises pytest.UsageError."""
     given = config.getoption(BASELINE, default=None)
     if not given or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):
@@ -166,7 +166,7 @@ def baseline_of(config: pytest.Config) -> Path | None:
 _OUTPUT = "llmproxy_shard"
 
 
-def sharding_for(config: pytest.Config) -> Sharding | None:
+def make_sharding(config: pytest.Config) -> Sharding | None:
     """Return who cuts, None where no part is asked for. Raises pytest.UsageError."""
     text, times = config.getoption(SHARD, default=None), config.getoption(SHARD_TIMES, default=None)
     if text is None:
@@ -189,7 +189,7 @@ class Sharding:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        parts = split(weights({item.nodeid: _count_runs(item) for item in items}, self._times), self.shard.of)
+        parts = split_items(weigh_items({item.nodeid: _count_runs(item) for item in items}, self._times), self.shard.of)
         self.told = describe_cut(self.shard, parts, "pytest")
         others = [item for item in items if parts[item.nodeid] != self.shard.number]
         if others:

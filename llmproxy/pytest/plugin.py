@@ -25,7 +25,7 @@ import pytest
 
 from llmproxy.client.environment import in_ci
 from llmproxy.client.host import HOST
-from llmproxy.client.process import running_at
+from llmproxy.client.process import attach_running
 from llmproxy.errors import LLMProxyError, sign_text
 from llmproxy.protocol import OFFLINE, Mode, Update
 from llmproxy.pytest.collector import ATTRIBUTE, Collector, hide_libraries, miss_sections, misses_of, unwrap_misses
@@ -41,11 +41,11 @@ from llmproxy.pytest.options import (
     TAKEN,
     UPDATE,
     add_options,
-    baseline_of,
-    distributes,
+    is_distributed,
+    read_baseline_option,
     report_handlers,
-    type_again,
-    update_of,
+    rerun_command,
+    update_mode,
 )
 from llmproxy.pytest.run_proxies import RUN_VARIABLE, AskedProxy, RunProxies
 from llmproxy.pytest.scenario_runs import LISTENER, MARKER as AGENT_TEST, Scenarios
@@ -88,10 +88,10 @@ _PEEK = 200_000
 
 def suite_uses(places: Iterable[Path], root: Path, files: Sequence[str], norecurse: Sequence[str]) -> bool:
     """Return whether a test file or conftest below `places` uses fixture or marker; `files`, `norecurse`: pytest's."""
-    return any(mentions(path) for path in suite_files(places, root, files, norecurse))
+    return any(mentions_plugin(path) for path in suite_files(places, root, files, norecurse))
 
 
-def mentions(path: Path) -> bool:
+def mentions_plugin(path: Path) -> bool:
     """Return whether one file uses it; a file that cannot be read does not."""
     try:
         return _USE.search(path.read_bytes()) is not None
@@ -192,7 +192,7 @@ def _mode(config: pytest.Config, marker: str = "") -> str:
         "" if MODE in config.stash[_RUN].taken else getattr(config.known_args_namespace, "llmproxy_mode", None) or ""
     )
     modes = {Update.ALL: Mode.RECORD, Update.CHANGED: Mode.REPLAY, Update.TRIAL: Mode.REPLAY}
-    option = {update.value: mode.value for update, mode in modes.items()}.get(update_of(config), option)
+    option = {update.value: mode.value for update, mode in modes.items()}.get(update_mode(config), option)
     variable, ini = os.environ.get("LLMPROXY_MODE", ""), str(config.getini("llmproxy_mode") or "")
     return choose_mode(option=option, marker=marker, variable=variable, ini=ini, ci=in_ci(os.environ))
 
@@ -200,7 +200,7 @@ def _mode(config: pytest.Config, marker: str = "") -> str:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Set the environment before the first conftest is imported."""
-    _begin(early_config)
+    _set_up_run(early_config)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -210,65 +210,65 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", FAULTS_MARKER)
     config.addinivalue_line("markers", f"{AGENT_TEST}: a test that runs scenarios; it may be async")
     config.addinivalue_line("markers", "asyncio: pytest-asyncio's; a test marked agent_test runs without it")
-    _begin(config)
+    _set_up_run(config)
     debug = bool(config.getoption(DEBUG, default=False))
-    if debug and (distributes(config) or hasattr(config, "workerinput")):
+    if debug and (is_distributed(config) or hasattr(config, "workerinput")):
         raise pytest.UsageError(f"{DEBUG} needs the terminal, which workers of xdist do not have: leave -n out")
     run, keep = config.stash[_RUN], bool(config.getoption(REPORT, default=[]))
     if debug:
         from llmproxy.scenario.config import ScenarioConfig
 
         ScenarioConfig.configure(verbose=True, debug=True)
-    scenarios = config.stash[LISTENER] = Scenarios(_texts, keep_events=keep, debug=debug)
+    scenarios = config.stash[LISTENER] = Scenarios(_reporter_texts, keep_events=keep, debug=debug)
     scenarios.recorded = lambda: run.shared is not None
 
     def read_asked(item: pytest.Item) -> tuple[str, str, object]:
-        asked = _read_asked(item)
+        asked = _read_marker(item)
         return asked.mode if run.shared is not None else "", asked.cassette, asked.faults
 
     scenarios.asked_of = read_asked
     config.pluginmanager.register(scenarios, "llmproxy-scenarios")
     sharding = None
     if config.getoption(SHARD, default=None) or config.getoption(SHARD_TIMES, default=None):
-        from llmproxy.pytest.options import sharding_for
+        from llmproxy.pytest.options import make_sharding
 
-        sharding = sharding_for(config)
+        sharding = make_sharding(config)
         config.pluginmanager.register(sharding, "llmproxy-sharding")
     collector = Collector(
-        _texts, report_handlers(config, lambda: _recordings(config, run, suites=bool(collector.rows)))
+        _reporter_texts, report_handlers(config, lambda: _tested_store(config, run, suites=bool(collector.rows)))
     )
-    collector.baseline = baseline_of(config)
+    collector.baseline = read_baseline_option(config)
     if sharding is not None:
         collector.shard = lambda: sharding.told
     if not (hasattr(config, "workerinput") or config.getoption(REJUDGE, default=None)):
-        collector.state = lambda: _bench(config, run).state(os.environ)
-        collector.store_of = lambda suites: _recordings(config, run, suites=suites)
-        collector.last = lambda: _bench(config, run).last_report()
+        collector.state = lambda: _make_bench(config, run).state(os.environ)
+        collector.store_of = lambda suites: _tested_store(config, run, suites=suites)
+        collector.last = lambda: _make_bench(config, run).last_report()
         collector.accepted = lambda names: _describe_accepted(config, run, names)
         collector.fails_on = lambda: _read_forbidden(config)
-        if update_of(config) == Update.TRIAL:
+        if update_mode(config) == Update.TRIAL:
             collector.stores = lambda: _list_stores(config, run)
     config.pluginmanager.register(collector, "llmproxy-summary")
 
 
-def _bench(config: pytest.Config, run: _PluginRun) -> SuiteBench:
-    return SuiteBench(config.rootpath, _mode(config), run.option(config, CASSETTE_DIR), update=update_of(config))
+def _make_bench(config: pytest.Config, run: _PluginRun) -> SuiteBench:
+    return SuiteBench(config.rootpath, _mode(config), run.option(config, CASSETTE_DIR), update=update_mode(config))
 
 
-def _recordings(config: pytest.Config, run: _PluginRun, *, suites: bool) -> Path | None:
+def _tested_store(config: pytest.Config, run: _PluginRun, *, suites: bool) -> Path | None:
     """Return the store of what was tested; None where a running proxy has another one."""
     before = nullcontext(os.environ) if run.shared is None else run.shared.aside()  # the proxy that we named is ours
     with before as env:
-        if running_at(env):
+        if attach_running(env):
             return None
-        return _bench(config, run).store(env) if suites else load({}, env, config.rootpath).settings.store
+        return _make_bench(config, run).store(env) if suites else load({}, env, config.rootpath).settings.store
 
 
 def _list_stores(config: pytest.Config, run: _PluginRun) -> dict[Path, Path | None]:
     """Return the stores of this run's tests and suites, each with its files' folder; none of a running proxy."""
     said, usual = run.option(config, CASSETTE_DIR), config.rootpath / CASSETTES
     found = {
-        _recordings(config, run, suites=suites): Path(said) if said else usual if suites and usual.is_dir() else None
+        _tested_store(config, run, suites=suites): Path(said) if said else usual if suites and usual.is_dir() else None
         for suites in (True, False)
     }
     return {store: folder for store, folder in found.items() if store is not None and store.exists()}
@@ -286,13 +286,13 @@ def _read_forbidden(config: pytest.Config) -> tuple[bool, bool]:
     return said.fail_on_carried, said.fail_on_stale
 
 
-def _texts() -> object:
+def _reporter_texts() -> object:
     from llmproxy.pytest import scenario_report as pytest_plugin
 
     return pytest_plugin
 
 
-def _begin(config: pytest.Config) -> None:
+def _set_up_run(config: pytest.Config) -> None:
     """Set up once for each run."""
     if _RUN in config.stash:
         return
@@ -306,23 +306,23 @@ def _begin(config: pytest.Config) -> None:
         raise pytest.UsageError(sign_text(error)) from error
     run.asked = AskedProxy.find(os.environ.pop(RUN_VARIABLE, None), config.rootpath)
     wanted = _is_wanted(config, run)
-    if not distributes(config):
+    if not is_distributed(config):
         if wanted:
-            _prepare(config, run, mode)
-    elif not running_at(os.environ):
+            _prepare_proxy(config, run, mode)
+    elif not attach_running(os.environ):
         run.proxies = RunProxies(os.environ, config.rootpath)
         os.environ[RUN_VARIABLE] = run.proxies.address
         run.notes += filter(None, [run.proxies.reserved.notice if wanted else ""])
 
 
-def _is_asked_for(config: pytest.Config, run: _PluginRun) -> bool:
+def _uses_llmproxy(config: pytest.Config, run: _PluginRun) -> bool:
     """Return whether somebody said what becomes of recordings."""
-    return bool(run.option(config, MODE) or update_of(config) or os.environ.get("LLMPROXY_MODE"))
+    return bool(run.option(config, MODE) or update_mode(config) or os.environ.get("LLMPROXY_MODE"))
 
 
 def _is_wanted(config: pytest.Config, run: _PluginRun) -> bool:
     """Return whether this suite uses us, before anything of it is imported."""
-    if _is_asked_for(config, run) or config.getini("llmproxy_autouse"):
+    if _uses_llmproxy(config, run) or config.getini("llmproxy_autouse"):
         return True
     here = config.invocation_params.dir
     named = [str(each).partition("::")[0] for each in getattr(config.known_args_namespace, "file_or_dir", None) or ()]
@@ -332,11 +332,11 @@ def _is_wanted(config: pytest.Config, run: _PluginRun) -> bool:
     return suite_uses(there, config.rootpath, config.getini("python_files"), config.getini("norecursedirs"))
 
 
-def _prepare(config: pytest.Config, run: _PluginRun, mode: str) -> None:
+def _prepare_proxy(config: pytest.Config, run: _PluginRun, mode: str) -> None:
     folder = run.option(config, CASSETTE_DIR)
     where = str(config.rootpath / folder) if folder else ""
-    typed = type_again(config)
-    update = update_of(config)
+    typed = rerun_command(config)
+    update = update_mode(config)
     offline = mode in OFFLINE and update != Update.CHANGED
     run.shared = Shared(
         os.environ,
@@ -378,7 +378,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile 
 
     config, run = parent.config, parent.config.stash[_RUN]
     if run.bench is None:
-        run.bench = _bench(config, run)
+        run.bench = _make_bench(config, run)
         run.bench.rejudge = str(config.getoption(REJUDGE, default=None) or "")
         run.bench.asked = run.asked
         run.bench.aside = run.shared.aside if run.shared is not None else nullcontext
@@ -393,7 +393,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         names: list[str] | None = getattr(item, "fixturenames", None)
         if names is not None and (FIXTURE in names or always or _is_marked(item)):
             names[:] = [name for name in names if name != FIXTURE]
-            names.insert(_first_of_functions(item, names), FIXTURE)
+            names.insert(_first_test_by_function(item, names), FIXTURE)
 
 
 def _is_marked(item: pytest.Item) -> bool:
@@ -403,7 +403,7 @@ def _is_marked(item: pytest.Item) -> bool:
     return item.get_closest_marker(FAULTS) is not None and not item.get_closest_marker(AGENT_TEST)
 
 
-def _first_of_functions(item: pytest.Item, names: Sequence[str]) -> int:
+def _first_test_by_function(item: pytest.Item, names: Sequence[str]) -> int:
     """Return where the fixtures of function scope begin; those of wider scope belong to no single test."""
     known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
     wide = [at for at, name in enumerate(names) if known.get(name) and known[name][-1].scope != "function"]
@@ -414,7 +414,7 @@ def _first_of_functions(item: pytest.Item, names: Sequence[str]) -> int:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Start the proxy if a test needs it (it gets ready while others run), else give the environment back."""
     config, run = session.config, session.config.stash[_RUN]
-    wanted = AGENT_TEST if _is_asked_for(config, run) else FIXTURE
+    wanted = AGENT_TEST if _uses_llmproxy(config, run) else FIXTURE
     users = [
         each
         for each in session.items
@@ -435,15 +435,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             )
         return
     if run.shared is None:
-        _prepare(config, run, _mode(config))
+        _prepare_proxy(config, run, _mode(config))
         run.found.append(
             "the environment was set late: set llmproxy_mode in the ini file, so that clients made at import find us"
         )
     if not config.getoption("collectonly", default=False) and run.shared is not None:
         try:
-            asked = [_read_asked(item) for item in users]
+            asked = [_read_marker(item) for item in users]
             live = any(each.mode not in OFFLINE or each.live for each in asked)
-            run.shared.start(live=live or update_of(config) == Update.CHANGED)
+            run.shared.start(live=live or update_mode(config) == Update.CHANGED)
             HOST.ready = run.shared.ready
         except (LLMProxyError, ValueError):
             return  # the first test that needs it says why
@@ -458,7 +458,7 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
     if shared is None:
         pytest.fail("llmproxy: no proxy was prepared for this run", pytrace=False)
     try:
-        walk = shared.begin(replace(_read_asked(request.node), run_variables=_list_run_variables(request)))
+        walk = shared.begin(replace(_read_marker(request.node), run_variables=_list_run_variables(request)))
         HOST.session = walk.name
     except (LLMProxyError, ValueError) as error:
         raise pytest.fail.Exception(sign_text(error), pytrace=False) from None  # it says all, once
@@ -502,7 +502,7 @@ def scenario_reporter(request: pytest.FixtureRequest) -> ScenarioReporter:
     return reporter
 
 
-def _read_asked(item: pytest.Item) -> PluginOptions:
+def _read_marker(item: pytest.Item) -> PluginOptions:
     """Return what marker and options ask for. Raises ValueError."""
     marker = item.get_closest_marker(FIXTURE)
     given: dict[str, Any] = dict(marker.kwargs) if marker else {}
@@ -575,7 +575,7 @@ def pytest_runtest_makereport(
     if report.when == "call":
         item.stash[_PASSED] = report.passed
     if report.failed:
-        anew = type_again(item.config, item.nodeid, f" {UPDATE}=all")
+        anew = rerun_command(item.config, item.nodeid, f" {UPDATE}=all")
         unwrap_misses(report, misses_of(walk))
         report.sections += miss_sections(walk, report.longreprtext, anew)
     return report

@@ -21,7 +21,7 @@ from threading import Lock, Thread
 from typing import Any, Self
 
 from llmproxy.client.control import Control, ControlError
-from llmproxy.client.process import Command, Proxy, find_command, spawn
+from llmproxy.client.process import Command, Proxy, find_command, spawn_proxy
 from llmproxy.errors import MachineError
 from llmproxy.protocol import DEFAULT_HOST, UPDATE_VARIABLE
 
@@ -63,7 +63,7 @@ class OwnProxy:
                 self._place.close()
         found = replace(self._found or find_command(self._env), notice="")  # said in the header
         env = {**self._env, **({UPDATE_VARIABLE: update} if update else {})}
-        self._process = spawn(found, words, env, cwd=self._folder, started_by=typed)
+        self._process = spawn_proxy(found, words, env, cwd=self._folder, started_by=typed)
 
     def wait_ready(self) -> str:
         """Return where it serves. Raises MachineError, with what it said: it does not, or no longer."""
@@ -96,19 +96,19 @@ class RunProxies:
         self._server = socket.create_server((DEFAULT_HOST, 0))
         self._started: dict[str, OwnProxy] = {}
         self._guard = Lock()
-        Thread(target=self._listen, daemon=True).start()
+        Thread(target=self._accept_workers, daemon=True).start()
 
     @property
     def address(self) -> str:
         port = self._server.getsockname()[1]
         return json.dumps({"port": port, "key": self._key, "folder": str(self._folder), "url": self._url})
 
-    def _listen(self) -> None:
+    def _accept_workers(self) -> None:
         with suppress(OSError):  # closed
             while True:
-                Thread(target=self._serve, args=[self._server.accept()[0]], daemon=True).start()
+                Thread(target=self._serve_worker, args=[self._server.accept()[0]], daemon=True).start()
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve_worker(self, connection: socket.socket) -> None:
         """Start what a worker asks for, and close what it leaves open."""
         url = session = ""
         with suppress(OSError, ValueError), closing(connection), connection.makefile("rw") as lines:
@@ -116,7 +116,7 @@ class RunProxies:
             if asked["key"] != self._key:
                 return
             try:
-                url = self._start(asked)
+                url = self._start_asked(asked)
                 told = {"url": url}
             except MachineError as error:
                 told = {"error": error.message, "hint": error.hint}
@@ -127,7 +127,7 @@ class RunProxies:
             with suppress(ControlError):
                 Control(url, token=self._env.get("LLMPROXY_TOKEN", "")).close(session, complete=False)
 
-    def _start(self, asked: Mapping[str, Any]) -> str:
+    def _start_asked(self, asked: Mapping[str, Any]) -> str:
         with self._guard:
             proxy = self._started.get(asked["place"])
             if proxy is None:

@@ -15,10 +15,10 @@ from decimal import Decimal
 from typing import Any
 
 from llmproxy.protocol import AGENT
-from llmproxy.pytest.collector import is_shown
+from llmproxy.pytest.collector import is_miss_shown
 from llmproxy.report.events import Criterion, PartyUse, Started, Status
-from llmproxy.report.formatting import conversation, describe_assertion
-from llmproxy.report.rows import row_of_runs, wilson
+from llmproxy.report.formatting import describe_assertion, format_conversation
+from llmproxy.report.rows import build_row, wilson
 from llmproxy.report.run_tree import Run, RunTree, plain
 from llmproxy.scenario.types import ScenarioResult
 
@@ -60,11 +60,11 @@ class ScenarioReporter:
 
     def print_report(self, write: Callable[[str], object] = print, *, colour: bool | None = None) -> None:
         """Write the report, a line at a time; nothing if no scenario ran. In colours where output is a terminal."""
-        paint = _painter(sys.stdout.isatty() if colour is None else colour)
-        for line in self._lines(paint) if self.results else ():
+        paint = _make_painter(sys.stdout.isatty() if colour is None else colour)
+        for line in self._report_lines(paint) if self.results else ():
             write(line)
 
-    def _lines(self, paint: Callable[[str, str], str]) -> Iterator[str]:
+    def _report_lines(self, paint: Callable[[str, str], str]) -> Iterator[str]:
         found = self.get_summary()
         rate = found["success_rate"]
         yield ""
@@ -80,7 +80,7 @@ class ScenarioReporter:
 
 
 def _format_run(number: int, scenario: Any, result: ScenarioResult, paint: Callable[[str, str], str]) -> Iterator[str]:  # noqa: ANN401 - as the plugin holds it
-    sample, runs = _sample(scenario)
+    sample, runs = _sample_numbers(scenario)
     name = f"{scenario.name} [{sample}/{runs}]" if runs > 1 else scenario.name
     word, colour = ("PASSED", "green") if result.success else ("FAILED", "red")
     kind = (
@@ -101,11 +101,11 @@ def _format_run(number: int, scenario: Any, result: ScenarioResult, paint: Calla
         yield paint(f"   Inconclusive Criteria: {len(result.inconclusive_criteria)}", "yellow")
 
 
-def _painter(colour: bool) -> Callable[[str, str], str]:  # noqa: FBT001 - the whole of its argument
+def _make_painter(colour: bool) -> Callable[[str, str], str]:  # noqa: FBT001 - the whole of its argument
     return lambda text, name: f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if colour else text
 
 
-def _sample(scenario: Any) -> tuple[int, int]:  # noqa: ANN401 - as the plugin holds it
+def _sample_numbers(scenario: Any) -> tuple[int, int]:  # noqa: ANN401 - as the plugin holds it
     options = getattr(scenario, "options", scenario)
     return getattr(options, "sample", 1), getattr(options, "runs", 1)
 
@@ -119,7 +119,7 @@ _KEPT = (
 
 
 def pack_run(scenario: Any, result: ScenarioResult) -> dict[str, Any]:  # noqa: ANN401 - as the plugin holds it
-    sample, runs = _sample(scenario)
+    sample, runs = _sample_numbers(scenario)
     kept = {name: plain(getattr(result, name)) for name in _KEPT}
     agent = result.usage.get(AGENT)
     cost = None if agent is None else agent.cost_usd
@@ -144,7 +144,7 @@ def list_properties(prefix: str, **known: str | None) -> list[tuple[str, object]
     return [(f"{prefix}.{name}", value) for name, value in known.items() if value]
 
 
-def properties(scenario: Any, result: ScenarioResult, number: int) -> list[tuple[str, object]]:  # noqa: ANN401 - as the plugin holds it
+def run_properties(scenario: Any, result: ScenarioResult, number: int) -> list[tuple[str, object]]:  # noqa: ANN401 - as the plugin holds it
     """Return a run as properties of its test; `number` counts the test's runs from 1."""
     return list_properties(
         "scenario" if number == 1 else f"scenario.{number}",
@@ -156,7 +156,7 @@ def properties(scenario: Any, result: ScenarioResult, number: int) -> list[tuple
     )
 
 
-def rows_of(run_tree: RunTree, known: Iterable[Mapping[str, Any]] = ()) -> list[Mapping[str, Any]]:
+def scenario_rows(run_tree: RunTree, known: Iterable[Mapping[str, Any]] = ()) -> list[Mapping[str, Any]]:
     """Return a row for each scenario of a run tree, for the end of a report; `known` ones are taken as they are."""
     made = {str(row["scenario"]): row for row in known}
     scenarios = run_tree.scenarios()
@@ -180,7 +180,7 @@ def rows_of(run_tree: RunTree, known: Iterable[Mapping[str, Any]] = ()) -> list[
     return list(made.values())
 
 
-def rows_of_tests(
+def rows_by_test(
     found: Mapping[str, Sequence[Mapping[str, Any]]], good: Collection[str], *, whole: bool = False
 ) -> list[Mapping[str, Any]]:
     """Return the rows of tests in Python by what their runs came to: ``tests/test_it.py::test_weather[rome]``, a case
@@ -190,8 +190,7 @@ def rows_of_tests(
     with their file.
     """
     return [
-        row_of_runs(name if whole else name.rpartition("::")[2], runs, good=name in good)
-        for name, runs in found.items()
+        build_row(name if whole else name.rpartition("::")[2], runs, good=name in good) for name, runs in found.items()
     ]
 
 
@@ -202,7 +201,7 @@ def sections(runs: Sequence[Run], results: Mapping[str, ScenarioResult], shown: 
     """Return what a failed test says of its failed runs, or all; `shown` misses are left out; results by run id."""
     bad = [run for run in runs if run.status in _BAD]
     chosen = bad or list(runs)
-    found = [_section(run, results.get(run.started.run_id), shown) for run in chosen[:_SHOWN]]
+    found = [_run_section(run, results.get(run.started.run_id), shown) for run in chosen[:_SHOWN]]
     if len(chosen) > _SHOWN:
         found.append(
             ("scenarios", f"... and {len(chosen) - _SHOWN} more runs; --scenario-report html=FILE has them all")
@@ -210,14 +209,14 @@ def sections(runs: Sequence[Run], results: Mapping[str, ScenarioResult], shown: 
     return found
 
 
-def _section(run: Run, result: ScenarioResult | None, shown: str) -> tuple[str, str]:
+def _run_section(run: Run, result: ScenarioResult | None, shown: str) -> tuple[str, str]:
     start = run.started
     number = f" [{start.sample}/{start.runs}]" if start.runs > 1 else ""
     title = f'scenario "{start.name}"{number}: {run.status.value.replace("_", " ")}'
-    parts = [conversation(run) or "(nobody said anything)"]
+    parts = [format_conversation(run) or "(nobody said anything)"]
     misses = run.finished.misses if run.finished else ()
-    untold = [miss for miss in misses if not is_shown(miss, shown)]
-    if run.why and not (misses and is_shown(run.why, shown)):
+    untold = [miss for miss in misses if not is_miss_shown(miss, shown)]
+    if run.why and not (misses and is_miss_shown(run.why, shown)):
         parts.append(f"why: {run.why.splitlines()[0] if any(miss in run.why for miss in misses) else run.why}")
     wrong = [
         describe_assertion(each) for step in run.steps for each in step.assertions if each.status is not Status.PASSED
@@ -225,7 +224,7 @@ def _section(run: Run, result: ScenarioResult | None, shown: str) -> tuple[str, 
     parts += ["\n".join(wrong)] if wrong else []
     criteria = run.criteria or _list_criteria(start, result)
     if criteria:
-        parts.append("\n".join(["criteria:", *(line for each in criteria for line in _criterion(each))]))
+        parts.append("\n".join(["criteria:", *(line for each in criteria for line in _criterion_lines(each))]))
     if misses:
         parts += ["\n\n".join(["never recorded:", *untold])] if untold else []
     parts.append(f"run it again: {start.rerun}")
@@ -243,7 +242,7 @@ def _list_criteria(start: Started, result: ScenarioResult | None) -> list[Criter
     return [Criterion(id=f"c{n}", text=text, status=status) for n, (text, status) in enumerate(found, 1)]
 
 
-def _criterion(criterion: Criterion) -> Iterator[str]:
+def _criterion_lines(criterion: Criterion) -> Iterator[str]:
     yield f"  {criterion.status:<12} {criterion.text}"
     if criterion.evidence:
         yield f"{'':15}evidence: {criterion.evidence}"

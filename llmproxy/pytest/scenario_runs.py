@@ -20,7 +20,7 @@ import pytest
 from llmproxy.client.host import HOST
 from llmproxy.client.reports import Report
 from llmproxy.protocol import Mode, Plays
-from llmproxy.pytest.options import MODE, TAKEN, type_again
+from llmproxy.pytest.options import MODE, TAKEN, rerun_command
 from llmproxy.pytest.shared import cassette_name
 from llmproxy.report.events import Event, Started
 from llmproxy.report.run_tree import Run, RunTree, plain
@@ -175,7 +175,7 @@ class Scenarios:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self.test, self._run_tree, self._ended, self._of_suite = item.nodeid, None, {}, False
-        self.again = type_again(item.config, item.nodeid, _mode_again(item.config))
+        self.again = rerun_command(item.config, item.nodeid, _mode_again(item.config))
         file, line, _ = item.location
         self._line = f"{file}:{(line or 0) + 1}"
         HOST.listener, HOST.place = self, self.place
@@ -202,7 +202,7 @@ class Scenarios:
 
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
         """Run an async test that no other plugin runs."""
-        if not inspect.iscoroutinefunction(pyfuncitem.obj) or not _runs_on_our_loop(pyfuncitem):
+        if not inspect.iscoroutinefunction(pyfuncitem.obj) or not _runs_on_scenario_loop(pyfuncitem):
             return None
         import asyncio  # 25 ms of each pytest run of whoever has us installed, ssl with it
 
@@ -215,9 +215,9 @@ class Scenarios:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Put the runs that ended on the report, and what they said on that of a failure."""
-        parcel = self._parcel(item) if self._fresh or self._events or self._rows else None
+        parcel = self._pack_report(item) if self._fresh or self._events or self._rows else None
         if self._ended:
-            _hide_ours()
+            _hide_own_frames()
             if call.excinfo is not None and not item.config.getoption("fulltrace", default=False):
                 _without_loops(call.excinfo.tb)
         report = yield
@@ -231,7 +231,7 @@ class Scenarios:
             report.sections += self._texts().sections(runs, self._ended, report.longreprtext)
         return report
 
-    def _parcel(self, item: pytest.Item) -> dict[str, Any]:
+    def _pack_report(self, item: pytest.Item) -> dict[str, Any]:
         texts = self._texts()
         fresh, self._fresh = self._fresh, []
         events, self._events = self._events, []
@@ -258,7 +258,7 @@ def _mode_again(config: pytest.Config) -> str:
     return f" {MODE} {typed if recorded_nothing else Mode.REPLAY}"
 
 
-def _runs_on_our_loop(item: pytest.Function) -> bool:
+def _runs_on_scenario_loop(item: pytest.Function) -> bool:
     """Return whether an async test is left to us."""
     there = item.config.pluginmanager.hasplugin
     if any(item.get_closest_marker(name) for name in _OTHER_LOOPS):
@@ -271,7 +271,7 @@ def _runs_on_our_loop(item: pytest.Function) -> bool:
     return not any(map(there, _ASYNC_PLUGINS))
 
 
-def _hide_ours() -> None:
+def _hide_own_frames() -> None:
     """Let tracebacks show the test and its agent, not the engine between them (`--full-trace` does)."""
     for name, module in list(sys.modules.items()):
         if name.startswith("llmproxy.scenario."):

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from llmproxy.calls import Call
 from llmproxy.client.control import ConnectionPool, Control, session_url
 from llmproxy.client.environment import EnvironmentPlan, plan
-from llmproxy.client.process import TOKEN_VARIABLE, running_at
+from llmproxy.client.process import TOKEN_VARIABLE, attach_running
 from llmproxy.client.reports import Report
 from llmproxy.client.run_variables import gather_run_variables
 from llmproxy.errors import MachineError
@@ -186,19 +186,19 @@ class Shared:
     def prepare(self) -> EnvironmentPlan:
         """Find an address for the proxy and set the environment; starts nothing."""
         self._before = dict(self.env)
-        self.url, notice = running_at(self.env), ""
+        self.url, notice = attach_running(self.env), ""
         if not self.url and self.asked is not None:
             self.url, self._proxy = self.asked.url, self.asked
         elif not self.url:
             self._proxy = own = OwnProxy(self._before, self.folder)
             self.url = own.reserve()
             notice = own.notice
-        made = self._plan(None)
+        made = self._plan_environment(None)
         self._set, self._keys = made.changes, made.keys
         self.env.update(self._set)
         return replace(made, notes=(*made.notes, *filter(None, [notice])))
 
-    def _plan(self, key_names: Sequence[str] | None) -> EnvironmentPlan:
+    def _plan_environment(self, key_names: Sequence[str] | None) -> EnvironmentPlan:
         aws = (Path.home() / ".aws").is_dir()
         return plan(self.url, self.name, self.env, replay=self.replay, aws_files=aws, key_names=key_names)
 
@@ -206,7 +206,7 @@ class Shared:
         """Let placeholders stand for the keys that a recorded test needed, so that a program that goes by them chooses
         as it did; None: all. What the test itself set or deleted stays so.
         """
-        made = self._plan(wanted)
+        made = self._plan_environment(wanted)
         for name in made.dropped:
             del self.env[name]
         for name in made.keys.keys() - self._keys.keys() - self.env.keys():
@@ -222,7 +222,7 @@ class Shared:
 
     def begin(self, asked: PluginOptions) -> SharedSession:
         """Open a test's session and send this process's traffic to it. Raises MachineError: not served, refused."""
-        control = self._ready()
+        control = self._ready_control()
         opened = control.open(
             asked.cassette,
             under=self.name,
@@ -249,7 +249,7 @@ class Shared:
 
     def ready(self) -> None:
         """Wait until the proxy serves; started now if nobody did. Raises MachineError."""
-        self._ready()
+        self._ready_control()
 
     @contextmanager
     def aside(self) -> Iterator[Mapping[str, str]]:
@@ -281,7 +281,7 @@ class Shared:
     def finish(self, walk: SharedSession, *, complete: bool = True, interrupted: bool = False) -> Report:
         """Close a test's session; returns its report. Not `complete`: failed; `interrupted`: cut off."""
         if walk.closed is None:
-            walk.closed = self._ready().close(walk.name, complete=complete, interrupted=interrupted)
+            walk.closed = self._ready_control().close(walk.name, complete=complete, interrupted=interrupted)
             if isinstance(self._proxy, AskedProxy):
                 self._proxy.announce_session("")
         return walk.closed
@@ -309,7 +309,7 @@ class Shared:
             self._proxy.end()
             self._proxy = None
 
-    def _ready(self) -> Control:
+    def _ready_control(self) -> Control:
         """Return the control API of a serving proxy, started if need be. A failure stays one: no test waits twice."""
         if self._failed:
             raise MachineError(self._failed)
@@ -363,10 +363,10 @@ class SuiteBench:
         return self._url
 
     def _start_proxy(self, env: Mapping[str, str]) -> str:
-        if url := running_at(env):
+        if url := attach_running(env):
             Control(url, token=env.get(TOKEN_VARIABLE, "")).health()
             return url
-        words = self._options(env)
+        words = self._proxy_options(env)
         proxy = self.asked.beside(words) if self.asked is not None else OwnProxy(dict(env), self.root)
         self._open.callback(proxy.end)
         proxy.start(words, update=self.update)
@@ -376,7 +376,7 @@ class SuiteBench:
         """End the proxy, if it is ours."""
         self._open.close()
 
-    def _options(self, env: Mapping[str, str]) -> list[str]:
+    def _proxy_options(self, env: Mapping[str, str]) -> list[str]:
         """Return what a proxy is started with: as by `llmproxy test`, unless the project says something else."""
         known = load({}, env, self.root)
         on_server = find_store_server(known.settings.store) is not None
@@ -398,7 +398,7 @@ class SuiteBench:
     def files(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
         """Return the store, and the folder of the cassettes' files; None of a running proxy, and of a server."""
         known = load({}, env, self.root)
-        if running_at(env) or find_store_server(known.settings.store) is not None:
+        if attach_running(env) or find_store_server(known.settings.store) is not None:
             return None
         said = None if known.is_default("cassette_dir") else known.settings.cassette_dir
         return self.store(env), self.root / (self.cassette_dir or said or CASSETTES)

@@ -22,7 +22,7 @@ import pytest
 
 from llmproxy.client.environment import in_ci
 from llmproxy.errors import LLMProxyError, SuiteError
-from llmproxy.pytest.options import MODE, REJUDGE, type_again
+from llmproxy.pytest.options import MODE, REJUDGE, rerun_command
 from llmproxy.pytest.scenario_report import list_properties, sum_costs
 from llmproxy.pytest.scenario_runs import LISTENER
 from llmproxy.pytest.shared import SuiteBench
@@ -131,7 +131,7 @@ class SuiteItem(pytest.Item):
         for tag in case.tags:
             _add_tag_marker(self, tag)
         if case.scenario.skip:
-            self.add_marker(pytest.mark.skip(reason=_choose_reason(case.scenario.skip, "skip: true")))
+            self.add_marker(pytest.mark.skip(reason=_pick_reason(case.scenario.skip, "skip: true")))
 
     def setup(self) -> None:
         try:
@@ -143,7 +143,7 @@ class SuiteItem(pytest.Item):
 
     def runtest(self) -> None:
         bench, run_context = self.parent.bench, self.parent.run_context()
-        again = type_again(self.config, self.nodeid) + (
+        again = rerun_command(self.config, self.nodeid) + (
             f" {REJUDGE} {shlex.quote(bench.rejudge)}" if bench.rejudge else ""
         )
         scenarios = self.config.stash[LISTENER]
@@ -153,7 +153,7 @@ class SuiteItem(pytest.Item):
         run_context.options = replace(run_context.options, mode=mode, command=again, only="", mode_flag=MODE)
         turn: AbstractContextManager[None] = bench.alone() if run_context.entities_for(self.case) else nullcontext()
         with bench.aside(), turn:
-            ran = asyncio.run(self._runs(run_context))
+            ran = asyncio.run(self._run_case(run_context))
         made = build_row(self.case.id, ran, self.case.scenario.min_pass_rate) | matrix_axes(self.case)
         unfiled, first = find_unfiled(run_context.files, ran), next((each.wire for each in ran if each.wire), None)
         if first is not None:
@@ -164,7 +164,7 @@ class SuiteItem(pytest.Item):
         if unfiled and in_ci(os.environ):
             raise SuiteFailure(f"{self.case.id}: {unfiled}")
 
-    async def _runs(self, run_context: RunContext) -> list[CaseResult]:
+    async def _run_case(self, run_context: RunContext) -> list[CaseResult]:
         runs = run_context.count_samples(self.case)
         return [await run_case_once(run_context, self.case, sample, runs) for sample in range(1, runs + 1)]
 
@@ -179,7 +179,7 @@ class SuiteItem(pytest.Item):
             if several and (each.status is Status.PASSED or not passed):
                 shown_apart |= sub_report(self, f"run {number}/{len(ran)}", each.status, text)
         if passed and expected:
-            pytest.xfail(_choose_reason(expected, "xfail: true"))
+            pytest.xfail(_pick_reason(expected, "xfail: true"))
         if made["status"] == Status.SKIPPED:
             pytest.skip(ran[0].reasoning)
         if passed:
@@ -215,7 +215,7 @@ def _list_item_properties(made: Mapping[str, Any], runs: Sequence[Sequence[Event
     )
 
 
-def _choose_reason(said: bool | str, default: str) -> str:  # noqa: FBT001 - as a suite says it
+def _pick_reason(said: bool | str, default: str) -> str:  # noqa: FBT001 - as a suite says it
     return said if isinstance(said, str) else default
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 from llmproxy.report.events import Completed, Event
-from llmproxy.report.rows import check_row
+from llmproxy.report.rows import validate_row
 
 _OTHERS = "Compare with a report of the same suites; a scenario is known by its id."
 _ORDER = ("worse", "missing", "new", "better")
@@ -27,18 +27,18 @@ def read_baseline(
 ) -> dict[str, Mapping[str, Any]]:
     """Return a JSON report's rows by scenario, of those selected, if known. Raises SettingsError: none of these."""
     try:
-        rows = {row["scenario"]: check_row(row) for row in json.loads(read_text(path))["summary"]}
+        rows = {row["scenario"]: validate_row(row) for row in json.loads(read_text(path))["summary"]}
     except OSError as error:
         raise SettingsError(f"{flag} {path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         hint = "`llmproxy test --report json=FILE` writes one, and `pytest --scenario-report json=FILE`."
         raise SettingsError(f"{flag} {path} is no JSON report of a test.", hint=hint) from error
     if scenarios is not None and not rows.keys() & set(scenarios):
-        raise SettingsError(f"{flag} {path} {_of_others(rows)} that are selected.", hint=_OTHERS)
+        raise SettingsError(f"{flag} {path} {_rows_of_others(rows)} that are selected.", hint=_OTHERS)
     return rows
 
 
-def _of_others(rows: Collection[str]) -> str:
+def _rows_of_others(rows: Collection[str]) -> str:
     return f"is of other suites: it has {', '.join(list(rows)[:3]) or 'nothing'}, and none of the scenarios"
 
 
@@ -55,7 +55,7 @@ class BaselineReport:
 
     def handle(self, event: Event) -> None:
         if isinstance(event, Completed):
-            for line in [*compare_rows(self._rows, event.scenarios), *_not_run(self._left)]:
+            for line in [*compare_rows(self._rows, event.scenarios), *_list_not_run(self._left)]:
                 self._write(line + "\n")
 
     def close(self) -> None:
@@ -68,12 +68,12 @@ def compare_with_baseline(
     """Return lines of a test, scenarios known at its end, missing ones counted. Raises SettingsError."""
     ran = {str(row.get("scenario")) for row in now}
     if not ran & before.keys():
-        raise SettingsError(f"{flag} {path} {_of_others(before)} that ran.", hint=_OTHERS)
+        raise SettingsError(f"{flag} {path} {_rows_of_others(before)} that ran.", hint=_OTHERS)
     known = {name: row for name, row in before.items() if name in ran}
-    return [*compare_rows(known, now), *_not_run(len(before) - len(known))]
+    return [*compare_rows(known, now), *_list_not_run(len(before) - len(known))]
 
 
-def _not_run(number: int) -> list[str]:
+def _list_not_run(number: int) -> list[str]:
     return [f"  {number:,} of the baseline did not run"] if number else []
 
 
@@ -95,14 +95,14 @@ def _describe_change(name: str, old: Mapping[str, Any] | None, new: Mapping[str,
             if old is None
             else ("missing", f"{name}: was {_describe_row(old)}")
         )
-    order = rank(new) - rank(old)
+    order = rank_row(new) - rank_row(old)
     if order == 0:
         return None
     chance = "; the intervals overlap: this may be chance" if _intervals_overlap(old, new) else ""
     return ("worse" if order > 0 else "better", f"{name}: {_describe_row(old)} -> {_describe_row(new)}{chance}")
 
 
-def rank(row: Mapping[str, Any]) -> float:
+def rank_row(row: Mapping[str, Any]) -> float:
     """Return how bad a row is: by its rate, else its status; a rate says nothing where something was not judged."""
     status = str(row.get("status"))
     if status == "environment_error" or row.get("rate") is None:

@@ -114,7 +114,7 @@ class Changes:
         if not self.any:
             carried = f"; {counts['accepted']} carried under accepted changes" if counts["accepted"] else ""
             yield f"no change in {told}, {cassettes}{carried}"
-            yield from self._tests()
+            yield from self._test_lines()
             return
         where = f"{counts['changed']} of {told}, {counts['changed_cassettes']} of {cassettes}"
         yield f"{format_count(len(self.groups), 'change')} in {where}"
@@ -123,13 +123,13 @@ class Changes:
         for each in rows:
             calls, where = format_count(each.calls, "call"), name_some(each.cassettes, " ")
             yield f"  {each.name:<{width}}  {each.text}   {calls}  {where}"
-        yield from self._tests()
+        yield from self._test_lines()
         if self.groups:
             yield "(carried answers show that the program still reads them; they say nothing of what the change does)"
         if self.bill is not None:
             yield str(self.bill)
 
-    def _tests(self) -> Iterator[str]:
+    def _test_lines(self) -> Iterator[str]:
         counts = self.counts
         if any(counts[name] for name in ("as_before", "carried", "failed")):
             passed = f"{format_count(counts['as_before'], 'test passes', 'tests pass')} as before"
@@ -170,7 +170,7 @@ def read_changes(store: Path, since: float = 0.0) -> Changes:
                 gone = list_gone(database, trial.cassette)
                 found = sorted(database.summaries(*trial.place), key=lambda row: row.started_at)
                 rows[trial.place] = {row.id: row for row in found if digest_call(row.key) not in gone}
-    return summarize(trials, lambda trial: rows.get(trial.place, {}))
+    return summarize_trials(trials, lambda trial: rows.get(trial.place, {}))
 
 
 Recordings = Callable[[Trial], Mapping[int, RowSummary]]
@@ -195,7 +195,7 @@ def describe_accepted(store: Path, names: Sequence[str], today: date) -> list[st
     return [f"{name_some(dict.fromkeys(some))}: {when}" for when, some in told.items()]
 
 
-def summarize(trials: Iterable[Trial], recordings: Recordings) -> Changes:
+def summarize_trials(trials: Iterable[Trial], recordings: Recordings) -> Changes:
     """Put together what trials saw."""
     groups, refused = dict[str, ChangeGroup](), dict[str, ChangeGroup]()
     counts = dict.fromkeys(_COUNTS, 0)
@@ -219,11 +219,11 @@ def summarize(trials: Iterable[Trial], recordings: Recordings) -> Changes:
         for name, number in zip(_COUNTS, found, strict=False):
             counts[name] += number
         counts[ended] += trial.passed is not None
-        for change in _find_gone(trial, recordings):
+        for change in _find_removed(trial, recordings):
             group = groups.setdefault(change.name, ChangeGroup(change.name, str(change), change))
             group.calls += 1
             group.cassettes.setdefault(trial.cassette, set()).add(change.digests)
-        bills.append(_make_bill(changed, recordings(trial) if changed else {}))
+        bills.append(_estimate_bill(changed, recordings(trial) if changed else {}))
     ordered = sorted(groups.values(), key=lambda each: (each.origin, each.name.partition("-")[0], -each.calls))
     costs, after = [cost for bill in bills for cost in bill.costs], [cost for bill in bills for cost in bill.after]
     seconds, follows = sum(each.seconds for each in bills), sum(each.follows for each in bills)
@@ -236,7 +236,7 @@ _MISSING = frozenset({Reason.NO_PLACE, Reason.NOT_LOOKED_AT})
 _COUNTS = ("calls", "changed", "accepted", "cassettes", "changed_cassettes", "as_before", "carried", "failed")
 
 
-def _find_gone(trial: Trial, recordings: Recordings) -> Iterator[Change]:
+def _find_removed(trial: Trial, recordings: Recordings) -> Iterator[Change]:
     """Yield the recorded calls that are no longer made, where a trial went the recorded way to its end."""
     if trial.served is None or trial.passed is False or any(call.refusal for call in trial.seen):
         return
@@ -251,7 +251,7 @@ def _find_gone(trial: Trial, recordings: Recordings) -> Iterator[Change]:
             yield build_call_removal(what, row.key, next(own, ChangeOrigin(Author.PROMPT)))
 
 
-def _make_bill(changed: Sequence[TrialCall], rows: Mapping[int, RowSummary]) -> Bill:
+def _estimate_bill(changed: Sequence[TrialCall], rows: Mapping[int, RowSummary]) -> Bill:
     seen, before = {call.recording for call in changed}, 0
     after, follows = list[float | None](), 0.0
     for id_, row in rows.items():

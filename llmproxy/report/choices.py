@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llmproxy.errors import SettingsError
-from llmproxy.files import replacing
+from llmproxy.files import replace_file
 from llmproxy.report.events import Event, Handler
 from llmproxy.report.run_tree import RunTree
 
@@ -29,50 +29,50 @@ class Buffered:
         if path.exists() and not path.is_file():
             path.open("ab").close()  # what cannot be taken back is written once: /dev/stdout, a pipe
         else:
-            self._write()
+            self._write_document()
 
     def handle(self, event: Event) -> None:
         self._run_tree.add(event)
 
     def close(self) -> None:
         """Write the document. Raises OSError."""
-        self._write()
+        self._write_document()
 
-    def _write(self) -> None:
+    def _write_document(self) -> None:
         made = self._render(self._run_tree)
         text = made.decode() if isinstance(made, bytes) else made
         if self._path.exists() and not self._path.is_file():  # /dev/stdout, a pipe
             self._path.write_text(text, "utf-8", "backslashreplace")
             return
-        with replacing(self._path.resolve(), "backslashreplace") as file:
+        with replace_file(self._path.resolve(), "backslashreplace") as file:
             file.write(text)
 
 
-def _junit(path: Path) -> Handler:
-    from llmproxy.report.junit import document
+def _junit_report(path: Path) -> Handler:
+    from llmproxy.report.junit import junit_xml
 
-    return Buffered(path, document)
-
-
-def _html(path: Path, store: Callable[[], Path | None]) -> Handler:
-    from llmproxy.report.html import page
-
-    return Buffered(path, lambda run_tree: page(run_tree, store() if run_tree.completed else None))
+    return Buffered(path, junit_xml)
 
 
-def _json(path: Path) -> Handler:
-    from llmproxy.report.json_report import text
+def _html_report(path: Path, store: Callable[[], Path | None]) -> Handler:
+    from llmproxy.report.html import report_page
 
-    return Buffered(path, text)
+    return Buffered(path, lambda run_tree: report_page(run_tree, store() if run_tree.completed else None))
 
 
-def _jsonl(path: Path) -> Handler:
+def _json_report(path: Path) -> Handler:
+    from llmproxy.report.json_report import to_json_text
+
+    return Buffered(path, to_json_text)
+
+
+def _jsonl_report(path: Path) -> Handler:
     from llmproxy.report.json_report import JsonLines
 
     return JsonLines(path)
 
 
-def _github(path: Path | None) -> Handler:
+def _github_report(path: Path | None) -> Handler:
     from llmproxy.report.github import GitHub
 
     if path is not None:
@@ -94,11 +94,11 @@ class ReportKind(NamedTuple):
 
 
 KINDS: Mapping[str, ReportKind] = {
-    "junit": ReportKind(_junit, "report.xml"),
-    "html": ReportKind(_html, "report.html", recordings=True),
-    "json": ReportKind(_json, "report.json"),
-    "jsonl": ReportKind(_jsonl, "report.jsonl"),
-    "github": ReportKind(_github, "summary.md", alone=True),
+    "junit": ReportKind(_junit_report, "report.xml"),
+    "html": ReportKind(_html_report, "report.html", recordings=True),
+    "json": ReportKind(_json_report, "report.json"),
+    "jsonl": ReportKind(_jsonl_report, "report.jsonl"),
+    "github": ReportKind(_github_report, "summary.md", alone=True),
 }
 """By name, as ``--report`` takes it."""
 *_MOST, _LAST = (name if row.alone else f"{name}=FILE" for name, row in KINDS.items())
@@ -106,7 +106,7 @@ CHOICES = f"{', '.join(_MOST)} or {_LAST}"
 """How each kind is asked for: ``junit=FILE, ... or github``."""
 
 
-def handler_of(text: str, store: Callable[[], Path | None] = lambda: None) -> Handler:
+def report_handler(text: str, store: Callable[[], Path | None] = lambda: None) -> Handler:
     """Return the handler that `--report` asks for, which gets to see no secrets: ``junit=FILE``, ``github``.
 
     `store` tells, when all is over, which database has the recordings of what was tested; None where nobody knows.

@@ -21,7 +21,7 @@ from llmproxy.amounts import dollars, format_count
 from llmproxy.calls import Call, Totals, Use, describe_hits, describe_stubs
 from llmproxy.core.providers.table import example_base_urls
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
-from llmproxy.report.live_line import escape, heads, line, paint, steps
+from llmproxy.report.live_line import describe_steps, escape, head_line, paint, request_line
 
 _HEADS_AGAIN = 40
 """Lines after which a terminal gets the heads of the columns again."""
@@ -32,7 +32,7 @@ def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
     return not env.get("NO_COLOR") and env.get("TERM") != "dumb" and stream.isatty()
 
 
-def room_of(stream: TextIO) -> int | None:
+def terminal_room(stream: TextIO) -> int | None:
     """Return the cells of a line of the terminal that `stream` is, None if it is none."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or None if stream.isatty() else None
@@ -104,7 +104,7 @@ class Console:
     def on_start(self, info: ProxyStarted) -> None:
         self._store = info.store
         if not self._quiet:
-            self._write(*started_lines(info))
+            self._write_lines(*started_lines(info))
 
     def on_call(self, call: Call) -> None:
         if self._quiet and not call.lost and call.decision is not Decision.REFUSE:
@@ -114,27 +114,27 @@ class Console:
             self._later(self.flush)
         # Heads stand above the first line; on a terminal they scroll away, so again and again.
         if not self._quiet and (self._lines == 0 or (room is not None and self._lines % _HEADS_AGAIN == 0)):
-            self._waiting.append(paint(heads(room), "dim", colour=self._colour))
+            self._waiting.append(paint(head_line(room), "dim", colour=self._colour))
         self._lines += 1
-        self._waiting.append(line(call, colour=self._colour, zone=self._zone, room=room))
+        self._waiting.append(request_line(call, colour=self._colour, zone=self._zone, room=room))
         if self._verbose:
-            self._waiting += steps(call)
+            self._waiting += describe_steps(call)
         if self._later is None:
             self.flush()
 
     def note(self, text: str) -> None:
-        self._write(paint(f"llmproxy: {escape(text, None)}", "note", colour=self._colour))
+        self._write_lines(paint(f"llmproxy: {escape(text, None)}", "note", colour=self._colour))
 
     def on_end(self, totals: Totals, unused: int | None) -> None:
         """Say what it all came to; `unused` recordings nobody asked for, None if that is not known."""
         first, *others = summary_lines(totals, unused, self._store)
-        self._write(first, *(paint(text, "MISS", colour=self._colour) for text in others))
+        self._write_lines(first, *(paint(text, "MISS", colour=self._colour) for text in others))
 
     def flush(self) -> None:
         if self._waiting:
-            self._write()
+            self._write_lines()
 
-    def _write(self, *lines: str) -> None:
+    def _write_lines(self, *lines: str) -> None:
         """Write whole lines, after those that wait, at once."""
         waiting, self._waiting = self._waiting, []
         if self._gone:
@@ -179,7 +179,7 @@ def summary_lines(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
     counts += [f"{number} {word}" for word, number in optional.items() if number]
     counts += [format_count(totals.injected, "injected fault")] if totals.injected else []
     counts += filter(None, [describe_stubs(totals)])
-    lines = ["; ".join(filter(None, [", ".join(counts), _not_spent(totals.saved)]))]
+    lines = ["; ".join(filter(None, [", ".join(counts), _format_savings(totals.saved)]))]
     if totals.misses:
         lines.append(f"`{suggest_command('why', store)}` says what each miss asked for and which recording is nearest.")
     if totals.served_failures:
@@ -193,7 +193,7 @@ def summary_lines(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
     return lines
 
 
-def _not_spent(use: Use) -> str:
+def _format_savings(use: Use) -> str:
     """Return what the hits saved; nothing if there was nothing to save."""
     tokens = use.input + use.output
     saved = [f"{format_count(tokens, 'token')}"] if tokens else []

@@ -29,7 +29,7 @@ HandlerLike = Handler | Callable[[Event], object]
 
 
 @dataclass(frozen=True, slots=True)
-class _Function:
+class _FunctionHandler:
     call: Callable[[Event], object]
 
     def handle(self, event: Event) -> None:
@@ -43,10 +43,10 @@ def handlers_from(given: object) -> tuple[Handler, ...]:
     """Return handlers; of a function one that calls it. Raises ValueError: neither; it would hear nothing."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ValueError(f"handlers takes a list of handlers or functions, not {given!r}")  # noqa: TRY004 - as for every other argument
-    return tuple(_handler(each) for each in given)
+    return tuple(_to_handler(each) for each in given)
 
 
-def notify(handlers: Iterable[Handler], event: Event) -> None:
+def notify_handlers(handlers: Iterable[Handler], event: Event) -> None:
     """Tell every handler an event; of one that fails there is a warning, and the traceback is logged."""
     for handler in handlers:
         try:
@@ -60,13 +60,13 @@ def notify(handlers: Iterable[Handler], event: Event) -> None:
                 )
 
 
-def _handler(given: object) -> Handler:
+def _to_handler(given: object) -> Handler:
     if isinstance(given, type):
         raise ValueError(f"handlers: {given.__name__} is a class; write {given.__name__}()")  # noqa: TRY004 - a wrong value to whoever wrote it
     if callable(getattr(given, "handle", None)):
         return cast("Handler", given)
     if callable(given):
-        return _Function(cast("Callable[[Event], object]", given))
+        return _FunctionHandler(cast("Callable[[Event], object]", given))
     raise ValueError(
         f"handlers: {given!r} hears nothing: it has no method `handle(event)`, and is no function that takes an event"
     )

@@ -38,17 +38,17 @@ def describe_without_runs(exit_code: int | None, notes: Sequence[str]) -> str:
     return "\n".join([*notes, f"the test ended with exit code {exit_code:d}"])
 
 
-def content_of(message: Mapping[str, Any]) -> str:
+def format_content(message: Mapping[str, Any]) -> str:
     """Return a message's text; parts that are no text are named."""
     content = message.get("content")
     if content is None or isinstance(content, str):
         return content or ""
     if isinstance(content, list):
-        return "\n".join(_part(part) for part in content)
+        return "\n".join(_format_part(part) for part in content)
     return json.dumps(content, ensure_ascii=False, default=str)
 
 
-def _part(part: object) -> str:
+def _format_part(part: object) -> str:
     if isinstance(part, dict):
         if isinstance(part.get("text"), str):
             return str(part["text"])
@@ -56,7 +56,7 @@ def _part(part: object) -> str:
     return str(part)
 
 
-def calls_of(message: Message) -> Iterator[tuple[str, str, str | None]]:
+def format_calls(message: Message) -> Iterator[tuple[str, str, str | None]]:
     """Yield the tool calls of a message, its own or those seen on the wire: name, arguments, result."""
     for call in message.tool_calls:
         result = call.get("result")
@@ -79,13 +79,13 @@ def _arguments(value: object) -> str:
     return "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def conversation(run: Run) -> str:
+def format_conversation(run: Run) -> str:
     lines = []
     for message in run.messages:
         lines += [
-            f"  {name}({given})" + (f" -> {result}" if result else "") for name, given, result in calls_of(message)
+            f"  {name}({given})" + (f" -> {result}" if result else "") for name, given, result in format_calls(message)
         ]
-        text = content_of(message.message)
+        text = format_content(message.message)
         if text:
             lines.append(f"{message.message.get('role', '?')}: {text}")
     return "\n".join(lines)
@@ -103,11 +103,11 @@ def describe_replay(finished: Finished) -> str:
 def describe_uses(finished: Finished) -> list[str]:
     rows = []
     for party, use in finished.usage.items():
-        tokens = f"{_number(use.input_tokens)} tokens in, {_number(use.output_tokens)} out"
+        tokens = f"{_format_number(use.input_tokens)} tokens in, {_format_number(use.output_tokens)} out"
         cost = "price unknown" if use.cost_usd is None else dollars(Decimal(use.cost_usd))
         rows.append(f"{party}: {format_count(use.calls, 'call')}, {tokens}, {cost}")
     return rows
 
 
-def _number(value: int | None) -> str:
+def _format_number(value: int | None) -> str:
     return "unknown" if value is None else f"{value:,}"

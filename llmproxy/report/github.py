@@ -38,32 +38,32 @@ class GitHub:
             if run.started.runs > 1:
                 self._waiting.append(run)
             else:
-                self._mark(run)
+                self._annotate_run(run)
         elif isinstance(event, Completed):
-            self._mark_waiting()
+            self._annotate_waiting()
             if (why := describe_without_runs(event.exit_code, event.notes)) and not self._marked:
                 self._write(_format_annotation("the test as a whole", why, self._root) + "\n")
 
-    def _mark_waiting(self) -> None:
+    def _annotate_waiting(self) -> None:
         passed = {id(run) for each in self._run_tree.scenarios() if each.status is Status.PASSED for run in each.runs}
         for run in self._waiting:
-            self._mark(run, "warning" if id(run) in passed else "error")
+            self._annotate_run(run, "warning" if id(run) in passed else "error")
         self._waiting = []
 
-    def _mark(self, run: Run, level: str = "error") -> None:
-        for line in commands(run, self._root, level):
+    def _annotate_run(self, run: Run, level: str = "error") -> None:
+        for line in workflow_commands(run, self._root, level):
             self._marked = self._marked or level == "error"
             self._write(line + "\n")
 
     def close(self) -> None:
         """Write the summary, and what waited for an end that did not come. Raises OSError."""
-        self._mark_waiting()
+        self._annotate_waiting()
         if self._summary is not None:
             with self._summary.open("a", encoding="utf-8", errors="backslashreplace") as out:
-                out.write(table(self._run_tree))
+                out.write(summary_table(self._run_tree))
 
 
-def commands(run: Run, root: Path | None = None, level: str = "error") -> list[str]:
+def workflow_commands(run: Run, root: Path | None = None, level: str = "error") -> list[str]:
     """Return a run's workflow commands, none if it passed; `root` is the checkout, `level` how bad they are."""
     if run.status in (Status.PASSED, Status.SKIPPED):
         return []
@@ -112,7 +112,7 @@ def _escape_property(text: str) -> str:
     return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def table(run_tree: RunTree) -> str:
+def summary_table(run_tree: RunTree) -> str:
     rows = [
         f"| {_escape_cell(each.name)} | {each.status.value.replace('_', ' ')} |"
         f" {sum(run.status is Status.PASSED for run in each.runs)} of {len(each.runs)} |"

@@ -22,12 +22,12 @@ from llmproxy.amounts import format_count, seconds
 from llmproxy.core.sessions.session import canonical
 from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Criterion, Message, Status, Step, Verdict
-from llmproxy.report.formatting import calls_of, content_of, describe_assertion, describe_replay, describe_uses
-from llmproxy.report.json_report import document as plain_values
+from llmproxy.report.formatting import describe_assertion, describe_replay, describe_uses, format_calls, format_content
+from llmproxy.report.json_report import to_document as plain_values
 from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns
-from llmproxy.report.trend import columns, read_tests
+from llmproxy.report.trend import read_tests, trend_columns
 from llmproxy.settings import shown_path
-from llmproxy.ui.page import document
+from llmproxy.ui.page import page_html
 
 MOST = 8 << 20
 """Bytes of recordings in one report; a page of three times as much opens slowly, and mail refuses it."""
@@ -36,21 +36,21 @@ _NAMED = 5
 _GOOD = frozenset({Status.PASSED, Status.SKIPPED})
 
 
-def evidence_of(run_tree: RunTree, store: Path | None, most: int = MOST) -> dict[str, Any]:
+def report_evidence(run_tree: RunTree, store: Path | None, most: int = MOST) -> dict[str, Any]:
     """Return the data of a page that a report stands on: recordings, what of them is left out, and the trend."""
     if store is None or not run_tree.runs or not store.is_file():
         return {}
     try:
-        return _recordings(run_tree, store, most) | {"trend": _trend(run_tree, store)}
+        return _embed_recordings(run_tree, store, most) | {"trend": _trend_columns(run_tree, store)}
     except LLMProxyError as error:
         return {"left": [{"told": f"The recordings are not in this file: {error}"}]}
 
 
-def _trend(run_tree: RunTree, store: Path) -> list[dict[str, Any]]:
-    return columns(read_tests(Path(f"{store}.state.db")), {scenario.id for scenario in run_tree.scenarios()})
+def _trend_columns(run_tree: RunTree, store: Path) -> list[dict[str, Any]]:
+    return trend_columns(read_tests(Path(f"{store}.state.db")), {scenario.id for scenario in run_tree.scenarios()})
 
 
-def _recordings(run_tree: RunTree, store: Path, most: int) -> dict[str, Any]:
+def _embed_recordings(run_tree: RunTree, store: Path, most: int) -> dict[str, Any]:
     from llmproxy.core.store.file.store import FileStore  # late: most reports need none
     from llmproxy.ui.file import recording
 
@@ -87,12 +87,12 @@ NAMES = {
 }  # fmt: skip
 
 
-def page(run_tree: RunTree, store: Path | None = None) -> str:
+def report_page(run_tree: RunTree, store: Path | None = None) -> str:
     """Return a run tree as one HTML document, with what it stands on where its recordings are in `store`."""
-    found = {"cassettes": []} | evidence_of(run_tree, store)
+    found = {"cassettes": []} | report_evidence(run_tree, store)
     report = {**plain_values(run_tree), "trend": found.pop("trend", []), "left": found.pop("left", [])}
     data = {**found, "kind": MARK, "title": run_tree.title, "start": "#/report", "report": report}
-    return document(
+    return page_html(
         data | {"recordings": bool(found["cassettes"])}, title=run_tree.title, plain="\n".join(plain_text(run_tree))
     )
 
@@ -109,54 +109,54 @@ def plain_text(run_tree: RunTree) -> Iterator[str]:
     yield from ended.notes if ended else ()
     rates = {str(row.get("scenario")): row for row in (ended.scenarios if ended else ())}
     for each in scenarios:
-        yield from _scenario(each, rates.get(each.id))
+        yield from _scenario_lines(each, rates.get(each.id))
 
 
-def _scenario(scenario: ScenarioRuns, row: Mapping[str, Any] | None) -> Iterator[str]:
+def _scenario_lines(scenario: ScenarioRuns, row: Mapping[str, Any] | None) -> Iterator[str]:
     yield ""
-    yield f"== {scenario.name}: {NAMES[scenario.status]}{_interval(row) if len(scenario.runs) > 1 else ''}"
+    yield f"== {scenario.name}: {NAMES[scenario.status]}{_format_interval(row) if len(scenario.runs) > 1 else ''}"
     first = scenario.runs[0].started
     yield from filter(None, (first.description, " · ".join(filter(None, [scenario.suite, *first.tags]))))
     for run in scenario.runs:
         yield f"-- run {run.started.sample} of {run.started.runs}: {NAMES[run.status]}"
-        yield from _run(run)
+        yield from _run_lines(run)
 
 
-def _interval(row: Mapping[str, Any] | None) -> str:
+def _format_interval(row: Mapping[str, Any] | None) -> str:
     found = row.get("interval") if row else None
     return f", 95 %: {found[0]:.0%} to {found[1]:.0%}" if isinstance(found, list | tuple) and len(found) == 2 else ""
 
 
-def _run(run: Run) -> Iterator[str]:
+def _run_lines(run: Run) -> Iterator[str]:
     done = run.finished
     yield from filter(None, [run.why])
     if done is not None:
         yield " · ".join(filter(None, [seconds(done.total_seconds), describe_replay(done), *done.labels]))
     for criterion in run.criteria:
-        yield from _criterion(criterion)
+        yield from _criterion_lines(criterion)
     for part in run.parts:
         if isinstance(part, Message):
             yield from (
-                f"  {name}({given})" + (f" -> {result}" if result else "") for name, given, result in calls_of(part)
+                f"  {name}({given})" + (f" -> {result}" if result else "") for name, given, result in format_calls(part)
             )
-            yield f"{part.message.get('role', '?')}: {content_of(part.message)}"
+            yield f"{part.message.get('role', '?')}: {format_content(part.message)}"
         elif isinstance(part, Verdict):
             yield f"{part.judge or 'judge'}: {part.reasoning}"
         else:
-            yield from _step(part)
+            yield from _step_lines(part)
     yield from done.misses if done else ()
     yield from describe_uses(done) if done else ()
     yield from filter(None, [run.started.rerun])
 
 
-def _criterion(criterion: Criterion) -> Iterator[str]:
+def _criterion_lines(criterion: Criterion) -> Iterator[str]:
     yield f"[{criterion.status}] {criterion.text}"
     yield from filter(None, [criterion.reason, criterion.evidence and f'"{criterion.evidence}"'])
     if len(criterion.votes) > 1:
         yield f"votes: {', '.join(criterion.votes)}"
 
 
-def _step(step: Step) -> Iterator[str]:
+def _step_lines(step: Step) -> Iterator[str]:
     calls = f", interactions {', '.join(map(str, step.interactions))}" if step.interactions else ""
     yield f"{step.label or f'{step.kind} {step.index + 1}'}: {NAMES[step.status]}{calls}"
     yield from filter(None, [step.message])

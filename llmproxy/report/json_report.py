@@ -29,7 +29,7 @@ class JsonLines:
         self._out: TextIO = path.open("a", encoding="utf-8")
         try:
             if path.is_file():
-                _hold(self._out)
+                _lock_file(self._out)
                 self._out.truncate(0)
         except BaseException:
             self._out.close()
@@ -47,7 +47,7 @@ _TRIES, _PAUSE = 20, 0.005
 """Who looks whether the file is written holds it for a moment."""
 
 
-def _hold(file: TextIO) -> None:
+def _lock_file(file: TextIO) -> None:
     """Take the lock of who writes; nothing where there are no locks. Raises BlockingIOError where another has it."""
     try:
         import fcntl
@@ -66,7 +66,7 @@ def _hold(file: TextIO) -> None:
             return
 
 
-def is_written(path: Path) -> bool | None:
+def is_being_written(path: Path) -> bool | None:
     """Return whether a process that lives writes a file of lines; None where that cannot be known."""
     try:
         import fcntl
@@ -107,15 +107,15 @@ def read_entries(path: Path) -> list[Entry]:
     return [(started, parts, ended[-1] if ended else None) for started, parts, ended in found.values()]
 
 
-def text(run_tree: RunTree) -> str:
-    return json.dumps(document(run_tree), ensure_ascii=False, indent=2) + "\n"
+def to_json_text(run_tree: RunTree) -> str:
+    return json.dumps(to_document(run_tree), ensure_ascii=False, indent=2) + "\n"
 
 
-def document(run_tree: RunTree) -> dict[str, Any]:
-    return head(run_tree) | {"scenarios": [plain_scenario(scenario) for scenario in run_tree.scenarios()]}
+def to_document(run_tree: RunTree) -> dict[str, Any]:
+    return report_head(run_tree) | {"scenarios": [scenario_to_json(scenario) for scenario in run_tree.scenarios()]}
 
 
-def head(run_tree: RunTree) -> dict[str, Any]:
+def report_head(run_tree: RunTree) -> dict[str, Any]:
     selected, completed = run_tree.selected, run_tree.completed
     return {
         "format": FORMAT,
@@ -132,17 +132,17 @@ def head(run_tree: RunTree) -> dict[str, Any]:
     }
 
 
-def plain_scenario(scenario: ScenarioRuns) -> dict[str, Any]:
+def scenario_to_json(scenario: ScenarioRuns) -> dict[str, Any]:
     return {
         "id": scenario.id,
         "name": scenario.name,
         "suite": scenario.suite,
         "status": scenario.status.value,
-        "runs": [_run(run) for run in scenario.runs],
+        "runs": [_run_to_json(run) for run in scenario.runs],
     }
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run_to_json(run: Run) -> dict[str, Any]:
     return {
         "status": run.status.value,
         "why": run.why,

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 from llmproxy.lazy_regex import late
 from llmproxy.report.events import Assertion, Status
-from llmproxy.report.formatting import conversation, describe_assertion, describe_replay, describe_without_runs
+from llmproxy.report.formatting import describe_assertion, describe_replay, describe_without_runs, format_conversation
 from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns
 
 WHOLE = "the test as a whole"
@@ -23,7 +23,7 @@ _ODD = late("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 has no way to say."""
 
 
-def document(run_tree: RunTree) -> bytes:
+def junit_xml(run_tree: RunTree) -> bytes:
     root = ET.Element("testsuites", name=_text(run_tree.title))
     scenarios = run_tree.scenarios()
     for name in dict.fromkeys(scenario.suite for scenario in scenarios):
@@ -65,13 +65,13 @@ def _suite(name: str, scenarios: list[ScenarioRuns], run_tree: RunTree) -> ET.El
     )
     if run_tree.selected and run_tree.selected.at:
         suite.set("timestamp", datetime.fromtimestamp(run_tree.selected.at, UTC).strftime("%Y-%m-%dT%H:%M:%S"))
-    suite.extend(_case(name, scenario, run) for scenario, run in runs)
+    suite.extend(_case_element(name, scenario, run) for scenario, run in runs)
     return suite
 
 
-def _case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
+def _case_element(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
     title = scenario.id if scenario.id == scenario.name else f"{scenario.id} {scenario.name}"
-    case = ET.Element("testcase", name=_text(title + _sample(run)), classname=_text(suite))
+    case = ET.Element("testcase", name=_text(title + _sample_suffix(run)), classname=_text(suite))
     if run.finished and run.finished.total_seconds is not None:
         case.set("time", f"{run.finished.total_seconds:.3f}")
     if run.status is Status.SKIPPED:
@@ -87,7 +87,7 @@ def _case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
     labels = run.finished.labels if run.finished else ()
     if run.status in _KINDS and _classify_run(scenario, run) is None:
         labels = (f"{run.status.value}, and the scenario passes with its other runs", *_list_reasons(run), *labels)
-    if said := "\n".join(filter(None, (bound, *labels, conversation(run)))):
+    if said := "\n".join(filter(None, (bound, *labels, format_conversation(run)))):
         ET.SubElement(case, "system-out").text = _text(said)
     return case
 
@@ -97,7 +97,7 @@ def _classify_run(scenario: ScenarioRuns, run: Run) -> str | None:
     return None if scenario.status is Status.PASSED else _KINDS.get(run.status)
 
 
-def _sample(run: Run) -> str:
+def _sample_suffix(run: Run) -> str:
     return f" [{run.started.sample} of {run.started.runs}]" if run.started.runs > 1 else ""
 
 

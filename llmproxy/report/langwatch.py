@@ -35,7 +35,7 @@ _GOOD = range(200, 300)
 _log = logging.getLogger(__name__)
 
 
-def _now() -> int:
+def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
@@ -131,7 +131,7 @@ class ScenarioEvent:
     scenario_id: str
     scenario_run_id: str
     scenario_set_id: str = "default"
-    timestamp: int = field(default_factory=_now)
+    timestamp: int = field(default_factory=_now_ms)
     """Unix time in milliseconds."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -310,9 +310,9 @@ class EventReporter:
     async def post_event(self, event: ScenarioEvent) -> None:
         """Post one event. Raises UpstreamError if the endpoint does not take it."""
         if self.endpoint:
-            await asyncio.to_thread(self._post, event.to_dict())
+            await asyncio.to_thread(self._post_body, event.to_dict())
 
-    def _post(self, body: object) -> None:
+    def _post_body(self, body: object) -> None:
         import http.client
 
         parts = urlsplit(self.endpoint)
@@ -367,7 +367,7 @@ class ScenarioEventBus:
     def subscribe_to_events(self, event_stream: Subscribable) -> None:
         """Listen to anything with `subscribe(on_next, on_error, on_completed)`, once, and only with an endpoint."""
         if self._subscription is None and getattr(self._reporter, "active", True):
-            self._subscription = event_stream.subscribe(self._take, self._log_failure, self._complete)
+            self._subscription = event_stream.subscribe(self._queue_event, self._log_failure, self._complete)
 
     def drain(self, patience: float = PATIENCE) -> None:
         """Wait until everything is posted, or given up; for `patience` seconds at most."""
@@ -387,10 +387,10 @@ class ScenarioEventBus:
         """Return whether the stream ended and nothing waits."""
         return self._completed and self._events.empty()
 
-    def _take(self, event: ScenarioEvent) -> None:
+    def _queue_event(self, event: ScenarioEvent) -> None:
         self._events.put(event)
         if self._worker is None:
-            self._worker = threading.Thread(target=self._work, name="llmproxy-events", daemon=True)
+            self._worker = threading.Thread(target=self._post_queued, name="llmproxy-events", daemon=True)
             self._worker.start()
 
     def _log_failure(self, error: Exception) -> None:
@@ -399,7 +399,7 @@ class ScenarioEventBus:
     def _complete(self) -> None:
         self._completed = True
 
-    def _work(self) -> None:
+    def _post_queued(self) -> None:
         while (event := self._events.get()) is not None:
             self._post(event)
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from unicodedata import combining, east_asian_width
 
-from llmproxy.amounts import clock, duration, in_and_out
+from llmproxy.amounts import duration, format_clock, in_and_out
 from llmproxy.calls import Call
 from llmproxy.errors import printable
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision
@@ -22,32 +22,32 @@ _BORDERS = " /:,-"
 """Where a long name is best broken."""
 
 
-def width(text: str) -> int:
+def cell_width(text: str) -> int:
     """Return how many cells a text of printable characters takes."""
-    return len(text) if text.isascii() else sum(map(_cells, text))
+    return len(text) if text.isascii() else sum(map(_char_cells, text))
 
 
 def cut(text: str, room: int) -> str:
     """Return as much of a text as fits into `room` cells, a cut marked."""
-    if width(text) <= room:
+    if cell_width(text) <= room:
         return text
-    return text[: _fitting(text, room - 1)].rstrip() + "…" if room > 0 else ""
+    return text[: _count_fitting(text, room - 1)].rstrip() + "…" if room > 0 else ""
 
 
 def cut_middle(text: str, room: int) -> str:
     """Return as much of a name as fits, cut in its middle: long ones begin alike and part at their ends."""
-    if width(text) <= room:
+    if cell_width(text) <= room:
         return text
     front = cut(text, (room + 2) // 3)
-    end = _fitting(text[::-1], room - width(front))
+    end = _count_fitting(text[::-1], room - cell_width(front))
     return front + text[len(text) - end :]
 
 
 def fold_text(text: str, room: int, borders: str = _BORDERS) -> list[str]:
     """Return the lines of a text in a column of `room` cells: all of it, broken behind a border where one is near."""
     lines = []
-    while width(text) > room:
-        most = max(_fitting(text, room), 1)
+    while cell_width(text) > room:
+        most = max(_count_fitting(text, room), 1)
         near = max(text.rfind(border, 0, most) for border in borders) + 1
         end = near if near > most // 2 else most
         lines.append(text[:end])
@@ -55,24 +55,24 @@ def fold_text(text: str, room: int, borders: str = _BORDERS) -> list[str]:
     return [*lines, text]
 
 
-def fill(text: str, room: int, *, right: bool = False) -> str:
-    spaces = " " * (room - width(text))
+def pad_cells(text: str, room: int, *, right: bool = False) -> str:
+    spaces = " " * (room - cell_width(text))
     return spaces + text if right else text + spaces
 
 
-def _fitting(text: str, room: int) -> int:
+def _count_fitting(text: str, room: int) -> int:
     """Return how many characters stand in `room` cells."""
     if text.isascii():
         return min(len(text), max(room, 0))
     taken = 0
     for n, char in enumerate(text):
-        taken += _cells(char)
+        taken += _char_cells(char)
         if taken > room:
             return n
     return len(text)
 
 
-def _cells(char: str) -> int:
+def _char_cells(char: str) -> int:
     return 0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1
 
 
@@ -124,13 +124,13 @@ _COLUMNS = (
 )
 
 
-def heads(room: int | None = None) -> str:
+def head_line(room: int | None = None) -> str:
     texts = {column.head: column.head for column in _COLUMNS}
     head = "  ".join([*_laid_out(texts, room), "recording, session", "prompt -> answer"])
     return head if room is None else cut(head, room)
 
 
-def line(
+def request_line(
     call: Call, *, colour: bool = False, zone: tzinfo | None = None, room: int | None = None, texts: bool = True
 ) -> str:
     """Return the line of one request.
@@ -138,19 +138,19 @@ def line(
     `zone` is the machine's own unless given, `room` the cells of the terminal, None for a pipe, `texts` whether it
     shows prompt and answer.
     """
-    before, after = _around_duration(call.alike, colour, room, texts)
+    before, after = _surround_duration(call.alike, colour, room, texts)
     took = duration(call.ms)
-    took = fill(took if room is None else cut(took, _TOOK.cells), _TOOK.cells, right=True)
-    return f"{paint(_clock(int(call.at), zone), 'dim', colour=colour)}  {before}  {took}{after}"
+    took = pad_cells(took if room is None else cut(took, _TOOK.cells), _TOOK.cells, right=True)
+    return f"{paint(_format_clock(int(call.at), zone), 'dim', colour=colour)}  {before}  {took}{after}"
 
 
 @lru_cache(4)
-def _clock(second: int, zone: tzinfo | None) -> str:
-    return clock(second, zone)
+def _format_clock(second: int, zone: tzinfo | None) -> str:
+    return format_clock(second, zone)
 
 
 @lru_cache(_REMEMBERED)
-def _around_duration(
+def _surround_duration(
     alike: tuple[Any, ...],
     colour: bool,  # noqa: FBT001 - a cache's key
     room: int | None,
@@ -173,10 +173,10 @@ def _around_duration(
         "tokens": in_and_out(call.input, call.output),
     }
     columns = list(_laid_out(cells, room))
-    left = None if room is None else room - width("  ".join(columns))
-    extras = [*_extras(call, left, key=room is None or room >= _WIDEST)]
+    left = None if room is None else room - cell_width("  ".join(columns))
+    extras = [*_list_extras(call, left, key=room is None or room >= _WIDEST)]
     plain = "  ".join([*columns, *extras])
-    said = _share_room(call, None if room is None else room - width(plain) - 3) if texts else ""
+    said = _share_room(call, None if room is None else room - cell_width(plain) - 3) if texts else ""
     columns[1] = paint(columns[1], word, colour=colour)
     at = [column for column in _COLUMNS if column.is_shown(room)].index(_TOOK)
     behind = [*columns[at + 1 :], *extras, *([paint(said, "dim", colour=colour)] if said else [])]
@@ -189,10 +189,10 @@ def _laid_out(cells: dict[str, str], room: int | None) -> Iterator[str]:
             continue
         size = column.cells if room is None or room >= _WIDE else column.narrow
         text = cells[column.head]
-        yield fill(text if room is None else cut(text, size), size, right=column.right)
+        yield pad_cells(text if room is None else cut(text, size), size, right=column.right)
 
 
-def _extras(call: Call, room: int | None, *, key: bool) -> Iterator[str]:
+def _list_extras(call: Call, room: int | None, *, key: bool) -> Iterator[str]:
     """Yield what stands after the columns, in `room` cells; `key`: also of what was not found."""
     found = f"#{call.interaction}" if call.interaction is not None else ""
     digest = call.key.partition(":")[2][:8] if call.key and key and not found else ""
@@ -200,7 +200,7 @@ def _extras(call: Call, room: int | None, *, key: bool) -> Iterator[str]:
     near = f"nearest #{call.nearest}" if call.nearest is not None else ""
     session = escape(call.session) if call.session != DEFAULT_SESSION else ""
     if session and room is not None:
-        left = room - sum(width(each) + 2 for each in (found or digest, party, near) if each) - 2
+        left = room - sum(cell_width(each) + 2 for each in (found or digest, party, near) if each) - 2
         session = cut_middle(session, max(min(left, _SESSION), left // 2, _FEWEST))
     note = escape(call.note, _NOTE) if call.note else ""
     yield from filter(None, (found or digest, session, party, near, note))
@@ -217,13 +217,13 @@ def _share_room(call: Call, room: int | None) -> str:
     if room < _FEWEST:
         return ""
     half = (room - len(arrow)) // 2
-    first = max(half, room - len(arrow) - width(texts[1])) if texts[1] else room
+    first = max(half, room - len(arrow) - cell_width(texts[1])) if texts[1] else room
     asked = cut(texts[0], first)
-    answered = cut(texts[1], room - len(arrow) - width(asked))
+    answered = cut(texts[1], room - len(arrow) - cell_width(asked))
     return arrow.join([asked, answered])
 
 
-def steps(call: Call) -> list[str]:
+def describe_steps(call: Call) -> list[str]:
     """Return how a request came to its end, step by step; for who asked for all of it."""
     what = " ".join(filter(None, (call.provider, call.operation))) or "no provider"
     times = f", attempt {call.attempt + 1} of its client" if call.attempt else ""

@@ -22,9 +22,9 @@ from llmproxy.core.traffic.json_bytes import parse_json
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 from llmproxy.report.events import Completed, Selected
-from llmproxy.report.json_report import FORMAT, head, is_written, plain_scenario
+from llmproxy.report.json_report import FORMAT, is_being_written, report_head, scenario_to_json
 from llmproxy.report.run_tree import RunTree, ScenarioRuns, deserialize_event
-from llmproxy.report.trend import columns, read_tests
+from llmproxy.report.trend import read_tests, trend_columns
 from llmproxy.ui.data import number
 
 RUNNING = "running"
@@ -38,9 +38,9 @@ class LiveReport:
     def __init__(self, path: Path) -> None:
         """Follow the report at `path`, which may not be there yet, and is made anew with each test."""
         self._path, self._alone = path, Lock()
-        self._begin(b"")
+        self._begin_reading(b"")
 
-    def _begin(self, first: bytes) -> None:
+    def _begin_reading(self, first: bytes) -> None:
         self._first, self._read, self._count = first, 0, 0
         self._run_tree = RunTree()
         self._changed: dict[str, int] = {}
@@ -49,7 +49,7 @@ class LiveReport:
     def read_state(self, test: str, after: int) -> dict[str, Any]:
         """Return the state, or what came after `test`'s `after`-th event, and whether it runs. Raises SettingsError."""
         with self._alone:
-            locked = is_written(self._path)  # before it is read: what ends in between is told the next time
+            locked = is_being_written(self._path)  # before it is read: what ends in between is told the next time
             try:
                 self._catch_up()
             except OSError as error:
@@ -61,7 +61,7 @@ class LiveReport:
             name = f"{crc32(self._first):08x}{'+' if running else ''}"
             since = after if test == name else -1
             selected = self._run_tree.selected or Selected(title="", scenarios=0, runs=0)
-            return head(self._run_tree) | {
+            return report_head(self._run_tree) | {
                 "test": name,
                 "count": self._count,
                 RUNNING: running,
@@ -79,11 +79,11 @@ class LiveReport:
             with self._path.open("rb") as file:
                 first = file.readline()
                 if not self._first or first != self._first:
-                    self._begin(first if first.endswith(b"\n") else b"")
+                    self._begin_reading(first if first.endswith(b"\n") else b"")
                 file.seek(self._read)
                 lines = file.read()
         except FileNotFoundError:
-            self._begin(b"")
+            self._begin_reading(b"")
             return
         whole_lines = lines[: lines.rfind(b"\n") + 1]
         self._read += len(whole_lines)
@@ -97,7 +97,7 @@ class LiveReport:
 
 def _to_json(scenario: ScenarioRuns, *, running: bool) -> dict[str, Any]:
     """Return a scenario as plain values; what has begun and not ended is under way as long as the test runs."""
-    tree = plain_scenario(scenario)
+    tree = scenario_to_json(scenario)
     if not running:
         return tree
     for run, told in zip(scenario.runs, tree["runs"], strict=True):
@@ -108,7 +108,7 @@ def _to_json(scenario: ScenarioRuns, *, running: bool) -> dict[str, Any]:
     return tree
 
 
-def reporting(report: Path, state: Path) -> Callable[[Mapping[str, str]], dict[str, Any]]:
+def report_reader(report: Path, state: Path) -> Callable[[Mapping[str, str]], dict[str, Any]]:
     """Return what answers the page's question for a report, a document or one in lines; `state` has the tests before
     it.
 
@@ -120,15 +120,15 @@ def reporting(report: Path, state: Path) -> Callable[[Mapping[str, str]], dict[s
 
     def read_state(query: Mapping[str, str]) -> dict[str, Any]:
         known, after = query.get("test", ""), number(query, "after", 0, 1 << 53)
-        found = document_of(report, known) if report.suffix == ".json" else followed.read_state(known, after)
+        found = report_document(report, known) if report.suffix == ".json" else followed.read_state(known, after)
         if found["test"] == known:
             return found
-        return {**found, "trend": columns(read_tests(state), {str(each["id"]) for each in found["scenarios"]})}
+        return {**found, "trend": trend_columns(read_tests(state), {str(each["id"]) for each in found["scenarios"]})}
 
     return read_state
 
 
-def document_of(path: Path, known: str = "") -> dict[str, Any]:
+def report_document(path: Path, known: str = "") -> dict[str, Any]:
     """Return a JSON report as a followed one; its name alone if it is the `known` one. Raises SettingsError."""
     try:
         same: dict[str, Any] = {"test": f"{path.stat().st_mtime_ns:x}", "count": 0, RUNNING: False, "scenarios": []}

@@ -69,7 +69,7 @@ class PartReport:
 # -- files
 
 
-def kind_of(path: Path) -> str:
+def report_kind(path: Path) -> str:
     """Return what kind of report a file is: ``json`` or ``jsonl``; empty for anything else. Raises OSError."""
     if path.suffix.lower() not in (".json", ".jsonl"):
         return ""
@@ -109,7 +109,7 @@ def _list_lines(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _list_events(tree: Any) -> Iterator[Mapping[str, Any]]:  # noqa: ANN401 - what a file holds
-    """Yield the events of which `json_report.document` made a document."""
+    """Yield the events of which `json_report.to_document` made a document."""
     if tree["format"] != FORMAT:
         raise ValueError(f"it is of format {tree['format']}, this version reads {FORMAT}")
     runs = [run for scenario in tree["scenarios"] for run in scenario["runs"]]
@@ -135,14 +135,14 @@ class Merged:
     """What did not come, in words; nothing if all is there."""
 
 
-def merge(parts: Sequence[PartReport], advise: Advise | None = None) -> Merged:
+def merge_parts(parts: Sequence[PartReport], advise: Advise | None = None) -> Merged:
     """Put parts together. Raises SettingsError: of several tests, or one that came twice with other results."""
     _check_cut(parts)
     _check_same("title", [(part, part.run_tree.title) for part in parts])
     _check_same(
         "mode", [(part, part.run_tree.selected.mode) for part in parts if part.run_tree.runs and part.run_tree.selected]
     )
-    kept = _keep_once(parts)
+    kept = _drop_duplicates(parts)
     gone = [*_list_missing(kept), *filter(None, map(_describe_end, kept))]
     order = {name: n for n, name in enumerate(kept[0].shard["items"])}
     runs = sorted(
@@ -154,11 +154,11 @@ def merge(parts: Sequence[PartReport], advise: Advise | None = None) -> Merged:
         key=lambda each: each[:2],
     )
     ordered = [run for _, _, run in runs]
-    completed = _complete(kept, ordered, advise, gone)
-    return Merged([_select(kept), *_list_run_events(ordered), completed], completed.exit_code, gone)
+    completed = _merge_completed(kept, ordered, advise, gone)
+    return Merged([_merge_selected(kept), *_list_run_events(ordered), completed], completed.exit_code, gone)
 
 
-def _select(parts: Sequence[PartReport]) -> Selected:
+def _merge_selected(parts: Sequence[PartReport]) -> Selected:
     begun = [part.run_tree.selected for part in parts if part.run_tree.selected]
     modes = [part.run_tree.selected.mode for part in parts if part.run_tree.runs and part.run_tree.selected]
     return Selected(
@@ -180,14 +180,14 @@ def _list_run_events(runs: Sequence[Run]) -> Iterator[Event]:
             yield run.finished
 
 
-def _complete(
+def _merge_completed(
     parts: Sequence[PartReport], runs: Sequence[Run], advise: Advise | None, gone: Sequence[str]
 ) -> Completed:
     shard = parts[0].shard
     ended = [part.run_tree.completed for part in parts if part.run_tree.completed]
     order = {name: n for n, name in enumerate(shard["items"])}
     times = {name: ms for each in ended for name, ms in each.times.items()}
-    code = int(Exit.ENVIRONMENT) if gone else fold([each.exit_code for each in ended], shard["by"])
+    code = int(Exit.ENVIRONMENT) if gone else fold_exit_codes([each.exit_code for each in ended], shard["by"])
     own = []
     if advise and (unrecorded := [run.started.scenario for run in runs if run.finished and run.finished.unrecorded]):
         own.append(advise(list(dict.fromkeys(unrecorded)), shard))
@@ -237,7 +237,7 @@ def _check_same(what: str, values: Sequence[tuple[PartReport, str]]) -> None:
             )
 
 
-def _keep_once(parts: Sequence[PartReport]) -> list[PartReport]:
+def _drop_duplicates(parts: Sequence[PartReport]) -> list[PartReport]:
     """Return each part once, by number. Raises SettingsError where one came twice, and not with the same results."""
     kept: dict[int, tuple[PartReport, Any]] = {}
     for part in sorted(parts, key=lambda each: (each.number, each.begun_at, json.dumps(each.tree(), sort_keys=True))):
@@ -280,7 +280,7 @@ def _describe_end(part: PartReport) -> str:
 # -- the end
 
 
-def fold(codes: Sequence[int], by: str = "test") -> int:
+def fold_exit_codes(codes: Sequence[int], by: str = "test") -> int:
     """Return a whole test's exit code: an unknown one is no success; nothing to run counts if all parts had none."""
     ran = [code for code in codes if code != Exit.NOTHING] or list(codes)
     strange = next((code for code in ran if code not in _ORDERS[by] and code != Exit.OK), int(Exit.OK))

@@ -23,7 +23,7 @@ from typing import Any
 
 from llmproxy.amounts import align_rows, dollars, duration, format_count
 from llmproxy.report.events import Status
-from llmproxy.report.run_tree import is_amount, is_of
+from llmproxy.report.run_tree import is_amount, is_event_type
 
 Z95 = 1.959963984540054
 """The 97.5 % point of the normal distribution: two-sided 95 %."""
@@ -70,16 +70,16 @@ _KINDS = {
 """Of a row that was kept: what its values are."""
 
 
-def check_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def validate_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a row that was read if it is one. Raises TypeError."""
     for name, kind in _KINDS.items():
         value = row.get(name)
-        if not is_of(value, kind) or (name == "cost_usd" and value is not None and not is_amount(value)):
+        if not is_event_type(value, kind) or (name == "cost_usd" and value is not None and not is_amount(value)):
             raise TypeError(f"`{name}` of a scenario is {value!r:.60}, which is no {kind}")
     return row
 
 
-def row_of_runs(name: str, runs: Sequence[Mapping[str, Any]], *, good: bool | None = None) -> Mapping[str, Any]:
+def build_row(name: str, runs: Sequence[Mapping[str, Any]], *, good: bool | None = None) -> Mapping[str, Any]:
     """Return a scenario's row of its runs' results; `good`: whether it passed all the same; None: if all did."""
     statuses = [str(run.get("status")) for run in runs]
     passed = statuses.count("passed")
@@ -113,7 +113,7 @@ _COUNTED = tuple(each.value for each in (Status.PASSED, Status.FAILED, Status.AG
 """How a cell ends that says something about the agent."""
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def row_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines for the rows of `Completed.scenarios`: of each scenario with several cases."""
     groups: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for row in rows:

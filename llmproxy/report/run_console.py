@@ -19,8 +19,8 @@ from typing import TextIO
 from llmproxy.amounts import format_count, seconds
 from llmproxy.lazy_regex import late
 from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status, Step
-from llmproxy.report.formatting import content_of, describe_replay, show_value
-from llmproxy.report.rows import table
+from llmproxy.report.formatting import describe_replay, format_content, show_value
+from llmproxy.report.rows import row_table
 
 _LINES = 5
 """Lines of a tool's arguments or result that are printed."""
@@ -46,7 +46,7 @@ class ScenarioConsole:
             which = f"{event.sample}/{event.runs}" if event.runs > 1 else ""
             named = f"Scenario: {event.name}" if self._verbose >= _NAMED else ""
             self._prefix = f"[{' '.join(filter(None, (named, which)))}] " if named or which else ""
-            self._print("")
+            self._print_text("")
         elif isinstance(event, Message):
             self._print_message(event)
         elif isinstance(event, Finished):
@@ -81,13 +81,13 @@ class ScenarioConsole:
 
     def _line(self, colour: str, title: str, text: object) -> None:
         prefix = self._paint_text("yellow", self._prefix) if self._prefix else ""
-        self._print(f"{prefix}{self._paint_text(colour, title)} {text}")
+        self._print_text(f"{prefix}{self._paint_text(colour, title)} {text}")
 
     def _paint_text(self, colour: str, text: str) -> str:
         stream = self._stream or sys.stdout
         return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if stream.isatty() else text
 
-    def _print(self, text: str) -> None:
+    def _print_text(self, text: str) -> None:
         print(text, file=self._stream or sys.stdout, flush=True)
 
 
@@ -135,28 +135,28 @@ class SuiteConsole:
         if isinstance(event, Selected):
             self._total = event.runs
             mode = f", mode {event.mode}" if event.mode else ""
-            self._line(
+            self._print_line(
                 f"{event.title}: {format_count(event.scenarios, 'scenario')}, {format_count(event.runs, 'run')}{mode}"
             )
         elif isinstance(event, Started):
             self._runs[event.run_id] = _ConsoleRun(event)
         elif isinstance(event, Completed):
-            self._complete(event)
+            self._print_completed(event)
         elif (run := self._runs.get(event.run_id)) is not None:
             if isinstance(event, Step):
                 run.steps.append(event)
             elif isinstance(event, Message):
                 run.messages.append(event)
             elif isinstance(event, Finished):
-                self._finish(run, event)
-        self._draw()
+                self._print_finished(run, event)
+        self._draw_bar()
 
     def close(self) -> None:
         self._clear_bar()
 
     # -- lines
 
-    def _finish(self, run: _ConsoleRun, event: Finished) -> None:
+    def _print_finished(self, run: _ConsoleRun, event: Finished) -> None:
         self._done += 1
         del self._runs[event.run_id]
         start = run.started
@@ -169,23 +169,23 @@ class SuiteConsole:
             start.scenario,
         )  # a case without a name of its own has its id as name
         title = f"{start.scenario}{number}" + (f"  {start.name}" if named else "")
-        self._line(f"{self._word(event.status)} {title}" + (f"  ({about})" if about else ""))
+        self._print_line(f"{self._status_word(event.status)} {title}" + (f"  ({about})" if about else ""))
         bad = event.status not in (Status.PASSED, Status.SKIPPED)
         if bad and not self._verbose and (before := self._find_same_error(event, start, number)):
-            self._line(f"      the same as {before}")
+            self._print_line(f"      the same as {before}")
             return
         if self._verbose or bad:
             for step in run.steps:
-                self._step(step, everything=self._verbose)
+                self._print_step(step, everything=self._verbose)
         if event.reasoning and (event.status is Status.SKIPPED or event.xfail):
-            self._line(f"      {event.reasoning.partition('\n')[0]}")
+            self._print_line(f"      {event.reasoning.partition('\n')[0]}")
         if event.error and not any(step.message == event.error for step in run.steps):
-            self._text("      ", event.error)
+            self._print_text("      ", event.error)
         last = run.messages[-1].message if run.messages else {}
         if bad and last.get("role") == "assistant" and not self._verbose:
-            self._line(f"      the agent said last: {show_value(content_of(last))}")
+            self._print_line(f"      the agent said last: {show_value(format_content(last))}")
         if bad and start.rerun:
-            self._line(f"      run it again: {start.rerun}")
+            self._print_line(f"      run it again: {start.rerun}")
 
     def _find_same_error(self, event: Finished, start: Started, number: str) -> str:
         """Return the earlier run that ended with the same error, but for its cassette, its sample and numbers."""
@@ -197,45 +197,45 @@ class SuiteConsole:
         self._errors.setdefault(what, f"{start.scenario}{number}")
         return known
 
-    def _step(self, step: Step, *, everything: bool) -> None:
+    def _print_step(self, step: Step, *, everything: bool) -> None:
         failed = [each for each in step.assertions if each.status is not Status.PASSED]
         if not everything and not failed and step.status in (Status.PASSED, Status.SKIPPED):
             return
         label = f" {step.label!r}" if step.label else ""
         held = len(step.assertions) - len(failed)
         counts = f"{held} of {format_count(len(step.assertions), 'assertion')} held" if step.assertions else ""
-        self._line(
+        self._print_line(
             f"    step {step.index + 1} {step.kind}{label}: {step.status.value}" + (f", {counts}" if counts else "")
         )
         if step.message:
-            self._text("      ", step.message)
+            self._print_text("      ", step.message)
         for each in step.assertions if everything else failed:
             mark = _MARK.get(each.status, "!!" if each.status is Status.FAILED else "??")
             tail = ", ".join(filter(None, [f"evidence: {each.evidence}" if each.evidence else "", each.where]))
             message = each.message or f"{show_value(each.actual)}"
-            self._text(f"      {mark} {each.name}: ", message + (f"  ({tail})" if tail else ""))
+            self._print_text(f"      {mark} {each.name}: ", message + (f"  ({tail})" if tail else ""))
 
-    def _complete(self, event: Completed) -> None:
+    def _print_completed(self, event: Completed) -> None:
         counts: dict[str, int] = {}
         for row in event.scenarios:
             counts[str(row.get("status"))] = counts.get(str(row.get("status")), 0) + 1
         for row in event.scenarios:
             if row.get("rate") is not None and int(row.get("runs") or 0) > 1:
-                self._line(f"  {row['scenario']}: {row.get('told') or row['rate']}")
-        for line in table(event.scenarios):
-            self._line(line)
+                self._print_line(f"  {row['scenario']}: {row.get('told') or row['rate']}")
+        for line in row_table(event.scenarios):
+            self._print_line(line)
         for note in event.notes:
-            self._text("", note)
+            self._print_text("", note)
         told = ", ".join(f"{_count_status(number, status)}" for status, number in counts.items())
-        self._line(f"{told or 'nothing ran'} in {seconds(event.seconds)}")
+        self._print_line(f"{told or 'nothing ran'} in {seconds(event.seconds)}")
 
-    def _text(self, prefix: str, text: str) -> None:
+    def _print_text(self, prefix: str, text: str) -> None:
         first, *rest = text.splitlines() or [""]
-        self._line(prefix + first)
+        self._print_line(prefix + first)
         for line in rest:
-            self._line(" " * len(prefix) + line)
+            self._print_line(" " * len(prefix) + line)
 
-    def _line(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         self._clear_bar()
         self._write(
             _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text) + "\n"
@@ -243,13 +243,13 @@ class SuiteConsole:
             else _escape_unprintable(text) + "\n"
         )
 
-    def _word(self, status: Status) -> str:
+    def _status_word(self, status: Status) -> str:
         word, code = _WORD[status]
         return f"\x1b[{code}m{word:<5}\x1b[0m" if self._colour else f"{word:<5}"
 
     # -- the bar
 
-    def _draw(self) -> None:
+    def _draw_bar(self) -> None:
         if not self._live or not self._total:
             return
         full = _BAR * self._done // self._total

@@ -169,17 +169,17 @@ LATEST = 253_402_300_800
 """Unix seconds at which there are no years any more."""
 
 
-def is_of(value: object, kind: str) -> bool:
+def is_event_type(value: object, kind: str) -> bool:
     """Return whether a plain value is of the kind that an annotation names; of what no table names it is."""
     kind, _, optional = kind.partition(" | ")
     if optional and value is None:
         return True
     if kind.startswith("Sequence["):
-        return isinstance(value, list | tuple) and all(is_of(each, kind[9:-1]) for each in value)
+        return isinstance(value, list | tuple) and all(is_event_type(each, kind[9:-1]) for each in value)
     if kind.startswith("Mapping["):
         inner = kind.partition(", ")[2][:-1]
         return isinstance(value, dict) and all(
-            isinstance(name, str) and is_of(each, inner) for name, each in value.items()
+            isinstance(name, str) and is_event_type(each, inner) for name, each in value.items()
         )
     return kind not in _SCALARS or _SCALARS[kind](value)
 
@@ -188,7 +188,7 @@ def _check_fields[T: DataclassInstance](made: T) -> T:
     """Return what was made if each of its fields holds what is declared. Raises TypeError."""
     for each in fields(made):
         value = getattr(made, each.name)
-        right = is_of(value, str(each.type))
+        right = is_event_type(value, str(each.type))
         if right and each.name == "at":
             right = 0 <= value < LATEST
         if right and each.name == "cost_usd" and value is not None:

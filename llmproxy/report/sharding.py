@@ -86,14 +86,14 @@ def _is_list_of(values: Any, kind: type) -> bool:  # noqa: ANN401 - as above
     return isinstance(values, list) and all(isinstance(each, kind) and not isinstance(each, bool) for each in values)
 
 
-def weights(runs: Mapping[str, int], times: Mapping[str, int]) -> dict[str, int]:
+def weigh_items(runs: Mapping[str, int], times: Mapping[str, int]) -> dict[str, int]:
     """Return each item's weight: its time if known, else its runs by the usual time of a run, if any is known."""
     known = sorted(times[name] // max(many, 1) for name, many in runs.items() if times.get(name))
     usual = max(known[(len(known) - 1) // 2], 1) if known else 1
     return {name: times.get(name) or usual * max(many, 1) for name, many in runs.items()}
 
 
-def split(weighed: Mapping[str, int], of: int) -> dict[str, int]:
+def split_items(weighed: Mapping[str, int], of: int) -> dict[str, int]:
     """Return the part, from 1, of each item."""
     load = [0] * of
     held = [0] * of

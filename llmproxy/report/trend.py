@@ -20,11 +20,11 @@ from typing import Any
 from llmproxy.amounts import align_rows, dollars, duration, format_count
 from llmproxy.core.sessions.journal import open_state
 from llmproxy.errors import CassetteCorrupt, Exit
-from llmproxy.report.baseline import rank
+from llmproxy.report.baseline import rank_row
 from llmproxy.report.events import Completed, Event, Selected
-from llmproxy.report.rows import check_row
-from llmproxy.report.run_tree import LATEST, is_of
-from llmproxy.sqlite_file import FileState, Words, connect, immediate, peek, translate_errors
+from llmproxy.report.rows import validate_row
+from llmproxy.report.run_tree import LATEST, is_event_type
+from llmproxy.sqlite_file import FileState, Words, open_connection, peek, translate_errors, write_transaction
 
 KEPT = 200
 """Tests that are kept."""
@@ -74,7 +74,7 @@ class Trend:
             self._selected = event
         elif isinstance(event, Completed) and event.scenarios and event.exit_code != Exit.INTERRUPTED:
             try:
-                keep(self._path, self._selected, event)
+                record_test(self._path, self._selected, event)
             except (sqlite3.Error, OSError) as error:
                 self._lost(f"this test is not in the trend: {self._path}: {error}")
 
@@ -82,10 +82,10 @@ class Trend:
         """Nothing is kept back."""
 
 
-def keep(path: Path, selected: Selected, completed: Completed) -> None:
+def record_test(path: Path, selected: Selected, completed: Completed) -> None:
     """Add a test. Raises sqlite3.Error and OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with closing(open_state(path)) as conn, immediate(conn):
+    with closing(open_state(path)) as conn, write_transaction(conn):
         for table in _TABLES:
             conn.execute(table)
         test = conn.execute(
@@ -107,7 +107,7 @@ def read_tests(path: Path, limit: int = SHOWN) -> list[KeptTest]:
             return []
         if state not in (FileState.ROLLBACK, FileState.WAL):
             raise CassetteCorrupt(f"The state database {path} is no database.", hint=_WORDS.damaged)
-        with closing(connect(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
+        with closing(open_connection(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
             if not conn.execute("SELECT count(*) FROM sqlite_master WHERE name = 'test_rows'").fetchone()[0]:
                 return []
             tests = conn.execute(
@@ -129,14 +129,14 @@ def _build_test(path: Path, at: Any, title: Any, code: Any, rows: Sequence[Mappi
     """Return a test that was read. Raises CassetteCorrupt: a value is none of its column's."""
     why = (
         ""
-        if is_of(title, "str") and is_of(code, "int")
+        if is_event_type(title, "str") and is_event_type(code, "int")
         else f"a test is called {title!r:.60} and ended with {code!r:.60}"
     )
-    if not is_of(at, "float") or not 0 <= at < LATEST:
+    if not is_event_type(at, "float") or not 0 <= at < LATEST:
         why = f"a test began at {at!r:.60}"
     made: dict[str, Mapping[str, Any]] = {}
     try:
-        made = {row["scenario"]: check_row(row) for row in rows}
+        made = {row["scenario"]: validate_row(row) for row in rows}
     except TypeError as error:
         why = str(error)
     if why:
@@ -144,7 +144,7 @@ def _build_test(path: Path, at: Any, title: Any, code: Any, rows: Sequence[Mappi
     return KeptTest(at, title, code, made)
 
 
-def columns(tests: Sequence[KeptTest], names: AbstractSet[str]) -> list[dict[str, Any]]:
+def trend_columns(tests: Sequence[KeptTest], names: AbstractSet[str]) -> list[dict[str, Any]]:
     """Return tests as the columns of a page: of these scenarios alone, and only tests that ran one of them."""
     return [
         {"at": test.at, "statuses": {name: row["status"] for name, row in test.rows.items() if name in names}}
@@ -170,7 +170,7 @@ def _summarize_scenario(name: str, tests: Sequence[KeptTest]) -> tuple[int, str,
     """Return how urgent a scenario is, its name, and what changed between the last two tests that ran it."""
     rows = [test.rows[name] for test in tests if name in test.rows]
     last, before = rows[-1], rows[-2] if len(rows) > 1 else None
-    step = 0 if before is None else rank(last) - rank(before)
+    step = 0 if before is None else rank_row(last) - rank_row(before)
     good = sum(row["status"] == "passed" for row in rows)
     word = "worse" if step > 0 else "better" if step < 0 else ""
     told = [f"passed {good} of {len(rows)}", word, _format_cost(before, last), _format_latency(before, last)]

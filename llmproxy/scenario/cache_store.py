@@ -159,12 +159,12 @@ class CacheStore:
             ) from error
         with (
             sqlite_file.translate_errors(self.path, _WORDS, writing=True),
-            closing(sqlite_file.connect(self.path, "mode=rwc", timeout=_BUSY_SECONDS)) as conn,
+            closing(sqlite_file.open_connection(self.path, "mode=rwc", timeout=_BUSY_SECONDS)) as conn,
         ):
-            with sqlite_file.snapshot(conn):
+            with sqlite_file.read_snapshot(conn):
                 mark = _read_mark(conn)
             if mark == (0, 0, 0):
-                with sqlite_file.immediate(conn):
+                with sqlite_file.write_transaction(conn):
                     if _read_mark(conn) == (0, 0, 0):  # another process may have been quicker
                         conn.execute(_TABLE)
                         conn.execute(f"PRAGMA application_id = {_MARK[0]}")

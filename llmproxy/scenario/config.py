@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, model_validator
 
-from llmproxy.did_you_mean import nearest
+from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import SettingsError
 from llmproxy.report.event_handlers import HandlerLike, handlers_from
 from llmproxy.report.events import Handler
@@ -208,7 +208,7 @@ def refuse_typos(where: str, given: Mapping[str, Any], known: Collection[str]) -
     """Return keywords that are for litellm. Raises TypeError for one that is nearly a parameter of ours."""
     found = refuse_unsupported(where, given)
     for name in found:
-        near = nearest(name, known, _CLOSE)
+        near = nearest_word(name, known, _CLOSE)
         if near and name not in known:
             raise TypeError(f"{where} has no parameter {name!r}; did you mean {near!r}?")
     return found

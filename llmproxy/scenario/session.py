@@ -28,7 +28,7 @@ from llmproxy.calls import Call
 from llmproxy.client.control import CONFLICT, PAUSE, ConnectionPool, Control, ControlError, ProxyGone
 from llmproxy.client.environment import upstreams_of
 from llmproxy.client.host import HOST
-from llmproxy.client.process import TOKEN_VARIABLE, Proxy, find_command, reachable, running_at, spawn
+from llmproxy.client.process import TOKEN_VARIABLE, Proxy, attach_running, find_command, reachable, spawn_proxy
 from llmproxy.client.reports import Miss, Report
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
@@ -339,7 +339,7 @@ class _OwnProxy:
         """Return its address; started now if it does not run."""
         with self._guard:
             if self._process is None or not self._process.alive:
-                self._process = spawn(find_command(env), ("--allow-live",), env)
+                self._process = spawn_proxy(find_command(env), ("--allow-live",), env)
                 atexit.register(self.end_proxy)
                 try:
                     self._process.wait_ready()
@@ -375,9 +375,9 @@ def choose_proxy(
     """
     chosen = next((each for each in (run_proxy, configured) if each is not None), None)
     if chosen is None:
-        return running_at(env) or None
+        return attach_running(env) or None
     if chosen is True:
-        return running_at(env) or _OWN.proxy_url(env)
+        return attach_running(env) or _OWN.proxy_url(env)
     return chosen.strip().rstrip("/") or None if isinstance(chosen, str) else None
 
 

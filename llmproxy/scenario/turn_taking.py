@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 from weakref import WeakValueDictionary
 
 from llmproxy.client.control import Control, ControlError
-from llmproxy.client.environment import BASE_URLS, URL_VARIABLE, is_ours, plan
+from llmproxy.client.environment import BASE_URLS, URL_VARIABLE, is_proxy_url, plan
 from llmproxy.errors import MachineError
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, SESSION_PREFIX
 
@@ -100,7 +100,7 @@ def own_sessions(env: Mapping[str, str], proxy: str) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for each in BASE_URLS:
         value = env.get(each.name, "")
-        if value and is_ours(value, proxy):
+        if value and is_proxy_url(value, proxy):
             path = urlsplit(value).path
             named = path.startswith(SESSION_PREFIX)
             found[unquote(path.removeprefix(SESSION_PREFIX).split("/")[0]) if named else DEFAULT_SESSION] = None

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import yaml
 
 from llmproxy.core.traffic.json_bytes import parse_json
-from llmproxy.did_you_mean import nearest
+from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 from llmproxy.scenario.agent_adapter import AgentAdapter, description_of, is_unscripted, session_of
@@ -73,7 +73,7 @@ def find_persona(said: Persona | str | Path) -> Persona:
         return known[text]
     if len(text.split()) > 1:
         return Persona(name="", about=text)
-    near = nearest(text, known)
+    near = nearest_word(text, known)
     raise SettingsError(
         f"there is no persona {text!r}." + (f" Did you mean {near!r}?" if near else ""),
         hint=f"There are: {', '.join(known)}. A description of at least two words, a .yaml or a .md file is one too.",

@@ -19,7 +19,7 @@ from typing import Any
 
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import LLMProxyError, SuiteError, sign_text
-from llmproxy.yaml_reader import Problems, read
+from llmproxy.yaml_reader import Problems, read_documents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ def read_description(text: str, flag: str) -> Mapping[str, Any]:
     if flag == "--entity-store" and "://" in text and not text.lstrip().startswith("{"):
         return {"http" if text.startswith("http") else "sqlalchemy": text}
     problems = Problems()
-    documents = read(text, flag, problems)
+    documents = read_documents(text, flag, problems)
     problems.stop()
     value = documents[0][0] if documents else None
     if not isinstance(value, Mapping):

@@ -22,7 +22,7 @@ from pathlib import Path
 from llmproxy.amounts import dollars
 from llmproxy.did_you_mean import did_you_mean, suggest
 from llmproxy.errors import LLMProxyError, MissError, SuiteError
-from llmproxy.files import replacing
+from llmproxy.files import replace_file
 from llmproxy.protocol import OFFLINE, Mode
 from llmproxy.scenario.values.run import cassette_of
 from llmproxy.suite.project import SuiteOptions
@@ -124,7 +124,7 @@ def record_failed(folder: Path, ran: Iterable[str], failed: Iterable[str]) -> No
     known, now = set(read_last_failed(folder) or ()), set(ran)
     left = sorted((known - now) | set(failed))
     path = folder / FILE
-    with suppress(OSError), replacing(path) as file:
+    with suppress(OSError), replace_file(path) as file:
         file.write(json.dumps({"version": 1, "failed": left}, ensure_ascii=False) + "\n")
 
 

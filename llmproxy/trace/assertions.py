@@ -37,7 +37,7 @@ def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -
     text = cassette.output_text
     found = substring in text if case_sensitive else substring.casefold() in text.casefold()
     problem = "" if found else f"{substring!r} is not in the output: {_clip_text(text)!r}"
-    return result(f"output_contains({substring!r})", cassette, substring, text, problem)
+    return build_result(f"output_contains({substring!r})", cassette, substring, text, problem)
 
 
 def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionResult:
@@ -49,14 +49,14 @@ def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionRes
         "" if found else f"{compiled.pattern!r} matches nowhere in the output: {_clip_text(cassette.output_text)!r}"
     )
     actual = found[0] if found else cassette.output_text
-    return result(f"output_matches({compiled.pattern!r})", cassette, compiled.pattern, actual, problem)
+    return build_result(f"output_matches({compiled.pattern!r})", cassette, compiled.pattern, actual, problem)
 
 
 def output_json(run: Subject, embedded: bool = False) -> AssertionResult:  # noqa: FBT001, FBT002 - Evalcraft's parameters
     """The output is JSON; `embedded`: or holds it in a fenced block. `actual` is the value."""
     cassette = cassette_of(run)
     value, problem = _json_output(cassette, embedded=embedded)
-    return result("output_json", cassette, "JSON", value if not problem else cassette.output_text, problem)
+    return build_result("output_json", cassette, "JSON", value if not problem else cassette.output_text, problem)
 
 
 def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> AssertionResult:  # noqa: ANN401, FBT001, FBT002 - JSON
@@ -67,9 +67,9 @@ def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> Ass
     cassette = cassette_of(run)
     value, problem = _json_output(cassette, embedded=embedded)
     if not problem:
-        problem = _against_model(schema, value) if isinstance(schema, type) else _against_schema(schema, value)
+        problem = _validate_model(schema, value) if isinstance(schema, type) else _validate_schema(schema, value)
     expected = getattr(schema, "__name__", schema)
-    return result(
+    return build_result(
         "output_json_schema", cassette, expected, value if value is not None else cassette.output_text, problem
     )
 
@@ -85,7 +85,7 @@ def _json_output(cassette: Cassette, *, embedded: bool) -> tuple[Any, str]:
     return None, problem
 
 
-def _against_model(model: Any, value: object) -> str:  # noqa: ANN401 - a pydantic class
+def _validate_model(model: Any, value: object) -> str:  # noqa: ANN401 - a pydantic class
     validate = getattr(model, "model_validate", None)
     if validate is None:
         raise ValueError(f"output_json_schema() takes a JSON Schema or a pydantic model, not {model!r}")
@@ -96,7 +96,7 @@ def _against_model(model: Any, value: object) -> str:  # noqa: ANN401 - a pydant
     return ""
 
 
-def _against_schema(schema: object, value: object) -> str:
+def _validate_schema(schema: object, value: object) -> str:
     import jsonschema  # type: ignore[import-untyped,unused-ignore]
 
     if not isinstance(schema, Mapping | bool):
@@ -147,7 +147,7 @@ def _check_limit(
             f" {form.format(actual)}. on_unknown='ignore' takes the known part for the whole."
         )
     names = {"cost": "cost_under", "tokens": "token_count_under", "duration": "latency_under"}
-    return result(f"{names[what]}({form.format(limit)})", cassette, limit, actual, problem)
+    return build_result(f"{names[what]}({form.format(limit)})", cassette, limit, actual, problem)
 
 
 def no_loops(run: Subject, *, max_tool_repeats: int = 2, max_step_repeats: int = 2) -> AssertionResult:
@@ -165,7 +165,7 @@ def no_loops(run: Subject, *, max_tool_repeats: int = 2, max_step_repeats: int =
         if words_ and count > max_step_repeats:
             loops.append(f"answer {_clip_text(str(words_))!r} x {count}")
     problem = f"The agent repeats itself: {'; '.join(loops)}." if loops else ""
-    return result("no_loops", cassette, "no loop", loops or None, problem)
+    return build_result("no_loops", cassette, "no loop", loops or None, problem)
 
 
 def evaluate(*results: AssertionResult) -> EvalResult:
@@ -192,7 +192,7 @@ def cassette_of(subject: Subject) -> Cassette:
     return found
 
 
-def result(name: str, subject: Cassette, expected: Any, actual: Any, problem: str) -> AssertionResult:  # noqa: ANN401 - JSON
+def build_result(name: str, subject: Cassette, expected: Any, actual: Any, problem: str) -> AssertionResult:  # noqa: ANN401 - JSON
     """Return what an assertion found; `problem` is empty if it holds."""
     empty = not (subject.spans or subject.output_text or subject.total_tokens or subject.total_duration_ms)
     if empty and not problem and not subject.tool_call_count and not subject.total_cost_usd:
@@ -200,14 +200,14 @@ def result(name: str, subject: Cassette, expected: Any, actual: Any, problem: st
     return AssertionResult(name, not problem, expected, actual, problem)
 
 
-def matches(wanted: Any, given: Any) -> bool:  # noqa: ANN401 - JSON
+def matches_partially(wanted: Any, given: Any) -> bool:  # noqa: ANN401 - JSON
     """Return whether `given` has everything that `wanted` says; members of objects may be left out of `wanted`."""
     if isinstance(wanted, dict):
         return isinstance(given, dict) and all(
-            name in given and matches(value, given[name]) for name, value in wanted.items()
+            name in given and matches_partially(value, given[name]) for name, value in wanted.items()
         )
     if isinstance(wanted, list):
-        return isinstance(given, list) and len(wanted) == len(given) and all(map(matches, wanted, given))
+        return isinstance(given, list) and len(wanted) == len(given) and all(map(matches_partially, wanted, given))
     return bool(wanted == given) and isinstance(wanted, bool) == isinstance(given, bool)
 
 
@@ -226,7 +226,7 @@ def tool_called(
     cassette = cassette_of(run)
     sequence = cassette.get_tool_sequence()
     calls = [span for span in cassette.get_tool_calls() if span.tool_name == tool_name]
-    fitting = [span for span in calls if with_args is None or matches(with_args, _read_arguments(span))]
+    fitting = [span for span in calls if with_args is None or matches_partially(with_args, _read_arguments(span))]
     said = "" if with_args is None else f" with {_format_json(with_args)}"
     name = f"tool_called({', '.join([tool_name, *_format_options(times, with_args, before, after)])})"
     expected: Any = {"tool": tool_name, "times": times, "with_args": with_args, "before": before, "after": after}
@@ -245,7 +245,7 @@ def tool_called(
             problem = f"{other!r} was never called, so {tool_name!r} was not called {word} it. Called were {sequence}."
         elif tool_name not in sequence or sign * (sequence.index(other) - sequence.index(tool_name)) <= 0:
             problem = f"{tool_name!r} was not first called {word} {other!r}: {sequence}."
-    return result(name, cassette, expected, actual, problem)
+    return build_result(name, cassette, expected, actual, problem)
 
 
 def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResult:
@@ -253,7 +253,7 @@ def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResul
     cassette = cassette_of(run)
     called = [span.tool_name for span in cassette.get_tool_calls() if tool_name in (None, span.tool_name)]
     problem = f"Called {_format_times(len(called))}: {called}." if called else ""
-    return result(f"no_tool_called({tool_name or ''})", cassette, [], called, problem)
+    return build_result(f"no_tool_called({tool_name or ''})", cassette, [], called, problem)
 
 
 def tool_order(run: Subject, expected_order: Sequence[str], strict: bool = False) -> AssertionResult:  # noqa: FBT001, FBT002 - Evalcraft's parameters
@@ -269,7 +269,7 @@ def tool_order(run: Subject, expected_order: Sequence[str], strict: bool = False
         rest = iter(sequence)
         lacking = next((tool for tool in expected if tool not in rest), None)  # `in` moves the iterator on
         problem = "" if lacking is None else f"{lacking!r} did not follow in this order: {sequence}."
-    return result("tool_order(strict)" if strict else "tool_order", cassette, expected, sequence, problem)
+    return build_result("tool_order(strict)" if strict else "tool_order", cassette, expected, sequence, problem)
 
 
 def tool_trajectory(run: Subject, expected_tools: Sequence[str], *, mode: Mode = "strict") -> AssertionResult:
@@ -295,7 +295,7 @@ def tool_trajectory(run: Subject, expected_tools: Sequence[str], *, mode: Mode =
     if mode == "superset" and not expected:
         raise ValueError("tool_trajectory(mode='superset') without tools always holds")
     problem = f"Called were {sequence}, expected {expected}: too many {extra}, missing {missing}."
-    return result(f"tool_trajectory({mode})", cassette, expected, sequence, problem if problems[mode] else "")
+    return build_result(f"tool_trajectory({mode})", cassette, expected, sequence, problem if problems[mode] else "")
 
 
 def same_tool_calls(
@@ -311,7 +311,7 @@ def same_tool_calls(
     lines = [change.describe() for change in changed]
     if diff.tool_sequence_changed:
         lines.append(f"Tool sequence: {diff.old_tool_sequence} → {diff.new_tool_sequence}")
-    return result("same_tool_calls", new, diff.old_tool_sequence, diff.new_tool_sequence, "\n".join(lines))
+    return build_result("same_tool_calls", new, diff.old_tool_sequence, diff.new_tool_sequence, "\n".join(lines))
 
 
 def _read_arguments(span: Span) -> Any:  # noqa: ANN401 - JSON

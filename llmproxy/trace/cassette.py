@@ -27,12 +27,12 @@ from typing import Any
 import llmproxy
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
-from llmproxy.files import read_text, replacing
+from llmproxy.files import read_text, replace_file
 from llmproxy.protocol import AGENT
-from llmproxy.trace.model import Provenance, Span, SpanKind, TraceNotJSON, check_number_of, fingerprint_of, shape
+from llmproxy.trace.model import Provenance, Span, SpanKind, TraceNotJSON, check_number_of, fingerprint_of, require_type
 
 
-def read[T](path: Path, make: Callable[[Any], T]) -> T:
+def read_json_file[T](path: Path, make: Callable[[Any], T]) -> T:
     """Read a JSON file and make something of it; errors name the file. Raises as `Cassette.load`."""
     try:
         text = read_text(path)
@@ -57,10 +57,10 @@ def read[T](path: Path, make: Callable[[Any], T]) -> T:
         raise
 
 
-def write(path: Path, data: dict[str, Any]) -> Path:
+def write_json_file(path: Path, data: dict[str, Any]) -> Path:
     """Write JSON, indented; what JSON has no form for is written as its text."""
     try:
-        with replacing(path, "surrogatepass") as file:
+        with replace_file(path, "surrogatepass") as file:
             json.dump(data, file, indent=2, default=str)
             file.write("\n")
     except OSError as error:
@@ -178,7 +178,7 @@ class Cassette:
         """Return the enveloped form; totals and fingerprint are computed anew first."""
         self.compute_metrics()
         self.compute_fingerprint()
-        return {**envelope(self), "spans": [span.to_dict() for span in self.spans]}
+        return {**trace_header(self), "spans": [span.to_dict() for span in self.spans]}
 
     @classmethod
     def from_dict(cls, data: Any) -> Cassette:  # noqa: ANN401 - JSON
@@ -186,7 +186,7 @@ class Cassette:
 
         Raises CassetteCorrupt, each time the kind that the original's error is too (`trace.model`), and CassetteNewer.
         """
-        shape(data, dict, "A trace file")
+        require_type(data, dict, "A trace file")
         newer = data.get("llmproxy_trace", FORMAT)
         if isinstance(newer, int) and newer > FORMAT:
             raise CassetteNewer(
@@ -194,20 +194,20 @@ class Cassette:
                 hint="Upgrade llmproxy, or export the recording again.",
             )
         head = data.get("cassette", data)
-        shape(head, dict, "`cassette`")
+        require_type(head, dict, "`cassette`")
         members = {name: copy.deepcopy(head[name]) for name in _HEAD if name in head}
         for name in ("total_tokens", "total_cost_usd", "total_duration_ms", "llm_call_count", "tool_call_count"):
             check_number_of(members.get(name, 0), name)
         if head.get("provenance"):
             members["provenance"] = Provenance.from_dict(head["provenance"])
         spans = data.get("spans", [])
-        shape(spans, list, "`spans`")
+        require_type(spans, list, "`spans`")
         return cls(**members, spans=[_read_span(span, n) for n, span in enumerate(spans)],
                    created_at_unknown=head.get("created_at") is None)  # fmt: skip
 
     def save(self, path: str | Path) -> Path:
         """Write the file, its folders too, atomically; returns its path."""
-        return write(Path(path), self.to_dict())
+        return write_json_file(Path(path), self.to_dict())
 
     @classmethod
     def load(cls, path: str | Path) -> Cassette:
@@ -216,7 +216,7 @@ class Cassette:
         Raises CassetteNotFound: there is none (also a FileNotFoundError); CassetteCorrupt: it is not what it should be
         (also JSONDecodeError, AttributeError, KeyError or ValueError); CassetteNewer: a newer llmproxy wrote it.
         """
-        return read(Path(path), cls.from_dict)
+        return read_json_file(Path(path), cls.from_dict)
 
     @classmethod
     def from_store(cls, path: str | Path, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Cassette:
@@ -238,7 +238,7 @@ def _read_span(data: object, position: int) -> Span:
         raise
 
 
-def envelope(cassette: Cassette) -> dict[str, Any]:
+def trace_header(cassette: Cassette) -> dict[str, Any]:
     head = {name: getattr(cassette, name) for name in _HEAD}
     head["provenance"] = cassette.provenance.to_dict() if cassette.provenance else None
     return {"evalcraft_version": WRITES, "llmproxy_trace": FORMAT, "cassette": head}
@@ -272,9 +272,9 @@ class TraceHead:
 
 def from_interactions(interactions: Iterable[Interaction], name: str, *, party: str | None = AGENT) -> Cassette:
     """Turn interactions, in the order of their requests, into a trace of this name."""
-    from llmproxy.trace.reading.spans import build
+    from llmproxy.trace.reading.spans import build_spans
 
-    return _of_spans(TraceHead(name, 1), build(each for each in interactions if party in (None, each.party)))
+    return _of_spans(TraceHead(name, 1), build_spans(each for each in interactions if party in (None, each.party)))
 
 
 def _of_spans(head: TraceHead, spans: Iterable[Span]) -> Cassette:

@@ -22,9 +22,9 @@ from typing import IO, Any
 
 import llmproxy
 from llmproxy.protocol import AGENT
-from llmproxy.trace.cassette import Cassette, TraceHead, envelope, from_interactions
+from llmproxy.trace.cassette import Cassette, TraceHead, from_interactions, trace_header
 from llmproxy.trace.model import Fingerprint, Span, SpanKind
-from llmproxy.trace.reading.recording import CallLike, interactions, spans_of
+from llmproxy.trace.reading.recording import CallLike, read_interactions, spans_of
 
 _INTERNAL, _CLIENT = 1, 3
 _ERROR = 2
@@ -37,10 +37,10 @@ def otlp(cassette: Cassette, *, content: bool = True) -> Plain:
     """Return a trace as one OTLP export request. `content` False leaves out what was said."""
     converter = Converter(cassette.id, content=content)
     spans = [plain for span in cassette.spans for plain in converter.feed(span)]
-    return request_of([*spans, *converter.finish()], cassette.name)
+    return export_request([*spans, *converter.finish()], cassette.name)
 
 
-def request_of(spans: list[Plain], name: str) -> Plain:
+def export_request(spans: list[Plain], name: str) -> Plain:
     """Return an export request with these spans of one recording."""
     resource = {"attributes": [_build_attribute("service.name", name or "llmproxy")]}
     scope = {"name": "llmproxy.trace", "version": llmproxy.__version__}
@@ -260,7 +260,7 @@ def write_trace(
 ) -> Cassette:
     """Write a recording as a trace file; returns its head (totals, fingerprint). Raises as `Cassette.from_store`."""
     header, fingerprint, first = TraceHead(cassette, sample), Fingerprint(), True
-    head = envelope(header.trace)
+    head = trace_header(header.trace)
     versions = {name: value for name, value in head.items() if name != "cassette"}
     for span in spans_of(store, cassette=cassette, sample=sample, party=party):
         header.see(span)
@@ -272,7 +272,7 @@ def write_trace(
     if first:
         out.write(json.dumps(versions)[:-1] + ', "spans": [')
     header.trace.fingerprint = fingerprint.text()
-    out.write(f'\n], "cassette": {json.dumps(envelope(header.trace)["cassette"], indent=1)}}}\n')
+    out.write(f'\n], "cassette": {json.dumps(trace_header(header.trace)["cassette"], indent=1)}}}\n')
     return header.trace
 
 
@@ -283,7 +283,7 @@ def write_otlp(
     spans = spans_of(store, cassette=cassette, sample=sample, party=party)
     written = 0
     for batch in _batch_spans(spans, Converter(f"{cassette}~{sample}", content=content)):
-        line = json.dumps(request_of(batch, cassette), ensure_ascii=False, separators=(",", ":"))
+        line = json.dumps(export_request(batch, cassette), ensure_ascii=False, separators=(",", ":"))
         out.write(_HALF.sub("\N{REPLACEMENT CHARACTER}", line) + "\n")
         written += len(batch)
     return written
@@ -307,12 +307,12 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 def cassette(calls: Iterable[CallLike], name: str, party: str | None = AGENT) -> Cassette:
     """Return calls as a trace, at the times when they arrived in this run."""
-    given = [(told, _time_of(told)) for told in calls]
-    made = [(each, at) for told, at in given for each in interactions([told])]
+    given = [(told, _span_time(told)) for told in calls]
+    made = [(each, at) for told, at in given for each in read_interactions([told])]
     placed = (replace(each, started_at=at) if at else each for each, at in made)
     return from_interactions(placed, name, party=party)
 
 
-def _time_of(told: CallLike) -> float:
+def _span_time(told: CallLike) -> float:
     at = told.get("at") if isinstance(told, Mapping) else getattr(told, "at", None)
     return float(at or 0)

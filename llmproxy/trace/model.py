@@ -57,7 +57,7 @@ class TraceWrongValue(CassetteCorrupt):
 _NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
 
 
-def shape(given: object, wanted: type, what: str) -> None:
+def require_type(given: object, wanted: type, what: str) -> None:
     if not isinstance(given, wanted):
         raise TraceWrongShape(f"{what} must be {_NAMES[wanted]}, not {_NAMES.get(type(given), type(given).__name__)}.")
 
@@ -107,7 +107,7 @@ class TokenUsage:
     @classmethod
     def from_dict(cls, data: Any) -> TokenUsage:  # noqa: ANN401 - JSON
         """Read the five counts; one that is missing is 0."""
-        shape(data, dict, "token_usage")
+        require_type(data, dict, "token_usage")
         counts = {name: data.get(name, 0) for name in _COUNTS}
         for name, count in counts.items():
             check_number_of(count, f"token_usage.{name}")
@@ -172,7 +172,7 @@ class Span:
         such kind, or a number is none (also a ValueError); TraceWrongShape: something is no object (also an
         AttributeError).
         """
-        shape(data, dict, "a span")
+        require_type(data, dict, "a span")
         for name in ("id", "kind", "timestamp"):
             if name not in data:
                 raise TraceIncomplete(f"A span has no {name!r}.")
@@ -230,7 +230,7 @@ class Provenance:
     @classmethod
     def from_dict(cls, data: Any) -> Provenance:  # noqa: ANN401 - JSON
         """Read it; unknown members are left out."""
-        shape(data, dict, "provenance")
+        require_type(data, dict, "provenance")
         return cls(**{name: data[name] for name in cls.__dataclass_fields__ if name in data})
 
 
@@ -280,7 +280,7 @@ class Fingerprint:
         self._between = b""
 
     def add(self, span: dict[str, Any]) -> None:
-        self._digest.update(self._between + canonical(span))
+        self._digest.update(self._between + canonical_json(span))
         self._between = b", "
 
     def text(self) -> str:
@@ -297,7 +297,7 @@ def fingerprint_of(spans: Iterable[dict[str, Any]]) -> str:
     return fingerprint.text()
 
 
-def canonical(span: dict[str, Any]) -> bytes:
+def canonical_json(span: dict[str, Any]) -> bytes:
     """Return one span as the fingerprint sees it. Raises TraceWrongShape for what has no JSON."""
     try:
         return json.dumps(span, sort_keys=True, default=str).encode("utf-8", "surrogatepass")

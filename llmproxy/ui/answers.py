@@ -26,7 +26,7 @@ class PageAnswer:
     more: Headers = ()
 
 
-def fields(answer: PageAnswer) -> Headers:
+def answer_headers(answer: PageAnswer) -> Headers:
     """Return the header fields of every answer of ours: nothing is kept, framed, sniffed or told to others."""
     return (
         ("content-type", answer.kind),
@@ -39,10 +39,10 @@ def fields(answer: PageAnswer) -> Headers:
     )
 
 
-def page(start: dict[str, Any]) -> PageAnswer:
-    from llmproxy.ui.page import document  # late: it reads and hashes files
+def page_answer(start: dict[str, Any]) -> PageAnswer:
+    from llmproxy.ui.page import page_html  # late: it reads and hashes files
 
-    return PageAnswer(200, "text/html; charset=utf-8", document({"served": True, **start}, served=True).encode())
+    return PageAnswer(200, "text/html; charset=utf-8", page_html({"served": True, **start}, served=True).encode())
 
 
 def json_answer(status: int, value: object) -> PageAnswer:
@@ -68,6 +68,6 @@ def format_error(error: LLMProxyError) -> PageAnswer:
     return json_answer(status, {"error": told})
 
 
-def to_page() -> PageAnswer:
+def redirect_to_page() -> PageAnswer:
     """Send a browser that asks for the root to the page."""
     return PageAnswer(302, "text/plain", b"", (("location", UI_PREFIX),))

@@ -22,7 +22,7 @@ from llmproxy.errors import CassetteNotFound, RefusedError
 from llmproxy.protocol import AGENT
 from llmproxy.store_server import find_store_server, show_store
 from llmproxy.ui.recordings import rows
-from llmproxy.ui.recordings.calls import body, call as told_call, settle
+from llmproxy.ui.recordings.calls import attach_results, body_to_json, call_to_json as told_call
 from llmproxy.ui.recordings.reading import Reader
 from llmproxy.ui.recordings.rows import WantedCalls
 from llmproxy.ui.recordings.steps import read_steps as steps_of
@@ -49,7 +49,7 @@ class NoSuchQuestion(RefusedError):
     status = 404
 
 
-def answer(store: Reading, question: str, query: Query) -> Json:
+def answer_question(store: Reading, question: str, query: Query) -> Json:
     """Answer a question of the page. Raises BadQuestion, NoSuchQuestion, CassetteError."""
     if question not in QUESTIONS:
         raise NoSuchQuestion(f"llmproxy: the page has no question {question[:60]!r}.", hint=", ".join(QUESTIONS))
@@ -81,9 +81,9 @@ def read_wanted(query: Query) -> WantedCalls:
 # --- the questions ---------------------------------------------------------------------------------------------------
 
 
-def cassettes(store: Reading, _query: Query) -> Json:
+def cassettes_answer(store: Reading, _query: Query) -> Json:
     """Return every cassette and sample, whose child it is, and what was asked first."""
-    children, sums = children_of(store), rows.in_all(store)
+    children, sums = children_of(store), rows.count_all(store)
     return {
         "store": store.path.name if find_store_server(store.path) is None else show_store(store.path),
         "cassettes": [
@@ -91,7 +91,7 @@ def cassettes(store: Reading, _query: Query) -> Json:
                 **asdict(info),
                 **children.get((info.name, info.sample), NO_CHILD),
                 **sums[info.name, info.sample],
-                "asked": rows.first_asked(store, info) if n < TOLD else "",
+                "asked": rows.read_first_prompt(store, info) if n < TOLD else "",
             }
             for n, info in enumerate(each for each in store.cassettes() if each.live)
         ],
@@ -114,24 +114,24 @@ def children_of(store: Reading) -> dict[tuple[str, int], dict[str, str]]:
     }
 
 
-def calls(store: Reading, query: Query) -> Json:
+def calls_answer(store: Reading, query: Query) -> Json:
     """Return a window of a recording's calls; ``sums=1`` adds what all come to, and what is drawn of each."""
     which = read_wanted(query)
     offset, limit = number(query, "offset", 0, 10**9), number(query, "limit", 200, rows.MOST)
-    found: dict[str, Json] = {"offset": offset, "rows": rows.window(store, which, offset, limit)}
+    found: dict[str, Json] = {"offset": offset, "rows": rows.read_window(store, which, offset, limit)}
     if query.get("sums") == "1":
-        found |= {"sums": rows.sums(store, which), "strip": rows.strip(store, which)}
+        found |= {"sums": rows.sums(store, which), "strip": rows.timeline_marks(store, which)}
     return found
 
 
-def place(store: Reading, query: Query) -> Json:
+def place_answer(store: Reading, query: Query) -> Json:
     """Return a call's place in its recording's list, and its name in every store made of the same cassettes."""
-    row = _row(store, number(query, "id", None, 1 << 62))
+    row = _read_row(store, number(query, "id", None, 1 << 62))
     which = replace(read_wanted({**query, "cassette": row.cassette}), sample=row.sample)
     return {
         "cassette": row.cassette,
         "sample": row.sample,
-        "place": rows.place_of(store, which, row.started_at, row.id),
+        "place": rows.position_of(store, which, row.started_at, row.id),
         "recording": f"{row.key}#{row.occurrence}",
     }
 
@@ -139,43 +139,41 @@ def place(store: Reading, query: Query) -> Json:
 def list_steps(store: Reading, query: Query) -> Json:
     """Return what was asked, done and answered, from the recording's beginning on."""
     which = read_wanted(query)
-    ids = [row["id"] for row in _select_agent_calls(rows.window(store, which, 0, rows.MOST))]
-    read: list[Interaction] = list(
-        take_within_limit((store.load(id_) for id_ in islice(ids, STORY_CALLS)), STORY_BYTES)
-    )
-    return {"steps": steps_of(read), "calls": len(read), "of": rows.count(store, which)}
+    ids = [row["id"] for row in _select_agent_calls(rows.read_window(store, which, 0, rows.MOST))]
+    read: list[Interaction] = list(fit_limit((store.load(id_) for id_ in islice(ids, STORY_CALLS)), STORY_BYTES))
+    return {"steps": steps_of(read), "calls": len(read), "of": rows.count_wanted(store, which)}
 
 
-def call(store: Reading, query: Query) -> Json:
+def call_answer(store: Reading, query: Query) -> Json:
     """Return one call, opened: what is new in it, and what its tools answered."""
     return open_call(store, number(query, "id", None, 1 << 62))
 
 
 def open_call(store: Reading, id_: int) -> dict[str, Json]:
     """Return a call in its place among those around it. Raises CassetteNotFound."""
-    row = _row(store, id_)
+    row = _read_row(store, id_)
     reader = Reader()
     for earlier in reversed(list(_list_neighbours(store, row, BEFORE, later=False))):
         reader.read(earlier)
     found = {id_: told_call(reader.read(store.load(id_)))}
     for later in _list_neighbours(store, row, AFTER, later=True):
-        settle(found, reader.read(later).results)
+        attach_results(found, reader.read(later).results)
     return found[id_]
 
 
-def bodies(store: Reading, query: Query) -> Json:
+def bodies_answer(store: Reading, query: Query) -> Json:
     """Return both bodies of a call, byte for byte: text, or base64."""
     found = store.load(number(query, "id", None, 1 << 62))
-    return {"request": body(found.request.body), "response": body(found.response.body)}
+    return {"request": body_to_json(found.request.body), "response": body_to_json(found.response.body)}
 
 
 QUESTIONS: Mapping[str, Callable[[Reading, Query], Json]] = {
-    "cassettes": cassettes,
-    "calls": calls,
-    "place": place,
+    "cassettes": cassettes_answer,
+    "calls": calls_answer,
+    "place": place_answer,
     "steps": list_steps,
-    "call": call,
-    "bodies": bodies,
+    "call": call_answer,
+    "bodies": bodies_answer,
 }
 
 
@@ -187,7 +185,7 @@ def _select_agent_calls(listed: list[dict[str, Json]]) -> list[dict[str, Json]]:
     return [row for row in listed if row["party"] == AGENT] or listed
 
 
-def take_within_limit(found: Iterable[Interaction], most: int) -> Iterator[Interaction]:
+def fit_limit(found: Iterable[Interaction], most: int) -> Iterator[Interaction]:
     """Yield interactions until their bodies are too much to be read at once; the first one whatever its size."""
     left = most
     for each in found:
@@ -197,7 +195,7 @@ def take_within_limit(found: Iterable[Interaction], most: int) -> Iterator[Inter
             return
 
 
-def _row(store: Reading, id_: int) -> RowSummary:
+def _read_row(store: Reading, id_: int) -> RowSummary:
     found = store.rows(f"{SELECT_SUMMARY} WHERE id = ?", (id_,))
     if not found:
         raise CassetteNotFound(
@@ -216,4 +214,4 @@ def _list_neighbours(store: Reading, row: RowSummary, count: int, *, later: bool
     )
     place = (to_sql(row.cassette), row.sample, to_sql(row.party), row.started_at, row.id)
     found = store.rows(sql, (*place, count))
-    yield from take_within_limit((store.load(id_) for (id_,) in found), AROUND_BYTES)
+    yield from fit_limit((store.load(id_) for (id_,) in found), AROUND_BYTES)

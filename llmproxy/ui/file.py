@@ -21,9 +21,9 @@ from llmproxy.core.store.reading import CassetteInfo, Reading
 from llmproxy.core.store.rows import describe
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
-from llmproxy.ui.data import NO_CHILD, STORY_BYTES, STORY_CALLS, children_of, take_within_limit
+from llmproxy.ui.data import NO_CHILD, STORY_BYTES, STORY_CALLS, children_of, fit_limit
 from llmproxy.ui.recordings import rows
-from llmproxy.ui.recordings.calls import body, call, delta, settle, text_of
+from llmproxy.ui.recordings.calls import attach_results, body_to_json, call_to_json, text_delta, text_of
 from llmproxy.ui.recordings.reading import PlacedExchange, Reader
 from llmproxy.ui.recordings.rows import WantedCalls
 from llmproxy.ui.recordings.steps import read_steps
@@ -38,16 +38,16 @@ _ONE = 2
 
 def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: int | None = None) -> dict[str, Any]:
     """Return cassettes as a page's data; above `most` bytes the last, and huge calls, are left out and counted."""
-    maker = _FileMaker(most=most)
-    children, sums = children_of(store), rows.in_all(store)
+    maker = PageDataBuilder(most=most)
+    children, sums = children_of(store), rows.count_all(store)
     cassettes = []
     for info in wanted:
         found = list(maker.take(store, info))
         which = WantedCalls(info.name, info.sample)
         taken = {each.id for each in found}
         own = [each for each in found if each.party == AGENT] or found
-        told = list(take_within_limit(islice(own, STORY_CALLS), STORY_BYTES))
-        listed = list(map(_row, found))
+        told = list(fit_limit(islice(own, STORY_CALLS), STORY_BYTES))
+        listed = list(map(_call_row, found))
         cassettes.append(
             {
                 **asdict(info),
@@ -58,7 +58,7 @@ def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: 
                 "rows": listed,
                 "left": info.live - len(found),
                 "sums": rows.sums(store, which),
-                "strip": [each for each in rows.strip(store, which) if each[0] in taken],
+                "strip": [each for each in rows.timeline_marks(store, which) if each[0] in taken],
                 "steps": {"steps": read_steps(told), "calls": len(told), "of": info.live},
             }
         )
@@ -66,7 +66,7 @@ def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: 
     return {"kind": MARK, "title": title, "start": start, "cassettes": cassettes, **maker.data()}
 
 
-def _row(interaction: Interaction) -> dict[str, Any]:
+def _call_row(interaction: Interaction) -> dict[str, Any]:
     """Return a call's row with the file's texts: those of the store name what has a stand-in here."""
     i, chunks = interaction, interaction.response.chunks
     asked, answered, cost = describe(i)
@@ -98,7 +98,7 @@ class _ValuePool:
 
 
 @dataclass(slots=True)
-class _FileMaker:
+class PageDataBuilder:
     most: int | None = None
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
     bodies: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -116,35 +116,35 @@ class _FileMaker:
         for each in store.interactions(info.name, info.sample):
             if self.most is not None and self.full(self.most):
                 return
-            if self.most is None or _bytes(each) <= self.most // _ONE:
+            if self.most is None or _count_bytes(each) <= self.most // _ONE:
                 taken = without_names(each)
-                self._put(readers.setdefault(taken.party, Reader()).read(taken))
+                self._add_call(readers.setdefault(taken.party, Reader()).read(taken))
                 yield taken
 
     def full(self, most: int) -> bool:
         """Return whether nothing more shall be taken."""
         return self.size + self.messages.size + self.tools.size >= most
 
-    def _put(self, told: PlacedExchange) -> None:
-        made = call(told)
+    def _add_call(self, told: PlacedExchange) -> None:
+        made = call_to_json(told)
         made |= {"messages": list(map(self.messages.put, made["messages"])), "tools": self.tools.put(made["tools"])}
         interaction = told.exchange.interaction
         self.calls[made["id"]] = made
-        settle(self.calls, told.results)
-        found = {"request": self._request(told), "response": body(interaction.response.body)}
+        attach_results(self.calls, told.results)
+        found = {"request": self._request_data(told), "response": body_to_json(interaction.response.body)}
         self.bodies[made["id"]] = found
         if self.most is not None:
             self.size += len(json.dumps(made)) + len(json.dumps(found))
 
-    def _request(self, told: PlacedExchange) -> dict[str, Any]:
+    def _request_data(self, told: PlacedExchange) -> dict[str, Any]:
         interaction, previous = told.exchange.interaction, told.previous
         text = text_of(interaction.request.body)
         base = None if previous is None else text_of(previous.interaction.request.body)
         of = previous.interaction.id if previous else None
         depth = self.depth.get(of or 0, 0) + 1
         if text is None or base is None or of is None or depth > _DEEPEST:
-            return body(interaction.request.body)
-        made = delta((of, base), text)
+            return body_to_json(interaction.request.body)
+        made = text_delta((of, base), text)
         if "of" in made:
             self.depth[interaction.id or 0] = depth
         return made
@@ -158,7 +158,7 @@ class _FileMaker:
         }
 
 
-def _bytes(interaction: Interaction) -> int:
+def _count_bytes(interaction: Interaction) -> int:
     return len(interaction.request.body) + sum(len(chunk.data) for chunk in interaction.response.chunks)
 
 

@@ -36,7 +36,7 @@ class LiveState:
     open: list[dict[str, Json]]
 
 
-def snapshot(engine: Engine, watch: CallLog, opened: Iterable[Exchange], after: int) -> LiveState:
+def live_snapshot(engine: Engine, watch: CallLog, opened: Iterable[Exchange], after: int) -> LiveState:
     """Take what happened after the `after`-th call."""
     sessions = [
         {
@@ -78,7 +78,7 @@ def plain_state(seen: LiveState) -> dict[str, Json]:
         "mode": seen.mode,
         "store": seen.store,
         "count": seen.count,
-        "rows": [_row(number, each) for number, each in seen.rows],
+        "rows": [_call_row(number, each) for number, each in seen.rows],
         "sessions": seen.sessions,
         "open": seen.open,
     }
@@ -115,7 +115,7 @@ def what(call: Call) -> str:
     return "bound" if call.bound and call.decision is Decision.REPLAY else _WORDS[call.decision]
 
 
-def _row(number: int, o: Call) -> dict[str, Json]:
+def _call_row(number: int, o: Call) -> dict[str, Json]:
     return {
         "n": number, "at": o.at, "what": what(o), "session": o.session, "party": o.party, "provider": o.provider,
         "model": o.model, "operation": o.operation or f"{o.method} {o.target}", "channel": o.channel.value,

@@ -26,42 +26,42 @@ UNSEEN = re.compile(
 _NO_SCRIPT = "This page is put together by its own script, which asks nobody. Here scripts are switched off."
 
 
-def document(data: dict[str, Any], title: str = "llmproxy", plain: str = "", *, served: bool = False) -> str:
+def page_html(data: dict[str, Any], title: str = "llmproxy", plain: str = "", *, served: bool = False) -> str:
     """Return the page with its data; `plain` shows where no script may run, `served` lets it ask its server."""
-    style, code = source("style.css"), scripts()
+    style, code = read_static("style.css"), page_scripts()
     text = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy(style, code, served=served)}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{content_security_policy(style, code, served=served)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" '
         'content="no-referrer"><meta name="generator" content="llmproxy">'
         f"<title>{escape(visible(title))}</title>\n<style>{style}</style></head>\n"
         f'<body><div id="app"></div>\n<noscript><p>{_NO_SCRIPT}</p><pre>{escape(visible(plain))}</pre></noscript>\n'
-        f'<script type="application/json" id="data">{in_html(data)}</script>\n'
+        f'<script type="application/json" id="data">{escape_for_html(data)}</script>\n'
     )
     return text + "".join(f"<script>{each}</script>\n" for each in code) + "</body></html>\n"
 
 
-def is_ours(path: Path) -> bool:
+def is_page_cookie(path: Path) -> bool:
     with path.open("rb") as file:
         return b'<meta name="generator" content="llmproxy">' in file.read(20_000)
 
 
-def policy(style: str, code: list[str], *, served: bool) -> str:
+def content_security_policy(style: str, code: list[str], *, served: bool) -> str:
     """Return the Content-Security-Policy of the page."""
-    named = " ".join(_digest(each) for each in code)
+    named = " ".join(_csp_digest(each) for each in code)
     asks = "; connect-src 'self'" if served else ""
     return (
-        f"default-src 'none'; script-src {named}; style-src {_digest(style)}; img-src data:; media-src data:"
+        f"default-src 'none'; script-src {named}; style-src {_csp_digest(style)}; img-src data:; media-src data:"
         f"{asks}; base-uri 'none'; form-action 'none'"
     )
 
 
 @lru_cache(64)
-def _digest(text: str) -> str:
+def _csp_digest(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-def in_html(value: object) -> str:
+def escape_for_html(value: object) -> str:
     """Return JSON that can stand in a script element: no markup in it, and nothing that a terminal would obey."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     text = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -92,21 +92,21 @@ START = (
 )
 
 
-def scripts() -> list[str]:
+def page_scripts() -> list[str]:
     """Return the scripts of the page, in order: what defines modules, the modules, and what starts the first one."""
-    return [START, *(script(name) for name in _list_needed(MAIN)), f'use("{MAIN}");']
+    return [START, *(page_script(name) for name in _list_needed(MAIN)), f'use("{MAIN}");']
 
 
-def script(name: str) -> str:
+def page_script(name: str) -> str:
     """Return a module as a script, its first line first, without characters that a terminal obeys."""
     body = _CONTROL.sub(
-        lambda found: f"\\x{ord(found[0]):02x}", _body(name)
+        lambda found: f"\\x{ord(found[0]):02x}", _module_body(name)
     )  # one in a minified string stays what it was
     return f'modules["{name}"] = function (exports, use) {{ {body}\n}};\n//# sourceURL=llmproxy/ui/static/{name}\n'
 
 
 @lru_cache(64)
-def source(name: str) -> str:
+def read_static(name: str) -> str:
     """Return the text of a file in `static/`."""
     return files("llmproxy").joinpath("ui", "static", name).read_text("utf-8")
 
@@ -117,7 +117,7 @@ def _list_needed(name: str, seen: dict[str, None] | None = None) -> Iterator[str
     if name in seen:
         return
     seen[name] = None
-    text = source(name)
+    text = read_static(name)
     for match in [*_IMPORT.finditer(text), *_DEFAULT.finditer(text), *_BARE.finditer(text)]:
         yield from _list_needed(_path(name, match[match.lastindex or 1]), seen)
     yield name
@@ -132,8 +132,8 @@ def _path(importer: str, named: str) -> str:
     return f"{folder}/{path}" if folder else path
 
 
-def _body(name: str) -> str:
-    text = source(name)
+def _module_body(name: str) -> str:
+    text = read_static(name)
     if "module" in text[:300] and "define.amd" in text[:300]:  # UMD: with `exports` and `module` it fills these
         return f"const module = {{ exports }};{text}"
     text = _IMPORT.sub(lambda found: f'const {{{_rename_imports(found[1])}}} = use("{_path(name, found[2])}");', text)

@@ -26,7 +26,7 @@ from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.store_server import show_store
 from llmproxy.ui import data, live
-from llmproxy.ui.answers import PageAnswer, answer_question, format_error, json_answer, page, to_page
+from llmproxy.ui.answers import PageAnswer, answer_question, format_error, json_answer, page_answer, redirect_to_page
 
 _DATA = UI_PREFIX + "data/"
 _NOTHING: dict[str, Any] = {"cassettes": []}
@@ -51,12 +51,12 @@ class Viewer:
         """Answer a request, soon. Call it where the engine lives."""
         path = urlsplit(asked.target).path
         if path == "/":
-            return _wrap_answer(to_page())
+            return _wrap_answer(redirect_to_page())
         refusing = refusal(asked, self.token, self.page_token)
         if asked.method not in ("GET", "HEAD"):
             return _wrap_answer(json_answer(405, _error("llmproxy_method", "llmproxy: the viewer is for reading.")))
         if path in (UI_PREFIX, UI_PREFIX.rstrip("/")):
-            return _wrap_answer(self._page(asked, refusing))
+            return _wrap_answer(self._page_answer(asked, refusing))
         if refusing is not None:
             return _wrap_answer(format_error(refusing))
         if not path.startswith(_DATA):
@@ -74,38 +74,39 @@ class Viewer:
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _page(self, asked: ControlRequest, refusing: LLMProxyError | None) -> PageAnswer:
+    def _page_answer(self, asked: ControlRequest, refusing: LLMProxyError | None) -> PageAnswer:
         """Return the page; its token only to whom may ask without one, and never to a script."""
         opens = header(asked.headers, "sec-fetch-dest") in (None, "document")
-        typed = refusal(_without_page(asked), self.token)
+        typed = refusal(_describe_no_page(asked), self.token)
         if (refusing is not None and not opens) or (typed is not None and asked.loopback):
             return format_error(refusing or typed or Forbidden("llmproxy: not for you."))
         given = self.page_token if opens and typed is None else ""
         store = self.engine.config.shown or show_store(self.engine.config.store)
         start = {"live": True, "tests": self.tests is not None, "start": "#/live", "token": given}
-        return page({**start, "store": store, "store_words": store_words(store)})
+        return page_answer({**start, "store": store, "store_words": store_words(store)})
 
     def _answer_for(self, question: str, query: Mapping[str, str]) -> Callable[[str, dict[str, str]], Any]:
         """Return what answers a question; what it needs of the engine is taken now."""
         engine, path = self.engine, self.engine.config.store
         if question == "live":
-            seen = live.snapshot(engine, self.watch, self.opened(), data.number(query, "after", 0, 1 << 53))
+            seen = live.live_snapshot(engine, self.watch, self.opened(), data.number(query, "after", 0, 1 << 53))
             return lambda *_: live.plain_state(seen)
         if question == "miss":
             misses, all_of_them = engine.journal.misses(), suggest_command("why", path)
             return lambda *_: _find_miss(misses, query, all_of_them)
         if question == "report" and (tests := self.tests) is not None:
             return lambda _, given: tests(given)
-        return lambda asked, given: _answer(path, asked, given)
+        return lambda asked, given: _answer_question(path, asked, given)
 
 
-def _answer(path: Path, question: str, query: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
+def _answer_question(path: Path, question: str, query: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
     if question == "cassettes":
         return _with_store(
-            path, lambda store: data.answer(store, question, query) if store else {"store": path.name, **_NOTHING}
+            path,
+            lambda store: data.answer_question(store, question, query) if store else {"store": path.name, **_NOTHING},
         )
     with open_store(path, writable=False, now=lambda: 0.0) as store:
-        return data.answer(store, question, query)
+        return data.answer_question(store, question, query)
 
 
 def _find_miss(misses: Any, query: Mapping[str, str], all_of_them: str) -> Any:  # noqa: ANN401 - plain values
@@ -128,7 +129,7 @@ def _with_store(path: Path, use: Callable[[Store | None], Any]) -> Any:  # noqa:
         return use(store)
 
 
-def _without_page(asked: ControlRequest) -> ControlRequest:
+def _describe_no_page(asked: ControlRequest) -> ControlRequest:
     """Return a navigation as if it were typed: a link of our own page leads to the page as well."""
     names = ("sec-fetch-site", "origin") if header(asked.headers, "sec-fetch-site") == "same-origin" else ()
     headers = tuple((name, value) for name, value in asked.headers if name.lower() not in names)

@@ -23,12 +23,12 @@ from llmproxy.ui.answers import (
     Ask,
     Headers,
     PageAnswer,
+    answer_headers,
     answer_question,
-    fields,
     format_error,
     json_answer,
-    page,
-    to_page,
+    page_answer,
+    redirect_to_page,
 )
 
 _DATA = "data/"
@@ -39,7 +39,7 @@ Put = Callable[[dict[str, str]], Any]
 """What the page wrote to plain values; raises LLMProxyError."""
 
 
-def respond(
+def respond_to(
     method: str,
     target: str,
     headers: Headers,
@@ -54,7 +54,7 @@ def respond(
         "?"
     )  # origin form: nothing else names what is here, and `urlsplit` raises for `http://[`
     if path == "/":
-        return to_page()
+        return redirect_to_page()
     try:
         Guard().check(SeenHead(headers))
     except RefusedError as error:
@@ -65,7 +65,7 @@ def respond(
             405, {"error": {"code": "llmproxy_method", "message": "llmproxy: this is for reading.", "hint": ""}}
         )
     if path == UI_PREFIX:
-        return page(start)
+        return page_answer(start)
     if not path.startswith(UI_PREFIX + _DATA) and not writes:
         return json_answer(
             404,
@@ -93,13 +93,13 @@ def _put_answer(put: Put, body: bytes) -> PageAnswer:
         return format_error(error)
 
 
-def _length(said: str) -> int | None:
+def _content_length(said: str) -> int | None:
     """Return a length that is taken; of thousands of digits, Python reads none."""
     plain = said.isascii() and said.isdecimal() and len(said) <= len(str(_MOST))
     return int(said) if plain and int(said) <= _MOST else None
 
 
-def server(port: int, token: str, ask: Ask, start: dict[str, Any], put: Put | None = None) -> ThreadingHTTPServer:
+def make_server(port: int, token: str, ask: Ask, start: dict[str, Any], put: Put | None = None) -> ThreadingHTTPServer:
     """Return a server on loopback that is not serving yet. Raises OSError: the port is taken."""
 
     class PageHandler(BaseHTTPRequestHandler):
@@ -108,14 +108,14 @@ def server(port: int, token: str, ask: Ask, start: dict[str, Any], put: Put | No
 
         def do_GET(self) -> None:
             headers = tuple(self.headers.items())
-            length, body = _length(self.headers.get("content-length", "")), b""
+            length, body = _content_length(self.headers.get("content-length", "")), b""
             if self.command == "POST" and length is not None:
                 body = self.rfile.read(length)
             elif self.command not in ("GET", "HEAD"):
                 self.close_connection = True  # its body is not read
-            answer = respond(self.command, self.path, headers, token, ask, start, put, body)
+            answer = respond_to(self.command, self.path, headers, token, ask, start, put, body)
             self.send_response_only(answer.status)
-            for name, value in (*fields(answer), ("content-length", str(len(answer.body)))):
+            for name, value in (*answer_headers(answer), ("content-length", str(len(answer.body)))):
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":

@@ -9,13 +9,13 @@ import sys
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.cli.commands import COMMANDS, EXAMPLES, GROUPS, load
+from llmproxy.cli.commands import COMMANDS, EXAMPLES, GROUPS, load_command
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_listed_command_is_there_and_says_what_the_list_says(name: str) -> None:
     """It is in its module, under its name; its own help begins as its line of the list, which a terminal of 80 cells shows whole."""
-    command = load(name)
+    command = load_command(name)
     assert command.name == name
     assert command.help.split()[0] == COMMANDS[name].help.split()[0]
     assert len(COMMANDS[name].help) <= 80 - len("  textconv  ")
@@ -47,7 +47,7 @@ def test_help_fits_a_screen_and_ends_with_an_example_that_parses(
     said = capsys.readouterr().out
     assert len(said.splitlines()) <= HELP
     assert " ".join(said.split()).endswith(f"Example: llmproxy {spelt} {EXAMPLES[spelt]}".strip())
-    command = load(name)
+    command = load_command(name)
     for each in below:
         command = command.commands[each]
     words = shlex.split(EXAMPLES[spelt].partition(">")[0])
@@ -59,7 +59,7 @@ def test_help_fits_a_screen_and_ends_with_an_example_that_parses(
 
 def test_every_command_has_an_example() -> None:
     """Those below another one, too; a group shows its list."""
-    commands = {name: load(name) for name in COMMANDS}
+    commands = {name: load_command(name) for name in COMMANDS}
     below = {f"{name} {sub}" for name, each in commands.items() for sub in getattr(each, "commands", {})}
     assert set(EXAMPLES) == (set(COMMANDS) | below) - {"suite", "judge", "cache"}
 
@@ -72,13 +72,13 @@ def test_every_command_of_a_module_is_listed() -> None:
     import typer
 
     import llmproxy.cli
-    from llmproxy.cli.commands import application
+    from llmproxy.cli.commands import new_app
 
     registered = set()
     for path in Path(llmproxy.cli.__file__).parent.glob("*.py"):
         module = importlib.import_module(f"llmproxy.cli.{path.stem}")
         if hasattr(module, "register"):
-            app: typer.Typer = application()
+            app: typer.Typer = new_app()
             module.register(app)
             registered |= {each.name for each in app.registered_commands}
             registered |= {each.name for each in app.registered_groups}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.env import render, render_unset
+from llmproxy.cli.env import render_assignments, render_unset
 from tests.support.forked import program
 from tests.support.process import clean_env, free_port
 from tests.support.proxy import Proxy, proxy
@@ -84,14 +84,14 @@ ODD = {"A": 'it\'s $HOME `x` "y" \\', "B": "http://127.0.0.1:1/s/a%20b/v1"}
 
 def test_a_shell_reads_back_what_was_written() -> None:
     """Nothing in a value is executed or expanded."""
-    script = render(ODD, "sh") + '\nprintf \'%s|%s\' "$A" "$B"'
+    script = render_assignments(ODD, "sh") + '\nprintf \'%s|%s\' "$A" "$B"'
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == f"{ODD['A']}|{ODD['B']}"
 
 
 def test_a_shell_forgets_what_was_unset() -> None:
     """`eval "$(llmproxy env --unset)"` takes them away."""
-    script = render(ODD, "sh") + "\n" + render_unset(ODD, "sh") + '\necho "[${A-none}]"'
+    script = render_assignments(ODD, "sh") + "\n" + render_unset(ODD, "sh") + '\necho "[${A-none}]"'
     assert subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout == "[none]\n"
 
 
@@ -106,16 +106,16 @@ def test_a_shell_forgets_what_was_unset() -> None:
 )
 def test_each_form_quotes_in_its_own_way(form: str, value: str, text: str) -> None:
     """An apostrophe is the test of every quoting; else dotenv takes single quotes, which are literal to all readers."""
-    assert render({"A": value}, form) == text
+    assert render_assignments({"A": value}, form) == text
 
 
 def test_json_is_an_object() -> None:
     """Programs read it."""
-    assert json.loads(render(ODD, "json")) == ODD
+    assert json.loads(render_assignments(ODD, "json")) == ODD
     assert json.loads(render_unset(ODD, "json")) == {"A": None, "B": None}
 
 
 def test_an_unknown_form_is_refused_with_those_there_are() -> None:
     """Nothing is printed that a shell would choke on."""
     with pytest.raises(ValueError, match="sh, fish, powershell, dotenv, json"):
-        render({}, "cmd")
+        render_assignments({}, "cmd")

@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from llmproxy.settings import options
+from llmproxy.settings import list_options
 from tests.support.forked import program
 
 
@@ -23,7 +23,7 @@ def test_each_option_is_shown_with_its_source(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.llmproxy]\nport = 9999\n", encoding="utf-8")
     done = settings(tmp_path, "--json", LLMPROXY_MODE="auto", OPENAI_BASE_URL="https://gateway.example/v1")
     facts = {fact["name"]: fact for fact in json.loads(done.stdout)}
-    assert list(facts) == [option.key for option in options()]
+    assert list(facts) == [option.key for option in list_options()]
     assert (facts["mode"]["value"], facts["mode"]["source"]) == ("auto", "environment LLMPROXY_MODE")
     assert (facts["port"]["value"], facts["host"]["source"]) == (9999, "default")
     assert facts["upstream"]["value"] == {"openai": "https://gateway.example/v1"}

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli.parts.options import LAST_REPORT, STORE
-from llmproxy.cli.ui import asker, open_view_target
+from llmproxy.cli.ui import make_answerer, open_view_target
 from llmproxy.core.cassettes.formats.vcr import write
 from llmproxy.core.cassettes.stand_ins import release_all
 from llmproxy.report import html
-from llmproxy.report.choices import handler_of
+from llmproxy.report.choices import report_handler
 from llmproxy.report.events import Selected
 from tests.report import samples as report_samples
 from tests.support.chats import chat, fill, run
@@ -29,14 +29,14 @@ def test_a_store_a_cassette_and_a_file_are_told_apart(tmp_path: Path, monkeypatc
         assert seen.start["start"] == "#/c/hostile"
     with open_view_target(str(file), None) as seen:
         assert seen.start == {"store": "weather.yaml", "file": str(file)}
-        assert [each["name"] for each in asker(seen.store)("cassettes", {})["cassettes"]] == ["weather"]
+        assert [each["name"] for each in make_answerer(seen.store)("cassettes", {})["cassettes"]] == ["weather"]
     assert not seen.store.exists()
 
 
 def test_what_tests_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder where only tests ran: their report, with their store; beside a store of calls that one, with the tests."""
     monkeypatch.chdir(tmp_path)
-    writer = handler_of(f"jsonl={LAST_REPORT}")
+    writer = report_handler(f"jsonl={LAST_REPORT}")
     writer.handle(Selected(title="tasks", scenarios=1, runs=1))
     writer.close()
     with open_view_target(None, None) as seen:
@@ -51,7 +51,7 @@ def test_what_tests_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     fill(tmp_path / "llmproxy.db", chat())
     with open_view_target(None, None) as seen:
         assert (seen.start["store"], seen.start["store_words"], seen.start["tests"]) == ("llmproxy.db", "", True)
-        assert asker(seen.store, seen.report)("report", {})["title"] == "tasks"
+        assert make_answerer(seen.store, seen.report)("report", {})["title"] == "tasks"
     with open_view_target(str(LAST_REPORT), None) as seen:
         assert (seen.store, seen.start["store_words"]) == (tmp_path / STORE, f" --store {STORE}")
 
@@ -59,7 +59,7 @@ def test_what_tests_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("report.html", html.page(report_samples.story()), "is the viewer itself, with its report inside"),
+        ("report.html", html.report_page(report_samples.story()), "is the viewer itself, with its report inside"),
         ("report.xml", "<testsuites/>", "says too little to look at"),
         ("report.json", '{"format": 2, "exit_code": 0, "scenarios": []}', "a report of format 2; this version reads 1"),
     ],

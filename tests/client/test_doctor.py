@@ -10,11 +10,11 @@ import pytest
 from llmproxy.client.doctor import (
     Diagnosis,
     DoctorVerdict,
-    addresses_of,
     certificates,
+    diagnose_traffic,
     no_proxy,
     processes,
-    traffic,
+    resolve_addresses,
     variables,
 )
 from llmproxy.client.environment import Interception, combine, plan
@@ -75,8 +75,8 @@ def test_a_bundle_without_our_certificate_is_found(tmp_path: Path) -> None:
 
 def test_traffic_is_what_arrived() -> None:
     """A session that nobody used is no traffic."""
-    assert traffic([Report(name="a", cassette="a")]).verdict is DoctorVerdict.BAD
-    assert "1 hit" in traffic([Report(name="a", cassette="a", hits=1)]).text
+    assert diagnose_traffic([Report(name="a", cassette="a")]).verdict is DoctorVerdict.BAD
+    assert "1 hit" in diagnose_traffic([Report(name="a", cassette="a", hits=1)]).text
 
 
 def test_who_went_past_is_named_with_advice_for_its_runtime() -> None:
@@ -108,4 +108,4 @@ def test_where_nothing_was_seen_the_runtimes_advice_is_all_there_is() -> None:
 
 def test_addresses_of_upstreams_have_their_scheme_s_port() -> None:
     """What the agent was configured for is what it may go to by itself."""
-    assert addresses_of(["https://10.0.0.1/v1", "http://localhost:9"]) == {("10.0.0.1", 443), ("127.0.0.1", 9)}
+    assert resolve_addresses(["https://10.0.0.1/v1", "http://localhost:9"]) == {("10.0.0.1", 443), ("127.0.0.1", 9)}

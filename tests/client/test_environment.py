@@ -18,10 +18,10 @@ from llmproxy.client.environment import (
     Interception,
     combine,
     describe_certificate_problem,
-    is_ours,
+    is_proxy_url,
     java_truststore,
     plan,
-    presets,
+    preset_bundles,
     upstreams_of,
 )
 from llmproxy.core.providers.routing import route
@@ -203,7 +203,7 @@ def test_an_endpoint_that_aws_was_told_to_ignore_is_heeded() -> None:
 )
 def test_an_address_of_ours_is_known(value: str, ours: bool) -> None:
     """Loopback has several names."""
-    assert is_ours(value, URL) is ours
+    assert is_proxy_url(value, URL) is ours
 
 
 def test_a_child_really_gets_them() -> None:
@@ -257,7 +257,7 @@ def test_what_is_wrong_with_a_certificate_is_named(ca: Path, tmp_path: Path) -> 
 def test_bundles_that_the_environment_names_are_found_once(ca: Path) -> None:
     """CI images preset several variables to one file."""
     env = {"SSL_CERT_FILE": str(ca), "REQUESTS_CA_BUNDLE": str(ca), "CURL_CA_BUNDLE": "/nosuch.pem"}
-    assert presets(env) == (ca,)
+    assert preset_bundles(env) == (ca,)
 
 
 def test_without_java_there_is_no_store_for_it(ca: Path, tmp_path: Path) -> None:

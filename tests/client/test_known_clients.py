@@ -8,11 +8,11 @@ from llmproxy.client.known_clients import (
     CLIENTS,
     OTHER,
     RUNTIMES,
-    advise,
     find_clients,
     is_configured,
+    list_client_advice,
     runtime_of,
-    warn,
+    warn_of_bypass,
 )
 
 
@@ -46,7 +46,7 @@ def test_codex_with_an_address_needs_no_advice() -> None:
 
 def test_each_advice_says_what_to_set() -> None:
     """A line for each client, with its name."""
-    lines = advise(CLIENTS)
+    lines = list_client_advice(CLIENTS)
     assert len(lines) == len(CLIENTS)
     assert all(line.startswith(f"  {client.name}: ") for client, line in zip(CLIENTS, lines, strict=True))
 
@@ -66,7 +66,7 @@ def test_each_advice_says_what_to_set() -> None:
 )
 def test_who_goes_past_the_proxy_is_said_before(command: list[str], warned: bool) -> None:
     """Only for a program that is run, not for one that is talked about, and not where it is configured."""
-    assert bool(warn(command)) is warned
+    assert bool(warn_of_bypass(command)) is warned
 
 
 @pytest.mark.parametrize(

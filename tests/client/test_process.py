@@ -21,13 +21,13 @@ from llmproxy.client.process import (
     CommandNotFound,
     MachineProbe,
     attach,
+    attach_running,
     exit_code,
     find_command,
     find_program,
     reachable,
     run_child,
-    running_at,
-    spawn,
+    spawn_proxy,
 )
 from llmproxy.errors import MachineError
 from tests.support.process import clean_env, free_port, lives, until
@@ -125,7 +125,7 @@ HERE = Command((sys.executable, "-m", "llmproxy"), "this environment")
 def test_it_serves_on_a_free_port_and_ends_when_asked(tmp_path: Path) -> None:
     """Two at once have two ports; quiet settings do not hide the address."""
     env = clean_env({"LLMPROXY_QUIET": "1", "LLMPROXY_URL": "http://other", "LLMPROXY_COMMAND": "other"})
-    both = [spawn(HERE, ["--store", str(tmp_path / f"{n}.db")], env, log=tmp_path / f"{n}.log") for n in range(2)]
+    both = [spawn_proxy(HERE, ["--store", str(tmp_path / f"{n}.db")], env, log=tmp_path / f"{n}.log") for n in range(2)]
     assert len({proxy.wait_ready() for proxy in both}) == 2
     assert {proxy.control.health().mode for proxy in both} == {"replay"}
     assert [proxy.end() for proxy in both] == [0, 0]
@@ -136,14 +136,14 @@ def test_it_serves_on_a_free_port_and_ends_when_asked(tmp_path: Path) -> None:
 def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:
     """Its own words for the user are the error, with nothing around them but how it was called."""
     (tmp_path / "x.db").write_text("this is no database, and long enough to be read as one " * 20)
-    proxy = spawn(HERE, ["--store", str(tmp_path / "x.db")], clean_env(), log=tmp_path / "log")
+    proxy = spawn_proxy(HERE, ["--store", str(tmp_path / "x.db")], clean_env(), log=tmp_path / "log")
     with pytest.raises(MachineError, match=r"^(?!the proxy|llmproxy: )(.|\n)*x\.db(.|\n)*-m llmproxy"):
         proxy.wait_ready()
 
 
 def test_one_that_never_serves_is_given_up(tmp_path: Path) -> None:
     """With how long it was waited for, and that it said nothing."""
-    proxy = spawn(
+    proxy = spawn_proxy(
         Command(("sh", "-c", "exec sleep 600"), "a test", patience=0.2), [], clean_env(), log=tmp_path / "log"
     )
     with pytest.raises(MachineError, match=r"the proxy does not serve after 0\.2 s:\n\(it said nothing\)"):
@@ -155,15 +155,15 @@ def test_a_command_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.Capt
     """A stale LLMPROXY_COMMAND; what should be read first, as that something is downloaded, stands before it."""
     missing = Command(("/nosuch/llmproxy",), "LLMPROXY_COMMAND", notice="it downloads")
     with pytest.raises(MachineError, match=r"cannot start the proxy: /nosuch/llmproxy(.|\n)*LLMPROXY_COMMAND"):
-        spawn(missing, [], clean_env(), log=tmp_path / "log")
+        spawn_proxy(missing, [], clean_env(), log=tmp_path / "log")
     assert capsys.readouterr().err == "llmproxy: it downloads\n"
 
 
 def test_it_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
     """A crashed test run leaves no proxy behind."""
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom llmproxy.client.process import Command\nfrom llmproxy.client.process import spawn\nimport os\n"
-        "p = spawn(Command((sys.executable, '-m', 'llmproxy'), ''), ['--store', sys.argv[1]], os.environ, log=Path(sys.argv[2]))\n"
+        "import sys, time\nfrom pathlib import Path\nfrom llmproxy.client.process import Command\nfrom llmproxy.client.process import spawn_proxy\nimport os\n"
+        "p = spawn_proxy(Command((sys.executable, '-m', 'llmproxy'), ''), ['--store', sys.argv[1]], os.environ, log=Path(sys.argv[2]))\n"
         "p.wait_ready()\nprint(p.popen.pid, flush=True)\ntime.sleep(60)"
     )
     words = [sys.executable, "-c", script, str(tmp_path / "x.db"), str(tmp_path / "log")]
@@ -219,7 +219,7 @@ def test_an_address_that_means_all_is_reached_by_loopback(listens: str, asked: s
 
 def test_no_address_is_none() -> None:
     """An empty variable is as good as none."""
-    assert running_at({"LLMPROXY_URL": " "}) == ""
+    assert attach_running({"LLMPROXY_URL": " "}) == ""
 
 
 ENV = dict(os.environ)

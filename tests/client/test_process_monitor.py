@@ -15,9 +15,9 @@ from llmproxy.client.process_monitor import (
     HostLookup,
     MonitoredProcess,
     ProcessMonitor,
-    log_in,
+    lookup_log_path,
     lookup_variables,
-    past_by_name,
+    lookups_past_proxy,
     read_lookups,
 )
 from tests.support.process import clean_env, until
@@ -105,7 +105,7 @@ def test_hosts_of_providers_and_of_the_web_count(
     told: list[tuple[int, str, str, int]], past: dict[int, tuple[str, list[tuple[str, int]]]]
 ) -> None:
     """Loopback, a database and the proxy's own port are nobody's business; where no name is resolved the name is left."""
-    assert past_by_name([HostLookup(*each) for each in told], "laptop") == past
+    assert lookups_past_proxy([HostLookup(*each) for each in told], "laptop") == past
 
 
 def test_a_program_s_own_start_is_not_changed(tmp_path: Path) -> None:
@@ -127,5 +127,5 @@ def test_a_program_s_own_start_is_not_changed(tmp_path: Path) -> None:
 def test_a_broken_line_is_left_out(tmp_path: Path) -> None:
     """Two children may write at once, and one may be killed while it does."""
     assert list(read_lookups(tmp_path)) == []
-    log_in(tmp_path).write_text("7\tapi.x.com\t443\tpython\n8\t\nnot a pid\ta\tb\tc\n9\th")
+    lookup_log_path(tmp_path).write_text("7\tapi.x.com\t443\tpython\n8\t\nnot a pid\ta\tb\tc\n9\th")
     assert list(read_lookups(tmp_path)) == [HostLookup(7, "python", "api.x.com", 443), HostLookup(9, "", "h", 0)]

@@ -5,7 +5,17 @@ from __future__ import annotations
 from decimal import Decimal
 
 from llmproxy.calls import Call, Use
-from llmproxy.client.reports import Health, Miss, Report, Unused, add, brief, first_lines, never_reached, one_line
+from llmproxy.client.reports import (
+    Health,
+    Miss,
+    Report,
+    Unused,
+    add_reports,
+    first_lines,
+    list_never_reached,
+    one_line,
+    shorten_miss,
+)
 
 
 def test_a_call_is_read_as_it_is_told() -> None:
@@ -37,7 +47,7 @@ def test_what_an_agent_could_never_reach() -> None:
     answered = {"decision": "RECORD", "status": 200}
 
     def said(*told: dict[str, object]) -> str:
-        return never_reached(map(Call.of, told))
+        return list_never_reached(map(Call.of, told))
 
     assert said() == said(lost | {"party": "judge"}) == said(lost, again | answered) == ""
     assert said(lost) == said(lost, other | answered) == "a: refused"
@@ -81,18 +91,18 @@ def test_the_line_leaves_out_what_is_nothing() -> None:
 def test_reports_add_up_and_an_unknown_price_stays_unknown() -> None:
     """It is never counted as 0."""
     spent = report(hits=2, spent=Use(cost=Decimal("0.1")), unused=(Unused(1, "messages", None, None),))
-    total = add([report(hits=1), spent])
+    total = add_reports([report(hits=1), spent])
     assert (total.hits, total.spent.cost, total.saved.cost, len(total.unused or ())) == (3, Decimal("0.1"), None, 1)
-    assert add([]).calls == 0
+    assert add_reports([]).calls == 0
 
 
 def test_a_miss_is_its_first_sentence_fit_for_a_terminal() -> None:
     """What was asked came over the wire: it moves no cursor."""
-    assert brief("llmproxy: no recorded response\x1b[2J:\nthe nearest is #1\nmore") == (
+    assert shorten_miss("llmproxy: no recorded response\x1b[2J:\nthe nearest is #1\nmore") == (
         "no recorded response\N{REPLACEMENT CHARACTER}[2J: the nearest is #1"
     )
-    assert len(brief("x" * 1000)) == 300
-    assert brief("") == ""
+    assert len(shorten_miss("x" * 1000)) == 300
+    assert shorten_miss("") == ""
 
 
 def test_many_misses_are_counted_not_listed() -> None:

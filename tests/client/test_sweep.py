@@ -12,14 +12,14 @@ from llmproxy.client.sweep import (
     SweepOutcome,
     SweepRun,
     Trial,
-    as_json,
-    asked_kinds,
-    find,
+    find_effect,
     last_words,
-    lines_of,
+    plan_trials,
     rename_bound,
-    summary_of,
-    trials_of,
+    select_kinds,
+    sweep_lines,
+    sweep_summary,
+    sweep_to_json,
 )
 from llmproxy.core.cassettes.stand_ins import to_json
 from llmproxy.core.faults import KINDS, BadFaults
@@ -57,10 +57,10 @@ BASELINE = SweepRun(calls=[call(1, "a"), call(2, "b"), call(3, "c")], seconds=1.
 
 def test_a_sweep_takes_what_differs_in_what_it_asks() -> None:
     """Not what meets everybody, nor what asks the same of an agent as another kind; names say otherwise."""
-    usual = [kind.name for kind in asked_kinds("sweep")]
+    usual = [kind.name for kind in select_kinds("sweep")]
     assert {"http-429", "reset", "early-end", "truncated-arguments"} <= set(usual)
     assert not {"refused", "tls-failure", "http-503", "slow-start"} & set(usual)
-    assert [kind.name for kind in asked_kinds("sweep:slow-start, reset")] == ["slow-start", "reset"]
+    assert [kind.name for kind in select_kinds("sweep:slow-start, reset")] == ["slow-start", "reset"]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_sweep_takes_what_differs_in_what_it_asks() -> None:
 def test_what_a_sweep_cannot_take_is_refused(asked: str, said: str) -> None:
     """Before anything runs."""
     with pytest.raises(BadFaults, match=said):
-        asked_kinds(asked)
+        select_kinds(asked)
 
 
 def test_calls_of_tools_are_swept_with_numbers_of_their_own() -> None:
@@ -81,12 +81,12 @@ def test_calls_of_tools_are_swept_with_numbers_of_their_own() -> None:
     chats.serve("echo", {"n": 2})
     chats.chat([user("y")], said("done"))
     walk = [told._replace(recording=to_json(made)) for told, made in chats.calls if made is not None]
-    trials = trials_of(walk, asked_kinds("sweep:http-500,mcp-error,mcp-gone"))
+    trials = plan_trials(walk, select_kinds("sweep:http-500,mcp-error,mcp-gone"))
     assert [(each.again, each.rule["recording"]) for each in trials] == [
         ("http-500@1", 102), ("http-500@2", 105), ("mcp-error@1", 103), ("mcp-error@2", 104), ("mcp-gone@1", 103),
         ("mcp-gone@2", 104),
     ]  # fmt: skip
-    usual = {each.kind.name for each in trials_of(walk, asked_kinds("sweep"))}
+    usual = {each.kind.name for each in plan_trials(walk, select_kinds("sweep"))}
     assert {"mcp-error", "mcp-tool-error", "mcp-silent", "mcp-gone", "http-429"} <= usual
 
 
@@ -117,25 +117,25 @@ def went(calls: object, said: str = BASELINE.said, **more: object) -> SweepRun:
 ])  # fmt: skip
 def test_what_the_agent_did(run: SweepRun, outcome: SweepOutcome, detail: str, mark: str) -> None:
     """Each way to end has a name; only what a sound agent would not do breaks it."""
-    found = find(trial(), run, [BASELINE])
+    found = find_effect(trial(), run, [BASELINE])
     assert (found.outcome, found.detail, found.mark) == (outcome, detail, mark)
 
 
 def test_giving_up_is_sound_where_asking_again_is_no_cure() -> None:
     """With a message; an error that nobody caught breaks the agent there too."""
     refused = went(ACCEPTED[:2], failed="the model declined")
-    assert not find(trial("refusal"), refused, [BASELINE]).weak
+    assert not find_effect(trial("refusal"), refused, [BASELINE]).weak
     crashed = went(ACCEPTED[:2], failed="KeyError: 'x'", crashed=True)
-    assert find(trial("refusal"), crashed, [BASELINE]).weak
+    assert find_effect(trial("refusal"), crashed, [BASELINE]).weak
 
 
 def test_what_differs_from_run_to_run_counts_for_nothing() -> None:
     """Lines that undisturbed runs do not agree on, and the numbers in those that they do."""
     more = SweepRun(calls=BASELINE.calls, seconds=1.0, said="one\ntook 41 ms\ntwo\n")
     other = went(ACCEPTED, said="one\ntook 5 ms\ntwo\n")
-    assert find(trial(), other, [BASELINE]).outcome is SweepOutcome.QUIET
-    assert find(trial(), other, [BASELINE, more]).outcome is SweepOutcome.RECOVERED
-    assert find(trial(), went(ACCEPTED, said="one\ntook 5 ms\n"), [BASELINE, more]).outcome is SweepOutcome.QUIET
+    assert find_effect(trial(), other, [BASELINE]).outcome is SweepOutcome.QUIET
+    assert find_effect(trial(), other, [BASELINE, more]).outcome is SweepOutcome.RECOVERED
+    assert find_effect(trial(), went(ACCEPTED, said="one\ntook 5 ms\n"), [BASELINE, more]).outcome is SweepOutcome.QUIET
 
 
 @pytest.mark.parametrize(("err", "said", "crashed"), [
@@ -175,7 +175,7 @@ def test_a_bound_hit_is_the_same_call_in_each_run() -> None:
 
 def test_alike_findings_share_a_row() -> None:
     """With the longest time of them; what breaks the agent is marked."""
-    assert lines_of(FINDINGS) == [
+    assert sweep_lines(FINDINGS) == [
         "fault     call      what the agent did",
         "http-429  1-2,4     recovered: 1 retry, +1.5 s",
         "http-429  5         recovered: 2 retries, +0.2 s",
@@ -185,20 +185,20 @@ def test_alike_findings_share_a_row() -> None:
 
 def test_what_it_comes_to() -> None:
     """How many of each, which break it, what a sound agent does, how to see it again."""
-    assert summary_of(FINDINGS, "llmproxy run --faults FAULT -- x") == [
+    assert sweep_summary(FINDINGS, "llmproxy run --faults FAULT -- x") == [
         "5 faults, one at a time: 4 recovered, 1 wrong but quiet",
         "1 of them breaks the agent: length",
         "A robust agent does not use the half as an answer: asks for the rest, retries, or reports the limit.",
         "Run one alone: llmproxy run --faults length@2 -- x",
     ]
-    assert summary_of(FINDINGS[:2], "")[-1] == "None of them breaks the agent."
+    assert sweep_summary(FINDINGS[:2], "")[-1] == "None of them breaks the agent."
     unsure = [SweepFinding(trial("length", 2), SweepOutcome.WENT_ON, "at call 3", weak=False)]
-    assert "Unknown, for want of recordings: length@2" in summary_of(unsure, "x FAULT")[1]
-    assert summary_of([], "") == ["0 faults, one at a time: none"]
+    assert "Unknown, for want of recordings: length@2" in sweep_summary(unsure, "x FAULT")[1]
+    assert sweep_summary([], "") == ["0 faults, one at a time: none"]
 
 
 def test_as_plain_values() -> None:
     """For programs."""
-    assert as_json(FINDINGS)[-1] == {
+    assert sweep_to_json(FINDINGS)[-1] == {
         "kind": "length", "call": 2, "outcome": "wrong but quiet", "detail": "says 'a', not 'b'", "weak": True,
     }  # fmt: skip

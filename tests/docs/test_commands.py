@@ -16,7 +16,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from llmproxy.cli import build
+from llmproxy.cli import build_app
 from tests.support.forked import program
 from tests.support.process import ROOT
 from tests.support.pytest_run import PLUGIN
@@ -53,7 +53,7 @@ def words_of(command: str) -> list[str]:
 
 def understood(words: list[str]) -> str:
     """Return why llmproxy's parser does not take these words; empty if it does. Nothing is run."""
-    group = get_command(build())
+    group = get_command(build_app())
     context = group.make_context("llmproxy", [], resilient_parsing=True)
     name, *rest = words
     command = group.get_command(context, name)  # type: ignore[attr-defined]

@@ -77,8 +77,8 @@ BEFORE = [
     ("dispatcher", "place"),
     *(("stages", name) for name in ("begin", "identify")),
     *(("keying", name) for name in ("derive_key", "request")),
-    *(("layer", name) for name in ("_dispatch", "_receive_data", "read", "_open")),
-    *(("incoming", name) for name in ("open", "_admit", "arrive", "identify")),
+    *(("layer", name) for name in ("_dispatch_event", "_receive_data", "read", "_on_head")),
+    *(("incoming", name) for name in ("open", "_check_origin", "arrive", "identify")),
     ("forwarding", "_release_request"),
     *(("recorder", name) for name in ("requestheaders", "_address_upstream")),
     *(("shell", name) for name in ("begin",)),
@@ -93,8 +93,8 @@ AFTER = [
     *(
         ("forwarding", name)
         for name in (
-            "on_event", "_pass_commands", "_taken_back", "_let_go", "_failed_before_answer", "upload", "forward",
-            "stream",
+            "on_event", "_pass_commands", "_undo_release", "_release_exchange", "_failed_before_answer", "upload",
+            "forward", "stream",
         )
     ),
     *(("sender", name) for name in ("replay", "go_on", "drop")),
@@ -102,7 +102,8 @@ AFTER = [
     *(
         ("layer", name)
         for name in (
-            "_complete", "_replay", "_end_replay", "_send", "refuse", "finish", "_fail", "_client_left", "_reset",
+            "_on_whole_request", "_replay_answer", "_end_replay", "_send_due", "refuse", "finish", "_answer_exception",
+            "_client_left", "_await_request",
         )
     ),
     *(
@@ -113,7 +114,7 @@ AFTER = [
         )
     ),
     *(("shell", name) for name in ("commit", "_store_or_read", "refusal")),
-    *(("choice", name) for name in ("_choose",)),
+    *(("choice", name) for name in ("_choose_layer",)),
 ]  # fmt: skip
 """What may raise when the request is on its way, or had been answered from the store."""
 
@@ -222,7 +223,7 @@ def test_with_the_layer_bypassed_nothing_gets_out(
 class Behind(Front):
     """A front that answers nothing."""
 
-    def _answer_held(self, data: bytes) -> None:
+    def _answer_held_hit(self, data: bytes) -> None:
         self._hand_over(data)
 
 

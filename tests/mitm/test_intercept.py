@@ -584,8 +584,8 @@ def raising(part: str, base: type, method: str) -> dict[str, type]:
 
 @pytest.mark.parametrize(("part", "base", "method"), [
     ("intercept", Intercept, "_explain_refusal"), ("intercept", Intercept, "_report_refusal"),
-    ("choice", NextLayerChoice, "_choose"), ("dispatcher", Dispatcher, "in_scope"),
-    ("dispatcher", Dispatcher, "mode_of"), ("stages", Stages, "begin"), ("layer", ReplayLayer, "_open"),
+    ("choice", NextLayerChoice, "_choose_layer"), ("dispatcher", Dispatcher, "in_scope"),
+    ("dispatcher", Dispatcher, "mode_of"), ("stages", Stages, "begin"), ("layer", ReplayLayer, "_on_head"),
     ("recorder", Recorder, "requestheaders"),
 ])  # fmt: skip
 @pytest.mark.parametrize("mode", ["replay", "record"])
@@ -610,7 +610,7 @@ def test_what_raises_opens_nothing(tape: Path, mode: str, part: str, base: type,
                     except (ssl.SSLError, ConnectionError):
                         answer = Received(0, {}, b"")
                     assert answer.status in (0, 404, 500, 502)
-        if mode == "replay" or method in ("_explain_refusal", "_choose", "begin", "_open", "requestheaders"):
+        if mode == "replay" or method in ("_explain_refusal", "_choose_layer", "begin", "_on_head", "requestheaders"):
             assert p.requests == []
 
 

@@ -29,7 +29,7 @@ from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
 from llmproxy.mitm.build import Built
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.serve import HandledEvents, check_client_cert, claim_port, on_signals, reached_at, wind_up
+from llmproxy.mitm.serve import HandledEvents, check_client_cert, claim_port, on_signals, reachable_at, wind_up
 from llmproxy.report.console import Console
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import Wire, chat
@@ -399,7 +399,7 @@ def test_a_store_that_appears_later_is_replayed(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_the_base_url_that_is_printed_can_be_used(host: str, said: str) -> None:
     """Bound to every address, one of them is said: no client can ask for all."""
-    assert reached_at(host) == said
+    assert reachable_at(host) == said
 
 
 def test_an_upstream_that_asks_for_a_certificate_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from llmproxy.calls import Call
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
-from llmproxy.mitm.build import build, check_store, config_of, from_files
+from llmproxy.mitm.build import build_parts, check_store, config_of, from_files
 from llmproxy.mitm.slim import AbsentClass, AbsentModule
 from llmproxy.protocol import Exhausted, Mode
 from llmproxy.settings import load
@@ -82,8 +82,8 @@ def test_where_mitmproxy_was_first_nothing_changes() -> None:
 import mitmproxy.tools.main, mitmproxy.tools.dump, sys
 before = {name: id(module) for name, module in sys.modules.items() if name.startswith(("mitmproxy", "ruamel"))}
 import llmproxy.mitm.addon
-from llmproxy.mitm.slim import slim
-print(slim(), all(id(sys.modules[name]) == one for name, one in before.items()), "aioquic.tls" in sys.modules)
+from llmproxy.mitm.slim import slim_mitmproxy
+print(slim_mitmproxy(), all(id(sys.modules[name]) == one for name, one in before.items()), "aioquic.tls" in sys.modules)
 """
     assert said(code) == ["False", "True", "True"]
 
@@ -93,8 +93,8 @@ def test_without_mitmproxy_nothing_is_put_anywhere() -> None:
     code = """
 import sys
 sys.modules["mitmproxy"] = None
-from llmproxy.mitm.slim import slim
-print(slim(), "mitmproxy.addons" in sys.modules)
+from llmproxy.mitm.slim import slim_mitmproxy
+print(slim_mitmproxy(), "mitmproxy.addons" in sys.modules)
 """
     assert said(code) == ["False", "False"]
 
@@ -131,7 +131,7 @@ def test_what_is_built_can_be_closed(tmp_path: Path) -> None:
     """A note for the user is there before the first request."""
 
     async def run() -> tuple[str, ...]:
-        built = build(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
+        built = build_parts(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
         await built.close()
         return built.notes
 
@@ -142,7 +142,7 @@ def test_a_store_that_cannot_be_used_leaves_nothing_open(tmp_path: Path) -> None
     """The error comes out, the journal is closed."""
     (tmp_path / "x.db").write_text("no store")
     with pytest.raises(CassetteCorrupt):
-        build(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
+        build_parts(load({"store": str(tmp_path / "x.db")}, {}, tmp_path), ignore)
 
 
 def test_a_folder_of_cassettes_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from llmproxy.mitm.websocket_recorder import (
     UpgradeRefused,
     check_upgrade,
     join_parts,
-    pieces,
+    split_message,
     subprotocol_key,
 )
 from tests.mitm.rig import Rig, recorded
@@ -278,7 +278,7 @@ def test_a_browsers_key_is_found(offered: str | None, key: str | None) -> None:
 @pytest.mark.parametrize("data", ["", b"", "short", b"short", "ü" * (PIECE + 1), b"x" * (3 * PIECE)])
 def test_pieces_make_the_message(data: str | bytes) -> None:
     """All of one kind, none too long, and only the last one ends the message."""
-    found = pieces(data)
+    found = split_message(data)
     assert all(isinstance(piece, TextMessage if isinstance(data, str) else BytesMessage) for piece in found)
     parts = [piece.data for piece in found if isinstance(piece, (TextMessage, BytesMessage))]
     assert join_parts([part if isinstance(part, str) else bytes(part) for part in parts]) == data

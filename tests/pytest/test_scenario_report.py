@@ -11,8 +11,8 @@ from llmproxy.pytest.scenario_report import (
     NamedResult,
     ScenarioReporter,
     pack_run,
-    properties,
-    rows_of,
+    run_properties,
+    scenario_rows,
     sections,
     sum_costs,
     unpack_run,
@@ -81,13 +81,13 @@ def test_properties_leave_out_what_is_unknown() -> None:
     agent, user = (PartyUse(calls=1, cost_usd=cost) for cost in ("0.10", "0.05"))
     used = {"agent": agent, "user": user, "judge": PartyUse()}
     known = result(usage=used, cassette="refund", run_id="r1")
-    assert properties(NamedResult("refund"), known, 1) == [
+    assert run_properties(NamedResult("refund"), known, 1) == [
         ("scenario.name", "refund"), ("scenario.status", "passed"), ("scenario.cassette", "refund"),
         ("scenario.cost_usd", "0.15"), ("scenario.run_id", "r1"),
     ]  # fmt: skip
     unknown = result(usage={**used, "judge": PartyUse(calls=1)}, run_id="r2")
     assert sum_costs(unknown.usage.values()) == ""
-    assert properties(NamedResult("refund"), unknown, 2) == [
+    assert run_properties(NamedResult("refund"), unknown, 2) == [
         ("scenario.2.name", "refund"), ("scenario.2.status", "passed"), ("scenario.2.run_id", "r2"),
     ]  # fmt: skip
 
@@ -130,6 +130,8 @@ def test_criteria_of_a_judge_without_evidence_come_from_its_result() -> None:
 
 def test_rows_count_each_kind_and_keep_what_is_known() -> None:
     """A rate leaves out what says nothing about the agent."""
-    (row,) = rows_of(story(Status.PASSED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR))
+    (row,) = scenario_rows(story(Status.PASSED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR))
     assert (row["status"], row["passed"], row["agent_error"], row["rate"], row["runs"]) == ("flaky", 1, 1, 0.5, 3)
-    assert rows_of(story(Status.PASSED), [{"scenario": "refund", "rate": 0.9}]) == [{"scenario": "refund", "rate": 0.9}]
+    assert scenario_rows(story(Status.PASSED), [{"scenario": "refund", "rate": 0.9}]) == [
+        {"scenario": "refund", "rate": 0.9}
+    ]

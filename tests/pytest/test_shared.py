@@ -138,20 +138,20 @@ def test_a_marker_says_which_channels_are_live() -> None:
 
 def test_the_proxy_is_started_as_by_the_command(tmp_path: Path) -> None:
     """Recordings in tests/cassettes, the database where nobody commits it; a folder that is not there yet only where it is needed."""
-    words = SuiteBench(tmp_path, "replay")._options({})
+    words = SuiteBench(tmp_path, "replay")._proxy_options({})
     assert f"--store={tmp_path / '.llmproxy' / 'llmproxy.db'}" in words
     assert not [word for word in words if word.startswith("--cassette-dir")]
     assert "--allow-live" not in words
     assert (tmp_path / ".llmproxy" / ".gitignore").read_text() == "*\n"
-    recording = SuiteBench(tmp_path, "record")._options({})
+    recording = SuiteBench(tmp_path, "record")._proxy_options({})
     assert {f"--cassette-dir={tmp_path / 'tests' / 'cassettes'}", "--allow-live"} <= set(recording)
-    assert f"--cassette-dir={tmp_path / 'mine'}" in SuiteBench(tmp_path, "replay", "mine")._options({})
+    assert f"--cassette-dir={tmp_path / 'mine'}" in SuiteBench(tmp_path, "replay", "mine")._proxy_options({})
 
 
 def test_what_the_project_says_is_left_to_the_proxy(tmp_path: Path) -> None:
     """It reads the same settings itself."""
     (tmp_path / "pyproject.toml").write_text('[tool.llmproxy]\nstore = "x.db"\ncassette-dir = "c"\n')
-    words = SuiteBench(tmp_path, "record")._options({})
+    words = SuiteBench(tmp_path, "record")._proxy_options({})
     assert not [word for word in words if word.startswith(("--store", "--cassette-dir"))]
 
 

@@ -15,7 +15,7 @@ from llmproxy.report import html, json_report, junit
 from llmproxy.report.console import summary_lines
 from llmproxy.report.events import Event, Finished, Started, Status
 from llmproxy.report.formatting import describe_replay
-from llmproxy.report.live_line import line, steps
+from llmproxy.report.live_line import describe_steps, request_line
 from llmproxy.report.run_console import ScenarioConsole, SuiteConsole
 from llmproxy.report.run_tree import RunTree
 from llmproxy.ui.live import what
@@ -56,9 +56,9 @@ def _told(*events: Event) -> RunTree:
 def test_console_junit_json_and_html_say_it() -> None:
     """The same words in all of them, and numbers for programs in JSON."""
     story, words = _told(STARTED, BOUND), "replayed, 3 bound: cwd, date"
-    assert words in html.page(story)
-    assert words in junit.document(story).decode()
-    run = json.loads(json_report.text(story))["scenarios"][0]["runs"][0]
+    assert words in html.report_page(story)
+    assert words in junit.junit_xml(story).decode()
+    run = json.loads(json_report.to_json_text(story))["scenarios"][0]["runs"][0]
     assert (run["finished"]["bound"], run["finished"]["bound_names"]) == (3, ["cwd", "date"])
     out = io.StringIO()
     console = SuiteConsole(out.write)
@@ -81,8 +81,8 @@ def test_a_scenario_says_it_when_it_ends() -> None:
 def test_lines_of_calls_summaries_and_the_viewer_say_what_is_carried() -> None:
     """A word of its own in the line, the names of the changes in the sum, and a doubt where a proof is asked for."""
     call = Call(Decision.REPLAY, status=200, bound=("date",), carried=("system-3f2a",), cost=Decimal("0.1"))
-    assert "CARRIED" in line(call, colour=False, zone=None, room=None)
-    assert "system-3f2a" in "\n".join(steps(call))
+    assert "CARRIED" in request_line(call, colour=False, zone=None, room=None)
+    assert "system-3f2a" in "\n".join(describe_steps(call))
     assert what(call) == "carried"
     totals = Totals()
     totals.add(call)

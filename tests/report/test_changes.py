@@ -8,7 +8,7 @@ from llmproxy.core.changes.values import Author, Change, ChangeOrigin, Reason, R
 from llmproxy.core.sessions.trials import Trial
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.traffic.interaction import Ending, Key
-from llmproxy.report.changes import Changes, summarize
+from llmproxy.report.changes import Changes, summarize_trials
 
 
 def change(before: str | None = "Be brief.", after: str | None = "Be brief and kind.", **more: object) -> Change:
@@ -32,7 +32,7 @@ def trial(name: str, *seen: TrialCall, calls: int = 4, passed: bool | None = Tru
 
 def total(*trials: Trial, after: dict[int, float | None] | None = None) -> Changes:
     """Put trials together; each cassette holds these recordings, with what they cost."""
-    return summarize(trials, lambda _: {number: row(number, cost) for number, cost in (after or {}).items()})
+    return summarize_trials(trials, lambda _: {number: row(number, cost) for number, cost in (after or {}).items()})
 
 
 def row(number: int, cost: float | None) -> RowSummary:

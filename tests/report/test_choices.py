@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.report.choices import KINDS, Buffered, handler_of
+from llmproxy.report.choices import KINDS, Buffered, report_handler
 from tests.report import samples
 
 
@@ -33,7 +33,7 @@ def test_an_old_report_does_not_outlive_a_run_that_died(tmp_path: Path) -> None:
 def test_a_report_is_a_whole_document_from_its_beginning(tmp_path: Path, kind: str) -> None:
     """Nothing selected, or killed: what reads it can, and reads no success."""
     out = tmp_path / "report"
-    handler_of(f"{kind}={out}")
+    report_handler(f"{kind}={out}")
     said = out.read_text("utf-8")
     assert {"junit": "<error", "html": "did not end", "json": '"exit_code": null'}[kind] in said
     if kind == "junit":
@@ -51,7 +51,7 @@ def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) ->
 def test_every_kind_writes_its_file(kind: str, tmp_path: Path) -> None:
     """A kind of the table makes a handler that leaves a file."""
     out = tmp_path / "reports" / f"out.{kind}"
-    handler = handler_of(f"{kind}={out}")
+    handler = report_handler(f"{kind}={out}")
     for event in samples.events():
         handler.handle(event)
     handler.close()
@@ -64,7 +64,7 @@ def test_every_kind_writes_its_file(kind: str, tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_with_what_can(text: str, said: str) -> None:
     """The error names the choice and what to type."""
     with pytest.raises(SettingsError, match=said) as caught:
-        handler_of(text)
+        report_handler(text)
     assert caught.value.exit_code is Exit.USAGE
 
 
@@ -73,4 +73,4 @@ def test_a_file_that_cannot_be_written_is_refused_at_once(kind: str, tmp_path: P
     """Not after an hour of tests."""
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="cannot write"):
-        handler_of(f"{kind}={tmp_path / 'file' / 'x'}")
+        report_handler(f"{kind}={tmp_path / 'file' / 'x'}")

@@ -11,7 +11,7 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.report.choices import KINDS, handler_of
+from llmproxy.report.choices import KINDS, report_handler
 from llmproxy.report.event_handlers import Hiding, handlers_from, hide_secrets
 from llmproxy.report.events import Event, Finished, Message
 from llmproxy.report.run_console import ScenarioConsole
@@ -98,7 +98,7 @@ def test_no_kind_of_report_shows_a_key(
 ) -> None:
     """Neither one of a known kind nor one that stands in the environment."""
     monkeypatch.setenv("GATEWAY_KEY", OWN)
-    handler = handler_of(f"{kind}={tmp_path / 'report'}")
+    handler = report_handler(f"{kind}={tmp_path / 'report'}")
     for event in telling():
         handler.handle(event)
     handler.close()

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.report.events import Assertion, Message, Status
-from llmproxy.report.formatting import calls_of, content_of, conversation, describe_assertion, describe_uses, show_value
+from llmproxy.report.formatting import (
+    describe_assertion,
+    describe_uses,
+    format_calls,
+    format_content,
+    format_conversation,
+    show_value,
+)
 from tests.report import samples
 
 
@@ -28,7 +35,7 @@ def test_a_long_value_is_cut_and_says_how_long_it_was() -> None:
 )
 def test_content_of_every_kind_is_text(content: object, expected: str) -> None:
     """Parts that are no text are named, not dropped."""
-    assert content_of({"role": "user", "content": content}) == expected
+    assert format_content({"role": "user", "content": content}) == expected
 
 
 def test_tool_calls_come_from_the_wire_or_else_from_the_message() -> None:
@@ -40,9 +47,9 @@ def test_tool_calls_come_from_the_wire_or_else_from_the_message() -> None:
             {"function": {"name": "g", "arguments": "{"}},
         ],
     }
-    assert list(calls_of(Message(run_id="r", message=own))) == [("f", "a=1", None), ("g", "{", None)]
+    assert list(format_calls(Message(run_id="r", message=own))) == [("f", "a=1", None), ("g", "{", None)]
     wire = Message(run_id="r", message=own, tool_calls=({"name": "h", "arguments": {}, "result": {"ok": True}},))
-    assert list(calls_of(wire)) == [("h", "", '{"ok": true}')]
+    assert list(format_calls(wire)) == [("h", "", '{"ok": true}')]
 
 
 def test_an_assertion_says_where_and_by_which_evidence() -> None:
@@ -64,7 +71,7 @@ def test_unknown_tokens_are_called_unknown() -> None:
 
 def test_a_conversation_reads_in_order() -> None:
     """Tool calls come before the answer that they led to."""
-    lines = conversation(samples.story().runs["fine-1"]).splitlines()
+    lines = format_conversation(samples.story().runs["fine-1"]).splitlines()
     assert lines[0].startswith("user: Create 'fine'")
     assert lines[1] == '  createTask(title="fine") -> {"id": 7}'
     assert lines[2].startswith("assistant: Created fine.")

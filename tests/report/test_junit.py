@@ -11,7 +11,7 @@ import xmlschema
 
 from llmproxy.report.choices import Buffered
 from llmproxy.report.events import Completed, Finished, Started, Status
-from llmproxy.report.junit import document
+from llmproxy.report.junit import junit_xml
 from llmproxy.report.run_tree import RunTree
 from tests.report import samples
 
@@ -20,7 +20,7 @@ SCHEMA = Path(__file__).with_name("junit.xsd")
 
 def tree() -> ET.Element:
     """Return the sample's file, parsed."""
-    return ET.fromstring(document(samples.story()))
+    return ET.fromstring(junit_xml(samples.story()))
 
 
 def case(name: str) -> ET.Element:
@@ -30,7 +30,7 @@ def case(name: str) -> ET.Element:
 def test_the_file_is_valid_by_the_schema_of_ci_systems(tmp_path: Path) -> None:
     """Every element and attribute is one that Jenkins accepts; a broken file is refused by the same schema."""
     out = tmp_path / "a" / "junit.xml"
-    handler = Buffered(out, document)
+    handler = Buffered(out, junit_xml)
     for event in samples.events():
         handler.handle(event)
     handler.close()
@@ -85,7 +85,7 @@ def test_faults_on_purpose_are_named() -> None:
     told, label = RunTree(), "step 1: call 1 met fault http-429 (rule 1)"
     for event in samples.events():
         told.add(replace(event, labels=[label]) if isinstance(event, Finished) else event)
-    said = [each.text or "" for each in ET.fromstring(document(told)).iter("system-out")]
+    said = [each.text or "" for each in ET.fromstring(junit_xml(told)).iter("system-out")]
     assert len([text for text in said if label in text]) == len(
         [1 for each in samples.events() if isinstance(each, Finished)]
     )
@@ -93,7 +93,7 @@ def test_faults_on_purpose_are_named() -> None:
 
 def test_nothing_at_all_is_still_a_file() -> None:
     """No run gives an empty, valid list."""
-    assert xmlschema.XMLSchema(str(SCHEMA)).is_valid(document(RunTree()).decode())
+    assert xmlschema.XMLSchema(str(SCHEMA)).is_valid(junit_xml(RunTree()).decode())
 
 
 @pytest.mark.parametrize(("verdict", "failures"), [("passed", "0"), ("flaky", "1")])
@@ -104,7 +104,7 @@ def test_a_run_that_its_scenario_can_do_without_is_no_failure(verdict: str, fail
         story.add(Started(run_id=f"r{number}", scenario="s", name="s", sample=number, runs=2))
         story.add(Finished(run_id=f"r{number}", scenario="s", status=status, error="it said no"))
     story.add(Completed(exit_code=0, seconds=1.0, scenarios=[{"scenario": "s", "status": verdict}]))
-    root = ET.fromstring(document(story))
+    root = ET.fromstring(junit_xml(story))
     assert (root.get("failures"), len(list(root.iter("failure")))) == (failures, int(failures))
     said = "".join(root.itertext())
     assert "it said no" in said

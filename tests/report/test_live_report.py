@@ -10,8 +10,8 @@ import pytest
 
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status
-from llmproxy.report.json_report import JsonLines, is_written, read_entries, text
-from llmproxy.report.live_report import LiveReport, document_of, reporting
+from llmproxy.report.json_report import JsonLines, is_being_written, read_entries, to_json_text
+from llmproxy.report.live_report import LiveReport, report_document, report_reader
 from tests.report import samples
 
 BEGIN = Selected(title="tasks", scenarios=2, runs=3, at=60.0)
@@ -74,10 +74,10 @@ def test_who_was_killed_runs_no_more(tmp_path: Path) -> None:
     writer, followed = JsonLines(path), LiveReport(path)
     write(writer, BEGIN, begun("one"))
     told = followed.read_state("", 0)
-    assert (told["running"], is_written(path)) == (True, True)
+    assert (told["running"], is_being_written(path)) == (True, True)
     writer.close()
     now = followed.read_state(told["test"], told["count"])
-    assert (now["running"], is_written(path)) == (False, False)
+    assert (now["running"], is_being_written(path)) == (False, False)
     assert [(each["status"], each["runs"][0]["why"]) for each in now["scenarios"]] == [
         ("environment_error", "it did not end: the tests were interrupted")
     ]
@@ -137,8 +137,8 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, line: str) -> None:
 def test_a_document_is_sent_once(tmp_path: Path) -> None:
     """And again when the file is another one; of another version it is refused."""
     path = tmp_path / "report.json"
-    path.write_text(text(samples.story()), "utf-8")
-    told = reporting(path, tmp_path / "state.db")
+    path.write_text(to_json_text(samples.story()), "utf-8")
+    told = report_reader(path, tmp_path / "state.db")
     first = told({})
     assert (len(first["scenarios"]), first["trend"]) == (6, [])
     assert told({"test": first["test"]})["scenarios"] == []
@@ -146,7 +146,7 @@ def test_a_document_is_sent_once(tmp_path: Path) -> None:
     assert len(told({"test": first["test"]})["scenarios"]) == 6
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), "format": 7}))
     with pytest.raises(SettingsError, match="a report of format 7; this version reads 1"):
-        document_of(path)
+        report_document(path)
     path.write_text("{}")
     with pytest.raises(SettingsError, match="is no JSON report of tests"):
-        document_of(path)
+        report_document(path)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.report.choices import handler_of
+from llmproxy.report.choices import report_handler
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
-from llmproxy.report.merging import Merged, PartReport, fold, kind_of, merge, read_part
+from llmproxy.report.merging import Merged, PartReport, fold_exit_codes, merge_parts, read_part, report_kind
 from tests.report import whole as made
 
 KINDS = ("json", "jsonl", "html", "junit")
@@ -35,7 +35,7 @@ def write(folder: Path, name: str, events: list[Event] | Merged) -> dict[str, Pa
     found = {}
     for kind in KINDS:
         path = folder / f"{name}.{kind if kind != 'junit' else 'xml'}"
-        handler = handler_of(f"{kind}={path}")
+        handler = report_handler(f"{kind}={path}")
         for event in events.events if isinstance(events, Merged) else events:
             handler.handle(event)
         handler.close()
@@ -50,10 +50,10 @@ def test_ten_parts_are_one_test_byte_for_byte(kind: str, tmp_path: Path) -> None
     every = made.parts()
     files = [write(tmp_path, f"part{n}", events)[kind] for n, events in enumerate(every)]
     files.append(write(tmp_path, "again", made.later(every[4], 60.0))[kind])
-    assert [kind_of(path) for path in files] == [kind] * 11
+    assert [report_kind(path) for path in files] == [kind] * 11
     for seed in range(3):
         mixed = [*random.Random(seed).sample(files, len(files)), files[2]]
-        done = merge([read_part(path, kind) for path in mixed])
+        done = merge_parts([read_part(path, kind) for path in mixed])
         assert {each: path.read_bytes() for each, path in write(tmp_path, "merged", done).items()} == whole
         assert (done.exit_code, list(done.missing)) == (1, [])
 
@@ -67,7 +67,7 @@ def test_a_part_that_did_not_come_is_said_and_ends_with_3(how: str) -> None:
     else:
         lost = every[2][:-1]
         every[2] = lost if how == "killed" else [*lost, Completed(exit_code=130, seconds=1.0)]
-    done = merge(as_parts(every))
+    done = merge_parts(as_parts(every))
     name = next(event.scenario for event in lost if isinstance(event, Started))
     said = f"part 3/5 is missing: nothing is known of {name}" if how == "absent" else "part 3/5 "
     assert (done.exit_code, len(done.missing)) == (3, 1)
@@ -84,7 +84,7 @@ def test_a_part_that_came_twice_with_other_results_is_not_resolved() -> None:
         replace(event, status=Status.FAILED) if isinstance(event, Finished) else event for event in every[1]
     ]
     with pytest.raises(SettingsError, match=r"[14]\.json and [14]\.json are both part 2, with different results"):
-        merge(as_parts([*every, other]))
+        merge_parts(as_parts([*every, other]))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_what_are_no_parts_of_one_test_is_refused(change: dict[str, Any], said: 
     parts = as_parts(made.parts())
     parts[3] = replace(parts[3], shard={**parts[3].shard, **change})
     with pytest.raises(SettingsError, match=said):
-        merge(parts)
+        merge_parts(parts)
 
 
 def test_another_mode_is_another_test() -> None:
@@ -110,18 +110,18 @@ def test_another_mode_is_another_test() -> None:
     assert parts[3].run_tree.selected
     parts[3].run_tree.selected = replace(parts[3].run_tree.selected, mode="record")
     with pytest.raises(SettingsError, match="mode 'replay' and 'record'"):
-        merge(parts)
+        merge_parts(parts)
     parts = as_parts(made.parts(40))
     assert parts[39].run_tree.selected
     parts[39].run_tree.selected = replace(parts[39].run_tree.selected, mode="auto")
-    assert merge(parts).exit_code == 1
+    assert merge_parts(parts).exit_code == 1
 
 
 def test_numbers_of_a_store_that_one_part_had_alone_are_left_out() -> None:
     """What was recorded has another number wherever it goes; in replay all parts had the same recordings."""
     every = made.parts(2)
     every[0] = [replace(event, replayed=False) if isinstance(event, Finished) else event for event in every[0]]
-    done = merge(as_parts(every))
+    done = merge_parts(as_parts(every))
     steps = {getattr(event, "interactions", None) for event in done.events if type(event).__name__ == "Step"}
     assert steps == {(), (1, 2)}
 
@@ -135,7 +135,7 @@ def test_what_is_not_recorded_is_advised_for_the_whole() -> None:
                 events[n] = replace(event, unrecorded=True)
             if isinstance(event, Completed):
                 events[n] = replace(event, exit_code=4, notes=("for s00: x", *event.notes), part_notes=("for s00: x",))
-    done = merge(as_parts(every), lambda names, shard: f"{list(names)} of {len(shard['items'])}")
+    done = merge_parts(as_parts(every), lambda names, shard: f"{list(names)} of {len(shard['items'])}")
     ended = done.events[-1]
     assert isinstance(ended, Completed)
     assert ended.notes == ("one at a time", "['s00', 's01'] of 23")
@@ -151,7 +151,7 @@ def test_what_is_not_recorded_is_advised_for_the_whole() -> None:
 )  # fmt: skip
 def test_the_end_is_that_of_the_whole(codes: tuple[int, ...], by: str, code: int) -> None:
     """One part whose scenarios were all skipped does not mean that nothing ran; a code that nobody knows is no success."""
-    assert fold(codes, by) == code
+    assert fold_exit_codes(codes, by) == code
 
 
 def test_tests_of_pytest_run_scenarios_of_one_name() -> None:
@@ -174,7 +174,7 @@ def test_tests_of_pytest_run_scenarios_of_one_name() -> None:
             ]
         )
         parts.append(PartReport(Path(f"{number}.json"), story, told))
-    ended = merge(parts).events[-1]
+    ended = merge_parts(parts).events[-1]
     assert isinstance(ended, Completed)
     assert [each["scenario"] for each in ended.scenarios] == ["weather [1: t::a]", "weather [2: t::b]"]
 
@@ -188,7 +188,7 @@ def test_what_is_no_part_is_named(tmp_path: Path) -> None:
     for kind in MERGED:
         with pytest.raises(SettingsError, match=rf"whole\.{kind} is the report of a whole test"):
             read_part(whole[kind], kind)
-    handler_of(f"json={tmp_path / 'begun.json'}")
+    report_handler(f"json={tmp_path / 'begun.json'}")
     with pytest.raises(SettingsError, match="ended before it knew what to run"):
         read_part(tmp_path / "begun.json", "json")
     part = write(tmp_path, "part", made.parts(2)[0])
@@ -209,7 +209,7 @@ def test_files_that_are_no_reports_are_none(tmp_path: Path) -> None:
         ("e.json", ""),
     ):
         (tmp_path / name).write_text(text)
-        assert kind_of(tmp_path / name) == "", name
+        assert report_kind(tmp_path / name) == "", name
 
 
 @pytest.mark.parametrize("kind", MERGED)

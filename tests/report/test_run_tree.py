@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from llmproxy.pytest.scenario_report import rows_of
+from llmproxy.pytest.scenario_report import scenario_rows
 from llmproxy.report.events import (
     Assertion,
     Completed,
@@ -22,7 +22,7 @@ from llmproxy.report.events import (
     Step,
     Verdict,
 )
-from llmproxy.report.run_tree import RunTree, deserialize_event, is_of, plain
+from llmproxy.report.run_tree import RunTree, deserialize_event, is_event_type, plain
 from tests.report import samples
 
 
@@ -80,7 +80,7 @@ def test_scenarios_of_one_name_in_two_tests_are_two() -> None:
         run_id = f"{len(story.runs)}"
         story.add(Started(run_id=run_id, scenario="same", name="same", place=place, cassette=cassette))
         story.add(Finished(run_id=run_id, scenario="same", status=Status(status)))
-    rows = rows_of(story)
+    rows = scenario_rows(story)
     assert [(each.status.value, len(each.runs)) for each in story.scenarios()] == [
         ("passed", 2),
         ("failed", 1),
@@ -153,7 +153,7 @@ def test_a_field_holds_what_it_declares_or_the_report_is_none(event: Event) -> N
                 refused += 1
                 continue
             kind = declared[name]
-            assert is_of(odd, kind) or not kind.startswith(
+            assert is_event_type(odd, kind) or not kind.startswith(
                 ("str", "int", "float", "bool", "Mapping[str, int]", "Sequence[str]")
             ), (name, odd, made)
         assert deserialize_event({**tree, name: value}) == deserialize_event(tree)

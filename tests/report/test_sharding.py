@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.report.sharding import Shard, check_shard, describe_cut, read_shard, read_times, split, weights
+from llmproxy.report.sharding import Shard, check_shard, describe_cut, read_shard, read_times, split_items, weigh_items
 
 NAMES = [f"s{n}" for n in range(60)]
 
@@ -17,10 +17,10 @@ NAMES = [f"s{n}" for n in range(60)]
 def test_every_scenario_is_in_one_part_whatever_order_they_come_in() -> None:
     """The order of files on a disk differs from machine to machine; the parts do not."""
     times = {name: 100 + 37 * n % 900 for n, name in enumerate(NAMES)}
-    parts = split(weights(dict.fromkeys(NAMES, 1), times), 10)
+    parts = split_items(weigh_items(dict.fromkeys(NAMES, 1), times), 10)
     for seed in range(5):
         mixed = random.Random(seed).sample(NAMES, len(NAMES))
-        again = split(weights(dict.fromkeys(mixed, 1), times), 10)
+        again = split_items(weigh_items(dict.fromkeys(mixed, 1), times), 10)
         assert again == parts
         assert list(again) == mixed
     assert set(parts.values()) == set(range(1, 11))
@@ -28,15 +28,15 @@ def test_every_scenario_is_in_one_part_whatever_order_they_come_in() -> None:
 
 def test_parts_are_cut_like_this() -> None:
     """Written down, so that a change of the rule is seen: machines of two versions would cut differently."""
-    weighed = weights({"d": 1, "c": 1, "b": 3, "a": 1, "new": 2}, {"a": 4000, "b": 900, "c": 1000, "d": 1000})
+    weighed = weigh_items({"d": 1, "c": 1, "b": 3, "a": 1, "new": 2}, {"a": 4000, "b": 900, "c": 1000, "d": 1000})
     assert weighed == {"d": 1000, "c": 1000, "b": 900, "a": 4000, "new": 2000}
-    assert split(weighed, 3) == {"d": 3, "c": 3, "b": 2, "a": 1, "new": 2}
+    assert split_items(weighed, 3) == {"d": 3, "c": 3, "b": 2, "a": 1, "new": 2}
 
 
 def test_parts_take_equally_long_where_times_are_known() -> None:
     """The heaviest part is at most one scenario heavier than the lightest."""
     times = {name: 10 + n * n for n, name in enumerate(NAMES)}
-    parts = split(times, 7)
+    parts = split_items(times, 7)
     loads = [sum(times[name] for name in NAMES if parts[name] == n) for n in range(1, 8)]
     assert max(loads) - min(loads) <= max(times.values())
     assert max(loads) < 1.1 * min(loads)
@@ -45,13 +45,13 @@ def test_parts_take_equally_long_where_times_are_known() -> None:
 def test_without_times_scenarios_weigh_what_they_repeat() -> None:
     """Ten runs of one are as much as one run of ten."""
     runs = {"many": 10, **dict.fromkeys(NAMES[:10], 1)}
-    parts = split(weights(runs, {}), 2)
+    parts = split_items(weigh_items(runs, {}), 2)
     assert [name for name in runs if parts[name] == parts["many"]] == ["many"]
 
 
 def test_more_parts_than_scenarios_leave_some_empty() -> None:
     """Nobody runs anything twice."""
-    assert split({"a": 1, "b": 1}, 5) == {"a": 1, "b": 2}
+    assert split_items({"a": 1, "b": 1}, 5) == {"a": 1, "b": 2}
     assert describe_cut(Shard(4, 5), {"a": 1}, "test", more=1) == {
         "number": 4, "of": 5, "by": "test", "items": ["a"], "parts": [1], "more": 1,
     }  # fmt: skip

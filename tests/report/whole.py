@@ -7,7 +7,7 @@ from typing import Any
 
 from llmproxy.report.events import Completed, Event, Finished, Message, PartyUse, Selected, Started, Status, Step
 from llmproxy.report.run_tree import RunTree
-from llmproxy.report.sharding import Shard, describe_cut, split, weights
+from llmproxy.report.sharding import Shard, describe_cut, split_items, weigh_items
 
 NAMES = [f"s{n:02}" for n in range(23)]
 RUNS = {name: 3 if n % 7 == 0 else 1 for n, name in enumerate(NAMES)}
@@ -54,7 +54,7 @@ def whole_test(names: list[str], shard: dict[str, Any] | None = None, at: float 
 
 
 def parts(of: int = 10, at: float = 100.0) -> list[list[Event]]:
-    cut = split(weights(RUNS, {}), of)
+    cut = split_items(weigh_items(RUNS, {}), of)
     return [
         whole_test([name for name in NAMES if cut[name] == n], describe_cut(Shard(n, of), cut, "test"), at)
         for n in range(1, of + 1)

@@ -14,7 +14,7 @@ from llmproxy.suite.schema.steps import Step
 from llmproxy.suite.schema.suite import Scenario, Suite
 from llmproxy.suite.schema.types import add_refusals
 from llmproxy.suite.schema.values import Count, Fields, SetupItem
-from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, read
+from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, read_documents
 
 _WITHIN = {"tools", "totalToolCalls", "created", "response", "usage", "messageProcessing"}
 """Kinds that are a key of a chat step."""
@@ -43,7 +43,7 @@ def load_fragment(kind: str, yaml: str | Map | List, *, declared: Iterable[str] 
     problems = Problems()
     value: object = yaml
     if isinstance(yaml, str):
-        documents = read(yaml, _NAME, problems)
+        documents = read_documents(yaml, _NAME, problems)
         value = documents[0][0] if documents else None
         problems.stop()
     _follow(kind, value, problems, declared)

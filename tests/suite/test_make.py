@@ -13,7 +13,7 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, SuiteError
 from llmproxy.suite.make import make_suite, read_suite_turns, rebase_agent_paths, starter_suite, write_flow_value
 from llmproxy.suite.project import read_description
-from llmproxy.trace.reading.spans import build
+from llmproxy.trace.reading.spans import build_spans
 from tests.suite import rig
 from tests.trace.observing.chats import NOW, Chats, asks, call, result, said, user
 
@@ -39,7 +39,7 @@ def made(chats: Chats) -> list[Interaction]:
 
 def test_turns_are_what_the_user_said() -> None:
     """With tools, answer and number of calls; calls that are no conversation with the user are told apart."""
-    turns, notes = read_suite_turns(build(made(talk())))
+    turns, notes = read_suite_turns(build_spans(made(talk())))
     assert [(turn.text, [name for name, _ in turn.tools], turn.calls) for turn in turns] == [
         ("buy milk for $5", ["createTask"], 2), ("thanks", [], 1),
     ]  # fmt: skip
@@ -79,11 +79,11 @@ def test_a_recording_without_a_user_is_refused(tmp_path: Path) -> None:
 
 def test_values_are_written_as_yaml(tmp_path: Path) -> None:
     """Whatever they hold, they come back as they were."""
-    from llmproxy.yaml_reader import Problems, read
+    from llmproxy.yaml_reader import Problems, read_documents
 
     value = {"a b": ["no", 1, True, None, "x: #y", "\u2028"], "null": "", "$c": "é\x7f"}
     problems = Problems()
-    ((back, _),) = read(write_flow_value(value), "t", problems)
+    ((back, _),) = read_documents(write_flow_value(value), "t", problems)
     assert (back, list(problems)) == (value, [])
 
 

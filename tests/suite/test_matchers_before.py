@@ -6,12 +6,12 @@ import pytest
 
 from llmproxy.suite.matchers.core import MODIFIERS, REGISTRY
 from llmproxy.suite.matchers.table import validate, validate_number
-from llmproxy.yaml_reader import Map, Problems, YamlPlace, read
+from llmproxy.yaml_reader import Map, Problems, YamlPlace, read_documents
 
 
 def objections(text: str) -> list[str]:
     problems = Problems()
-    made = read(text, "f", problems)[0][0]
+    made = read_documents(text, "f", problems)[0][0]
     assert isinstance(made, Map)
     for key in made:
         validate(made[key], problems, YamlPlace("f", 1, 1))

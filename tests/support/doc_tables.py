@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from llmproxy.core.faults.kinds import KINDS
-from llmproxy.settings import options, write_value
+from llmproxy.settings import list_options, write_value
 
 
 def options_table() -> str:
     """Return all options, for docs/options.md."""
     lines = ["| flag | environment | default | meaning |", "|---|---|---|---|"]
-    for option in options():
+    for option in list_options():
         pattern = " ".join(filter(None, [option.flag, option.metavar])).replace("|", "\\|")
         flag = f"`{pattern}`" if option.has_flag else f"(`[tool.llmproxy.{option.key}]`)"
         default = f"`{write_value(option.default)}`" if write_value(option.default) else ""

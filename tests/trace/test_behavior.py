@@ -11,7 +11,7 @@ import pytest
 from llmproxy.core.traffic.interaction import Chunk, Key, Usage
 from llmproxy.trace import Cassette, Span, SpanKind, TokenUsage, behavior_fingerprint
 from llmproxy.trace.behavior import count_unknown, normalize_value
-from llmproxy.trace.reading.spans import build
+from llmproxy.trace.reading.spans import build_spans
 from tests.trace.runs import SYSTEM, Json, call, calling, chat, loop, result, says, span, store, tools, user, weather
 
 
@@ -41,7 +41,7 @@ def test_retries_do_not_change_it() -> None:
         chat(2, [user("x")], says("y"), key=Key("v1:k")),
     ]
     plain = [chat(5, [user("x")], says("y"), key=Key("v1:k"))]
-    first, second = (Cassette(spans=list(build(each))) for each in (retried, plain))
+    first, second = (Cassette(spans=list(build_spans(each))) for each in (retried, plain))
     assert first.behavior_fingerprint == second.behavior_fingerprint
 
 
@@ -57,8 +57,8 @@ def test_retries_do_not_change_it() -> None:
 ])  # fmt: skip
 def test_another_behaviour_has_another(changed: list[Any]) -> None:
     """Prompt, arguments, tool, answer and result all count."""
-    same = Cassette(spans=list(build(loop()[: len(changed)])))
-    assert Cassette(spans=list(build(changed))).behavior_fingerprint != same.behavior_fingerprint
+    same = Cassette(spans=list(build_spans(loop()[: len(changed)])))
+    assert Cassette(spans=list(build_spans(changed))).behavior_fingerprint != same.behavior_fingerprint
 
 
 @pytest.mark.parametrize(("one", "other", "same"), [

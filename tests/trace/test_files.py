@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound, MachineError
-from llmproxy.files import replacing
+from llmproxy.files import replace_file
 from llmproxy.trace import Cassette
 from tests.trace.runs import weather
 
@@ -56,7 +56,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     path.write_text("old")
 
     def breaks() -> None:
-        with replacing(path) as file:
+        with replace_file(path) as file:
             file.write("half")
             raise ZeroDivisionError
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Response
 from llmproxy.trace import Cassette, otlp
-from llmproxy.trace.reading.spans import build
+from llmproxy.trace.reading.spans import build_spans
 from tests.trace.runs import JSON, SSE, Json, chat, says
 
 MEMBERS = st.sampled_from([
@@ -61,7 +61,7 @@ def interaction(n: int, each: Json) -> Interaction:
 @given(st.lists(EXCHANGES, max_size=4))
 def test_any_json(exchanges: list[Json]) -> None:
     """Values of every dialect, thrown together."""
-    spans = list(build(interaction(n, each) for n, each in enumerate(exchanges)))
+    spans = list(build_spans(interaction(n, each) for n, each in enumerate(exchanges)))
     ids = {span.id for span in spans}
     assert len(ids) == len(spans)
     assert all(span.parent_id is None or span.parent_id in ids for span in spans)
@@ -82,4 +82,4 @@ def test_any_bytes(asked: bytes, answered: bytes, operation: str) -> None:
     for kind in (JSON, SSE, "application/vnd.amazon.eventstream"):
         response = Response(200, "", (("content-type", kind),), (Chunk(1, answered[:9]), Chunk(2, answered[9:])))
         odd = dataclasses.replace(made, request=dataclasses.replace(made.request, body=asked), response=response)
-        assert next(span.name for span in build([odd])) == "conversation"
+        assert next(span.name for span in build_spans([odd])) == "conversation"

@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.trace import Cassette, Span, SpanKind, otlp
-from llmproxy.trace.reading.spans import build
+from llmproxy.trace.reading.spans import build_spans
 from tests.trace.runs import NOW, Json, chat, loop, says, user, weather
 
 
@@ -25,7 +25,7 @@ def converted(cassette: Cassette, **options: bool) -> list[Json]:
 
 
 def wire() -> Cassette:
-    return Cassette(id="c", name="weather", spans=list(build(loop())))
+    return Cassette(id="c", name="weather", spans=list(build_spans(loop())))
 
 
 def test_the_tree() -> None:
@@ -94,7 +94,7 @@ def test_unknown_times_say_so() -> None:
 def test_failures_and_attempts() -> None:
     """Status ERROR with the message; an attempt is a span of its own beside the call."""
     key = Key("v1:k")
-    spans = [*build([chat(1, [user("x")], None, status=429, key=key), chat(2, [user("x")], says("y"), key=key)])]
+    spans = [*build_spans([chat(1, [user("x")], None, status=429, key=key), chat(2, [user("x")], says("y"), key=key)])]
     attempt, good, agent = converted(Cassette(spans=spans))
     assert attempt["status"] == {"code": 2, "message": "HTTP 429: slow down"}
     assert attempt["parentSpanId"] == good["parentSpanId"] == agent["spanId"]

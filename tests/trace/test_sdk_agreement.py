@@ -21,7 +21,7 @@ from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Ending, Interaction, header
 from llmproxy.trace import Span, SpanKind
-from llmproxy.trace.reading.spans import build
+from llmproxy.trace.reading.spans import build_spans
 from tests.sdk.environments import interpreter, prepare
 from tests.trace.environments import python
 
@@ -90,7 +90,7 @@ def test_every_chat_gives_spans(traffic: Path, capsys: pytest.CaptureFixture[str
     exchanges, counted = Counter[str](), Counter[str]()
     for file in interactions(traffic):
         chats = [each for each in file if each.operation in CHAT]
-        spans = list(build(file))
+        spans = list(build_spans(file))
         answers = told(spans)
         assert [span.metadata["http.response.status_code"] for span, _ in answers] == [
             each.response.status for each in chats
@@ -112,7 +112,7 @@ def test_spans_agree_with_the_sdk(traffic: Path, capsys: pytest.CaptureFixture[s
     rows: dict[str, list[Row]] = {dialect: [] for dialect in DIALECTS}
     for file in interactions(traffic):
         chats = [each for each in file if each.operation in CHAT]
-        for each, (span, calls) in zip(chats, told(list(build(file))), strict=True):
+        for each, (span, calls) in zip(chats, told(list(build_spans(file))), strict=True):
             whole = each.response.status == 200 and each.response.ending is Ending.COMPLETE
             if whole and each.operation in rows:
                 rows[each.operation].append((each, span, calls))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.ui import asker
+from llmproxy.cli.ui import make_answerer
 from llmproxy.protocol import UI_PREFIX
-from llmproxy.ui.serve import server
+from llmproxy.ui.serve import make_server
 from tests.support.browser import Browser, Page
 from tests.ui import samples
 
@@ -19,7 +19,7 @@ from tests.ui import samples
 @contextmanager
 def viewing(path: Path, start: str = "") -> Iterator[str]:
     """Serve the viewer on a store; yields the address with its token."""
-    made = server(0, "the-token", asker(path), {"store": str(path), "start": start})
+    made = make_server(0, "the-token", make_answerer(path), {"store": str(path), "start": start})
     thread = threading.Thread(target=made.serve_forever, args=(0.01,))
     thread.start()
     try:

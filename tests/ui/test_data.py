@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteNotFound
-from llmproxy.ui.data import QUESTIONS, BadQuestion, NoSuchQuestion, answer
+from llmproxy.ui.data import QUESTIONS, BadQuestion, NoSuchQuestion, answer_question
 from tests.support.recordings import reopened
 from tests.ui import samples
 
@@ -32,12 +32,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_every_question_has_an_answer(store: Store, question: str) -> None:
     """Each is asked once here as the page asks it."""
-    assert answer(store, question, ASKED[question])
+    assert answer_question(store, question, ASKED[question])
 
 
 def test_a_call_is_opened_with_what_came_before_and_after(store: Store) -> None:
     """What is new in it, and what its tools answered later, without reading the whole recording."""
-    found = answer(store, "call", {"id": "3"})
+    found = answer_question(store, "call", {"id": "3"})
     assert (found["previous"], found["known"], found["retry"]) == (2, 4, True)
     assert found["results"] == {
         "toolu_2": {"text": "written", "in": 5},
@@ -60,15 +60,15 @@ def test_a_call_is_opened_with_what_came_before_and_after(store: Store) -> None:
 def test_what_makes_no_sense_is_refused(store: Store, question: str, query: dict[str, str]) -> None:
     """With what it can be; nothing is guessed."""
     with pytest.raises(BadQuestion, match="llmproxy: "):
-        answer(store, question, query)
+        answer_question(store, question, query)
 
 
 def test_what_is_not_there_is_said(store: Store) -> None:
     """A call that is gone, and a question that nobody knows."""
     with pytest.raises(CassetteNotFound):
-        answer(store, "call", {"id": "999"})
+        answer_question(store, "call", {"id": "999"})
     with pytest.raises(NoSuchQuestion):
-        answer(store, "../../etc/passwd", {})
+        answer_question(store, "../../etc/passwd", {})
 
 
 def test_looking_changes_nothing(tmp_path: Path) -> None:
@@ -77,6 +77,6 @@ def test_looking_changes_nothing(tmp_path: Path) -> None:
     before = path.read_bytes()
     with reopened(path) as store:
         for question, query in ASKED.items():
-            answer(store, question, query)
+            answer_question(store, question, query)
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["x.db"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.store import Store
-from llmproxy.ui.data import answer
+from llmproxy.ui.data import answer_question
 from llmproxy.ui.file import choose_cassettes, recording
 from tests.support.browser import Browser
 from tests.support.chats import run
@@ -34,7 +34,7 @@ def test_rows_are_those_of_the_store(store: Store) -> None:
     """A file and the server say the same of a call."""
     for name in ("agent", "picture", "hostile"):
         data = recording(store, list(choose_cassettes(store, name, None)), name)
-        assert data["cassettes"][0]["rows"] == answer(store, "calls", {"cassette": name})["rows"]
+        assert data["cassettes"][0]["rows"] == answer_question(store, "calls", {"cassette": name})["rows"]
 
 
 def test_who_recorded_it_is_not_in_the_file(tmp_path: Path) -> None:

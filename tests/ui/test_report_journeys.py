@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.ui import asker, make_label_writer, open_view_target
+from llmproxy.cli.ui import make_answerer, make_label_writer, open_view_target
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.report import json_report
 from llmproxy.report.events import (
@@ -26,12 +26,12 @@ from llmproxy.report.events import (
     Status,
     Step,
 )
-from llmproxy.report.html import page as written
+from llmproxy.report.html import report_page as written
 from llmproxy.report.json_report import JsonLines
 from llmproxy.report.run_tree import RunTree
 from llmproxy.report.trend import Trend
 from llmproxy.scenario.lab.labels import read_labels
-from llmproxy.ui.serve import server
+from llmproxy.ui.serve import make_server
 from tests.report import samples as report_samples
 from tests.support.browser import Browser, Page
 from tests.ui import samples
@@ -211,7 +211,9 @@ def test_on_a_telephone_the_matrix_is_a_button_away(browser: Browser, tmp_path: 
 def served(file: Path, store: Path, labels: Path) -> Iterator[str]:
     """Serve the viewer on a report; yields the address with its token."""
     with open_view_target(str(file), store) as seen:
-        made = server(0, "the-token", asker(seen.store, seen.report), seen.start, make_label_writer(file, labels))
+        made = make_server(
+            0, "the-token", make_answerer(seen.store, seen.report), seen.start, make_label_writer(file, labels)
+        )
         thread = threading.Thread(target=made.serve_forever, args=(0.01,))
         thread.start()
         try:
@@ -273,7 +275,7 @@ def test_a_served_report_leads_to_the_calls_and_takes_labels(browser: Browser, t
     """From an assertion to the interaction it stands on; a button says what a person thinks, as `judge calibrate` reads it."""
     recordings = samples.store(tmp_path / "x.db")
     file, labels = tmp_path / "report.json", tmp_path / "labels.jsonl"
-    file.write_text(json_report.text(story()), "utf-8")
+    file.write_text(json_report.to_json_text(story()), "utf-8")
     for at, status in ((60.0, "passed"), (120.0, "failed")):
         same = {"scenario": "refund[gpt-4o]", "status": "passed", "runs": 1, "passed": 1}
         kept = Trend(tmp_path / "x.db.state.db", lambda why: pytest.fail(str(why)))

@@ -76,7 +76,7 @@ def values_of(database: Store, found: Interaction, rules: Rules, upstreams: Mapp
     return [{"name": each.slot.name, "kind": each.slot.kind, "value": each.value, "path": each.path} for each in values]
 
 
-def merges_of(
+def list_merges(
     database: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
 ) -> dict[str, list[Merge]]:
     """Return by cassette which recordings its volatile fields, and shipped ones, would merge; only those with any."""

@@ -2,7 +2,7 @@
 
 Asked at each tab: a store that cannot be read completes nothing, and never says so into somebody's command line. Bash
 takes a colon for the end of a word and inserts what it gets as it is, and names of pytest have colons, brackets and
-spaces: :func:`asked_by_bash` sees to both. Zsh runs what it gets, and typer does not quote for it whatever a name may
+spaces: :func:`called_by_bash` sees to both. Zsh runs what it gets, and typer does not quote for it whatever a name may
 hold: such a name is not offered there.
 """
 
@@ -32,7 +32,7 @@ _NOT_FOR_ZSH = re.compile(r"[\\\"']|\s\s")
 
 
 @contextmanager
-def asked_by_bash(env: MutableMapping[str, str]) -> Iterator[None]:
+def called_by_bash(env: MutableMapping[str, str]) -> Iterator[None]:
     """Answer bash as it asks: words parted at colons are one, and it gets only what is missing of what is printed."""
     if env.get("_LLMPROXY_COMPLETE") != "complete_bash":
         yield
@@ -52,15 +52,15 @@ def asked_by_bash(env: MutableMapping[str, str]) -> Iterator[None]:
 
 
 def complete_cassettes(ctx: typer.Context, incomplete: str) -> list[str]:
-    return _complete_known(ctx, incomplete, _cassettes)
+    return _complete_known(ctx, incomplete, _list_cassette_names)
 
 
 def models(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete a model that was recorded, as litellm names it: ``openai/gpt-4o-mini``."""
-    return _complete_known(ctx, incomplete, _models)
+    return _complete_known(ctx, incomplete, _list_model_names)
 
 
-def choices(words: Iterable[str]) -> Callable[[str], list[str]]:
+def complete_words(words: Iterable[str]) -> Callable[[str], list[str]]:
     known = list(words)
     return lambda incomplete: [word for word in known if word.startswith(incomplete)]
 
@@ -78,11 +78,11 @@ def _complete_known(ctx: typer.Context, incomplete: str, read: Callable[[Store],
     return []
 
 
-def _cassettes(store: Store) -> Iterator[str]:
+def _list_cassette_names(store: Store) -> Iterator[str]:
     for info in store.cassettes():
         yield info.name if info.sample == 1 else f"{info.name}~{info.sample}"
 
 
-def _models(store: Store) -> Iterator[str]:
+def _list_model_names(store: Store) -> Iterator[str]:
     for provider, model in store.rows("SELECT DISTINCT provider, model FROM interactions WHERE model IS NOT NULL"):
         yield f"{provider}/{model}"

@@ -39,7 +39,7 @@ def get_weather(city: str) -> str:
     return json.dumps({"city": city, "sky": "rain", "celsius": 7})
 
 
-def talk(create: Create, say: Say, *, plain: str = PLAIN) -> None:
+def run_conversation(create: Create, say: Say, *, plain: str = PLAIN) -> None:
     """Hold the whole conversation; `create` is `client.chat.completions.create`, `say` gets text as it arrives."""
     history: list[ChatCompletionMessageParam] = [{"role": "user", "content": plain}]
     say(f"\nuser       {plain}\n")
@@ -127,7 +127,7 @@ class DemoRefused(Exception):
         self.body = body
 
 
-class _Attributes(SimpleNamespace):
+class _AttributeDict(SimpleNamespace):
     """JSON by attribute; what is not there is None."""
 
     def __getattr__(self, name: str) -> None:
@@ -135,7 +135,7 @@ class _Attributes(SimpleNamespace):
 
 
 def _read_answer(text: str) -> Any:  # noqa: ANN401 - JSON
-    return json.loads(text, object_hook=lambda found: _Attributes(**found))
+    return json.loads(text, object_hook=lambda found: _AttributeDict(**found))
 
 
 def _make_httpx_client(url: str) -> Create:

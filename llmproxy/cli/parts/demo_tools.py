@@ -27,7 +27,7 @@ _PROGRAMS = ("demo_tools_agent.py", "demo_tickets.py")
 _TITLE = "Printer on floor 3 is broken"
 
 
-def answer(messages: list[dict[str, Any]]) -> dict[str, Any]:
+def demo_model_answer(messages: list[dict[str, Any]]) -> dict[str, Any]:
     last = messages[-1]
     if last["role"] == "tool":
         return {"role": "assistant", "content": f"Done: {last['content']}."}
@@ -39,12 +39,12 @@ def answer(messages: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-class _Model(BaseHTTPRequestHandler):
+class _DemoModelHandler(BaseHTTPRequestHandler):
     """Speaks as much of OpenAI's chat completions as the agent hears."""
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        said = answer(asked["messages"])
+        said = demo_model_answer(asked["messages"])
         why = "tool_calls" if said["content"] is None else "stop"
         used = {"prompt_tokens": 60, "completion_tokens": 20, "total_tokens": 80}
         choice = {"index": 0, "message": said, "finish_reason": why}
@@ -62,7 +62,7 @@ class _Model(BaseHTTPRequestHandler):
 
 @contextmanager
 def _serve_model() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Model)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _DemoModelHandler)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/v1"

@@ -14,24 +14,24 @@ from typing import Any
 
 import typer
 
-from llmproxy.cli.parts.options import record_first, refuse_live
+from llmproxy.cli.parts.options import record_command, refuse_live
 from llmproxy.cli.parts.run_ending import write_result
 from llmproxy.cli.parts.run_options import RunArguments
-from llmproxy.cli.parts.session_setup import place_tools, plan_for, read_tools, start_options
+from llmproxy.cli.parts.session_setup import plan_for, read_tools, redirect_tools, start_options
 from llmproxy.client.process import Attached, find_program
-from llmproxy.client.sweep import SweepFinding, as_json, asked_kinds, lines_of, summary_of
+from llmproxy.client.sweep import SweepFinding, select_kinds, sweep_lines, sweep_summary, sweep_to_json
 from llmproxy.client.sweep_command import OpenedRun, Sweep, SweepTarget
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.settings import Loaded
 from llmproxy.store_server import show_store
 
 
-def sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
+def sweep_command(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
     """Run the command in replay with one injected fault each time; returns 1 if one breaks it. Raises LLMProxyError."""
     refuse_live(loaded, "llmproxy run --faults sweep")
-    kinds = asked_kinds(loaded.settings.faults)
+    kinds = select_kinds(loaded.settings.faults)
     if str(asked.flags.get("mode") or "replay") not in ("replay", "none"):
-        raise SettingsError("a sweep replays: leave --mode out.", hint=f"Record first: {record_first(loaded)}")
+        raise SettingsError("a sweep replays: leave --mode out.", hint=f"Record first: {record_command(loaded)}")
     find_program(asked.command, env)
     if asked.options.json is not None:
         write_result(asked.options.json, {})  # a file of an earlier run says nothing of this one
@@ -52,7 +52,7 @@ def sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
             )
             mine, own = asked, Path(tempfile.mkdtemp(dir=folder))
             if tools is not None:
-                mine, _ = place_tools(asked, tools, proxy.url, report.name, own)
+                mine, _ = redirect_tools(asked, tools, proxy.url, report.name, own)
             return OpenedRun(
                 report.name, mine.command, plan_for(proxy, report, env, mine, Path(folder)).applied_to(env)
             )
@@ -68,7 +68,7 @@ def sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
                 stdin=given_input(),
                 tell=make_progress_printer(),
                 started_by=asked.typed,
-                record=record_first(loaded),
+                record=record_command(loaded),
             )
         )
         typed = " ".join([asked.typed, "--faults FAULT", *_format_choice(loaded), "--", shlex.join(asked.command)])
@@ -124,10 +124,10 @@ def print_findings(findings: Sequence[SweepFinding], typed: str, file: Path | No
     """Print and write to `file` the table and what it comes to; returns the exit code. `typed` has FAULT in it."""
     if sys.stderr.isatty():
         typer.echo("\r", err=True, nl=False)
-    for line in [*lines_of(findings), "", *summary_of(findings, typed)]:
+    for line in [*sweep_lines(findings), "", *sweep_summary(findings, typed)]:
         typer.echo(line)
     if file is not None:
-        write_findings(file, as_json(findings))
+        write_findings(file, sweep_to_json(findings))
     return Exit.FAILED if any(each.weak for each in findings) else Exit.OK
 
 

@@ -105,7 +105,7 @@ def read_pieces(pieces: Sequence[ImportedPiece], models: Sequence[str] = ()) -> 
     return [each for name, form in forms.items() for each in form.read_all(sources[name])]
 
 
-def _fork_in(pieces: Sequence[ImportedPiece]) -> Fork | None:
+def _read_fork(pieces: Sequence[ImportedPiece]) -> Fork | None:
     """Return whose child the cassette of a file is; several files put together are nobody's. Raises CassetteError."""
     source = open_source(pieces[0].path)
     return review.fork_in(source) if len(pieces) == 1 and review.recognises(source) else None
@@ -132,7 +132,7 @@ def cassette_of(what: str, database: Store | None, rules: Rules, upstreams: Mapp
     return list(database.interactions(*find(database, what)))
 
 
-def progress(work: Mapping[str, list[ImportedPiece]]) -> Iterator[tuple[str, list[ImportedPiece]]]:
+def show_progress(work: Mapping[str, list[ImportedPiece]]) -> Iterator[tuple[str, list[ImportedPiece]]]:
     with ProgressLine("importing", "cassette") as working:
         yield from working.through(work.items(), len(work))
 
@@ -141,7 +141,7 @@ def progress(work: Mapping[str, list[ImportedPiece]]) -> Iterator[tuple[str, lis
 
 
 @dataclass(slots=True)
-class _Host:
+class _HostCounts:
     provider: str = ""
     asks_unknown: bool = False
     """Whether it was asked in JSON there, and nobody said whose API that is."""
@@ -159,7 +159,7 @@ class Importer:
     upstreams: Mapping[str, str]
     models: Sequence[str] = ()
     """Those that are asked where a file says none."""
-    hosts: dict[str, _Host] = field(default_factory=dict)
+    hosts: dict[str, _HostCounts] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
     failed: list[CassetteError] = field(default_factory=list)
     cassettes: int = 0
@@ -174,7 +174,7 @@ class Importer:
         """Import the files of one cassette; a damaged one is noted, and nothing of the cassette is taken."""
         started = time.perf_counter()
         try:
-            recorded, fork = read_pieces(pieces, self.models), _fork_in(pieces)
+            recorded, fork = read_pieces(pieces, self.models), _read_fork(pieces)
             notes = notes_in(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
         except CassetteError as error:
             self.failed.append(error)
@@ -199,17 +199,17 @@ class Importer:
             # what came in while it was not known whose API that host is
             named = {_exchange_key(a.interaction): a.host for a in adopted if a.interaction and a.known}
             database.delete({x.id for x in live if x.id and named.get(_exchange_key(x)) == x.provider})
-            known = _by_place(map(without_names, live))
+            known = _group_by_position(map(without_names, live))
             named_before = {
                 (_exchange_key(x), x.response.body) for x in live if not x.upstream.endswith(f"//{x.provider}")
             }
-            brought = _by_place(each.interaction for each in adopted if each.interaction)
+            brought = _group_by_position(each.interaction for each in adopted if each.interaction)
             same = {place for place, found in brought.items() if found == known.get(place)}
             for each in adopted:
                 one = each.interaction
                 if one and not each.known and (_exchange_key(one), one.response.body) in named_before:
-                    same.add(_place_key(one))
-                if one and _place_key(one) in same:
+                    same.add(_position_key(one))
+                if one and _position_key(one) in same:
                     self._count_exchange(each, one).unchanged += 1
                 else:
                     self._import_one(database, name, each)
@@ -224,13 +224,13 @@ class Importer:
             self.skipped.append(f"{name}, interaction {each.recorded.number}: {each.why}")
             return
         if each.first:
-            host.replaced += len(database.slots(name, *_place_key(each.interaction)))
+            host.replaced += len(database.slots(name, *_position_key(each.interaction)))
         database.add(each.interaction, supersede=each.first)
         host.asks_unknown |= not each.known and each.interaction.request.body.startswith(b"{")
         host.imported += 1
 
-    def _count_exchange(self, each: AdoptedExchange, interaction: Interaction | None) -> _Host:
-        host = self.hosts.setdefault(each.host or "(no host)", _Host())
+    def _count_exchange(self, each: AdoptedExchange, interaction: Interaction | None) -> _HostCounts:
+        host = self.hosts.setdefault(each.host or "(no host)", _HostCounts())
         host.exchanges += 1
         if interaction is not None and (each.known or not host.provider):
             host.provider = interaction.provider
@@ -265,7 +265,7 @@ class Importer:
         return "\n".join(lines)
 
 
-def _place_key(each: Interaction) -> tuple[int, str, Key]:
+def _position_key(each: Interaction) -> tuple[int, str, Key]:
     return each.sample, each.party, each.key
 
 
@@ -273,8 +273,8 @@ def _exchange_key(each: Interaction) -> tuple[str, str, str, bytes]:
     return each.upstream, each.request.method, each.request.target, each.request.body
 
 
-def _by_place(found: Iterable[Interaction]) -> dict[tuple[int, str, Key], list[Interaction]]:
+def _group_by_position(found: Iterable[Interaction]) -> dict[tuple[int, str, Key], list[Interaction]]:
     places: dict[tuple[int, str, Key], list[Interaction]] = {}
     for each in without_row_numbers(found):
-        places.setdefault(_place_key(each), []).append(each)
+        places.setdefault(_position_key(each), []).append(each)
     return places

@@ -32,14 +32,14 @@ class LiveRun:
 
 def check_recorded(loaded: Loaded) -> None:
     """See that something is recorded of the channels that are served. Raises CassetteNotFound."""
-    from llmproxy.cli.parts.options import record_first
+    from llmproxy.cli.parts.options import record_command
     from llmproxy.settings import shown_path
     from llmproxy.store_server import is_there
 
     store, channels = loaded.settings.store, ",".join(loaded.settings.live)
     if not is_there(store) and loaded.settings.cassette_dir is None:
         msg = f"there is no store {shown_path(store)}, so there is nothing to serve beside --live {channels}."
-        raise CassetteNotFound(msg, hint=f"Record it first, with its tools: {record_first(loaded)}")
+        raise CassetteNotFound(msg, hint=f"Record it first, with its tools: {record_command(loaded)}")
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ def compare_runs(
 
     `path` is the store, the settings' unless it is given.
     """
-    from llmproxy.cli.import_export import rules_of
+    from llmproxy.cli.import_export import scrub_rules
     from llmproxy.core.bindings.volatile_fields import list_builtin
     from llmproxy.core.engine.learning import align
     from llmproxy.core.store.file.store import open_store
@@ -163,7 +163,7 @@ def compare_runs(
             made = []
             for each in with_model:
                 mine = list(store.interactions(str(each.live["cassette"])))
-                told, _ = align(recorded, mine, volatile, rules_of(loaded), loaded.settings.upstream)
+                told, _ = align(recorded, mine, volatile, scrub_rules(loaded), loaded.settings.upstream)
                 made.append(
                     ModelRun(
                         str(each.live["cassette"]),

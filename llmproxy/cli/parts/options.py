@@ -18,10 +18,10 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from llmproxy import protocol
-from llmproxy.cli.parts.completing import choices, complete_cassettes
+from llmproxy.cli.parts.completing import complete_cassettes, complete_words
 from llmproxy.cli.parts.run_options import RUN_DEFAULTS, RunOptions, run_options
 from llmproxy.errors import SettingsError
-from llmproxy.settings import Loaded, Loaded as LoadedSettings, Option, load, options, shown_path, write_value
+from llmproxy.settings import Loaded, Loaded as LoadedSettings, Option, list_options, load, shown_path, write_value
 
 _FLAGS, _OPTIONS, _ALL = "llmproxy.flags", "llmproxy.options", "llmproxy.help_all"
 
@@ -151,8 +151,8 @@ def _make_parameters(parameters: Sequence[inspect.Parameter]) -> list[Any]:
 def _settings(*, free_port: bool, live: bool) -> list[inspect.Parameter]:
     facts = {"port": "[any free one unless given; for agents at a `url` 8080]"} if free_port else {}
     return [
-        _parameter(option, facts.get(option.name))
-        for option in options()
+        _option_parameter(option, facts.get(option.name))
+        for option in list_options()
         if option.has_flag and (live or not option.of_live)
     ]
 
@@ -176,7 +176,7 @@ def _run_options(command: str) -> list[inspect.Parameter]:
     return made
 
 
-def _parameter(option: Option, facts: str | None) -> inspect.Parameter:
+def _option_parameter(option: Option, facts: str | None) -> inspect.Parameter:
     """Return an option as text, which `settings.load` reads; `facts` stand where else variable and default are."""
     kind = bool | None if option.boolean else list[str] | None if option.repeat else str | None
     names = [f"{option.flag}/--no-{option.key}"] if option.boolean else [option.flag]
@@ -188,7 +188,7 @@ def _parameter(option: Option, facts: str | None) -> inspect.Parameter:
         )
     metavar = None if option.boolean else option.metavar
     words = (metavar or "").split("|")
-    complete = complete_cassettes if option.name == "cassette" else choices(words) if len(words) > 1 else None
+    complete = complete_cassettes if option.name == "cassette" else complete_words(words) if len(words) > 1 else None
     help_ = f"{option.help} {facts}"
     declared = typer.Option(None, *names, help=help_, metavar=metavar, show_default=False, autocompletion=complete)
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=kind)
@@ -214,7 +214,7 @@ def gather(flags: Mapping[str, object]) -> Loaded:
     return from_environment(load(flags, os.environ, Path.cwd()), os.environ)
 
 
-def record_first(loaded: Loaded, cassette: str = "") -> str:
+def record_command(loaded: Loaded, cassette: str = "") -> str:
     """Return the command line for a cassette, by default the settings'; COMMAND stands for the user's own."""
     from llmproxy.advice import StartCommand
 

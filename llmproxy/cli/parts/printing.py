@@ -20,7 +20,7 @@ import typer
 
 from llmproxy.amounts import duration, format_count
 from llmproxy.errors import printable
-from llmproxy.report.live_line import cut, fill, fold_text, width
+from llmproxy.report.live_line import cell_width, cut, fold_text, pad_cells
 
 _LEAST = 24
 """Cells below which the last column of a table says too little."""
@@ -34,7 +34,7 @@ def line(text: str) -> str:
     return printable(" ".join(text.split()))
 
 
-def paragraphs(text: str) -> str:
+def to_paragraphs(text: str) -> str:
     """Return `text` with its line breaks, and everything else that does not print escaped."""
     return "\n".join(printable(row.replace("\t", "    ")) for row in text.replace("\r\n", "\n").split("\n"))
 
@@ -46,9 +46,9 @@ def body_text(content: bytes) -> str:
     except UnicodeDecodeError:
         return f"({len(content)} bytes of binary: {content[:32]!r}{'...' if len(content) > 32 else ''})"
     try:
-        return paragraphs(json.dumps(json.loads(text), indent=2, ensure_ascii=False))
+        return to_paragraphs(json.dumps(json.loads(text), indent=2, ensure_ascii=False))
     except (ValueError, RecursionError):
-        return paragraphs(text)
+        return to_paragraphs(text)
 
 
 def print_line(text: str = "") -> None:
@@ -84,12 +84,12 @@ def table(
     measures: Collection[str] = (),
     breaks: Mapping[str, int] = _NOWHERE,
 ) -> None:
-    """Print columns, in a pipe all of them; a terminal gets those that :func:`laid_out` finds room for."""
-    for text in laid_out(head, rows, room(), alike, measures, breaks):
+    """Print columns, in a pipe all of them; a terminal gets those that :func:`fit_columns` finds room for."""
+    for text in fit_columns(head, rows, room(), alike, measures, breaks):
         print_line(text)
 
 
-def laid_out(
+def fit_columns(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
     room: int | None,
@@ -105,7 +105,7 @@ def laid_out(
     says, where a space stands in them. What tells rows apart is always there and whole; only the last column is cut.
     """
     cells = [[line(cell) or "-" for cell in row] for row in rows]
-    widths = [max(map(width, column)) for column in zip(head, *cells, strict=True)]
+    widths = [max(map(cell_width, column)) for column in zip(head, *cells, strict=True)]
     last = len(head) - 1
     kept = list(range(last))
     least = min(widths[last], _LEAST)
@@ -125,7 +125,7 @@ def laid_out(
         first, *more = zip_longest(*(fold_text(row[n], widths[n]) for n in kept), fillvalue="")
         front = _align_cells(first, widths, kept)
         if not below:
-            yield f"{front}  {row[last] if room is None else cut(row[last], room - width(front) - 2)}".rstrip()
+            yield f"{front}  {row[last] if room is None else cut(row[last], room - cell_width(front) - 2)}".rstrip()
         else:
             yield front.rstrip()
         yield from (_align_cells(each, widths, kept).rstrip() for each in more)
@@ -134,7 +134,7 @@ def laid_out(
 
 
 def _align_cells(cells: Sequence[str], widths: Sequence[int], kept: Sequence[int]) -> str:
-    return "  ".join(fill(cell, widths[n]) for n, cell in zip(kept, cells, strict=True))
+    return "  ".join(pad_cells(cell, widths[n]) for n, cell in zip(kept, cells, strict=True))
 
 
 def _shrink_columns(widths: list[int], kept: Collection[int], room: int, narrow: Mapping[int, int]) -> None:
@@ -193,7 +193,7 @@ class ProgressLine:
 
     def __enter__(self) -> Self:
         if self._stream.isatty():
-            self._thread = threading.Thread(target=self._refresh, name="llmproxy-progress", daemon=True)
+            self._thread = threading.Thread(target=self._refresh_often, name="llmproxy-progress", daemon=True)
             self._thread.start()
         return self
 
@@ -203,7 +203,7 @@ class ProgressLine:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
-            self._write("")
+            self._overwrite_line("")
 
     def through[Thing](self, things: Iterable[Thing], total: int = 0) -> Iterator[Thing]:
         self._done, self._total = 0, total
@@ -227,13 +227,13 @@ class ProgressLine:
         long = f"{since:.0f} s" if since < _MINUTE else duration(since * 1000)
         return f"{self._what}{far}, {long}"
 
-    def _refresh(self) -> None:
+    def _refresh_often(self) -> None:
         while not self._over.wait(_OFTEN):
-            self._write(self.line())
+            self._overwrite_line(self.line())
 
-    def _write(self, text: str) -> None:
+    def _overwrite_line(self, text: str) -> None:
         text = cut(text, shutil.get_terminal_size().columns - 1)
         if text or self._shown:
-            self._stream.write(f"\r{text}{' ' * (self._shown - width(text))}" + ("" if text else "\r"))
+            self._stream.write(f"\r{text}{' ' * (self._shown - cell_width(text))}" + ("" if text else "\r"))
             self._stream.flush()
-        self._shown = width(text)
+        self._shown = cell_width(text)

@@ -21,7 +21,7 @@ from llmproxy.cli.parts.printing import write_whole_lines
 from llmproxy.cli.parts.store_arguments import compare, open_given
 from llmproxy.client.control import ControlError, ProxyGone
 from llmproxy.client.environment import EnvironmentPlan, in_ci
-from llmproxy.client.known_clients import PROJECTS, advise, find_clients, is_configured
+from llmproxy.client.known_clients import PROJECTS, find_clients, is_configured, list_client_advice
 from llmproxy.client.process import Attached
 from llmproxy.client.reports import Report, first_lines, one_line
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
@@ -163,7 +163,7 @@ class RunEnding:
             )
             recorded = 0 if refused else len(self.report.unused or ())
             write_whole_lines(
-                *(asked_nothing(recorded, self.report.cassette, code, plan) if recorded else ()),
+                *(describe_no_requests(recorded, self.report.cassette, code, plan) if recorded else ()),
                 *(() if recorded else never_used(plan, self.proxy.url, self.command, refused=refused, code=code)),
             )
         if self.report.recorded:
@@ -303,7 +303,7 @@ _CACHES = {
 INTERCEPT = "    llmproxy run --intercept -- ... catches clients whose base URL cannot be changed"
 
 
-def asked_nothing(recorded: int, cassette: str, code: int, plan: EnvironmentPlan) -> list[str]:
+def describe_no_requests(recorded: int, cassette: str, code: int, plan: EnvironmentPlan) -> list[str]:
     """Return what to say of a command that asked for none of its recordings: it failed, or it keeps answers itself."""
     calls = f"{recorded} recorded call{'s' if recorded > 1 else ''} of cassette {cassette}"
     if code:
@@ -343,7 +343,7 @@ def never_used(
         f"llmproxy: THE COMMAND NEVER USED THE PROXY: no request arrived at {url}; nothing was replayed or recorded.",
         *([f"  It ended with {code}: what it says above may be the reason, a missing key for one."] * bool(code)),
         f"  It was given: {given}",
-        *advise(clients),
+        *list_client_advice(clients),
         "  A client whose base URL stands in code or in a file does not read them. Next:",
         f"    llmproxy doctor {option}-- COMMAND      says which program went past the proxy, and what to do about it",
         *([] if option else [INTERCEPT]),

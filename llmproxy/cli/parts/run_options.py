@@ -27,7 +27,7 @@ class RunOption:
     limits: Mapping[str, float]
 
 
-def _option(
+def _run_option(
     flag: str,
     *,
     default: Any = None,  # noqa: ANN401 (as dataclasses.field)
@@ -47,7 +47,7 @@ _SERVERS = "The agent's MCP configuration"
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    intercept: bool = _option(
+    intercept: bool = _run_option(
         "--intercept",
         default=False,
         again=True,
@@ -56,13 +56,13 @@ class RunOptions:
         changes=_INTERCEPT,
         doctor="Also intercept HTTPS.",
     )
-    base_urls: bool = _option(
+    base_urls: bool = _run_option(
         "--base-urls/--no-base-urls",
         default=True,
         again=True,
         run="Set base-URL variables; without them only --intercept is used.",
     )
-    run_variable: tuple[str, ...] = _option(
+    run_variable: tuple[str, ...] = _run_option(
         "--var",
         default=(),
         metavar="NAME=VALUE",
@@ -70,20 +70,20 @@ class RunOptions:
         changes="Run variable, as in `run`.",
         rerecord="Run variable, as in `run`.",
     )
-    only: bool = _option(
+    only: bool = _run_option(
         "--only",
         default=False,
         again=True,
         run="Let the command reach only the proxy (Linux). Other connections are blocked and listed; exit code 4.",
     )
-    only_allow: tuple[str, ...] = _option(
+    only_allow: tuple[str, ...] = _run_option(
         "--only-allow",
         default=(),
         metavar="HOST:PORT",
         again=True,
         run="With --only: allow this address, too, or a Unix socket's path.",
     )
-    mcp_config: str | None = _option(
+    mcp_config: str | None = _run_option(
         "--mcp-config",
         metavar="FILE",
         again=True,
@@ -94,22 +94,22 @@ class RunOptions:
         rerecord=f"{_SERVERS}, as `run` takes it.",
         mcp_serve=f"{_SERVERS}: `replay` starts none of its servers.",
     )
-    json: Path | None = _option(  # noqa: RUF009 (as above)
+    json: Path | None = _run_option(  # noqa: RUF009 (as above)
         "--json",
         metavar="FILE",
         run="Write a JSON summary: counts, costs, misses, exit code.",
         changes="Write the changes as JSON.",
     )
-    jobs: int | None = _option(
+    jobs: int | None = _run_option(
         "--jobs", metavar="N", limits={"min": 1, "max": 64}, run="With --faults sweep: number of parallel runs."
     )
-    runs: int | None = _option(
+    runs: int | None = _run_option(
         "--runs",
         metavar="N",
         limits={"min": 1, "max": 1000},
         run="With --live: number of runs, each with its own recording.",
     )
-    patience: float = _option(
+    patience: float = _run_option(
         "--patience",
         default=0,
         metavar="SECONDS",

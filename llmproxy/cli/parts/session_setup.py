@@ -19,7 +19,7 @@ from llmproxy.client.environment import (
     combine,
     java_truststore,
     plan,
-    presets,
+    preset_bundles,
     upstreams_of,
 )
 from llmproxy.client.process import Attached
@@ -27,13 +27,13 @@ from llmproxy.client.reports import Report
 from llmproxy.client.tools.agents import FoundTools
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import RUN_VARIABLE
-from llmproxy.settings import Loaded, Settings, options
+from llmproxy.settings import Loaded, Settings, list_options
 
 
 def start_options(flags: Mapping[str, object], *, forward: bool = False, tools: FoundTools | None = None) -> list[str]:
     """Return what was typed as options of ``llmproxy start``, but for files and variables; and where `tools` are."""
     words: list[str] = []
-    for option in options():
+    for option in list_options():
         value = flags.get(option.name)
         if option.name == "forward" and forward:
             words.append(option.flag)
@@ -68,8 +68,8 @@ def open_session(
             or None,
             run_variables=declared,
             bind=str(settings.bind) if not loaded.is_default("bind") else None,
-            faults=faults_of(settings),
-            live=live_of(loaded),
+            faults=read_faults(settings),
+            live=read_live_channels(loaded),
         )
     except ControlError as error:
         if error.status != CONFLICT or settings.cassette != env.get(RUN_VARIABLE):
@@ -80,7 +80,7 @@ def open_session(
         ) from error
 
 
-def live_of(loaded: Loaded) -> Mapping[str, Any] | None:
+def read_live_channels(loaded: Loaded) -> Mapping[str, Any] | None:
     """Return what is to go live as a session takes it, of what was typed or set; None where nothing was."""
     settings = loaded.settings
     if loaded.is_default("live"):
@@ -99,7 +99,7 @@ def read_tools(asked: RunArguments, env: Mapping[str, str]) -> FoundTools | None
     return find_tools(asked.options.mcp_config, asked.command, env, Path.cwd())
 
 
-def place_tools(
+def redirect_tools(
     asked: RunArguments, tools: FoundTools, url: str, session: str, folder: Path
 ) -> tuple[RunArguments, list[str]]:
     """Let the command have its servers behind us for this run, by a copy; and what was done, in words."""
@@ -110,7 +110,7 @@ def place_tools(
     return replace(asked, command=tools.place(made, folder)), [line(each) for each in said]
 
 
-def faults_of(settings: Settings) -> Mapping[str, Any] | None:
+def read_faults(settings: Settings) -> Mapping[str, Any] | None:
     """Return the faults that were asked for as a session takes them; None without. Raises BadFaults."""
     if not settings.faults:
         return None
@@ -145,7 +145,7 @@ def intercept_files(proxy: Attached, env: Mapping[str, str], folder: Path) -> In
             f"the proxy at {proxy.url} does not intercept HTTPS.",
             hint="Start it with --forward, or leave --intercept out.",
         )
-    bundle = combine(Path(ca), presets(env), folder / "bundle.pem")
+    bundle = combine(Path(ca), preset_bundles(env), folder / "bundle.pem")
     return Interception(ca, str(bundle), java_truststore(Path(ca), folder))
 
 
@@ -153,7 +153,7 @@ def refuse_options_of_start(flags: Mapping[str, object]) -> None:
     """Refuse what only a proxy that is started can be told. Raises SettingsError."""
     typed = [
         each.flag
-        for each in options()
+        for each in list_options()
         if not each.of_session and flags.get(each.name) is not None and flags[each.name] not in ((), [])
     ]
     if typed:

@@ -15,7 +15,7 @@ import typer
 
 from llmproxy import sqlite_file
 from llmproxy.advice import suggest_command
-from llmproxy.cli.parts.options import gather, record_first
+from llmproxy.cli.parts.options import gather, record_command
 from llmproxy.cli.parts.printing import ProgressLine, line
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, unsign_text
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from llmproxy.settings import Loaded
 
 
-def typed_store(text: str) -> Path | str:
+def parse_store(text: str) -> Path | str:
     """Return what was typed behind --store, no `Path` before `settings` reads it: every slash of a URL counts."""
     return text if is_server(text) else Path(text)
 
 
 STORE = typer.Option(
-    None, "--store", metavar="PATH", parser=typed_store, help="The database of recordings: a file, or a server's URL."
+    None, "--store", metavar="PATH", parser=parse_store, help="The database of recordings: a file, or a server's URL."
 )
 _SQLITE = b"SQLite format 3\0"
 JOURNAL = ".state.db"
@@ -56,7 +56,7 @@ def is_store(path: Path) -> bool:
     return is_database(path) and not path.name.endswith(JOURNAL)
 
 
-def no_url(
+def refuse_url(
     typed: Path | str, hint: str = "Give the path of a file; a server's store is named by --store postgresql://..."
 ) -> None:
     """Raise SettingsError for a URL where a file is meant; it may hold a password, and is not repeated."""
@@ -66,10 +66,10 @@ def no_url(
         raise SettingsError(f"{error}.", hint=hint) from error
 
 
-def recordings(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+def list_recordings(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
     """Yield stores (True) and cassette files (False): those that are given, and those in folders that are given."""
     for path in given:
-        no_url(path)
+        refuse_url(path)
         if not path.is_dir():
             yield path, not path.exists() or is_store(path) or path.suffix not in _CASSETTES
             continue
@@ -88,7 +88,7 @@ def _is_recordings(path: Path) -> bool:
 
 
 @contextmanager
-def read_anew(path: Path) -> Iterator[Path]:
+def read_current_copy(path: Path) -> Iterator[Path]:
     """Yield the path of a store; of a server's a copy made now, so that what is checked is what the server holds."""
     server = find_store_server(path)
     if server is None:
@@ -111,14 +111,14 @@ def open_given(given: Path | None, *, writable: bool = False) -> Store:
     return open_store(path, writable=writable and is_there(path), now=time.time)
 
 
-def nothing_recorded(loaded: Loaded) -> CassetteNotFound:
+def build_nothing_recorded(loaded: Loaded) -> CassetteNotFound:
     """Return the error for a cassette that is to be replayed and holds nothing."""
     store, there = loaded.settings.store, ""
     if is_there(store):
         with open_given(store) as database:
             there = f" {list_names(database)}".rstrip()
     said = f"nothing is recorded in cassette {loaded.settings.cassette!r} of {show_store(store)}.{there}"
-    return CassetteNotFound(said, hint=f"Record it first: {record_first(loaded)}")
+    return CassetteNotFound(said, hint=f"Record it first: {record_command(loaded)}")
 
 
 LONGEST_NUMBER = 19
@@ -162,11 +162,11 @@ def no_cassette(store: Reading, typed: str) -> CassetteNotFound:
     known = {(info.name, info.sample) for info in store.cassettes()}
     names = sorted({name for name, _ in known})
     near = did_you_mean(typed, [*names, *(session_name(name, sample) for name, sample in known if sample > 1)])
-    hint = _there_is(names, store) + (" A number is an interaction's." if names else "")
+    hint = _describe_present(names, store) + (" A number is an interaction's." if names else "")
     return CassetteNotFound(f"there is no cassette {line(typed)} in {show_store(store.path)}{near}", hint=hint)
 
 
-def also_called(store: Reading, typed: str, command: str) -> str:
+def suggest_cassette(store: Reading, typed: str, command: str) -> str:
     """Return how to get the cassette named by a number, typed after `command`, if there is one: a number is an id."""
     return (
         f"The cassette {typed}: {suggest_command(f'{command} --cassette {typed}', store.path)}"
@@ -175,7 +175,7 @@ def also_called(store: Reading, typed: str, command: str) -> str:
     )
 
 
-def number_of(typed: str, wanted: str) -> int:
+def require_number(typed: str, wanted: str) -> int:
     """Return an interaction's id. Raises SettingsError: it is none; `wanted` says for what one is needed."""
     if is_number(typed):
         return int(typed)
@@ -204,10 +204,10 @@ def check_new_name(name: str) -> str:
 def list_names(store: Reading) -> str:
     """Say in a line which cassettes there are; nothing where there is none."""
     names = sorted({info.name for info in store.cassettes()})
-    return _there_is(names, store) if names else ""
+    return _describe_present(names, store) if names else ""
 
 
-def _there_is(names: Sequence[str], store: Reading) -> str:
+def _describe_present(names: Sequence[str], store: Reading) -> str:
     shown = ", ".join(line(name) for name in names[:8])
     more = f", and {len(names) - 8} more: {suggest_command('ls', store.path)}" if len(names) > 8 else ""
     return f"There is {shown}{more}." if names else "Nothing is recorded in it."

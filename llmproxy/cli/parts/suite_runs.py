@@ -18,12 +18,12 @@ import typer
 from llmproxy.cli.parts.options import LAST_REPORT, store_of
 from llmproxy.errors import Exit, LLMProxyError, SettingsError
 from llmproxy.files import make_ignored
-from llmproxy.report.choices import handler_of
+from llmproxy.report.choices import report_handler
 from llmproxy.report.console import wants_colour
 from llmproxy.report.event_handlers import Hiding
 from llmproxy.report.events import Completed, Event, Handler, Selected
 from llmproxy.report.run_console import SuiteConsole
-from llmproxy.report.sharding import describe_cut, read_shard, read_times, split, weights
+from llmproxy.report.sharding import describe_cut, read_shard, read_times, split_items, weigh_items
 from llmproxy.report.trend import Trend
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class CutPart:
     told: Mapping[str, Any]
 
 
-def cut(
+def cut_part(
     text: str, times: Path | None, cases: Sequence[SuiteCase], runs: int | None, command: str, *, partly: bool
 ) -> CutPart | None:
     """Return a part of the cases; None if none was asked for. Raises SettingsError: no such part, or no times."""
@@ -50,10 +50,10 @@ def cut(
     from llmproxy.suite.selection import add_runs  # the schema of suites: `--help` and a wrong option need none of it
 
     shard = read_shard(text)
-    weighed = weights(
+    weighed = weigh_items(
         {case.id: runs or case.scenario.runs for case in cases}, {} if times is None else read_times(times)
     )
-    parts = split(weighed, shard.of)
+    parts = split_items(weighed, shard.of)
     title = ", ".join(dict.fromkeys(case.suite.name for case in cases))
     mine = [case for case in cases if parts[case.id] == shard.number]
     told = describe_cut(shard, parts, "test", command=add_runs(command, runs), partly=partly)
@@ -72,7 +72,7 @@ def emit_empty_part(part: CutPart, handlers: Sequence[Handler], mode: str, at: f
     )
 
 
-def advise(unrecorded: Sequence[str], shard: Mapping[str, Any]) -> str:
+def advise_recording(unrecorded: Sequence[str], shard: Mapping[str, Any]) -> str:
     """Say of a whole test what records the scenarios of which nothing is recorded."""
     from llmproxy.suite.selection import format_advice
 
@@ -86,7 +86,7 @@ _ENDS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
+def signals_as_interrupt() -> Iterator[None]:
     """Take every signal that ends a test for Ctrl-C, so that what was started is ended: a proxy, agents, reports."""
 
     def interrupt(*_: object) -> None:
@@ -107,7 +107,7 @@ def _ending_signals() -> list[signal.Signals]:
     return [getattr(signal, name) for name in _ENDS if hasattr(signal, name)]
 
 
-async def until_signal[T](pending: Coroutine[Any, Any, T]) -> T:
+async def wait_for_signal[T](pending: Coroutine[Any, Any, T]) -> T:
     """Run; a signal lets what is under way clean up. Raises KeyboardInterrupt when it has."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(pending)
     heard = 0
@@ -160,7 +160,7 @@ def last_report() -> Handler | None:
     """Return who keeps what this test tells, for `label` and `--rejudge last`; None where nothing can be written."""
     try:
         make_ignored(Path.cwd() / LAST_REPORT.parent)
-        return handler_of(f"jsonl={Path.cwd() / LAST_REPORT}")
+        return report_handler(f"jsonl={Path.cwd() / LAST_REPORT}")
     except (OSError, SettingsError) as error:
         typer.echo(f"llmproxy: this test is not kept for `llmproxy label`: {error}", err=True)
         return None
@@ -176,7 +176,7 @@ def make_trend_recorder(settings: LoadedSettings) -> Handler:
     return Trend(state_path(settings), lambda text: typer.echo(f"llmproxy: {text}", err=True))
 
 
-def console(*, verbose: bool) -> Handler:
+def suite_console(*, verbose: bool) -> Handler:
     """Return what shows a suite at this terminal."""
 
     def write(text: str) -> None:

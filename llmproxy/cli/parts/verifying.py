@@ -10,7 +10,7 @@ from pathlib import Path
 
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import format_count, name_some
-from llmproxy.cli.parts.bindings import merges_of, print_merges
+from llmproxy.cli.parts.bindings import list_merges, print_merges
 from llmproxy.cli.parts.importing import ImportedPiece, read_pieces
 from llmproxy.cli.parts.printing import ProgressLine, line, print_line
 from llmproxy.cli.parts.store_arguments import find, open_given
@@ -45,7 +45,7 @@ class Verifier:
     def store(self, path: Path) -> int:
         """Check a store, and say what is wrong; returns how much. Raises CassetteError."""
         with open_given(path) as database, ProgressLine(f"verifying {show_store(path)}", "interaction") as working:
-            if self.cassette is not None and not self._is_held(database, path):
+            if self.cassette is not None and not self._is_stored(database, path):
                 return 0
             damaged = list(find_damages(database, working.through, self.cassette))
             readable = not any(each.interaction is None for each in damaged)
@@ -55,7 +55,7 @@ class Verifier:
                 if readable
                 else []
             )
-            merged = {} if damaged else merges_of(database, self.rules, self.upstreams, self.cassette)
+            merged = {} if damaged else list_merges(database, self.rules, self.upstreams, self.cassette)
             told = [] if damaged else list(self._list_merged(database))
         for each in damaged:
             where = "" if each.interaction is None else f"interaction {each.interaction}: "
@@ -99,7 +99,7 @@ class Verifier:
                     f"{suggest_command(f'changes drop {line(names[0])}', database.path)}"
                 )
 
-    def _is_held(self, database: Store, path: Path) -> bool:
+    def _is_stored(self, database: Store, path: Path) -> bool:
         try:
             if find(database, str(self.cassette)).sample is not None:
                 raise SettingsError(f"{line(str(self.cassette))} is a sample; a cassette is verified with all of them.")

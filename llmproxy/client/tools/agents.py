@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmproxy.client.tools.mcp_config import ToolsConfig, make_config, put_in_command, read_config
+from llmproxy.client.tools.mcp_config import ToolsConfig, insert_in_command, make_config, read_config
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 
@@ -52,7 +52,7 @@ class FoundTools:
 def find_tools(asked: str | None, command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
     """Return the agent's servers; None if it is not known to have any. Raises SettingsError: not in `asked`."""
     if asked is not None and asked != NONE:
-        put_in_command(command, asked, f"{asked}.copy")  # what cannot be meant is said now
+        insert_in_command(command, asked, f"{asked}.copy")  # what cannot be meant is said now
         try:
             text = read_text(cwd / asked)
         except (OSError, ValueError) as error:
@@ -62,7 +62,7 @@ def find_tools(asked: str | None, command: Sequence[str], env: Mapping[str, str]
             raise SettingsError(f"--mcp-config {asked} cannot be read: {why}.") from error
 
         def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
-            return put_in_command(command, asked, write_copy(made, folder))
+            return insert_in_command(command, asked, write_copy(made, folder))
 
         return FoundTools(read_config(text, asked), place)
     return _find_tools(command, env, cwd) if asked is None else None
@@ -70,7 +70,7 @@ def find_tools(asked: str | None, command: Sequence[str], env: Mapping[str, str]
 
 def _find_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
     """Return what a known agent has; one that a shell's text begins with gets its words there."""
-    if (inside := in_shell(command)) is not None:
+    if (inside := find_in_shell(command)) is not None:
         found = _find_tools((inside.program, *inside.words), env, cwd)
         if found is None:
             return None
@@ -103,28 +103,28 @@ def write_copy(made: Mapping[str, Any], folder: Path) -> str:
 # --- Claude Code -----------------------------------------------------------------------------------------------------
 
 
-def _claude(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
-    rest, given = _split(command)
+def _find_claude_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
+    rest, given = _split_config_option(command)
     servers: dict[str, Any] = {}
     notes: list[str] = []
     if _STRICT not in rest:
         home = Path(env["CLAUDE_CONFIG_DIR"]) if env.get("CLAUDE_CONFIG_DIR") else Path(env.get("HOME") or Path.home())
-        own = _json(home / ".claude.json")
-        local = _table(_table(own, "projects"), str(cwd))
-        servers |= _table(own, "mcpServers")
+        own = _read_json(home / ".claude.json")
+        local = _get_table(_get_table(own, "projects"), str(cwd))
+        servers |= _get_table(own, "mcpServers")
         approved = _read_approvals(env, cwd, local)
-        for name, server in _table(_json(cwd / ".mcp.json"), "mcpServers").items():
+        for name, server in _get_table(_read_json(cwd / ".mcp.json"), "mcpServers").items():
             if approved(name):
                 servers[name] = server
             else:
                 notes.append(
                     f"{name}: LEFT OUT: nobody has approved this server of .mcp.json (claude asks, interactively)"
                 )
-        servers |= _table(local, "mcpServers")
+        servers |= _get_table(local, "mcpServers")
     unread = []
     for word in given:
-        said = _parse_json(word) if word.lstrip().startswith("{") else _json(cwd / word)
-        servers |= _table(said, "mcpServers")
+        said = _parse_json(word) if word.lstrip().startswith("{") else _read_json(cwd / word)
+        servers |= _get_table(said, "mcpServers")
         if not said:
             unread.append(word)
     if not servers:
@@ -138,7 +138,7 @@ def _claude(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundT
     return FoundTools(make_config(servers), place, tuple(notes))
 
 
-def _split(command: Sequence[str]) -> tuple[list[str], list[str]]:
+def _split_config_option(command: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return a command without its option of configurations, and what that names: all words until the next option."""
     rest: list[str] = []
     given: list[str] = []
@@ -162,7 +162,7 @@ def _read_approvals(env: Mapping[str, str], cwd: Path, local: Mapping[str, Any])
         else Path(env.get("HOME") or Path.home()) / ".claude"
     )
     files = [home / "settings.json", cwd / ".claude" / "settings.json", cwd / ".claude" / "settings.local.json"]
-    said = [local, *map(_json, files)]
+    said = [local, *map(_read_json, files)]
 
     def names(key: str) -> set[str]:
         found = [each.get(key) for each in said]
@@ -173,12 +173,12 @@ def _read_approvals(env: Mapping[str, str], cwd: Path, local: Mapping[str, Any])
     return lambda name: name not in refused and (everything or name in allowed)
 
 
-def _table(value: Mapping[str, Any], key: str) -> dict[str, Any]:
+def _get_table(value: Mapping[str, Any], key: str) -> dict[str, Any]:
     found = value.get(key)
     return found if isinstance(found, dict) else {}
 
 
-def _json(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> dict[str, Any]:
     try:
         return _parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -196,15 +196,15 @@ def _parse_json(text: str) -> dict[str, Any]:
 # --- Codex -----------------------------------------------------------------------------------------------------------
 
 
-def _codex(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
+def _find_codex_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
     home = Path(env["CODEX_HOME"]) if env.get("CODEX_HOME") else Path(env.get("HOME") or Path.home()) / ".codex"
-    own = _toml(home / "config.toml")
-    trusted = _table(_table(own, "projects"), str(cwd)).get("trust_level") == "trusted"
-    files = [own, *([_toml(cwd / ".codex" / "config.toml")] if trusted else [])]
+    own = _read_toml(home / "config.toml")
+    trusted = _get_table(_get_table(own, "projects"), str(cwd)).get("trust_level") == "trusted"
+    files = [own, *([_read_toml(cwd / ".codex" / "config.toml")] if trusted else [])]
     servers = {
         name: {"type": "http", **server} if "url" in server else server
         for each in files
-        for name, server in _table(each, "mcp_servers").items()
+        for name, server in _get_table(each, "mcp_servers").items()
         if isinstance(server, dict) and server.get("enabled") is not False
     }
     odd = sorted(name for name in servers if _PLAIN.fullmatch(name) is None)
@@ -217,13 +217,13 @@ def _codex(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTo
         return None
 
     def place(made: Mapping[str, Any], _: Path) -> tuple[str, ...]:
-        words = list(_overrides(made["mcpServers"], servers))
+        words = list(_toml_overrides(made["mcpServers"], servers))
         return (command[0], *(part for word in words for part in ("-c", word)), *command[1:])
 
     return FoundTools(make_config(servers), place, tuple(notes))
 
 
-def _overrides(made: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
+def _toml_overrides(made: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
     """Yield what differs, as codex takes it: strings of JSON are strings of TOML."""
     for name, server in made.items():
         for key in ("command", "args", "url"):
@@ -231,7 +231,7 @@ def _overrides(made: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[s
                 yield f"mcp_servers.{name}.{key}={json.dumps(server[key])}"
 
 
-def _toml(file: Path) -> dict[str, Any]:
+def _read_toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -239,8 +239,8 @@ def _toml(file: Path) -> dict[str, Any]:
 
 
 AGENTS: Mapping[str, Callable[[Sequence[str], Mapping[str, str], Path], FoundTools | None]] = {
-    "claude": _claude,
-    "codex": _codex,
+    "claude": _find_claude_tools,
+    "codex": _find_codex_tools,
 }
 """By program."""
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
@@ -273,7 +273,7 @@ class InShell:
         return (*self._shell, text, *self._after)
 
 
-def in_shell(command: Sequence[str]) -> InShell | None:
+def find_in_shell(command: Sequence[str]) -> InShell | None:
     """Return what a shell's text begins with; None for any other command, and for a text that cannot be read."""
     program = command[0].replace("\\", "/").rpartition("/")[2]
     if program not in _SHELLS or len(command) < 3 or _RUNS.fullmatch(command[1]) is None:

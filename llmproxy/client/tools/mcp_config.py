@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from llmproxy.client.environment import is_ours
+from llmproxy.client.environment import is_proxy_url
 from llmproxy.errors import SettingsError
 
 _TABLES = ("mcpServers", "servers")
@@ -46,7 +46,7 @@ class ToolsConfig:
 
     def upstreams_of(self, url: str) -> dict[str, str]:
         """Return what the proxy at `url` must know: of itself nothing, or it would ask itself."""
-        return {name: origin for name, origin in self.upstreams.items() if not is_ours(origin, url)}
+        return {name: origin for name, origin in self.upstreams.items() if not is_proxy_url(origin, url)}
 
 
 def read_config(text: str, name: str) -> ToolsConfig:
@@ -73,7 +73,7 @@ def make_config(servers: Mapping[str, Any]) -> ToolsConfig:
 
 def _with_upstreams(values: Mapping[str, Any], table: str) -> ToolsConfig:
     names = upstream_names(values[table])
-    found = {names[server]: origin for server, each in values[table].items() if (origin := _origin(each))}
+    found = {names[server]: origin for server, each in values[table].items() if (origin := _server_origin(each))}
     return ToolsConfig(values, table, names, found)
 
 
@@ -89,7 +89,7 @@ def upstream_names(servers: Iterable[str]) -> dict[str, str]:
     }
 
 
-def _origin(server: object) -> str:
+def _server_origin(server: object) -> str:
     """Return where a server over HTTP is; empty for others, and for a URL with a variable or a password."""
     url = server.get("url") if isinstance(server, dict) else None
     if not isinstance(server, dict) or not isinstance(url, str) or server.get("type", "http") not in _REMOTE:
@@ -127,8 +127,8 @@ def _place_server(
             return server, "has the shim already"
         words = [*shim, "mcp", "--proxy", url, "--session", session, "--name", config.names[name], "--", command, *args]
         return {**server, "command": words[0], "args": words[1:]}, "over stdio, behind `llmproxy mcp`"
-    if _origin(server):
-        if is_ours(server["url"], url):
+    if _server_origin(server):
+        if is_proxy_url(server["url"], url):
             return (
                 server,
                 "LEFT AS IT IS: its address is the proxy's own, and what it asks is in the session that this names",
@@ -151,7 +151,7 @@ def _explain_left_out(server: object) -> str:
     return "its `url` is no plain address: http or https, a host, no user and no variable"
 
 
-def put_in_command(command: Sequence[str], file: str, copy: str) -> tuple[str, ...]:
+def insert_in_command(command: Sequence[str], file: str, copy: str) -> tuple[str, ...]:
     """Return the command with the copy in place of the file, added for Claude Code. Raises SettingsError."""
     made = tuple(
         copy if word == file else f"{word[: -len(file)]}{copy}" if word.endswith(f"={file}") else word

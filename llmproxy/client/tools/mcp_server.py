@@ -34,13 +34,13 @@ class CommandFailed(LLMProxyError):
     """What a command said that failed; we sign what it says of us, and not what its agent says."""
 
 
-def serve(serving: ServerOptions) -> None:
+def serve_stdio(serving: ServerOptions) -> None:
     """Serve on stdin and stdout until the client goes. Raises MachineError."""
     try:
         from mcp.server.stdio import stdio_server
     except ImportError as error:
         raise MachineError(f"the package mcp is not installed ({error}).", hint=install_command("mcp")) from error
-    server = _server(serving)
+    server = _make_server(serving)
 
     async def main() -> None:
         async with stdio_server() as (read, write):
@@ -50,7 +50,7 @@ def serve(serving: ServerOptions) -> None:
         asyncio.run(main())
 
 
-def _server(serving: ServerOptions) -> Any:  # noqa: ANN401 (two generations of the SDK have no type in common)
+def _make_server(serving: ServerOptions) -> Any:  # noqa: ANN401 (two generations of the SDK have no type in common)
     """Make the SDK's server. Its first generation takes functions as decorators, the second as arguments."""
     from mcp.server.lowlevel import Server
     from mcp.types import CallToolResult, ListToolsResult
@@ -58,12 +58,12 @@ def _server(serving: ServerOptions) -> Any:  # noqa: ANN401 (two generations of 
     import llmproxy
 
     tools = {each.name: each for each in list_tools_of(serving)}
-    listed = ListToolsResult.model_validate({"tools": [_describe(each) for each in tools.values()]})
+    listed = ListToolsResult.model_validate({"tools": [_describe_tool(each) for each in tools.values()]})
     kind: Any = Server
-    about = {"version": llmproxy.__version__, "instructions": _instructions(tools, serving)}
+    about = {"version": llmproxy.__version__, "instructions": _write_instructions(tools, serving)}
 
     async def call(name: str, arguments: Mapping[str, Any] | None) -> Any:  # noqa: ANN401 (the SDK's result)
-        text, failed = await answer(tools, name, arguments or {}, serving)
+        text, failed = await answer_tool_call(tools, name, arguments or {}, serving)
         return CallToolResult.model_validate({"content": [{"type": "text", "text": text}], "isError": failed})
 
     if not hasattr(Server, "call_tool"):
@@ -85,26 +85,26 @@ def _server(serving: ServerOptions) -> Any:  # noqa: ANN401 (two generations of 
     return server
 
 
-def _describe(tool: McpTool) -> dict[str, Any]:
+def _describe_tool(tool: McpTool) -> dict[str, Any]:
     hints = {"readOnlyHint": not (tool.writes or tool.runs_agent), "openWorldHint": False}
     return {"name": tool.name, "description": tool.description, "inputSchema": tool.schema, "annotations": hints}
 
 
-async def answer(
+async def answer_tool_call(
     tools: Mapping[str, McpTool], name: str, arguments: Mapping[str, Any], serving: ServerOptions
 ) -> tuple[str, bool]:
     """Do what is asked: what a model is to read, and whether it failed."""
     try:
         if (tool := tools.get(name)) is None:
             raise refuse_unknown(name, serving)
-        return await run(command_of(tool, arguments, serving)), False
+        return await run_command(command_of(tool, arguments, serving)), False
     except CommandFailed as error:
         return str(error), True
     except LLMProxyError as error:
         return sign_text(error), True
 
 
-def _instructions(tools: Mapping[str, McpTool], serving: ServerOptions) -> str:
+def _write_instructions(tools: Mapping[str, McpTool], serving: ServerOptions) -> str:
     changes = [each.name for each in tools.values() if each.writes]
     return (
         "Recorded runs of an agent under test: what it asked of models, MCP tools and HTTP services, and what they "
@@ -116,7 +116,7 @@ def _instructions(tools: Mapping[str, McpTool], serving: ServerOptions) -> str:
     )
 
 
-async def run(words: Sequence[str]) -> str:
+async def run_command(words: Sequence[str]) -> str:
     """Run a command of ours, into files: a pipe may stay open for ever. Raises ToolFailed, CommandFailed."""
     env = {**os.environ, "COLUMNS": _WIDTH, "NO_COLOR": "1"}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -142,19 +142,19 @@ async def run(words: Sequence[str]) -> str:
             if child.returncode is None:  # too late, or cancelled
                 child.terminate()
                 await child.wait()
-        said = "\n".join(part for each in (out, err) if (part := _read(each).rstrip()))
-    text = late + shorten(said, words[0])
+        said = "\n".join(part for each in (out, err) if (part := _read_output(each).rstrip()))
+    text = late + shorten_output(said, words[0])
     if child.returncode or late:
         raise CommandFailed(text) if text else ToolFailed(f"{words[0]} ended with exit code {child.returncode}.")
     return text or "(nothing)"
 
 
-def _read(file: IO[bytes]) -> str:
+def _read_output(file: IO[bytes]) -> str:
     file.seek(0)
     return file.read().decode("utf-8", "replace")
 
 
-def shorten(text: str, what: str) -> str:
+def shorten_output(text: str, what: str) -> str:
     if len(text) <= LONGEST:
         return text
     left = len(text) - LONGEST

@@ -87,17 +87,17 @@ def _refuse_option(word: str) -> str:
     return word
 
 
-def _list(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
+def _list_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
     named = asked.get("cassette") or serving.cassette
     channel = [f"--channel={asked['channel']}"] if "channel" in asked else []
     return ["ls", *([_refuse_option(named)] if named else []), f"--limit={asked.get('limit', 50)}", *channel]
 
 
-def _show(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
+def _show_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
     return ["show", _refuse_option(str(asked.get("what") or _find_cassette(asked, serving)))]
 
 
-def _replay(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
+def _replay_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
     results = [f"--override-tool={name}={value}" for name, value in asked.get("tool_results", {}).items()]
     answers = [f"--override-llm={number}={value}" for number, value in asked.get("answers", {}).items()]
     named = asked.get("cassette") or serving.cassette
@@ -115,12 +115,12 @@ TOOLS = (
             "channel": {"type": "string", "enum": ["llm", "mcp", "http"], "description": "Only calls of this kind."},
             "limit": {"type": "integer", "minimum": 1, "maximum": 1000, "description": "How many at most; 50."},
         },
-        _list,
+        _list_words,
     ),
     McpTool(
         "show",
         "Show an interaction whole (what was asked, what was answered, tool calls, tokens, times), or a cassette as a "
-        "conversation.", {"what": _EITHER}, _show,
+        "conversation.", {"what": _EITHER}, _show_words,
     ),
     McpTool(
         "why",
@@ -145,7 +145,7 @@ TOOLS = (
         "Run the agent on its recording with results of tools or answers of the model overridden, and say where it "
         "leaves the recording."
         " The agent's command was chosen by whoever started this server. No model is asked.",
-        {"cassette": _CASSETTE, **_OVERRIDES}, _replay, runs_agent=True,
+        {"cassette": _CASSETTE, **_OVERRIDES}, _replay_words, runs_agent=True,
     ),
     McpTool(
         "fork", "Make a new cassette that begins like another one.",
@@ -180,7 +180,7 @@ SHOWN = 100
 """Characters of a value that is none."""
 
 
-def _is_word(value: object) -> bool:
+def _is_plain_word(value: object) -> bool:
     """Return whether a value can be a word of a command: a text, without what no system takes."""
     return (
         isinstance(value, str)
@@ -190,15 +190,15 @@ def _is_word(value: object) -> bool:
 
 
 _IS: Mapping[str, Callable[[Any], bool]] = {
-    "string": _is_word,
+    "string": _is_plain_word,
     "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "object": lambda value: isinstance(value, dict) and all(map(_is_word, (*value, *value.values()))),
-    "array": lambda value: isinstance(value, list) and all(map(_is_word, value)),
+    "object": lambda value: isinstance(value, dict) and all(map(_is_plain_word, (*value, *value.values()))),
+    "array": lambda value: isinstance(value, list) and all(map(_is_plain_word, value)),
 }
 """By the type of a schema: what an argument must be. The members of its objects and arrays are texts."""
 
 
-def check(tool: McpTool, asked: Arguments) -> None:
+def check_arguments(tool: McpTool, asked: Arguments) -> None:
     """See to it that the arguments are what the schema of the tool says. Raises SettingsError."""
     takes = f"{tool.name} takes {', '.join(tool.properties)}"
     if unknown := sorted(set(asked) - set(tool.properties)):
@@ -209,10 +209,10 @@ def check(tool: McpTool, asked: Arguments) -> None:
         schema = tool.properties[name]
         within = not isinstance(value, int) or schema.get("minimum", 0) <= value <= schema.get("maximum", LARGEST)
         if not (_IS[schema["type"]](value) and value in schema.get("enum", [value]) and within):
-            raise SettingsError(f"{name} of {tool.name} cannot be {_spell(value)}: it is {json.dumps(schema)}.")
+            raise SettingsError(f"{name} of {tool.name} cannot be {_shorten_json(value)}: it is {json.dumps(schema)}.")
 
 
-def _spell(value: object) -> str:
+def _shorten_json(value: object) -> str:
     try:
         text = json.dumps(value)
     except (ValueError, RecursionError):  # a number of thousands of digits
@@ -238,7 +238,7 @@ def refuse_unknown(name: str, serving: ServerOptions) -> SettingsError:
 def command_of(tool: McpTool, asked: Arguments, serving: ServerOptions) -> list[str]:
     """Return the words behind ``llmproxy`` for one call. Raises SettingsError."""
     asked = {name: value for name, value in asked.items() if value is not None}  # as models leave out what they may
-    check(tool, asked)
+    check_arguments(tool, asked)
     words = list(tool.words(asked, serving))
     store = [f"--store={serving.store}"] if serving.store else []
     return [words[0], *store, *words[1:], *(["--", *serving.agent] if tool.runs_agent else [])]

@@ -36,7 +36,7 @@ from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteError, CassetteNotFound, SettingsError
-from llmproxy.sqlite_file import connect
+from llmproxy.sqlite_file import open_connection
 from llmproxy.store_server import show_store
 
 _HOLDER = "llmproxy merge"
@@ -126,7 +126,7 @@ def _check_versions(paths: Sequence[Path]) -> None:
     for path in sorted(set(paths)):
         open_reader(path).close()  # says what is wrong with it
         try:
-            with closing(connect(path, "mode=ro", timeout=_BUSY_SECONDS)) as conn:
+            with closing(open_connection(path, "mode=ro", timeout=_BUSY_SECONDS)) as conn:
                 has = list_applied(conn)
         except sqlite3.Error as error:
             raise translate(error, path, writing=False) from error

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from llmproxy.core.keys.rules import SYSTEM_ROLES, SYSTEM_TEXT, TURNS, VERSION
-from llmproxy.did_you_mean import nearest
+from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import SettingsError
 
 WHERES = ("system", "all")
@@ -96,7 +96,7 @@ class Rules:
 
 def _check_name(name: str, names: Sequence[str], what: str) -> None:
     if name not in names:
-        close = nearest(name, names)
+        close = nearest_word(name, names)
         hint = f"did you mean {close!r}?" if close else f"There are: {', '.join(names)}"
         raise SettingsError(f"{WHERE}: there is no {what} {name!r}", hint=hint)
 

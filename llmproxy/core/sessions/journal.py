@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from llmproxy.calls import Call
 from llmproxy.core.store.rows import from_sql, to_sql
 from llmproxy.core.traffic.interaction import Request
-from llmproxy.sqlite_file import FileState, connect, immediate, peek
+from llmproxy.sqlite_file import FileState, open_connection, peek, write_transaction
 from llmproxy.store_server import make_room
 
 log = logging.getLogger(__name__)
@@ -235,7 +235,7 @@ class Journal:
         if not batch or self._conn is None:
             return
         try:
-            with immediate(self._conn):
+            with write_transaction(self._conn):
                 rows = [_decision_row(self._run, each) for each in batch if isinstance(each, Call)]
                 for at in range(0, len(rows), _AT_ONCE):
                     some = rows[at : at + _AT_ONCE]
@@ -252,10 +252,10 @@ def open_state(path: Path) -> sqlite3.Connection:
     """Open the state database at `path`: make or check its tables, drop what is old. Raises sqlite3.Error, OSError."""
     make_room(path.with_name(path.name.removesuffix(SUFFIX)))
     _check_writable(path)
-    conn = connect(path, "mode=rwc", timeout=BUSY_SECONDS)
+    conn = open_connection(path, "mode=rwc", timeout=BUSY_SECONDS)
     try:
         conn.execute("PRAGMA synchronous=OFF")  # it may be lost
-        with immediate(conn):
+        with write_transaction(conn):
             version = conn.execute("PRAGMA user_version").fetchone()[0]
             if version != VERSION:
                 _check_empty(conn, version)
@@ -301,7 +301,7 @@ def query_state(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[
     try:
         if peek(path) is not FileState.ROLLBACK:
             return []
-        with closing(connect(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
+        with closing(open_connection(path, "mode=ro", timeout=BUSY_SECONDS)) as conn:
             return conn.execute(sql, values).fetchall()
     except (OSError, sqlite3.Error):
         log.debug("journal.read.failed", exc_info=True)

@@ -17,7 +17,7 @@ from llmproxy.core.changes.values import TrialCall
 from llmproxy.core.sessions.journal import SUFFIX, open_state, query_state
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.rows import from_sql, to_sql
-from llmproxy.sqlite_file import immediate
+from llmproxy.sqlite_file import write_transaction
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Trials:
                 self._conn = open_state(self._path)
                 self._conn.execute(_TABLE)
             conn = self._conn
-            with immediate(conn):
+            with write_transaction(conn):
                 before = conn.execute(_ONE, (*place, self._since)).fetchone() or (0, "[]", 1, "[]")
                 passed = (
                     None if session.sealed is None or not session.is_over else int(session.sealed and before[2] != 0)
@@ -94,7 +94,7 @@ class Trials:
 
 def forget_served(store: Path, since: float) -> None:
     """Forget which recordings trials played that ended since then: what ran did not come to its end."""
-    with suppress(OSError, sqlite3.Error), closing(open_state(state_of(store))) as conn, immediate(conn):
+    with suppress(OSError, sqlite3.Error), closing(open_state(state_of(store))) as conn, write_transaction(conn):
         conn.execute(_TABLE)
         conn.execute("UPDATE trial_runs SET served = NULL WHERE at >= ?", (since,))
 

@@ -127,7 +127,7 @@ class Forwarding:
         if raw and self._here.is_forwarding:
             yield from self.on_event(events.DataReceived(here.client, raw))
         elif over:
-            yield from self._taken_back()
+            yield from self._undo_release()
 
     # --- the answer ------------------------------------------------------------------------------------------------
 
@@ -141,8 +141,8 @@ class Forwarding:
             yield from self._pass_commands(self._without_trailers(self._forwarder))
         exchange = self._here.incoming.exchange
         if self._held and exchange is not None and not exchange.recording.whole:
-            yield from self._let_go()
-        yield from self._taken_back()
+            yield from self._release_exchange()
+        yield from self._undo_release()
 
     def _without_trailers(self, forwarder: layers.HttpLayer) -> Commands:
         """End the answer where its body ended; that upstream connection cannot be used again."""
@@ -175,13 +175,13 @@ class Forwarding:
                     if self.switched and exchange is not None and exchange.recording.whole:
                         self._held.append(command)  # the end of a WebSocket: not before it is stored
                         continue
-                    yield from self._let_go()
+                    yield from self._release_exchange()
                     here.state = LayerState.CLOSED
             elif ours and here.state in (LayerState.CLOSED, LayerState.LINGERING):
                 continue
             yield command
 
-    def _let_go(self) -> Commands:
+    def _release_exchange(self) -> Commands:
         """Send what was held back."""
         while self._held:
             yield self._held.popleft()
@@ -199,7 +199,7 @@ class Forwarding:
             exchange.error = failed
         return exchange.error
 
-    def _taken_back(self) -> Commands:
+    def _undo_release(self) -> Commands:
         """When the forwarded request is over, stand before the next one."""
         here = self._here
         if self.switched:
@@ -207,7 +207,7 @@ class Forwarding:
             return
         if not (self._here.is_forwarding and not self.uploading and self._forwarder and not self._forwarder.streams):
             return
-        yield from self._let_go()
+        yield from self._release_exchange()
         if self._spent is not None:
             yield commands.CloseConnection(self._spent)
             self._spent = None
@@ -228,6 +228,6 @@ class Forwarding:
         recording = here.incoming.exchange.recording if here.incoming.exchange else None
         if isinstance(recording, FrameRecording) and recording.is_stored:
             here.state, here.incoming.exchange = LayerState.CLOSED, None
-            yield from self._let_go()
+            yield from self._release_exchange()
         elif here.reader.waiting:
             yield from self.on_event(events.DataReceived(here.client, here.reader.rest()))

@@ -38,7 +38,7 @@ from llmproxy.core.traffic.origin_guard import Guard, SeenHead
 from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.framing import FramingError, Head, parse_head
-from llmproxy.mitm.http1.incoming import Incoming, at_once
+from llmproxy.mitm.http1.incoming import Incoming, send_at_once
 from llmproxy.mitm.proxy_context import Idle, ProxyContext
 from llmproxy.protocol import CONTROL_PREFIX, Decision
 
@@ -117,7 +117,7 @@ class Front(asyncio.StreamReaderProtocol):
     @property
     def is_idle(self) -> bool:
         """Whether nothing is asked, or answered."""
-        return not self._held and self._incoming is None and self._come_back()
+        return not self._held and self._incoming is None and self._take_back()
 
     def close(self) -> None:
         """Close the connection."""
@@ -139,7 +139,7 @@ class Front(asyncio.StreamReaderProtocol):
     def data_received(self, data: bytes) -> None:
         """Answer what can be answered here, hand over the rest."""
         self.heard = time()
-        if not self._here and not self._come_back():
+        if not self._here and not self._take_back():
             self._handed += len(data)
             super().data_received(data)
             return
@@ -151,7 +151,7 @@ class Front(asyncio.StreamReaderProtocol):
             data = b"".join(self._held)
         self._held = [data]
         try:
-            self._answer_held(data)
+            self._answer_held_hit(data)
         except LLMProxyError:  # the layer meets it too, and says it in its way
             self._hand_over(b"".join(self._held))
         except Exception:
@@ -173,7 +173,7 @@ class Front(asyncio.StreamReaderProtocol):
         else:
             self._schedule_check()
 
-    def _come_back(self) -> bool:
+    def _take_back(self) -> bool:
         """Take the connection back if the layer has nothing to do with it any more."""
         behind = self.layer
         if behind is not None and behind.seen == self._handed and behind.between_requests:
@@ -192,7 +192,7 @@ class Front(asyncio.StreamReaderProtocol):
 
     # --- requests --------------------------------------------------------------------------------------------------
 
-    def _answer_held(self, data: bytes) -> None:
+    def _answer_held_hit(self, data: bytes) -> None:
         """Answer request after request of what is held; what has begun and is not complete stays held."""
         while data:
             self._wanted = 0
@@ -278,7 +278,7 @@ class Front(asyncio.StreamReaderProtocol):
         if slot.status == SWITCHING or slot.status in REDIRECTS or exchange.answer.held:
             return False  # what waits, or leads on, is the layer's
         laid = incoming.lay_out()
-        if incoming.lay_out_playback() is not None or (data := at_once(laid)) is None:
+        if incoming.lay_out_playback() is not None or (data := send_at_once(laid)) is None:
             return False  # so is what waits
         self._incoming = None
         self._out.write(data)

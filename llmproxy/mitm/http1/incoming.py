@@ -73,8 +73,8 @@ class Incoming:
         self.client = ClientHttp(head.method, http10=head.http10, keep_alive=head.keep_alive)
         shell = self.shell
         try:
-            target, named = absolute(head)
-            if self._admit(head, target, origin or named, "https" if client.tls_established else "http"):
+            target, named = split_absolute_target(head)
+            if self._check_origin(head, target, origin or named, "https" if client.tls_established else "http"):
                 return
             check_servable(head)
             if self.exchange is None:
@@ -102,7 +102,7 @@ class Incoming:
             return False
         return exchange.decision in (Decision.RECORD, Decision.PASS)
 
-    def _admit(self, head: Head, target: str, named: Origin | None, scheme: str) -> bool:
+    def _check_origin(self, head: Head, target: str, named: Origin | None, scheme: str) -> bool:
         """Tell web pages from clients, before anything is looked up or counted.
 
         True if this is a preflight, which we answer.
@@ -143,20 +143,20 @@ class Incoming:
         if self.exchange is None:
             raise AssertionError("no request has arrived")
         if self.laid is None:
-            self.laid = self.shell.engine.plan(self.exchange, self.client, extra=self._extra(self.exchange))
+            self.laid = self.shell.engine.plan(self.exchange, self.client, extra=self._extra_headers(self.exchange))
         return self.laid
 
     def lay_out_playback(self) -> tuple[Playback, OpenPlan] | None:
         """Lay out how an answer begins that must wait for its client; None for every other. After `lay_out`."""
         if self.exchange is None:
             return None
-        return self.shell.engine.plan_playback(self.exchange, self.client, extra=self._extra(self.exchange))
+        return self.shell.engine.plan_playback(self.exchange, self.client, extra=self._extra_headers(self.exchange))
 
-    def _extra(self, exchange: Exchange) -> Headers:
+    def _extra_headers(self, exchange: Exchange) -> Headers:
         return ((KEY_HEADER, exchange.key or ""), *self.grants)
 
 
-def at_once(laid: SendingPlan) -> bytes | None:
+def send_at_once(laid: SendingPlan) -> bytes | None:
     """Return an answer that is sent now and whole; None if it takes its time."""
     return laid.pieces[0][1] if len(laid.pieces) == 1 and laid.pieces[0][0] == 0 else None
 
@@ -170,7 +170,7 @@ def check_servable(head: Head) -> None:
         check_upgrade(head)
 
 
-def absolute(head: Head) -> tuple[str, Origin | None]:
+def split_absolute_target(head: Head) -> tuple[str, Origin | None]:
     """Split an absolute target into (origin form, (scheme, host, port)), or None. Raises FramingError: no port."""
     scheme, mark, rest = head.target.partition("://")
     if not mark or scheme.lower() not in ("http", "https"):
@@ -185,7 +185,7 @@ def absolute(head: Head) -> tuple[str, Origin | None]:
     return origin_form, (scheme.lower(), host.strip("[]").lower(), number)
 
 
-def opens_root(head: Head) -> bool:
+def is_page_request(head: Head) -> bool:
     """Return whether a person opens the proxy's address in a browser."""
     asks = shows(head.headers) or "text/html" in (header(head.headers, "accept") or "")
     return head.target == "/" and head.method in ("GET", "HEAD") and asks

@@ -45,17 +45,17 @@ from llmproxy.mitm.http1.incoming import (
     Incoming,
     LayerState,
     Origin,
-    at_once,
-    opens_root,
+    is_page_request,
+    send_at_once,
 )
 from llmproxy.mitm.http1.stream_sender import StreamSender
 from llmproxy.mitm.intercept import is_loopback
 from llmproxy.mitm.proxy_context import Ahead, ProxyContext, whole_response
-from llmproxy.mitm.sockets import has_gone
+from llmproxy.mitm.sockets import is_peer_gone
 from llmproxy.mitm.websocket_recorder import UpgradeMissed, UpgradeRefused
 from llmproxy.mitm.websocket_replay import Socket
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX, Channel, Decision
-from llmproxy.ui.answers import PageAnswer, fields
+from llmproxy.ui.answers import PageAnswer, answer_headers
 
 log = logging.getLogger(__name__)
 
@@ -106,17 +106,17 @@ class OwnAnswers:
             head.method, head.target, head.headers, body, loopback=local, guard=shell.guard, scheme=scheme,
             connection=here.client.id,
         )  # fmt: skip
-        if opens_root(head) or f"{head.target.partition('?')[0]}/".startswith(UI_PREFIX):
-            yield from self._view(head, asked)
+        if is_page_request(head) or f"{head.target.partition('?')[0]}/".startswith(UI_PREFIX):
+            yield from self._answer_viewer(head, asked)
             return
         session, now = control.session_of(shell.engine, asked), shell.engine.clock()
         if session is not None and shell.busy(session):
             self._asked = now if self._asked is None else self._asked
             if now - self._asked < PATIENCE:
-                yield from self._wait()
+                yield from self._wait_for_answer()
                 return
         waited = here.state is LayerState.ASKED
-        status, data, kind = self._ask(asked)
+        status, data, kind = self._call_control_api(asked)
         if (stored := shell.take_kept()) is not None:
             yield AnswerStoredHook(stored)
             if why := stored.result():
@@ -126,7 +126,7 @@ class OwnAnswers:
         if waited:
             yield from self._layer.read()
 
-    def _wait(self) -> Commands:
+    def _wait_for_answer(self) -> Commands:
         self._here.state = LayerState.ASKED
         yield self._here.wake_after(LOOK)
 
@@ -136,7 +136,7 @@ class OwnAnswers:
         if here.client.state is ConnectionState.CAN_WRITE and here.shell.lines is not None:
             here.shell.lines.on_connection_end(here.client.id)
 
-    def _ask(self, asked: ControlRequest) -> tuple[int, bytes, str]:
+    def _call_control_api(self, asked: ControlRequest) -> tuple[int, bytes, str]:
         """Serve a call of the control API."""
         shell = self._here.shell
         proxy = ControlledProxy(
@@ -145,16 +145,16 @@ class OwnAnswers:
         )  # fmt: skip
         return control.answer(shell.engine, asked, proxy)
 
-    def _view(self, head: Head, asked: ControlRequest) -> Commands:
+    def _answer_viewer(self, head: Head, asked: ControlRequest) -> Commands:
         """Answer our page in a browser, when its thread has the answer."""
         waited = self._viewed is not None
         self._viewed = self._viewed or self._here.shell.view(asked)
         if not self._viewed.done():
-            yield from self._wait()
+            yield from self._wait_for_answer()
             return
         answer = self._viewed.result()
         close = not head.keep_alive
-        whole = whole_response(answer.status, fields(answer), answer.body, close=close, method=head.method)
+        whole = whole_response(answer.status, answer_headers(answer), answer.body, close=close, method=head.method)
         yield from self._layer.finish(whole, close=close)
         if waited:
             yield from self._layer.read()
@@ -200,7 +200,7 @@ class ReplayLayer(layer.Layer):
     def _forwarding(self) -> Forwarding:
         return self.parts.forwarding(self._here, self._mode, self)
 
-    def _reset(self) -> None:
+    def _await_request(self) -> None:
         """Stand before the next request."""
         self._here.incoming = self.parts.incoming(self._shell)
         self._own.reset()
@@ -230,16 +230,16 @@ class ReplayLayer(layer.Layer):
     def _handle_event(self, event: events.Event) -> Commands:
         try:
             try:
-                yield from self._dispatch(event)
+                yield from self._dispatch_event(event)
             except LLMProxyError as error:
                 if self._here.state in (LayerState.CLOSED, LayerState.LINGERING):
                     raise
                 yield from self.refuse(error, close=True)
         except Exception:
             log.exception("llmproxy failed while serving a request")
-            yield from self._fail()
+            yield from self._answer_exception()
 
-    def _dispatch(self, event: events.Event) -> Commands:
+    def _dispatch_event(self, event: events.Event) -> Commands:
         here, client = self._here, self.context.client
         if isinstance(event, events.ConnectionClosed) and event.connection is client:
             self._own.client_left()
@@ -254,9 +254,9 @@ class ReplayLayer(layer.Layer):
             if here.state is LayerState.ASKED and here.incoming.head is not None:
                 yield from self._own.answer(here.incoming.head, bytes(here.incoming.body))
             elif here.state is LayerState.LINGERING:
-                yield from self._close()
+                yield from self._close_client()
             else:
-                yield from self._send(self._sender.go_on())
+                yield from self._send_due(self._sender.go_on())
         elif isinstance(event, events.ConnectionClosed) and event.connection is client and self._is_awaited():
             self._ended = True
         elif isinstance(event, events.ConnectionClosed) and event.connection is client and not here.is_forwarding:
@@ -279,7 +279,7 @@ class ReplayLayer(layer.Layer):
         elif here.reader.waiting > MAX_WAITING:
             log.warning("a client sent over %s bytes ahead of its answer; its connection is closed", MAX_WAITING)
             if here.is_forwarding:
-                yield from self._close()  # what came of the answer is stored when its hooks come
+                yield from self._close_client()  # what came of the answer is stored when its hooks come
             else:
                 yield from self._client_left()
 
@@ -292,7 +292,7 @@ class ReplayLayer(layer.Layer):
             here.is_forwarding and not self._forwarding.uploading and not self._forwarding.switched
         )
         is_there = client.state is ConnectionState.CAN_WRITE
-        return asked and is_there and not has_gone(client.peername, client.sockname)
+        return asked and is_there and not is_peer_gone(client.peername, client.sockname)
 
     def _client_left(self) -> Commands:
         """End a replay whose client is gone; the occurrence stays used."""
@@ -301,9 +301,9 @@ class ReplayLayer(layer.Layer):
             answered = self._here.state is LayerState.REPLAYING
             exchange.note = "client left" if answered else "client left before its request was complete"
             self._shell.settle(exchange, (exchange.replayed_status or 0) if answered else 0)
-        yield from self._close()
+        yield from self._close_client()
 
-    def _close(self) -> Commands:
+    def _close_client(self) -> Commands:
         """Close the client's connection; what is released stays so until its hooks came, or the disconnection."""
         self._here.state = LayerState.CLOSED
         self._sender.drop()
@@ -318,11 +318,11 @@ class ReplayLayer(layer.Layer):
             if here.incoming.head is None:
                 if (head := here.reader.head()) is None:
                     if self._ended:
-                        yield from self._close()
+                        yield from self._close_client()
                     elif here.reader.waiting:
                         yield from here.limit_for(self._shell.head_patience)
                     return
-                yield from self._open(head)
+                yield from self._on_head(head)
                 continue  # `_open` may have answered, or handed on
             incoming, head = here.incoming, here.incoming.head
             raw, decoded, over = here.reader.body()
@@ -332,11 +332,11 @@ class ReplayLayer(layer.Layer):
             if len(incoming.body) > self._body_limit(head):
                 yield from self._too_large()
             elif over:
-                yield from self._complete(head, bytes(incoming.body))
+                yield from self._on_whole_request(head, bytes(incoming.body))
             elif self._ended:
                 yield from self._client_left()
             else:
-                yield from self._continue(head)
+                yield from self._send_continue(head)
                 yield from here.limit_for(self._shell.body_patience)
                 return
 
@@ -360,13 +360,13 @@ class ReplayLayer(layer.Layer):
         own = is_tool_call(head) and is_loopback(peer) and not shell.exposed
         return max(shell.engine.config.max_request, LONGEST_TOOL_CALL if own else 0)
 
-    def _continue(self, head: Head) -> Commands:
+    def _send_continue(self, head: Head) -> Commands:
         """Tell a client that waits for it to send the body; once."""
         if head.expects and not self._here.incoming.continued:
             self._here.incoming.continued = True
             yield self._here.send(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _open(self, head: Head) -> Commands:
+    def _on_head(self, head: Head) -> Commands:
         """The head is here: find out where the request belongs."""
         here = self._here
         here.incoming.head = head
@@ -374,23 +374,23 @@ class ReplayLayer(layer.Layer):
             error = LLMProxyError("llmproxy: the proxy is ending.")
             yield from self.refuse(error, close=True, told=not head.target.startswith(CONTROL_PREFIX))
             return
-        if (head.target.startswith(CONTROL_PREFIX) or opens_root(head)) and self._origin is None:
+        if (head.target.startswith(CONTROL_PREFIX) or is_page_request(head)) and self._origin is None:
             return
-        self._take_over()
+        self._hand_over()
         here.incoming.open(head, self.context.client, self._origin)
         if here.incoming.streams:
             if not here.reader.waiting:
-                yield from self._continue(head)
+                yield from self._send_continue(head)
             yield from self._forwarding.stream(head.raw)
 
-    def _take_over(self) -> None:
+    def _hand_over(self) -> None:
         """Go on with the request that the front has begun, if the bytes that it handed over begin with one."""
         client = self.context.client
         begun = None if self._front is None else self._shell.arrived.pop((client.peername, client.sockname), None)
         if isinstance(begun, Incoming):
             self._here.incoming = begun
 
-    def _complete(self, head: Head, body: bytes) -> Commands:
+    def _on_whole_request(self, head: Head, body: bytes) -> Commands:
         """The whole request is here: decide, and do it."""
         incoming = self._here.incoming
         if incoming.refusal is not None:
@@ -408,7 +408,7 @@ class ReplayLayer(layer.Layer):
             case Decision.REPLAY if exchange.slot is not None and exchange.slot.status == SWITCHING:
                 yield from self._replay_socket(exchange, head)
             case Decision.REPLAY:
-                yield from self._replay(exchange)
+                yield from self._replay_answer(exchange)
             case Decision.FAULT:
                 yield from self.send_made()
             case Decision.REFUSE if isinstance(exchange.error, MissError) and head.upgrade == "websocket":
@@ -437,19 +437,19 @@ class ReplayLayer(layer.Layer):
 
     # --- answers ---------------------------------------------------------------------------------------------------
 
-    def _replay(self, exchange: Exchange) -> Commands:
+    def _replay_answer(self, exchange: Exchange) -> Commands:
         """Send the recorded answer."""
         incoming = self._here.incoming
         laid = incoming.lay_out()
         incoming.answering = True
         if (opened := incoming.lay_out_playback()) is not None:
-            yield from self._send(self._sender.talk(*opened))
-        elif not exchange.answer.held and (data := at_once(laid)) is not None:
+            yield from self._send_due(self._sender.talk(*opened))
+        elif not exchange.answer.held and (data := send_at_once(laid)) is not None:
             self._here.close_after = laid.close
             yield self._here.send(data)
             yield from self._end_replay()
         else:
-            yield from self._send(self._sender.replay(laid))
+            yield from self._send_due(self._sender.replay(laid))
 
     def send_made(self) -> Commands:
         """Let the client see what an interceptor made in place of its answer."""
@@ -457,7 +457,7 @@ class ReplayLayer(layer.Layer):
         if incoming.exchange is None:
             raise AssertionError("nothing was made")
         incoming.answering = True
-        yield from self._send(self._sender.send_made(incoming.exchange, withheld=self._forwarding.withheld))
+        yield from self._send_due(self._sender.send_made(incoming.exchange, withheld=self._forwarding.withheld))
 
     def _replay_socket(self, exchange: Exchange, head: Head) -> Commands:
         """Yield the connection to a recorded WebSocket, for good."""
@@ -469,7 +469,7 @@ class ReplayLayer(layer.Layer):
         self._here.incoming.answering, self._here.state, self._socket = True, LayerState.REPLAYING, socket
         yield from socket.begin(self._here.reader.rest())
 
-    def _send(self, sending: Ending) -> Commands:
+    def _send_due(self, sending: Ending) -> Commands:
         """Send what is due; when all is sent, the request is over."""
         if (yield from sending):
             yield from self._end_replay()
@@ -479,12 +479,12 @@ class ReplayLayer(layer.Layer):
         if exchange is not None:
             self._shell.on_sent(exchange)
             self._shell.settle(exchange, exchange.replayed_status or 0)
-        self._reset()
+        self._await_request()
         paced, here.state = here.state is LayerState.REPLAYING, LayerState.READING
         if self._sender.crash_after and self._shell.sockets is not None:
             self._shell.sockets.reset(self.context.client)
         if here.close_after:
-            yield from self._close()
+            yield from self._close_client()
         elif paced:
             yield from self.read()
 
@@ -512,19 +512,19 @@ class ReplayLayer(layer.Layer):
                 shell.engine.sum_up_refusal(method, incoming.head.target if incoming.head else "", status, error)
             )
         if incoming.answering:
-            yield from self._close()
+            yield from self._close_client()
         else:
             yield from self.finish(data, close=close, lingering=close)
 
-    def _fail(self) -> Commands:
+    def _answer_exception(self) -> Commands:
         """Answer an exception of ours: 500 if nothing was sent yet; then the connection ends."""
         if self._here.state is LayerState.CLOSED:
             return
         if self._here.state is LayerState.LINGERING:  # it was said already, and nothing can be sent any more
-            yield from self._close()
+            yield from self._close_client()
             return
         if self._here.incoming.exchange is None:
-            self._take_over()
+            self._hand_over()
         if self._here.incoming.exchange is not None:
             self._here.incoming.exchange.note = "llmproxy failed; see the log"
         error = LLMProxyError("llmproxy: internal error while serving this request; nothing more was sent upstream.")
@@ -533,13 +533,13 @@ class ReplayLayer(layer.Layer):
         except Exception:
             log.exception("llmproxy could not even say that it failed")
             self._shell.released.pop(self.context.client.id, None)
-            yield from self._close()
+            yield from self._close_client()
 
     def finish(self, data: bytes, *, close: bool, lingering: bool = False) -> Commands:
         """Send a whole answer and stand before the next request, or close; `lingering`: it may still send."""
         here = self._here
         here.state = LayerState.READING
-        self._reset()
+        self._await_request()
         yield here.send(data)
         if lingering:
             here.state = LayerState.LINGERING
@@ -547,10 +547,10 @@ class ReplayLayer(layer.Layer):
             yield commands.CloseTcpConnection(self.context.client, half_close=True)
             yield linger
         elif close:
-            yield from self._close()
+            yield from self._close_client()
 
     def stand_anew(self) -> Commands:
         """Stand before the next request, and serve what has arrived of it."""
         self._here.state = LayerState.READING
-        self._reset()
+        self._await_request()
         yield from self.read()

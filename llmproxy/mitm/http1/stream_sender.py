@@ -45,7 +45,7 @@ class StreamSender:
     def replay(self, laid: SendingPlan) -> Ending:
         """Send a recorded answer in its time."""
         self._here.close_after = laid.close
-        return (yield from self._begin(laid))
+        return (yield from self._begin_answer(laid))
 
     def send_made(self, exchange: Exchange, *, withheld: bool) -> Ending:
         """Send what an interceptor made of an answer; `withheld`: of one that an upstream gave."""
@@ -56,7 +56,7 @@ class StreamSender:
         self.crash_after = laid.crash
         if laid.shut and shell.sockets is not None:
             shell.sockets.shut(laid.shut)
-        return (yield from self._begin(laid))
+        return (yield from self._begin_answer(laid))
 
     def talk(self, talk: Playback, opened: OpenPlan) -> Ending:
         """Begin an answer that goes on when its client has done what the recorded one did."""
@@ -76,7 +76,7 @@ class StreamSender:
             return (yield from self._send_due())
         return False
 
-    def _begin(self, laid: SendingPlan) -> Ending:
+    def _begin_answer(self, laid: SendingPlan) -> Ending:
         self._here.state = LayerState.REPLAYING
         self._pieces.extend(laid.pieces)
         self._began = self._here.shell.engine.clock()

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, cast
 import llmproxy
 from llmproxy.client.host import HOST
 from llmproxy.errors import LLMProxyError, SettingsError
-from llmproxy.report.event_handlers import notify
+from llmproxy.report.event_handlers import notify_handlers
 from llmproxy.report.events import Handler, Status
 from llmproxy.scenario.cluster.node import CASSETTES, EventList, NodeReply, RunParcel, WorkerNode, make_picklable
 from llmproxy.scenario.cluster.pacing import Take
@@ -116,7 +116,7 @@ class _ClusterRunner:
             return running.RunEnded(result.status or Status.ENVIRONMENT_ERROR, result, error)
         handlers: Sequence[Handler] = executor.handlers
         for event in await asyncio.to_thread(renumber_events, back.events, self._known):
-            notify(handlers, event)
+            notify_handlers(handlers, event)
         if HOST.listener is None:
             PROGRAM.record_end(back.ended.result)
         else:

@@ -24,7 +24,7 @@ from llmproxy.scenario.cluster.node import RunParcel, write_files
 from llmproxy.store_server import find_store_server, without_secrets
 from llmproxy.trace.observing.tools import RecordedAt
 from llmproxy.trace.observing.wire import reference_of
-from llmproxy.trace.reading.recording import lines_of
+from llmproxy.trace.reading.recording import read_cassette_lines
 
 _LISTED = 6
 _NO_KEY = "none"
@@ -114,7 +114,7 @@ def number_calls(store: Path) -> Known:
         if find_store_server(store) is None and not store.is_file():
             return {}
         try:
-            found = lines_of(store, cassette=cassette, sample=sample)
+            found = read_cassette_lines(store, cassette=cassette, sample=sample)
             return {reference_of(line): int(line["recorded"]["id"]) for line in found}
         except LLMProxyError:
             return {}

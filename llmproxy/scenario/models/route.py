@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from llmproxy.client.environment import is_ours
+from llmproxy.client.environment import is_proxy_url
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
@@ -143,7 +143,7 @@ def _ask_litellm(model: str) -> tuple[Any, ...]:
 def address_model(model: ModelConfig, proxy: str = "") -> ModelConfig:
     """Return a model with its client's address as `api_base`, unless it has one, or OpenAI's client, or ours."""
     base = _base_url(model.extra_parameters.get("client"))
-    if model.api_base or not base or base == BASE or (proxy and is_ours(base, proxy)):
+    if model.api_base or not base or base == BASE or (proxy and is_proxy_url(base, proxy)):
         return model
     return model.model_copy(update={"api_base": base.removesuffix(_azure_suffix(base, model.model))})
 

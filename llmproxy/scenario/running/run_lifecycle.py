@@ -32,7 +32,7 @@ from llmproxy.client.reports import Report
 from llmproxy.errors import Exit, LLMProxyError, MachineError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import AGENT, TESTS_STORE
-from llmproxy.report.event_handlers import notify
+from llmproxy.report.event_handlers import notify_handlers
 from llmproxy.report.events import (
     Completed,
     Event,
@@ -46,7 +46,7 @@ from llmproxy.report.events import (
     Step,
     Verdict,
 )
-from llmproxy.report.rows import row_of_runs
+from llmproxy.report.rows import build_row
 from llmproxy.report.trend import Trend
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.calling import AgentTraffic, Caller
@@ -135,7 +135,7 @@ class EventEmitter:
 
     def emit(self, event: Event) -> None:
         with _ONE_AT_A_TIME:
-            notify(self.handlers, event)
+            notify_handlers(self.handlers, event)
 
     def _goes_on(self) -> bool:
         """Return whether the run has begun and not ended: an executor that is used without `run` emits nothing."""
@@ -181,7 +181,7 @@ class ProgramRuns:
         if known.is_default("store"):
             store = self._folder / TESTS_STORE
             make_ignored(store.parent)
-        rows = [row_of_runs(name, each) for name, each in runs.items()]
+        rows = [build_row(name, each) for name, each in runs.items()]
         bad = any(row["status"] not in ("passed", "skipped") for row in rows)
         kept = Trend(store.with_name(f"{store.name}.state.db"), _print_line)
         count = sum(map(len, runs.values()))

@@ -31,7 +31,7 @@ from typing import Any
 from llmproxy.amounts import format_count
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_bytes, unique_members
-from llmproxy.yaml_reader import SUITE, List, Map, Problems, read, to_plain
+from llmproxy.yaml_reader import SUITE, List, Map, Problems, read_documents, to_plain
 
 ID = "id"
 _BETWEEN = re.compile(r"[\s,]*")
@@ -158,7 +158,7 @@ def _read_json(text: str, file: str) -> list[DataRow]:
 
 def _read_yaml(text: str, file: str) -> list[DataRow]:
     problems = Problems()
-    documents = read(text, file, problems, limits=SUITE._replace(size=MAX_BYTES))
+    documents = read_documents(text, file, problems, limits=SUITE._replace(size=MAX_BYTES))
     for problem in problems:
         raise RowError(file, problem.place.line if problem.place else 0, problem.message, problem.hint)
     if len(documents) > 1:

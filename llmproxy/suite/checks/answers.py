@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from llmproxy.client.environment import in_ci
 from llmproxy.errors import MachineError, SuiteError
-from llmproxy.files import read_text, replacing
+from llmproxy.files import read_text, replace_file
 from llmproxy.report.events import Assertion, Status
 from llmproxy.scenario.session import RunSession
 from llmproxy.suite.matchers.compare import strip_fence
@@ -74,7 +74,7 @@ class ResponseSnapshots:
             return False
         text = json.dumps({"version": FORMAT, "scenarios": self.values}, ensure_ascii=False, indent=2, sort_keys=True)
         try:
-            with replacing(self.path) as file:
+            with replace_file(self.path) as file:
                 file.write(text + "\n")
         except OSError as error:
             raise MachineError(f"cannot write {self.path}: {error.strerror or error}") from error

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from llmproxy.advice import install_command
-from llmproxy.did_you_mean import nearest
+from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import MachineError
 from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.matchers.core import Match, MatchOutcome, SeenValue, matcher
@@ -106,7 +106,7 @@ def _find_unchecked(schema: object, says: frozenset[str], path: str) -> Iterator
     if not isinstance(schema, Mapping):
         return
     for key, value in schema.items():
-        near = nearest(str(key), says | _BESIDE, 0.8)
+        near = nearest_word(str(key), says | _BESIDE, 0.8)
         if near and key not in says | _SILENT | _BESIDE and not str(key).startswith("x-"):
             yield (
                 f"at {path} there is `{key}`, which is no keyword of JSON Schema, so it would assert nothing (did you "

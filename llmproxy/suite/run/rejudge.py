@@ -29,7 +29,7 @@ from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.values.messages import text_of
 from llmproxy.suite.matchers.table import build_unclear
 from llmproxy.trace.observing.wire import reference_of
-from llmproxy.trace.reading.recording import lines_of
+from llmproxy.trace.reading.recording import read_cassette_lines
 
 _TALKS = ("chat", "simulate")
 _OVER = (Status.PASSED.value, Status.FAILED.value, Status.AGENT_ERROR.value)
@@ -118,7 +118,7 @@ class RecordedRuns:
         control.close(control.open(run.cassette, sample=run.sample, mode="replay").name)  # so that it is in the store
         found = {
             reference_of(line): _build_call(line)
-            for line in lines_of(self.store, cassette=run.cassette, sample=run.sample)
+            for line in read_cassette_lines(self.store, cassette=run.cassette, sample=run.sample)
         }
         if gone := wanted - {""} - found.keys():
             raise Unjudgeable(

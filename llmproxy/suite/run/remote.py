@@ -23,7 +23,7 @@ from typing import Any
 
 import llmproxy
 from llmproxy.errors import LLMProxyError, MachineError
-from llmproxy.report.event_handlers import notify
+from llmproxy.report.event_handlers import notify_handlers
 from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status
 from llmproxy.scenario.cluster.node import CASSETTES, EventList, NodeReply, RunParcel, WorkerNode, make_picklable
 from llmproxy.scenario.cluster.pacing import Take
@@ -233,7 +233,7 @@ class OrderedEvents:
 
     def _emit_events(self, events: Sequence[Event]) -> None:
         for event in events:
-            notify(self._handlers, event)
+            notify_handlers(self._handlers, event)
 
     def close(self) -> None:
         """Nothing is kept back after the end."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import SuiteError
-from llmproxy.report.event_handlers import notify
+from llmproxy.report.event_handlers import notify_handlers
 from llmproxy.report.events import Event, Handler
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.suite.checks.answers import ResponseSnapshots
@@ -93,7 +93,7 @@ class RunContext:
 
     def emit_event(self, event: Event) -> None:
         """Tell every handler; one that fails disturbs nobody."""
-        notify(self.handlers, event)
+        notify_handlers(self.handlers, event)
 
     def sleep(self, seconds: float) -> None:
         """Wait in a thread; ends early, with an error, when everything is to end."""

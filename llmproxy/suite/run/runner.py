@@ -22,8 +22,8 @@ from pathlib import Path
 from llmproxy.amounts import format_count, seconds
 from llmproxy.calls import describe_hits, find_forbidden
 from llmproxy.client.environment import in_ci
-from llmproxy.client.reports import add
-from llmproxy.client.sweep import SweepFinding, SweepRun, find, last_words, trials_of
+from llmproxy.client.reports import add_reports
+from llmproxy.client.sweep import SweepFinding, SweepRun, find_effect, last_words, plan_trials
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import OFFLINE
@@ -111,7 +111,7 @@ async def run_cases(
         if unfiled := find_unfiled(run_context.files, every):
             batch.notes.append(unfiled)
             code = Exit.MISS if code is Exit.OK and in_ci(os.environ) else code
-        totals, asked = add(each.wire for each in every if each.wire), run_context.options
+        totals, asked = add_reports(each.wire for each in every if each.wire), run_context.options
         forbidden = find_forbidden(totals, carried=asked.fail_on_carried, stale=asked.fail_on_stale)
         if code is Exit.OK and forbidden:
             batch.notes.append(f"{forbidden[0]}: {describe_hits(totals)}")
@@ -331,7 +331,7 @@ async def sweep_case(
             f" {why.partition(chr(10))[0]}",
             hint=f"{run_context.options.command} --id {shlex.quote(case.id)}",
         )
-    trials = trials_of(baseline.calls, kinds)
+    trials = plan_trials(baseline.calls, kinds)
     calls = len({(trial.key, trial.occurrence) for trial in trials})
     said(
         f"sweep: {case.id}: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}; without faults:"
@@ -341,7 +341,7 @@ async def sweep_case(
         for number, trial in enumerate(trials, 1):
             run_context.faults = {"faults": [trial.rule]}
             went, _ = await _run_case_once(run_context, case)
-            found.append(find(trial, went, [baseline]))
+            found.append(find_effect(trial, went, [baseline]))
             said(f"\r{number}/{len(trials)}")
     finally:
         run_context.faults = None

@@ -24,7 +24,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.plain_values import kind_of, show
-from llmproxy.yaml_reader import Map, Problems, YamlPlace, locate, place_of
+from llmproxy.yaml_reader import Map, Problems, YamlPlace, locate_path, place_of
 
 
 def refuse(message: str, hint: str = "") -> PydanticCustomError:
@@ -97,7 +97,7 @@ class Node(BaseModel):
 
     def at(self, *path: object) -> YamlPlace | None:
         """Return where something inside of it stands, by the keys of the file."""
-        return locate(self._source, path) if self._source is not None else None
+        return locate_path(self._source, path) if self._source is not None else None
 
     @property
     def given(self) -> frozenset[str]:
@@ -117,7 +117,7 @@ def add_refusals(error: ValidationError, root: object, problems: Problems, at: Y
     for each in error.errors(include_url=False):
         if each["type"] == "too_short" and each["input"]:
             continue  # pydantic counts the items that are right; what is wrong with the others is told
-        place = locate(root, each["loc"]) or at
+        place = locate_path(root, each["loc"]) or at
         message, hint = _describe_refusal(each)
         problems.add(place, message, hint)
 

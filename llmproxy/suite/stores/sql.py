@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import SuiteError
-from llmproxy.sqlite_file import connect
+from llmproxy.sqlite_file import open_connection
 from llmproxy.suite.stores.plain import from_plain, to_plain
 from llmproxy.suite.stores.protocol import (
     Column,
@@ -121,8 +121,8 @@ class SqliteBackup:
     def _copy_pages(source: Path, target: Path) -> None:
         try:
             with (
-                closing(connect(source, "mode=ro", timeout=BUSY_SECONDS)) as old,
-                closing(connect(target, "mode=rwc", timeout=BUSY_SECONDS)) as new,
+                closing(open_connection(source, "mode=ro", timeout=BUSY_SECONDS)) as old,
+                closing(open_connection(target, "mode=rwc", timeout=BUSY_SECONDS)) as new,
             ):
                 old.backup(new)
         except sqlite3.Error as error:

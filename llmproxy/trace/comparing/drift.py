@@ -239,7 +239,7 @@ def _mean_distance(apart: Sequence[Sequence[float]], earlier: frozenset[int]) ->
     return fmean(apart[one][other] for one in earlier for other in range(len(apart)) if other not in earlier)
 
 
-def find_p(calls: Sequence[CallStatistic], *, both: bool = False, seed: int = 0, drawn: int = DRAWN) -> float:
+def find_p_value(calls: Sequence[CallStatistic], *, both: bool = False, seed: int = 0, drawn: int = DRAWN) -> float:
     """Return how probable a sum as large as the one that was seen is if nothing has changed.
 
     `both`: or as small, which says that new answers vary more than earlier ones. Not for recordings: one that was kept
@@ -255,12 +255,12 @@ def find_p(calls: Sequence[CallStatistic], *, both: bool = False, seed: int = 0,
     return (1 + sum((abs(each) if both else each) >= least for each in sums)) / (1 + drawn)
 
 
-def find_least_p(sizes: Sequence[tuple[int, int]]) -> float:
+def least_p_value(sizes: Sequence[tuple[int, int]]) -> float:
     """Return a bound below which no p of these calls can lie: one arrangement of all."""
     return prod(1 / comb(old + new, old) for old, new in sizes)
 
 
-def correct_p(ps: Sequence[float]) -> list[float]:
+def correct_p_values(ps: Sequence[float]) -> list[float]:
     """Return p-values corrected for their number (Holm, 1979), in the order in which they came."""
     order = sorted(range(len(ps)), key=lambda at: ps[at])
     found, highest = [1.0] * len(ps), 0.0
@@ -290,5 +290,5 @@ def find_power(
             if (answers, old) not in known:
                 known[answers, old] = measure_call(answers[:old], answers[old:], lambda one, two: float(one != two))
             calls.append(known[answers, old])
-        found += find_p(calls, seed=number, drawn=_DRAWN_IN_SIMULATIONS) <= alpha
+        found += find_p_value(calls, seed=number, drawn=_DRAWN_IN_SIMULATIONS) <= alpha
     return found / _SIMULATED

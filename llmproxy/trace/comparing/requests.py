@@ -127,12 +127,12 @@ class CassetteDiff:
 
 def cassette_diff(old: Sequence[Interaction], new: Sequence[Interaction]) -> CassetteDiff:
     """Compare two cassettes, each in the order of its requests. Never raises on odd bodies."""
-    a, b = [*map(turn_of, old)], [*map(turn_of, new)]
+    a, b = [*map(to_turn, old)], [*map(to_turn, new)]
     pairs = tuple(_align_turns([each.key for each in old], [each.key for each in new], a, b))
     return CassetteDiff(_add_up(a), _add_up(b), pairs)
 
 
-def turn_of(one: Interaction) -> ComparedTurn:
+def to_turn(one: Interaction) -> ComparedTurn:
     family = family_of(one.provider, one.operation)
     kind = content_type(one.response.headers)
     call = read_call(one.request.body, kind or "", one.response.body) if is_call(one.operation) else None
@@ -181,9 +181,9 @@ def _align_turns(keys: list[Any], new_keys: list[Any], a: list[ComparedTurn], b:
             yield _compare_pair(i, j, a[i], b[j])
             i, j = i + 1, j + 1
         for n in range(i, i2):
-            yield Pair("removed", n + 1, None, a[n].title, show_json(a[n].asked), tuple(_list_gone(a[n])))
+            yield Pair("removed", n + 1, None, a[n].title, show_json(a[n].asked), tuple(_list_removed(a[n])))
         for n in range(j, j2):
-            changes = tuple(Change(each.what, "", each.old) for each in _list_gone(b[n]))
+            changes = tuple(Change(each.what, "", each.old) for each in _list_removed(b[n]))
             yield Pair("added", None, n + 1, b[n].title, show_json(b[n].asked), changes)
 
 
@@ -192,7 +192,7 @@ def _compare_pair(i: int, j: int, old: ComparedTurn, new: ComparedTurn) -> Pair:
     return Pair("changed" if changes else "same", i + 1, j + 1, new.title, show_json(new.asked), changes)
 
 
-def _list_gone(turn: ComparedTurn) -> Iterator[Change]:
+def _list_removed(turn: ComparedTurn) -> Iterator[Change]:
     """Yield what a turn of one side alone answers, as the old side of changes."""
     if turn.text:
         yield Change("text", show_json(turn.text), "")
@@ -204,7 +204,7 @@ def _compare_turns(old: ComparedTurn, new: ComparedTurn) -> Iterator[Change]:
     for name in ("provider", "operation", "model", "asked", "status", "ending", "text"):
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
-            yield _change_of(name, build_difference(name, before, after))
+            yield _classify_change(name, build_difference(name, before, after))
     yield from _compare_calls(old.calls, new.calls)
     for name in ("tokens_in", "tokens_out", "cost"):
         before, after = getattr(old, name), getattr(new, name)
@@ -222,12 +222,12 @@ def _compare_calls(old: Sequence[ToolCall], new: Sequence[ToolCall]) -> Iterator
                 yield Change(f"call {j + 1}", _format_call(old[i]), _format_call(new[j]))
                 continue
             found = differences(_parse_arguments(old[i].arguments), _parse_arguments(new[j].arguments), _ARGUMENTS)
-            yield from (_change_of(f"call {j + 1} {new[j].name} {each.path}", each) for each in found)
+            yield from (_classify_change(f"call {j + 1} {new[j].name} {each.path}", each) for each in found)
         yield from (Change(f"call {i + 1}", _format_call(old[i]), "") for i in range(i1 + both, i2))
         yield from (Change(f"call {j + 1}", "", _format_call(new[j])) for j in range(j1 + both, j2))
 
 
-def _change_of(what: str, difference: Difference) -> Change:
+def _classify_change(what: str, difference: Difference) -> Change:
     return Change(what, difference.old, difference.new)
 
 

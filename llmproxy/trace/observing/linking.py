@@ -12,8 +12,8 @@ from llmproxy.trace.observing.threads import (
     ThreadChange,
     compare_threads,
     count_common,
-    items_of,
-    system_of,
+    list_items,
+    system_text,
 )
 from llmproxy.trace.observing.tools import Seen
 from llmproxy.trace.reading.exchange import OpenedExchange
@@ -46,13 +46,13 @@ def link_request(
     exchange = seen.exchange
     if exchange is None:
         return None
-    sent = items_of(exchange.messages)
+    sent = list_items(exchange.messages)
     earlier = [
         each for each in all_seen
         if each.call.seq < seen.call.seq and each.exchange is not None and not each.exchange.failed
         and each.call.operation in CHAT
     ]  # fmt: skip
-    system = system_of(exchange.messages)
+    system = system_text(exchange.messages)
     writers = [each for each in earlier if _is_quoted(each, sent, system)]
     alike = [
         each for each in earlier
@@ -66,7 +66,7 @@ def link_request(
     if parent is None or parent.exchange is None:
         return _judge_rootless(sent, earlier, continues=False)
     written = ["".join(each.exchange.answer.text.split()) for each in writers if each.exchange and each.exchange.answer]
-    before = system_of(parent.exchange.messages)
+    before = system_text(parent.exchange.messages)
     change = compare_threads(_expect_history(parent), sent, before=before, after=system, written=written)
     proof = _is_summary(change, writers)
     anchored = bool({item.mark for item in _expect_history(parent)} & {item.mark for item in sent})
@@ -93,7 +93,7 @@ def _choose_parent(
         (
             count_common(_expect_history(each), sent[:-1] or sent),
             _carries_summaries(each, writers),
-            each.exchange is not None and system_of(each.exchange.messages) == system,
+            each.exchange is not None and system_text(each.exchange.messages) == system,
         )
         for each in family
     ]
@@ -117,7 +117,7 @@ def _same_agent(one: OpenedExchange, other: OpenedExchange, *, goes_on: bool) ->
     """
     if goes_on and one.tools and one.tools == other.tools:
         return True
-    first, second = system_of(one.messages), system_of(other.messages)
+    first, second = system_text(one.messages), system_text(other.messages)
     related = first == second or (bool(first) and bool(second) and _starts_alike(first, second))
     return one.tools == other.tools and (related or (not first) != (not second))
 
@@ -137,10 +137,10 @@ def _expect_history(seen: Seen) -> list[HistoryItem]:
     exchange = seen.exchange
     if exchange is None:
         return []
-    items = items_of(exchange.messages)
+    items = list_items(exchange.messages)
     if exchange.answer is None:
         return items
-    answer = items_of([exchange.answer])
+    answer = list_items([exchange.answer])
     return items + [
         HistoryItem(each.role, each.text, each.calls, None, reasoning=False, alike=each.alike) for each in answer
     ]
@@ -158,7 +158,7 @@ def _judge_rootless(sent: Sequence[HistoryItem], family: Sequence[Seen], *, cont
 def _carries_history(family: Sequence[Seen]) -> bool:
     """Return whether an earlier request carried an answer and a user message after it: the agent sends its history."""
     for seen in family:
-        roles = [item.role for item in items_of(seen.exchange.messages)] if seen.exchange is not None else []
+        roles = [item.role for item in list_items(seen.exchange.messages)] if seen.exchange is not None else []
         if "assistant" in roles and "user" in roles[roles.index("assistant") :]:
             return True
     return False
@@ -178,7 +178,7 @@ def _is_quoted(seen: Seen, sent: Sequence[HistoryItem], system: str) -> bool:
 def is_quoted_later(seen: Seen, all_seen: Sequence[Seen]) -> bool:
     """Return whether an answer stands in a later request as the words of somebody else."""
     later = (each.exchange for each in all_seen if each.call.seq > seen.call.seq and each.exchange is not None)
-    return any(_is_quoted(seen, items_of(each.messages), system_of(each.messages)) for each in later)
+    return any(_is_quoted(seen, list_items(each.messages), system_text(each.messages)) for each in later)
 
 
 def _carries_summaries(seen: Seen, writers: Sequence[Seen]) -> bool:
@@ -186,7 +186,7 @@ def _carries_summaries(seen: Seen, writers: Sequence[Seen]) -> bool:
     exchange = seen.exchange
     if exchange is None:
         return False
-    sent, system = items_of(exchange.messages), system_of(exchange.messages)
+    sent, system = list_items(exchange.messages), system_text(exchange.messages)
     return all(_is_quoted(each, sent, system) for each in writers)
 
 
@@ -210,7 +210,7 @@ def _knows_message(writer: Seen, item: HistoryItem) -> bool:
         return False
     if item.alike:
         return any(item.alike in "".join(message.text.split()) for message in exchange.messages)
-    said = [call for each in items_of(exchange.messages) for call in each.calls]
+    said = [call for each in list_items(exchange.messages) for call in each.calls]
     return all(call in said for call in item.calls)
 
 

@@ -26,7 +26,7 @@ from llmproxy.trace.observing.linking import HistoryLink, is_quoted_later, link_
 from llmproxy.trace.observing.threads import HistoryGap
 from llmproxy.trace.observing.tools import Seen
 from llmproxy.trace.observing.wire import Observed
-from llmproxy.trace.reading.exchange import OpenedExchange, earlier_ids
+from llmproxy.trace.reading.exchange import OpenedExchange, list_earlier_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ def _walk_blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     yield (output_index if isinstance(output_index, int) else 0), as_dict(value.get("item"))
 
 
-def hidden_history(exchange: OpenedExchange) -> str:
+def describe_hidden_history(exchange: OpenedExchange) -> str:
     """Describe why the history of a request cannot be seen in it; empty where it can."""
-    if earlier_ids(exchange.tree):
+    if list_earlier_ids(exchange.tree):
         return "the provider keeps the history (previous_response_id or conversation), so it is not in the request"
     if exchange.tree.get("truncation") == "auto":
         return "truncation: auto lets the provider drop messages without saying so"
@@ -142,7 +142,7 @@ def find_processing(
         for each in declared_by(seen.exchange):
             finding = _build_active_processor("declared", each.reason, seen, dict(each.values), each.summaries)
             found[each.processor].append((finding, EVIDENCE.index("declared")))
-        if reason := hidden_history(seen.exchange):
+        if reason := describe_hidden_history(seen.exchange):
             doubts.append(f"{seen.where}: {reason}")
             continue
         link = link_request(seen, all_seen, continues=continues, spoken=spoken)
@@ -173,7 +173,7 @@ def _find_processors(link: HistoryLink) -> list[tuple[str, ProcessingFinding]]:
         texts = [item.text for item in gap.inserted] or summary_in_system(link.change, proof=link.proof)
         if texts:
             told.append(("condenser", _build_condensed(link, gap, texts)))
-            told += [] if link.proof else [("tokenLimiter", _unknown_loss(link, gap))]
+            told += [] if link.proof else [("tokenLimiter", _build_unknown_loss(link, gap))]
         elif all(only_tools(item) for item in gap.missing):
             pruned += sum(max(len(item.calls), 1) for item in gap.missing)
         else:
@@ -200,7 +200,7 @@ def _build_condensed(link: HistoryLink, gap: HistoryGap, texts: list[str]) -> Pr
     return _build_active_processor(evidence, reason, link.seen, values, texts)
 
 
-def _unknown_loss(link: HistoryLink, gap: HistoryGap) -> ProcessingFinding:
+def _build_unknown_loss(link: HistoryLink, gap: HistoryGap) -> ProcessingFinding:
     reason = (
         f"tokenLimiter cannot be observed: {len(gap.missing)} messages are missing, and it is not proven that the new "
         "text is a summary of them"

@@ -84,11 +84,11 @@ class ThreadChange:
         return tuple(item for gap in self.gaps for item in gap.missing)
 
 
-def system_of(messages: Sequence[Message]) -> str:
+def system_text(messages: Sequence[Message]) -> str:
     return "\n".join(message.text for message in messages if message.role == "system")
 
 
-def items_of(messages: Sequence[Message]) -> list[HistoryItem]:
+def list_items(messages: Sequence[Message]) -> list[HistoryItem]:
     """Return the history in a request, system prompts left out, the pieces of one answer put together."""
     items: list[HistoryItem] = []
     for message in messages:
@@ -144,7 +144,7 @@ def compare_threads(
     `before` and `after` are the system prompts; `written` are texts, without white space, that earlier calls wrote for
     this request.
     """
-    kept_back = _new_at_end(sent)
+    kept_back = _count_new_items(sent)
     body, new = list(sent[: len(sent) - kept_back]), list(sent[len(sent) - kept_back :])
     gaps: list[HistoryGap] = []
     pruned = kept_all = 0
@@ -190,7 +190,7 @@ def _is_ambiguous(expected: Sequence[HistoryItem], start: int, end: int) -> bool
     return earlier or (end < len(expected) and expected[start].mark == expected[end].mark)
 
 
-def _new_at_end(sent: Sequence[HistoryItem]) -> int:
+def _count_new_items(sent: Sequence[HistoryItem]) -> int:
     """Return how many messages at the end are what is new: results of tools, or what the user says now."""
     count = 0
     while count < len(sent) and sent[-1 - count].role == "tool":

@@ -125,7 +125,7 @@ class ToolUse:
 
     @property
     def where(self) -> str:
-        return place_of(self.interaction, self.seq)
+        return format_call_place(self.interaction, self.seq)
 
     def to_message(self) -> dict[str, Any]:
         """Return it in the form in which a message lists tool calls."""
@@ -149,7 +149,7 @@ class RecordedAt(str):
         return type(self), self.interactions
 
 
-def place_of(interaction: int | None, seq: int) -> str:
+def format_call_place(interaction: int | None, seq: int) -> str:
     """Name an exchange, as `llmproxy show` does where it is stored."""
     return f"call {seq} of the session" if interaction is None else RecordedAt(interaction)
 
@@ -207,7 +207,7 @@ def read_served(
         if call.seq <= after or (until is not None and call.seq > until):
             continue
         if use is None:
-            unread.append(place_of(call.interaction, call.seq))
+            unread.append(format_call_place(call.interaction, call.seq))
         else:
             tools.append(use)
     return ServedTools(tools, frozenset(called | listed), frozenset(listed), seen, unread)
@@ -361,7 +361,7 @@ _LOOKS_LIKE = re.compile(
 """What answers that call tools have in common, whatever the path."""
 
 
-def why_unread(exchange: OpenedExchange) -> str:
+def explain_unread(exchange: OpenedExchange) -> str:
     """Describe why a whole answer of a model cannot be read, or not all of it; empty where it can."""
     answer = exchange.answer
     if answer is None and not exchange.finish_reasons:
@@ -436,12 +436,12 @@ class Seen:
         if exchange is None:
             return "was passed through and not recorded" if self.whole else ""
         if self.whole:
-            return why_unread(exchange)
+            return explain_unread(exchange)
         # What the provider ran itself tells nothing about who went on with the answer.
         missing = [tool.name or "a tool" for tool in self.tools if not tool.executed or not self.went_on]
         if missing:
             return f"was cut off while it asked for {', '.join(missing)}"
-        return why_unread(exchange) if self.went_on else ""
+        return explain_unread(exchange) if self.went_on else ""
 
     @property
     def broken(self) -> bool:
@@ -452,7 +452,7 @@ class Seen:
 
     @property
     def where(self) -> str:
-        return place_of(self.call.interaction, self.call.seq)
+        return format_call_place(self.call.interaction, self.call.seq)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ from llmproxy.trace.observing.tools import (
 )
 from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
 from llmproxy.trace.reading.exchange import History, OpenedExchange, open_exchange
-from llmproxy.trace.reading.recording import interactions
+from llmproxy.trace.reading.recording import read_interactions
 
 
 class SentRequest(NamedTuple):
@@ -129,7 +129,7 @@ class Result:
         return cls(text, declared or _is_error_result(text))
 
 
-def results_of(exchange: OpenedExchange) -> list[Result | None]:
+def read_results(exchange: OpenedExchange) -> list[Result | None]:
     """Return for each message of a request the result that it is, None for what is none."""
     declared: dict[str, list[bool]] = {}
     for call_id, failed in _read_failure_marks(exchange.tree):
@@ -180,7 +180,7 @@ def recorded_at(calls: Iterable[Call]) -> float | None:
     return min((at for at in times if isinstance(at, (int, float))), default=None)
 
 
-def latency_of(calls: Iterable[Call], party: str = AGENT) -> float | None:
+def recorded_latency(calls: Iterable[Call], party: str = AGENT) -> float | None:
     """Return a party's time in models, milliseconds, as recorded; None for no calls, or one not recorded."""
     ends = [_recorded_ms(call.recording) for call in calls if call.party == party]
     return None if not ends or None in ends else sum(each for each in ends if each is not None)
@@ -281,7 +281,7 @@ class Wire:
     def seen(self) -> Sequence[Seen]:
         """Every exchange so far. Raises CassetteCorrupt for a recording that no proxy of this version tells."""
         for call, interaction in self._fed[len(self._opened) :]:
-            made = interaction or next(iter(interactions([call])), None)
+            made = interaction or next(iter(read_interactions([call])), None)
             self._opened.append(
                 self._place_exchange(Seen(call, None if made is None else open_exchange(made, self._history)))
             )
@@ -302,7 +302,7 @@ class Wire:
         """Return what servers of tools got in calls after number `after`, up to `until`. Raises as `seen`."""
         for number, (call, made) in enumerate(self._of_tools):
             if made is None and call.recording is not None:
-                self._of_tools[number] = call, next(iter(interactions([call])), None)
+                self._of_tools[number] = call, next(iter(read_interactions([call])), None)
         return read_served(self._of_tools, after, until)
 
     def tools(self) -> Sequence[ToolUse]:
@@ -353,7 +353,7 @@ class Wire:
         # In the words of another conversation it tells what was asked for in those words, or nothing new.
         origins = self._origins.get(seen.call.key) if seen.call.key else None
         found = self._origins[seen.call.key] = set(origins or ())
-        said = results_of(exchange)
+        said = read_results(exchange)
         for told in find_new_results(exchange.messages):
             result, call_id = said[told.place], exchange.messages[told.place].tool_call_id
             self._conversations.answer(conversation, call_id)
@@ -489,7 +489,7 @@ class Waiting:
     """The calls of one run whose results have not come yet."""
 
     def __init__(self) -> None:
-        self._calls: list[_Call] = []
+        self._calls: list[_AnsweredCall] = []
         self._answers = 0
         self._ids: dict[str, int] = {}
         self._run: dict[_Mark, int] = {}
@@ -501,7 +501,7 @@ class Waiting:
         """Remember what the answer to the request `asked` asks the agent for; `cut`: the answer was cut off."""
         self._answers += 1
         for tool in tools:
-            self._calls.append(_Call(tool, tuple(tools), conversation, self._answers, cut, asked))
+            self._calls.append(_AnsweredCall(tool, tuple(tools), conversation, self._answers, cut, asked))
             if tool.id:
                 self._ids[tool.id] = self._ids.get(tool.id, 0) + 1
 
@@ -523,7 +523,7 @@ class Waiting:
 
     def _find_candidates(
         self, conversation: RecordedConversation, call_id: str | None, told: NewResult, of: Container[str | None] | None
-    ) -> Iterator[_Call]:
+    ) -> Iterator[_AnsweredCall]:
         asked = told.call
         # Of whole answers before those that were cut off, of the latest answer first, there in their order.
         # What an answer that was cut off asked for is over once the same call of a later one was run.
@@ -545,7 +545,7 @@ class Waiting:
             yield from (each for each in own if each.answer == last and call_id in (None, each.tool.name))
 
 
-class _Call(NamedTuple):
+class _AnsweredCall(NamedTuple):
     tool: ToolUse
     together: tuple[ToolUse, ...]
     """All that the answer asked for."""
@@ -591,7 +591,7 @@ def find_new_results(messages: Sequence[Message]) -> Iterator[NewResult]:
     answered = [n for n in range(start, len(messages) - 1) if messages[n].role == "assistant"]
     if answered:
         start = answered[-1] + 1
-    asked = _calls_before(messages, start)
+    asked = _count_calls_before(messages, start)
     together = tuple(asked)
     by_name = Counter(message.tool_call_id for message in messages[start:] if message.role == "tool")
     left = {name: sum(name in (None, each.name) for each in asked) - by_name[name] for name in by_name}
@@ -607,7 +607,7 @@ def find_new_results(messages: Sequence[Message]) -> Iterator[NewResult]:
         yield NewResult(place, call, sure, together)
 
 
-def _calls_before(messages: Sequence[Message], end: int) -> list[ToolCall]:
+def _count_calls_before(messages: Sequence[Message], end: int) -> list[ToolCall]:
     """Return what the answer that ends before `end` asked for; in some dialects each call is its own message."""
     first = end
     while first and messages[first - 1].role == "assistant":

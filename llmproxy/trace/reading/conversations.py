@@ -27,7 +27,7 @@ from typing import Any
 
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.traffic.json_bytes import layout_json
-from llmproxy.trace.reading.exchange import OpenedExchange, earlier_ids
+from llmproxy.trace.reading.exchange import OpenedExchange, list_earlier_ids
 
 Digest = bytes
 _DIGITS = re.compile(r"\d+")
@@ -87,7 +87,7 @@ class RecordedConversations:
     def place(self, exchange: OpenedExchange) -> MessagePlace:
         """Tell where a request belongs."""
         messages, start, found = exchange.messages, _START, None
-        for name in earlier_ids(exchange.tree):
+        for name in list_earlier_ids(exchange.tree):
             if name in self._ids:
                 found, start = self._ids[name]
                 break
@@ -104,12 +104,12 @@ class RecordedConversations:
             if conversations := self._answered.get(mark):
                 return MessagePlace(_choose_conversation(conversations, exchange.tools, mark), count, digest, system)
         if waiting is not None:
-            return MessagePlace(waiting, _since_answer(messages), digest, system)
+            return MessagePlace(waiting, _messages_since_answer(messages), digest, system)
         for mark, count in reversed(marks[:-1]):
             earlier = self._asked.get(mark)
             if earlier is not None and _share_tools(earlier.tools, exchange.tools):
-                return MessagePlace(earlier, max(count, _since_answer(messages)), digest, system)
-        return MessagePlace(None, _since_answer(messages), digest, system)
+                return MessagePlace(earlier, max(count, _messages_since_answer(messages)), digest, system)
+        return MessagePlace(None, _messages_since_answer(messages), digest, system)
 
     def _answers_a_call(self, messages: Sequence[Message]) -> RecordedConversation | None:
         for message in reversed(messages):
@@ -167,7 +167,7 @@ def _share_tools(one: frozenset[str], other: frozenset[str]) -> bool:
     return not one or not other or bool(one & other)
 
 
-def _since_answer(messages: Sequence[Message]) -> int:
+def _messages_since_answer(messages: Sequence[Message]) -> int:
     """Return how many messages there are up to the last answer in a request."""
     for n in range(len(messages), 0, -1):
         if messages[n - 1].role == "assistant":

@@ -47,7 +47,7 @@ def token_usage(usage: Usage) -> TokenUsage:
     return TokenUsage(fresh, usage.output, total, usage.cached, usage.cache_written)
 
 
-def set_arguments(span: Span, call: ToolCall) -> None:
+def set_span_arguments(span: Span, call: ToolCall) -> None:
     """Set the arguments; what is no JSON object is kept as it came, and marked."""
     try:
         value = _parse_strict(call.arguments) if call.arguments.strip() else {}
@@ -79,13 +79,13 @@ def _parse_strict(text: str) -> Any:  # noqa: ANN401 - JSON
     return value
 
 
-def texts(value: Any, depth: int = 0) -> str:  # noqa: ANN401 - JSON
+def join_texts(value: Any, depth: int = 0) -> str:  # noqa: ANN401 - JSON
     if isinstance(value, str):
         return value
     if depth > _DEPTH:
         return ""
     parts: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return "\n".join(texts(part, depth + 1) for part in parts)
+    return "\n".join(join_texts(part, depth + 1) for part in parts)
 
 
 def tool_name(exchange: OpenedExchange, call_id: str | None) -> str | None:
@@ -118,7 +118,7 @@ class History:
         if not isinstance(entries, list) or tree.keys() & _ELSEWHERE:
             family = family_of(interaction.provider, interaction.operation)
             return read_conversation(family, interaction.operation, interaction.request.body)
-        read = self._read(entries)
+        read = self._read_entries(entries)
         if len(interaction.request.body) <= _LARGEST:
             self._count += 1
             self._recent[self._count] = entries, read
@@ -129,7 +129,7 @@ class History:
         messages += [message for found in read for message in found if has_content(message)]
         return messages
 
-    def _read(self, entries: list[Any]) -> list[list[Message]]:
+    def _read_entries(self, entries: list[Any]) -> list[list[Message]]:
         best: list[list[Message]] = []
         source = None
         for number in reversed(self._recent):
@@ -273,17 +273,17 @@ def list_declared(tree: dict[str, Any]) -> frozenset[str]:
 
 def declared_arguments(tree: dict[str, Any]) -> dict[str, dict[tuple[str, ...], frozenset[str]]]:
     """Return arguments' names of each declared tool by place, () the top, lists' items as the list."""
-    return {name: _names_below(arguments) for name, arguments in _walk_tools(tree) if arguments}
+    return {name: _list_names_below(arguments) for name, arguments in _walk_tools(tree) if arguments}
 
 
-def _names_below(properties: dict[str, Any], place: tuple[str, ...] = ()) -> dict[tuple[str, ...], frozenset[str]]:
+def _list_names_below(properties: dict[str, Any], place: tuple[str, ...] = ()) -> dict[tuple[str, ...], frozenset[str]]:
     found = {place: frozenset(properties)}
     for name, schema in properties.items() if len(place) < _DEEPEST else ():
         inner = as_dict(schema)
         while "items" in inner:
             inner = as_dict(inner["items"])
         if below := as_dict(inner.get("properties")):
-            found |= _names_below(below, (*place, name))
+            found |= _list_names_below(below, (*place, name))
     return found
 
 
@@ -326,7 +326,7 @@ _PARAMETERS = (
 _HOLDERS = ("generationConfig", "generation_config", "inferenceConfig", "options")
 
 
-def parameters(tree: dict[str, Any]) -> dict[str, Any]:
+def request_parameters(tree: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters of a request by OpenTelemetry's names; what the request does not say is left out."""
     holders = [tree, *(tree[name] for name in _HOLDERS if isinstance(tree.get(name), dict))]
     found: dict[str, Any] = {}
@@ -339,7 +339,7 @@ def parameters(tree: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def earlier_ids(tree: dict[str, Any]) -> tuple[str, ...]:
+def list_earlier_ids(tree: dict[str, Any]) -> tuple[str, ...]:
     """Return the ids by which a request goes on with what the server keeps: an answer, a conversation."""
     conversation = tree.get("conversation")
     candidates = (tree.get("previous_response_id"), as_dict(conversation).get("id") or conversation)

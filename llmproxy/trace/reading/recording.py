@@ -30,7 +30,7 @@ from llmproxy.errors import CassetteNotFound
 from llmproxy.protocol import AGENT
 from llmproxy.trace.model import Span
 from llmproxy.trace.reading.exchange import History, OpenedExchange, open_exchange
-from llmproxy.trace.reading.spans import build
+from llmproxy.trace.reading.spans import build_spans
 
 
 def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Iterator[Span]:
@@ -43,10 +43,10 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
                 f"Nothing is recorded in {path} for cassette {cassette!r}, sample {sample}; there are: {names}.",
                 hint=suggest_command("ls", path),
             )
-        yield from build(_iterate_calls(store, cassette, sample, party))
+        yield from build_spans(_iterate_calls(store, cassette, sample, party))
 
 
-def lines_of(path: Path | str, *, cassette: str, sample: int = 1) -> Iterator[dict[str, Any]]:
+def read_cassette_lines(path: Path | str, *, cassette: str, sample: int = 1) -> Iterator[dict[str, Any]]:
     """Yield the agent's recordings as a proxy tells them in JSON, in their order. Raises as :func:`spans_of`."""
     with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - as above
         for interaction in _iterate_calls(store, cassette, sample, AGENT):
@@ -62,7 +62,7 @@ def _iterate_calls(store: Store, cassette: str, sample: int, party: str | None) 
 CallLike = Call | Mapping[str, Any]
 
 
-def interactions(calls: Iterable[CallLike]) -> list[Interaction]:
+def read_interactions(calls: Iterable[CallLike]) -> list[Interaction]:
     """Return the interactions of calls, in order. Raises CassetteCorrupt for what no proxy of this version tells."""
     found: list[Interaction] = []
     for number, told in enumerate(calls, 1):
@@ -81,17 +81,17 @@ def _read_recording(told: CallLike) -> tuple[Mapping[str, Any] | None, int | Non
     return told.get("recording"), told.get("occurrence")
 
 
-def exchanges(calls: Iterable[CallLike], party: str | None = AGENT) -> Iterator[OpenedExchange]:
+def open_exchanges(calls: Iterable[CallLike], party: str | None = AGENT) -> Iterator[OpenedExchange]:
     """Yield the conversations of calls, opened: asked, answered, tools, times. `party` None takes everybody's."""
     history = History()
-    for interaction in interactions(calls):
+    for interaction in read_interactions(calls):
         if party in (None, interaction.party) and interaction.operation in CHAT:
             yield open_exchange(interaction, history)
 
 
-def spans(calls: Iterable[CallLike], party: str | None = AGENT) -> list[Span]:
-    return list(build(each for each in interactions(calls) if party in (None, each.party)))
+def read_spans(calls: Iterable[CallLike], party: str | None = AGENT) -> list[Span]:
+    return list(build_spans(each for each in read_interactions(calls) if party in (None, each.party)))
 
 
 def plain_spans(made: Iterable[Interaction]) -> list[dict[str, Any]]:
-    return [span.to_dict() for span in build(made)]
+    return [span.to_dict() for span in build_spans(made)]

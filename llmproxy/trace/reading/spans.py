@@ -51,13 +51,13 @@ from llmproxy.trace.reading.exchange import (
     History,
     OpenedExchange,
     PlainMessages,
+    join_texts,
     open_exchange,
-    parameters,
     provider_name,
+    request_parameters,
     result_value,
-    set_arguments,
+    set_span_arguments,
     span_id,
-    texts,
     token_usage,
     tool_name,
 )
@@ -133,7 +133,7 @@ def request_attributes(exchange: OpenedExchange) -> dict[str, Any]:
         llmproxy__key=interaction.key, llmproxy__occurrence=interaction.occurrence, llmproxy__party=interaction.party,
         llmproxy__stream=interaction.stream, llmproxy__tools=sorted(exchange.tools) or None,
     )  # fmt: skip
-    return found | parameters(exchange.tree)
+    return found | request_parameters(exchange.tree)
 
 
 def response_attributes(exchange: OpenedExchange) -> dict[str, Any]:
@@ -265,7 +265,7 @@ class Builder:
         running = [each for each in reversed(self._all[-_LOOKED_AT:]) if each.pending]
         for conversation in running:
             for pending in conversation.pending:
-                if len(words) >= _TEXT_EVIDENCE and words in texts(pending.span.tool_args):
+                if len(words) >= _TEXT_EVIDENCE and words in join_texts(pending.span.tool_args):
                     return pending, "its words"
         for conversation in running:
             differs = conversation.tools != new.tools or conversation.system != new.system
@@ -346,7 +346,7 @@ class Builder:
             )
             span.timestamp, span.parent_id, span.tool_name = response.timestamp, response.id, call.name
             span.metadata = call_attributes(call) | {"gen_ai.conversation.id": conversation.id}
-            set_arguments(span, call)
+            set_span_arguments(span, call)
             entry = self._line.put(span, ready=False)
             self._conversations.wait(conversation, Pending(call.id, call.name, span, entry))
         if answer.text and not answer.tool_calls:
@@ -432,7 +432,7 @@ def _set_price(span: Span, exchange: OpenedExchange) -> None:
     span.cost_usd = None if cost is None else float(cost)
 
 
-def build(interactions: Iterable[Interaction]) -> Iterator[Span]:
+def build_spans(interactions: Iterable[Interaction]) -> Iterator[Span]:
     """Turn interactions, in the order of their requests, into spans, one by one."""
     builder = Builder()
     for interaction in interactions:

@@ -22,7 +22,7 @@ from llmproxy.core.store.rows import recorded_at
 from llmproxy.core.traffic.differences import ABSENT, common_prefix, common_suffix
 from llmproxy.core.traffic.frames import is_frames, transcript
 from llmproxy.core.traffic.interaction import Interaction, Response, header
-from llmproxy.trace.reading.exchange import OpenedExchange, has_content, parameters
+from llmproxy.trace.reading.exchange import OpenedExchange, has_content, request_parameters
 from llmproxy.ui.recordings.reading import PlacedExchange, ShownResult
 
 CHUNKS = 2000
@@ -33,31 +33,31 @@ _CONVERSATIONS = ("messages", "contents", "input")
 _TOOL_LISTS = ("tools", "functions")
 
 
-def call(told: PlacedExchange) -> dict[str, Any]:
+def call_to_json(told: PlacedExchange) -> dict[str, Any]:
     """Return a call as the page takes it; `results` of its tools are added by :func:`settle`, from later calls."""
     exchange = told.exchange
     return {
-        **facts(exchange.interaction), "messages": _messages(exchange), "known": told.known,
+        **call_facts(exchange.interaction), "messages": _messages_to_json(exchange), "known": told.known,
         "previous": told.previous.interaction.id if told.previous else None, "retry": told.retry,
-        "changes": _changes(told.previous, exchange, told.known) if told.previous else [],
-        "tools": _tools(exchange.tree),
+        "changes": _list_changes(told.previous, exchange, told.known) if told.previous else [],
+        "tools": _list_tools(exchange.tree),
         "parameters": {
-            name.removeprefix("gen_ai.request."): value for name, value in parameters(exchange.tree).items()
+            name.removeprefix("gen_ai.request."): value for name, value in request_parameters(exchange.tree).items()
         },
-        "answer": _answer(exchange), "error": exchange.error, "finish": list(exchange.finish_reasons),
-        "timing": _timing(exchange),
-        "frames": _frames(exchange.interaction.response), "results": {},
+        "answer": _answer_to_json(exchange), "error": exchange.error, "finish": list(exchange.finish_reasons),
+        "timing": _timing_to_json(exchange),
+        "frames": _list_frames(exchange.interaction.response), "results": {},
     }  # fmt: skip
 
 
-def settle(calls: Mapping[int, dict[str, Any]], results: Sequence[ShownResult]) -> None:
+def attach_results(calls: Mapping[int, dict[str, Any]], results: Sequence[ShownResult]) -> None:
     """Put the results of tools beside the calls that asked for them, as far as these are among `calls`."""
     for each in results:
         if (caller := calls.get(each.caller)) is not None:
             caller["results"][each.call] = {"text": each.text, "in": each.told_in}
 
 
-def facts(interaction: Interaction) -> dict[str, Any]:
+def call_facts(interaction: Interaction) -> dict[str, Any]:
     """Return what is known of a call beside what was said."""
     i, usage = interaction, interaction.usage
     cost = cost_of(i.provider, i.model, usage)
@@ -85,7 +85,7 @@ def _to_json(message: Message, shown: Sequence[Medium] = ()) -> dict[str, Any]:
     if message.reasoning:
         made["reasoning"] = message.reasoning
     if calls := [*message.tool_calls, *message.beside]:
-        made["calls"] = [_call(each) for each in calls]
+        made["calls"] = [_tool_call_to_json(each) for each in calls]
     if message.tool_call_id:
         made["of"] = message.tool_call_id
     if shown:
@@ -93,14 +93,14 @@ def _to_json(message: Message, shown: Sequence[Medium] = ()) -> dict[str, Any]:
     return made
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def _tool_call_to_json(call: ToolCall) -> dict[str, Any]:
     made: dict[str, Any] = {"id": call.id, "name": call.name, "arguments": call.arguments}
     if call.hosted:
         made |= {"hosted": True, "output": call.output, "failed": call.failed, "pending": call.pending}
     return made
 
 
-def _messages(exchange: OpenedExchange) -> list[dict[str, Any]]:
+def _messages_to_json(exchange: OpenedExchange) -> list[dict[str, Any]]:
     shown = _find_media(exchange.tree, exchange.messages)
     return [_to_json(message, shown.get(n, ())) for n, message in enumerate(exchange.messages)]
 
@@ -116,21 +116,21 @@ def _find_media(tree: dict[str, Any], messages: Sequence[Message]) -> dict[int, 
         return {}
     for entry, count in zip(entries, made, strict=True):
         at += count
-        if count and (here := media(entry)):
+        if count and (here := find_media(entry)):
             found[at - 1] = here
     return found
 
 
-def _answer(exchange: OpenedExchange) -> dict[str, Any] | None:
+def _answer_to_json(exchange: OpenedExchange) -> dict[str, Any] | None:
     if exchange.answer is None:
         return None
     response = exchange.interaction.response
     kind = header(response.headers, "content-type") or ""
-    shown = [] if exchange.interaction.stream else media(events_of(kind, response.body))
+    shown = [] if exchange.interaction.stream else find_media(events_of(kind, response.body))
     return _to_json(exchange.answer, shown)
 
 
-def _tools(tree: dict[str, Any]) -> list[dict[str, str]]:
+def _list_tools(tree: dict[str, Any]) -> list[dict[str, str]]:
     """Return names and descriptions of the tools that a request declares."""
     body = as_dict(tree.get("request")) or tree
     found: list[dict[str, str]] = []
@@ -144,7 +144,7 @@ def _tools(tree: dict[str, Any]) -> list[dict[str, str]]:
     return found
 
 
-def _changes(previous: OpenedExchange, exchange: OpenedExchange, known: int) -> list[dict[str, Any]]:
+def _list_changes(previous: OpenedExchange, exchange: OpenedExchange, known: int) -> list[dict[str, Any]]:
     """Return where a request differs from the one that it goes on with, beside what was added to the conversation."""
     old, new = (
         as_dict(previous.tree.get("request")) or previous.tree,
@@ -160,7 +160,7 @@ def _changes(previous: OpenedExchange, exchange: OpenedExchange, known: int) -> 
     ]
 
 
-def _timing(exchange: OpenedExchange) -> dict[str, Any] | None:
+def _timing_to_json(exchange: OpenedExchange) -> dict[str, Any] | None:
     """Return milliseconds since the request's release, and chunks as [ms, bytes]; None without recorded times."""
     if exchange.duration_ms is None:
         return None
@@ -178,7 +178,7 @@ def _timing(exchange: OpenedExchange) -> dict[str, Any] | None:
     }
 
 
-def _frames(response: Response) -> list[str] | None:
+def _list_frames(response: Response) -> list[str] | None:
     """Return the messages of a WebSocket, a line each; None of anything else."""
     return list(transcript(response.body)) if is_frames(response.headers) else None
 
@@ -200,17 +200,17 @@ Medium = dict[str, str]
 """``{"type": "image/png", "data": base64}``."""
 
 
-def media(value: Any) -> list[Medium]:  # noqa: ANN401 - JSON
+def find_media(value: Any) -> list[Medium]:  # noqa: ANN401 - JSON
     """Return the pictures and sounds in a part of a body, in their order. Never raises."""
     found: list[Medium] = []
-    for each in _walk(value, 0):
+    for each in _walk_media(value, 0):
         found.append(each)
         if len(found) == _MOST:
             break
     return found
 
 
-def _walk(value: Any, depth: int) -> Iterator[Medium]:  # noqa: ANN401 - JSON
+def _walk_media(value: Any, depth: int) -> Iterator[Medium]:  # noqa: ANN401 - JSON
     if depth > _DEPTH:
         return
     if isinstance(value, dict):
@@ -219,10 +219,10 @@ def _walk(value: Any, depth: int) -> Iterator[Medium]:  # noqa: ANN401 - JSON
             yield own
             return
         for part in value.values():
-            yield from _walk(part, depth + 1)
+            yield from _walk_media(part, depth + 1)
     elif isinstance(value, list):
         for part in value:
-            yield from _walk(part, depth + 1)
+            yield from _walk_media(part, depth + 1)
     elif isinstance(value, str) and value[:5].lower() == "data:":
         match = _DATA.fullmatch(value)
         if match is not None and (made := _build_medium(match[1], match[2])):
@@ -249,7 +249,7 @@ _WORTH = 512
 """Characters that must be saved, else a body stands for itself."""
 
 
-def body(data: bytes) -> dict[str, Any]:
+def body_to_json(data: bytes) -> dict[str, Any]:
     """Return a body as plain values: ``text`` or ``base64``."""
     try:
         return {"text": data.decode()}
@@ -264,7 +264,7 @@ def text_of(data: bytes) -> str | None:
         return None
 
 
-def delta(base: tuple[int, str], text: str) -> dict[str, Any]:
+def text_delta(base: tuple[int, str], text: str) -> dict[str, Any]:
     """Return `text` as what it adds to another one, or as it is where that saves nothing."""
     of, old = base
     front = common_prefix(old, text)

@@ -57,20 +57,20 @@ class Reader:
         if interaction.operation not in CHAT:
             return PlacedExchange(exchange)
         place = self._conversations.place(exchange)
-        conversation = place.conversation or self._begin(exchange, place)
+        conversation = place.conversation or self._begin_call(exchange, place)
         previous = self._last.get(conversation.id)
-        results = tuple(self._results(exchange, place, conversation))
+        results = tuple(self._take_results(exchange, place, conversation))
         self._conversations.record(exchange, place, conversation)
-        self._wait(exchange, conversation)
+        self._add_pending(exchange, conversation)
         self._last[conversation.id] = exchange
         known = place.known if previous is not None else 0
         return PlacedExchange(exchange, known, previous, place.retry, results)
 
-    def _begin(self, exchange: OpenedExchange, place: MessagePlace) -> RecordedConversation:
+    def _begin_call(self, exchange: OpenedExchange, place: MessagePlace) -> RecordedConversation:
         name = str(next(self._names))
         return RecordedConversation(name, name, exchange.tools, place.system)
 
-    def _results(
+    def _take_results(
         self, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation
     ) -> Iterator[ShownResult]:
         for message in exchange.messages[place.known :]:
@@ -81,7 +81,7 @@ class Reader:
                 name = pending.call_id or pending.name
                 yield ShownResult(pending.span.id, name, message.text, exchange.interaction.id or 0)
 
-    def _wait(self, exchange: OpenedExchange, conversation: RecordedConversation) -> None:
+    def _add_pending(self, exchange: OpenedExchange, conversation: RecordedConversation) -> None:
         if exchange.answer is None or exchange.failed:
             return
         for call in exchange.answer.tool_calls:

@@ -58,14 +58,14 @@ class WantedCalls:
         return " AND ".join(sql for sql, _ in parts), tuple(value for _, values in parts for value in values)
 
 
-def window(store: Reading, wanted: WantedCalls, offset: int, limit: int) -> list[dict[str, Any]]:
+def read_window(store: Reading, wanted: WantedCalls, offset: int, limit: int) -> list[dict[str, Any]]:
     """Return rows in the order of their requests, from the `offset`-th on, at most MOST."""
     where, values = wanted.where()
     sql = f"{SELECT_SUMMARY} WHERE {where} ORDER BY started_at, id LIMIT ? OFFSET ?"
-    return [plain(to_summary(row)) for row in store.rows(sql, (*values, min(limit, MOST), offset))]
+    return [row_to_json(to_summary(row)) for row in store.rows(sql, (*values, min(limit, MOST), offset))]
 
 
-def first_asked(store: Reading, info: CassetteInfo) -> str:
+def read_first_prompt(store: Reading, info: CassetteInfo) -> str:
     """Return the beginning of the first request's prompt."""
     where, values = WantedCalls(info.name, info.sample).where()
     found = store.rows(f"SELECT last_user_text FROM interactions WHERE {where} ORDER BY started_at, id LIMIT 1", values)  # noqa: S608 - constants only
@@ -85,7 +85,7 @@ def sums(store: Reading, wanted: WantedCalls) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def in_all(store: Reading) -> dict[tuple[str, int], dict[str, Any]]:
+def count_all(store: Reading) -> dict[tuple[str, int], dict[str, Any]]:
     """Return of each cassette and sample its models, what it cost, and how many of its calls failed."""
     found: dict[tuple[str, int], dict[str, Any]] = {}
     sql = (
@@ -100,12 +100,12 @@ def in_all(store: Reading) -> dict[tuple[str, int], dict[str, Any]]:
     return found
 
 
-def count(store: Reading, wanted: WantedCalls) -> int:
+def count_wanted(store: Reading, wanted: WantedCalls) -> int:
     where, values = wanted.where()
     return int(store.rows(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])  # noqa: S608 - constants only
 
 
-def strip(store: Reading, wanted: WantedCalls) -> list[list[Any]]:
+def timeline_marks(store: Reading, wanted: WantedCalls) -> list[list[Any]]:
     """Return what is drawn of each call: id, Unix time, ms, ms to first byte, failed?, party, model; or nothing."""
     where, values = wanted.where()
     sql = (
@@ -117,7 +117,7 @@ def strip(store: Reading, wanted: WantedCalls) -> list[list[Any]]:
     return found if len(found) <= DRAWN else []
 
 
-def place_of(store: Reading, wanted: WantedCalls, started_at: float, id_: int) -> int:
+def position_of(store: Reading, wanted: WantedCalls, started_at: float, id_: int) -> int:
     """Return how many rows come before a call."""
     where, values = wanted.where()
     sql = (
@@ -127,7 +127,7 @@ def place_of(store: Reading, wanted: WantedCalls, started_at: float, id_: int) -
     return int(store.rows(sql, (*values, started_at, id_))[0][0])
 
 
-def plain(row: RowSummary) -> dict[str, Any]:
+def row_to_json(row: RowSummary) -> dict[str, Any]:
     return {
         "id": row.id, "party": row.party, "provider": row.provider, "operation": row.operation,
         "channel": row.channel.value, "model": row.model, "stream": row.stream, "status": row.status,

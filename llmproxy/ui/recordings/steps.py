@@ -19,7 +19,7 @@ from llmproxy.core.dialects.messages import list_typed
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.model import Span, SpanKind
 from llmproxy.trace.reading.exchange import span_id
-from llmproxy.trace.reading.spans import build
+from llmproxy.trace.reading.spans import build_spans
 
 TEXT = 6000
 """Characters of one text of a step; the call holds the rest."""
@@ -29,7 +29,7 @@ Step = dict[str, Any]
 
 def read_steps(interactions: Iterable[Interaction]) -> list[Step]:
     reader = _StepReader()
-    return [step for span in build(reader.record(interactions)) for step in reader.read(span)] + reader.late()
+    return [step for span in build_spans(reader.record(interactions)) for step in reader.read(span)] + reader.late()
 
 
 @dataclass(slots=True)
@@ -53,11 +53,11 @@ class _StepReader:
 
     def read(self, span: Span) -> Iterator[Step]:
         if span.kind is SpanKind.AGENT_STEP:
-            yield from self._step(span)
+            yield from self._make_step(span)
         elif span.kind is SpanKind.USER_INPUT:
             said = span.input
             if not isinstance(said, str) or (said := list_typed(said)):  # else the client wrote all of it
-                step = {"kind": "user", "text": _short(said), "depth": self.depth.get(span.parent_id or "", 0)}
+                step = {"kind": "user", "text": _shorten_step(said), "depth": self.depth.get(span.parent_id or "", 0)}
                 self.waiting.append(step)
         elif span.kind is SpanKind.LLM_REQUEST:
             here = span.metadata.get("llmproxy.interaction"), self.depth.get(span.parent_id or "", 0)
@@ -66,21 +66,21 @@ class _StepReader:
                 yield {**step, "call": here[0]}
             self.waiting.clear()
         elif span.kind is SpanKind.LLM_RESPONSE:
-            yield from self._response(span)
+            yield from self._response_step(span)
         elif span.kind is SpanKind.TOOL_CALL:
             self.of[span.id] = here = self.of.get(span.parent_id or "", (None, 0))
             if words := self.words.pop(span.parent_id or "", ""):
                 yield {"kind": "says", "call": here[0], "depth": here[1], "text": words}
-            yield _tool(span, *here)
+            yield _tool_step(span, *here)
         elif span.kind is SpanKind.AGENT_OUTPUT:
             call, depth = self.of.get(span.parent_id or "", (None, 0))
-            yield {"kind": "answer", "call": call, "depth": depth, "text": _short(span.output)}
+            yield {"kind": "answer", "call": call, "depth": depth, "text": _shorten_step(span.output)}
 
     def late(self) -> list[Step]:
         """Return what no request followed."""
         return [{**step, "call": None} for step in self.waiting]
 
-    def _step(self, span: Span) -> Iterator[Step]:
+    def _make_step(self, span: Span) -> Iterator[Step]:
         inside = self.of.get(span.parent_id or "")
         depth = inside[1] + 1 if inside else 0
         self.depth[span.id] = depth
@@ -88,34 +88,34 @@ class _StepReader:
         if span.name == "llm_attempt":
             depth = self.of.get(span.parent_id or "", (None, 0))[1]
             call = self.answers.get(span.id, number)
-            yield {"kind": "failed", "call": call, "depth": depth, "text": _short(span.error), "again": True}
+            yield {"kind": "failed", "call": call, "depth": depth, "text": _shorten_step(span.error), "again": True}
         elif span.metadata.get("llmproxy.model_call"):
             yield {"kind": "call", "call": number, "depth": depth, "text": span.name, "error": span.error}
 
-    def _response(self, span: Span) -> Iterator[Step]:
+    def _response_step(self, span: Span) -> Iterator[Step]:
         asked, depth = self.of.get(span.parent_id or "", (None, 0))
         call = self.answers.get(span.id, asked)
         self.of[span.id] = call, depth
         if span.error:
-            yield {"kind": "failed", "call": call, "depth": depth, "text": _short(span.error), "again": False}
+            yield {"kind": "failed", "call": call, "depth": depth, "text": _shorten_step(span.error), "again": False}
         elif span.output:
-            self.words[span.id] = _short(span.output)
+            self.words[span.id] = _shorten_step(span.output)
 
 
-def _tool(span: Span, call: int | None, depth: int) -> Step:
+def _tool_step(span: Span, call: int | None, depth: int) -> Step:
     given = span.tool_args if span.tool_args is not None else span.input
     return {
         "kind": "tool",
         "call": call,
         "depth": depth,
         "name": span.tool_name,
-        "given": _short("" if given is None else given),
-        "result": None if span.tool_result is None else _short(span.tool_result),
+        "given": _shorten_step("" if given is None else given),
+        "result": None if span.tool_result is None else _shorten_step(span.tool_result),
         "ms": span.duration_ms,
     }
 
 
-def _short(value: object) -> str:
+def _shorten_step(value: object) -> str:
     text = (
         value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
     )

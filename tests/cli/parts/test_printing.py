@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.cli.parts.printing import body_text, laid_out, line, paragraphs, size, table, wrap_text
-from llmproxy.report.live_line import width
+from llmproxy.cli.parts.printing import body_text, fit_columns, line, size, table, to_paragraphs, wrap_text
+from llmproxy.report.live_line import cell_width
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\x07b", "\u202ereversed", "\udc80", "\x9b2J", "a\rb"])
 def test_nothing_recorded_drives_the_terminal(text: str) -> None:
     """Escape sequences, direction marks and lone surrogates come out as escapes."""
     assert line(text).isprintable()
-    assert paragraphs(f"{text}\n{text}").replace("\n", "").isprintable()
+    assert to_paragraphs(f"{text}\n{text}").replace("\n", "").isprintable()
     assert body_text(text.encode("utf-8", "surrogatepass")).replace("\n", "").isprintable()
 
 
 def test_a_line_stays_one_line() -> None:
     """Line breaks and runs of space become one space; paragraphs keep their breaks."""
     assert line(" a\n\t b ") == "a b"
-    assert paragraphs("a\r\n\tb") == "a\n    b"
+    assert to_paragraphs("a\r\n\tb") == "a\n    b"
 
 
 def test_bodies_read_as_what_they_are() -> None:
@@ -54,26 +54,26 @@ ROWS = [
 @pytest.mark.parametrize("room", [40, 60, 80, 100, 120, 200])
 def test_a_table_fits_its_terminal_and_drops_nothing_that_tells_rows_apart(room: int) -> None:
     """First goes what all rows share, then measures; then the text gets a line of its own, and long names go on below themselves."""
-    lines = list(laid_out(HEAD, ROWS, room, alike=("party", "model"), measures=("ms",)))
+    lines = list(fit_columns(HEAD, ROWS, room, alike=("party", "model"), measures=("ms",)))
     text = "\n".join(lines)
     assert all(cells in text for row in ROWS for cells in (row[1], row[3])) or room == 40
     assert "How are you" in text
-    assert max(map(width, lines)) <= room
+    assert max(map(cell_width, lines)) <= room
     assert ("ms" in lines[0], "party" in lines[0]) == (room >= 76, room >= 83)
 
 
 def test_a_long_name_goes_on_below_itself() -> None:
     """All of it, and in its column."""
     name = "tests/agents/test_weather.py::test_what_to_wear[Paris-in-the-rain-and-in-the-snow]"
-    lines = list(laid_out(("cassette", "live", "state"), [(name, "12", "complete")], 60))
-    assert max(map(width, lines)) <= 60
+    lines = list(fit_columns(("cassette", "live", "state"), [(name, "12", "complete")], 60))
+    assert max(map(cell_width, lines)) <= 60
     first, live, state = lines[1].split()
     assert (first + "".join(row.strip() for row in lines[2:]), live, state) == (name, "12", "complete")
 
 
 def test_columns_stay_where_there_is_room_for_them() -> None:
     """A short table is whole, whatever may be left out."""
-    assert list(laid_out(("id", "ms", "text"), [("1", "5", "x")], 80, measures=("ms",))) == [
+    assert list(fit_columns(("id", "ms", "text"), [("1", "5", "x")], 80, measures=("ms",))) == [
         "id  ms  text",
         "1   5   x",
     ]
@@ -85,7 +85,7 @@ def test_a_text_is_broken_between_words() -> None:
     rows = list(wrap_text(text, 40, 10))
     assert rows[:3] == ["It rains in Bergen, so take", "an umbrella with you.", ""]
     assert rows[3:5] == ["x" * 30, "x" * 20]
-    assert max(map(width, rows)) == 30
+    assert max(map(cell_width, rows)) == 30
     assert list(wrap_text(text, None)) == text.split("\n")
 
 
@@ -97,10 +97,12 @@ def test_a_time_that_has_no_room_breaks_between_day_and_clock() -> None:
         ("2", *["2027-01-15 08:00:01", "x", "gpt", "chat", "ho"]),
     ]
     lines = list(
-        laid_out(("id", "started", "cassette", "model", "operation", "text"), rows, 70, breaks={"started": 11})
+        fit_columns(("id", "started", "cassette", "model", "operation", "text"), rows, 70, breaks={"started": 11})
     )
     assert lines[1].startswith("1   2027-01-15   ")
     assert lines[2].startswith("    08:00:00     ")
     assert "claude-sonnet-4-5" in lines[1]
-    wide = list(laid_out(("id", "started", "text"), [("1", "2027-01-15 08:00:00", "hi")], 60, breaks={"started": 11}))
+    wide = list(
+        fit_columns(("id", "started", "text"), [("1", "2027-01-15 08:00:00", "hi")], 60, breaks={"started": 11})
+    )
     assert wide[1] == "1   2027-01-15 08:00:00  hi"

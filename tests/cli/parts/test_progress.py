@@ -46,6 +46,6 @@ def test_the_line_goes_away_when_the_work_is_done() -> None:
     now = [0.0]
     with ProgressLine("exporting", stream=screen, clock=lambda: now[0]) as working:
         now[0] = 2.0
-        working._write(working.line())
+        working._overwrite_line(working.line())
     assert screen.getvalue().startswith("\rexporting, 2 s")
     assert screen.getvalue().endswith(" \r")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.cli.commands import load
+from llmproxy.cli.commands import load_command
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions, run_options
 
 GIVEN = RunOptions(intercept=True, base_urls=False, run_variable=("a=b",), mcp_config="a b.json", runs=2)
@@ -16,7 +16,7 @@ GIVEN = RunOptions(intercept=True, base_urls=False, run_variable=("a=b",), mcp_c
 def flags(command: str) -> dict[str, Any]:
     """Return the flags that a command has, with their help."""
     head, _, below = command.partition(" ")
-    found = load(head)
+    found = load_command(head)
     found = found.commands[below] if below else found
     parameters = found.get_params(found.make_context(command, ["--", "x"], resilient_parsing=True))
     return {flag: getattr(each, "help", None) for each in parameters for flag in each.opts}

@@ -16,7 +16,7 @@ from mcp import ClientSession, StdioServerParameters, types
 from mcp.client.stdio import stdio_client
 
 from llmproxy.cli.mcp import find_stores
-from llmproxy.client.tools.mcp_server import LONGEST, shorten
+from llmproxy.client.tools.mcp_server import LONGEST, shorten_output
 from llmproxy.client.tools.mcp_tools import TOOLS, McpTool, ServerOptions, command_of, list_tools_of
 from llmproxy.core.store.file.connect import advise_missing
 from llmproxy.errors import SettingsError
@@ -187,7 +187,7 @@ def test_what_is_no_argument_is_refused_in_words(tool: McpTool) -> None:
 
 def test_what_is_too_long_for_a_model_is_cut_in_the_middle() -> None:
     """And how much is said."""
-    assert shorten("x" * LONGEST, "show") == "x" * LONGEST
-    cut = shorten("a" * LONGEST + "b" * 1234, "show")
+    assert shorten_output("x" * LONGEST, "show") == "x" * LONGEST
+    cut = shorten_output("a" * LONGEST + "b" * 1234, "show")
     assert "1,234 characters left out" in cut
     assert (cut[0], cut[-1], len(cut) < LONGEST + 200) == ("a", "b", True)

@@ -32,7 +32,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import accepted_of, put_accepted, put_volatile_fields, volatile_fields_of
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, header
 from llmproxy.errors import CassetteError, CassetteNewer
-from llmproxy.sqlite_file import connect
+from llmproxy.sqlite_file import open_connection
 from tests.support.recordings import NOW, interaction, reopened
 
 KEY = "sk-proj-" + "Zq8Xv3Lm" * 5
@@ -363,7 +363,7 @@ def test_stores_of_different_versions_are_refused(
 ) -> None:
     """Their keys may mean different things."""
     a, b = fill(tmp_path / "a.db", [named(1, "c")]), fill(tmp_path / "b.db", [named(2, "c")])
-    conn = connect(b, "mode=rw", timeout=5)
+    conn = open_connection(b, "mode=rw", timeout=5)
     for each in statement.split(";"):
         conn.execute(each)
     conn.close()

@@ -21,7 +21,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.differences import common_prefix, common_suffix
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteCorrupt
-from llmproxy.sqlite_file import immediate
+from llmproxy.sqlite_file import write_transaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ def conn() -> Iterator[sqlite3.Connection]:
 def put(conn: sqlite3.Connection, writer: Bodies, content: bytes) -> int:
     """Store a content as `Store.add` does."""
     prepared = writer.prepare(conn, content, GROUP)
-    with immediate(conn):
+    with write_transaction(conn):
         stored = writer.put(conn, prepared)
     writer.remember(GROUP, stored, content)
     return stored[0]
@@ -140,7 +140,7 @@ def test_a_base_that_was_pruned_meanwhile_is_done_without(conn: sqlite3.Connecti
     assert prepared.encoded is not None
     assert prepared.encoded.base_id == base
     conn.execute("DELETE FROM bodies")
-    with immediate(conn):
+    with write_transaction(conn):
         row, depth = writer.put(conn, prepared)
     assert depth == 0
     assert bodies.read(conn, row) == content + b" and more"

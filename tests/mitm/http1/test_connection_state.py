@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.mitm.sockets import FAILURES, RESTLESS, Processes, has_gone, has_read
+from llmproxy.mitm.sockets import FAILURES, RESTLESS, Processes, has_read, is_peer_gone
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Received, chat
 from tests.provider import Answer, Piece, Provider, Script, Step, json_answer
@@ -111,15 +111,15 @@ def test_on_this_machine_it_is_known_who_has_gone(*, gone: bool) -> None:
                 client.close()
             assert served.recv(1) == b""
             until = time.monotonic() + 60
-            while has_gone(peer, served.getsockname()) is not gone and time.monotonic() < until:
+            while is_peer_gone(peer, served.getsockname()) is not gone and time.monotonic() < until:
                 time.sleep(0.01)
-            assert has_gone(peer, served.getsockname()) is gone
+            assert is_peer_gone(peer, served.getsockname()) is gone
 
 
 @pytest.mark.parametrize("addresses", [(None, None), (("a",), ("b",)), ("", ""), (os.sep, os.sep)])
 def test_what_is_no_address_says_nothing(addresses: tuple[object, object]) -> None:
     """A socket of another kind."""
-    assert not has_gone(*addresses)
+    assert not is_peer_gone(*addresses)
 
 
 @pytest.mark.parametrize(("states", "runs"), [("S", False), ("SR", True), ("SD", True), ("ST", False), ("", False)])

@@ -209,7 +209,7 @@ def test_recording_goes_through_the_layer_once(tape: Path, tmp_path: Path, mode:
     assert len(recorded(store)) >= 4
 
 
-@pytest.mark.parametrize("method", ["_answer_held", "_begin_request", "_send_replay", "_come_back"])
+@pytest.mark.parametrize("method", ["_answer_held_hit", "_begin_request", "_send_replay", "_take_back"])
 def test_whatever_raises_in_front_the_layer_serves(tape: Path, method: str) -> None:
     """A fault here costs speed, not an answer: hits and misses are what they would be, and nothing hangs."""
 
@@ -221,7 +221,7 @@ def test_whatever_raises_in_front_the_layer_serves(tape: Path, method: str) -> N
             with rig.client(5) as c:
                 answers = (
                     [c.ask(chat(text)).status, c.ask(chat(text)).status]
-                    if method != "_come_back"
+                    if method != "_take_back"
                     else [c.ask(chat(text)).status]
                 )
                 assert set(answers) == {status}

@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.mitm.framing import parse_head
 from llmproxy.mitm.http1.front import Front
-from llmproxy.mitm.http1.incoming import Incoming, opens_root
+from llmproxy.mitm.http1.incoming import Incoming, is_page_request
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, connected
 from tests.mitm.wire import body_of, chat, chunked
@@ -92,4 +92,4 @@ def test_a_miss_that_began_in_front_is_decided_once_and_said_by_the_layer(tape: 
 )
 def test_a_person_at_the_root_is_told_from_an_agent(line: str, opens: bool) -> None:
     """Only a page that is asked for is the page."""
-    assert opens_root(parse_head(f"{line}\r\nhost: x\r\naccept: text/html\r\n\r\n".encode())) is opens
+    assert is_page_request(parse_head(f"{line}\r\nhost: x\r\naccept: text/html\r\n\r\n".encode())) is opens

@@ -19,7 +19,7 @@ import pytest
 from llmproxy.core.sessions.session import Calls
 from llmproxy.core.traffic.interaction import Chunk, Ending, Response
 from llmproxy.mitm.framing import Head, parse_head
-from llmproxy.mitm.http1.incoming import absolute
+from llmproxy.mitm.http1.incoming import split_absolute_target
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import CHAT, Received, Wire, body_of, chat, chunked, request
@@ -600,4 +600,4 @@ def test_ten_thousand_requests_on_one_connection_leave_nothing_behind(tape: Path
 def test_absolute_form_is_split(target: str, expected: object) -> None:
     """The origin form goes on, the host says where."""
     head: Head = parse_head(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    assert absolute(head) == expected
+    assert split_absolute_target(head) == expected

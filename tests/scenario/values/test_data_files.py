@@ -11,7 +11,7 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.scenario.values.data_files import RowError, rows_of
-from llmproxy.yaml_reader import Problems, read
+from llmproxy.yaml_reader import Problems, read_documents
 
 
 def data(folder: Path, text: str, name: str = "cases.csv") -> Path:
@@ -77,7 +77,7 @@ def test_yaml_is_read_as_suites_are(tmp_path: Path) -> None:
     """Version 1.2: what a suite's own list would be, a file is; PyYAML alone would make 8, False, 750 and a date of these."""
     said = "[{a: 010, b: no, c: 12:30, d: 2026-01-02, e: 1_000, f: 0x1F, g: 1e3, h: ~, i: true, j: '7', <<: &m {k: 1}}, *m]"
     (first, second) = rows_of(data(tmp_path, said, "a.yaml"))
-    (suite, _), *_ = read(said, "s.yaml", Problems())
+    (suite, _), *_ = read_documents(said, "s.yaml", Problems())
     assert [first.values, second.values] == suite
     assert first.values == {
         "a": 10, "b": "no", "c": "12:30", "d": "2026-01-02", "e": "1_000", "f": 31, "g": 1000.0, "h": None, "i": True, "j": "7", "k": 1,

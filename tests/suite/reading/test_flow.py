@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.suite.reading.flow import ScenarioFlow, list_capture_names
-from llmproxy.yaml_reader import Map, Problems, read
+from llmproxy.yaml_reader import Map, Problems, read_documents
 
 
 def follow(text: str, **values: object) -> tuple[list[str], list[str]]:
     """Return the problems and doubts of a scenario."""
     problems, doubts = Problems(), Problems()
-    root = read(text, "f", problems)[0][0]
+    root = read_documents(text, "f", problems)[0][0]
     assert isinstance(root, Map)
     flow = ScenarioFlow(problems, doubts, values)
     if isinstance(root.get("vars"), Map):
@@ -132,7 +132,7 @@ def test_a_bare_word_is_only_doubted() -> None:
 def test_all_names_of_a_scenario_are_found() -> None:
     """In setup, steps of setup, created rows and verify."""
     text = "setup: [{as: $a}]\nsteps: [{setup: [{as: b}]}, {created: [{as: $c}, {}]}, {verify: {as: $d}}, 5]"
-    root = read(text, "f", Problems())[0][0]
+    root = read_documents(text, "f", Problems())[0][0]
     assert isinstance(root, Map)
     assert list(list_capture_names(root)) == ["a", "b", "c", "d"]
 

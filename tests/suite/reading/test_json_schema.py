@@ -13,7 +13,7 @@ from llmproxy.errors import SuiteError
 from llmproxy.suite.matchers.core import REGISTRY
 from llmproxy.suite.reading import json_schema
 from llmproxy.suite.reading.load import load_suites
-from llmproxy.yaml_reader import Problems, read, read_file
+from llmproxy.yaml_reader import Problems, read_documents, read_file
 from tests.suite.fragment import load_fragment
 
 GUIDE = Path(__file__).resolve().parents[3] / "fixtures" / "suites" / "guide.yaml"
@@ -71,7 +71,7 @@ def test_what_the_loader_refuses_the_schema_refuses(key: str, wrong: str) -> Non
     text = f"{{id: a, {key}: {wrong}" + ("}" if key == "steps" else ", steps: [{chat: hi}]}")
     with pytest.raises(SuiteError):
         load_fragment("scenario", text)
-    assert not VALIDATOR.is_valid(read(text, "f", Problems())[0][0])
+    assert not VALIDATOR.is_valid(read_documents(text, "f", Problems())[0][0])
 
 
 def test_the_first_line_names_the_schema(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.sweep import SweepFinding, SweepOutcome, asked_kinds
+from llmproxy.client.sweep import SweepFinding, SweepOutcome, select_kinds
 from llmproxy.suite.project import SuiteOptions
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import SweepNotPossible, has_faults, sweep_case
@@ -110,7 +110,7 @@ def sweep(tape: tuple[Path, str], kinds: str, text: str) -> list[SweepFinding]:
     found: list[SweepFinding] = []
     world = RunContext(options=SuiteOptions(mode="replay", runs=1), proxy=url)
     try:
-        asyncio.run(sweep_case(world, rig.cases_of(folder, text)[0], asked_kinds(kinds), lambda _: None, found))
+        asyncio.run(sweep_case(world, rig.cases_of(folder, text)[0], select_kinds(kinds), lambda _: None, found))
     finally:
         world.close()
     return found

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from llmproxy.errors import SuiteError
 from llmproxy.suite.schema.suite import Scenario
 from llmproxy.suite.schema.types import add_refusals
-from llmproxy.yaml_reader import Map, Problems, read
+from llmproxy.yaml_reader import Map, Problems, read_documents
 from tests.suite.fragment import load_fragment
 
 FULL_OF_MISTAKES = """\
@@ -46,7 +46,7 @@ f:13:12: `created` takes a list, not an object {"tasks": []} (begin each item wi
 def test_all_mistakes_are_told_at_once() -> None:
     """Each with line, column, what it takes and what was probably meant."""
     problems = Problems()
-    root = read(FULL_OF_MISTAKES, "f", problems)[0][0]
+    root = read_documents(FULL_OF_MISTAKES, "f", problems)[0][0]
     with pytest.raises(ValidationError) as caught:
         Scenario.model_validate(root, context=problems)
     add_refusals(caught.value, root, problems)
@@ -57,7 +57,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 def test_a_node_knows_where_it_and_its_parts_stand() -> None:
     """For messages at run time; what was made in Python stands nowhere."""
-    root = read("id: a\nsteps:\n- chat: hi\n  tools: {x: 1}\n", "f", Problems())[0][0]
+    root = read_documents("id: a\nsteps:\n- chat: hi\n  tools: {x: 1}\n", "f", Problems())[0][0]
     assert isinstance(root, Map)
     made = Scenario.model_validate(root, context=Problems())
     assert str(made.steps[0].place) == "f:3:3"

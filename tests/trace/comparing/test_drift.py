@@ -7,7 +7,14 @@ from math import sqrt
 
 import pytest
 
-from llmproxy.trace.comparing.drift import ALPHA, correct_p, find_least_p, find_p, find_power, measure_call
+from llmproxy.trace.comparing.drift import (
+    ALPHA,
+    correct_p_values,
+    find_p_value,
+    find_power,
+    least_p_value,
+    measure_call,
+)
 
 STRAY = (1 - sqrt(0.8)) / 2
 """How often an answer goes another way so that two of them differ in 10 %."""
@@ -27,7 +34,7 @@ def nights(share: float, count: int, *, calls: int = 20, earlier: int = 1, seed:
             other = lot.random() < share
             answers = [int((lot.random() < STRAY) ^ (at >= earlier and other)) for at in range(earlier + 3)]
             told.append(measure_call(answers[:earlier], answers[earlier:], apart))
-        found += find_p(told, seed=night, drawn=99) <= ALPHA
+        found += find_p_value(told, seed=night, drawn=99) <= ALPHA
     return found / count
 
 
@@ -47,8 +54,8 @@ def test_what_is_said_of_power_is_so(share: float, about: float) -> None:
 
 def test_a_single_call_is_never_significant() -> None:
     """One recorded answer and three others: one of four arrangements is as far apart."""
-    assert find_p([measure_call([0], [1, 1, 1], apart)]) == pytest.approx(0.25, abs=0.02)
-    assert find_least_p([(1, 3)]) == 0.25
+    assert find_p_value([measure_call([0], [1, 1, 1], apart)]) == pytest.approx(0.25, abs=0.02)
+    assert least_p_value([(1, 3)]) == 0.25
     with pytest.raises(ValueError, match="an earlier answer"):
         measure_call([], [1], apart)
 
@@ -56,10 +63,10 @@ def test_a_single_call_is_never_significant() -> None:
 def test_more_variety_than_before_is_seen_where_the_earlier_ones_are_a_sample() -> None:
     """A recording is none: it was kept because it was usual."""
     calls = [measure_call([0, 0, 0], [0, 0, 1], apart)] * 20
-    assert find_p(calls) > 0.5
-    assert find_p([measure_call([0], [0, 0, 1], apart)] * 20, both=True) < ALPHA
+    assert find_p_value(calls) > 0.5
+    assert find_p_value([measure_call([0], [0, 0, 1], apart)] * 20, both=True) < ALPHA
 
 
 def test_several_models_are_corrected_for() -> None:
     """As Holm has it."""
-    assert correct_p([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert correct_p_values([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])

@@ -13,8 +13,8 @@ from llmproxy.trace.observing.processing import (
     Processing,
     ProcessingFinding,
     declared_by,
+    describe_hidden_history,
     find_processing,
-    hidden_history,
 )
 from llmproxy.trace.reading.exchange import History, open_exchange
 from tests.trace.observing.chats import Chats, asks, call, result, said, user
@@ -318,12 +318,12 @@ def test_histories_that_the_provider_keeps() -> None:
     for member in ({"previous_response_id": "resp_1"}, {"conversation": {"id": "conv_1"}}, {"truncation": "auto"}):
         _, made = Chats().add("openai", "responses", "/v1/responses", {"input": "x"} | member, {"output": []})
         assert made is not None
-        assert hidden_history(open_exchange(made, History())), member
+        assert describe_hidden_history(open_exchange(made, History())), member
     _, made = Chats().add(
         "openai", "responses", "/v1/responses", {"input": "x", "truncation": "disabled"}, {"output": []}
     )
     assert made is not None
-    assert hidden_history(open_exchange(made, History())) == ""
+    assert describe_hidden_history(open_exchange(made, History())) == ""
     _, made = Chats().chat([user("x")], {"role": "assistant", "content": "y"})
     assert made is not None
     assert list(declared_by(open_exchange(made, History()))) == []

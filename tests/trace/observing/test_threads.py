@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.trace.observing.threads import compare_threads, count_common, items_of, system_of
+from llmproxy.trace.observing.threads import compare_threads, count_common, list_items, system_text
 
 USER, SAID = Message("user", "Buy milk"), Message("assistant", "Created.")
 CALL = Message("assistant", "", (ToolCall("c1", "create", '{"a": 1, "b": 2}'),))
@@ -14,8 +14,8 @@ NEXT = Message("user", "What is left?")
 def test_layout_does_not_count() -> None:
     """White space, and the order of arguments, are the same message."""
     other = Message("assistant", "", (ToolCall("other-id", "create", '{"b":2,"a":1}'),))
-    assert [item.mark for item in items_of([USER, CALL])] == [
-        item.mark for item in items_of([Message("user", " Buy  milk "), other])
+    assert [item.mark for item in list_items([USER, CALL])] == [
+        item.mark for item in list_items([Message("user", " Buy  milk "), other])
     ]
 
 
@@ -23,19 +23,19 @@ def test_an_answer_in_pieces_is_one() -> None:
     """A text and its calls may be sent as two messages; system prompts are no history."""
     pieces = [Message("system", "Be brief."), Message("assistant", "I will."), CALL]
     whole = Message("assistant", "I will.", CALL.tool_calls)
-    assert [item.mark for item in items_of(pieces)] == [item.mark for item in items_of([whole])]
-    assert system_of(pieces) == "Be brief."
+    assert [item.mark for item in list_items(pieces)] == [item.mark for item in list_items([whole])]
+    assert system_text(pieces) == "Be brief."
 
 
 def test_shared_ends_are_counted() -> None:
     """From the beginning, and from the end, no message twice."""
-    one = items_of([USER, SAID, NEXT])
+    one = list_items([USER, SAID, NEXT])
     assert (count_common(one, one), count_common(one, one[1:]), count_common(one, [])) == (3, 2, 0)
 
 
 def test_nothing_changed() -> None:
     """What was expected is there; the rest is new."""
-    change = compare_threads(items_of([USER, SAID]), items_of([USER, SAID, NEXT]))
+    change = compare_threads(list_items([USER, SAID]), list_items([USER, SAID, NEXT]))
     assert (change.gaps, change.pruned, change.expected, [item.text for item in change.new]) == (
         (), 0, 3, ["What is left?"],
     )  # fmt: skip
@@ -45,7 +45,7 @@ def test_a_gap_knows_what_stands_in_it() -> None:
     """Missing messages, the text in their place, and what was kept after them."""
     summary = Message("user", "Summary: milk was bought.")
     change = compare_threads(
-        items_of([USER, SAID, NEXT, SAID]), items_of([summary, NEXT, SAID, Message("user", "And now?")])
+        list_items([USER, SAID, NEXT, SAID]), list_items([summary, NEXT, SAID, Message("user", "And now?")])
     )
     (gap,) = change.gaps
     assert ([item.text for item in gap.missing], [item.text for item in gap.inserted], gap.kept) == (
@@ -57,10 +57,12 @@ def test_parts_that_are_gone_are_counted() -> None:
     """A result that became shorter, calls of an answer that has words as well."""
     spoken = Message("assistant", "I will.", CALL.tool_calls)
     short = Message("tool", "[gone]", tool_call_id="c1")
-    assert compare_threads(items_of([USER, CALL, RESULT, SAID]), items_of([USER, CALL, short, SAID, NEXT])).pruned == 1
+    assert (
+        compare_threads(list_items([USER, CALL, RESULT, SAID]), list_items([USER, CALL, short, SAID, NEXT])).pruned == 1
+    )
     assert (
         compare_threads(
-            items_of([USER, spoken, SAID]), items_of([USER, Message("assistant", "I will.Created."), NEXT])
+            list_items([USER, spoken, SAID]), list_items([USER, Message("assistant", "I will.Created."), NEXT])
         ).pruned
         == 1
     )
@@ -69,8 +71,8 @@ def test_parts_that_are_gone_are_counted() -> None:
 def test_thoughts_that_were_sent_before_and_are_gone_are_counted() -> None:
     """Thoughts that were never sent are no loss."""
     thought = Message("assistant", "Created.", reasoning="hm")
-    assert compare_threads(items_of([USER, thought]), items_of([USER, SAID, NEXT])).pruned == 1
-    assert compare_threads(items_of([USER, SAID]), items_of([USER, SAID, NEXT])).pruned == 0
+    assert compare_threads(list_items([USER, thought]), list_items([USER, SAID, NEXT])).pruned == 1
+    assert compare_threads(list_items([USER, SAID]), list_items([USER, SAID, NEXT])).pruned == 0
 
 
 def test_what_was_added_to_a_system_prompt_is_told() -> None:
@@ -90,9 +92,9 @@ def test_what_was_added_to_a_system_prompt_is_told() -> None:
 
 def test_equal_messages_are_aligned_from_both_ends() -> None:
     """A summary stands for the oldest, not before them."""
-    again = items_of([USER, SAID, USER, SAID])
+    again = list_items([USER, SAID, USER, SAID])
     summary = Message("user", "Earlier: they spoke of milk.")
-    (gap,) = compare_threads(again, items_of([summary, USER, SAID, USER])).gaps
+    (gap,) = compare_threads(again, list_items([summary, USER, SAID, USER])).gaps
     assert (gap.at, len(gap.missing), [item.text for item in gap.inserted], gap.kept) == (0, 2, [summary.text], 2)
 
 
@@ -100,5 +102,5 @@ def test_answers_that_stand_side_by_side_are_the_ones_between_which_calls_were_l
     """Dialects whose answers come in pieces read them as one; that is no summary."""
     spoken = Message("assistant", "I will.", tool_calls=CALL.tool_calls)
     pruned = [USER, Message("assistant", "I will."), SAID, NEXT]
-    change = compare_threads(items_of([USER, spoken, RESULT, SAID]), items_of(pruned))
+    change = compare_threads(list_items([USER, spoken, RESULT, SAID]), list_items(pruned))
     assert (change.pruned, change.gaps) == (2, ())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.trace.observing.wire import Result, results_of
+from llmproxy.trace.observing.wire import Result, read_results
 from llmproxy.trace.reading.exchange import History, OpenedExchange, open_exchange
 from tests.trace.observing.chats import Chats, Pair, asks, call, result, said, user
 
@@ -139,13 +139,13 @@ def exchange(*pair: Any) -> OpenedExchange:  # noqa: ANN401
 def test_each_message_has_its_result() -> None:
     """OpenAI's chat: one message a result; Bedrock's results have a status."""
     messages = [user("x"), asks(call("a", {}, "c1"), call("b", {}, "c2")), result("one", "c1"), result("two", "c2")]
-    found = results_of(exchange(*Chats().chat(messages, {"role": "assistant", "content": "ok"})))
+    found = read_results(exchange(*Chats().chat(messages, {"role": "assistant", "content": "ok"})))
     assert [each and each.text for each in found] == [None, None, "one", "two"]
     block = {"toolResult": {"toolUseId": "t1", "content": [{"text": "no"}], "status": "error"}}
     use = {"toolUse": {"toolUseId": "t1", "name": "a", "input": {}}}
     body = {"messages": [{"role": "assistant", "content": [use]}, {"role": "user", "content": [block]}]}
     answer = {"output": {"message": {"role": "assistant", "content": [{"text": "ok"}]}}}
-    found = results_of(exchange(*Chats().add("bedrock", "converse", "/model/m/converse", body, answer)))
+    found = read_results(exchange(*Chats().add("bedrock", "converse", "/model/m/converse", body, answer)))
     assert found[-1] == Result("no", errored=True)
 
 
@@ -159,7 +159,7 @@ def test_an_id_that_comes_again_has_a_result_of_its_own() -> None:
 
     body = {"messages": [user("x"), *turn(failed=True), *turn(failed=False)]}
     answer = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "ok"}]}
-    found = results_of(exchange(*Chats().add("anthropic", "messages", "/v1/messages", body, answer)))
+    found = read_results(exchange(*Chats().add("anthropic", "messages", "/v1/messages", body, answer)))
     assert [each.errored for each in found if each] == [True, False]
 
 

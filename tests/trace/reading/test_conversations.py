@@ -12,12 +12,12 @@ from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace import SpanKind
 from llmproxy.trace.reading.conversations import _strip_spaces, chain_digests
-from llmproxy.trace.reading.spans import build
+from llmproxy.trace.reading.spans import build_spans
 from tests.trace.runs import SYSTEM, call, calling, chat, result, says, user
 
 
 def conversations(*exchanges: Interaction) -> list[str]:
-    spans = build(exchanges)
+    spans = build_spans(exchanges)
     return [span.metadata["gen_ai.conversation.id"] for span in spans if span.kind is SpanKind.LLM_REQUEST]
 
 

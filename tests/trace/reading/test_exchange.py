@@ -11,10 +11,10 @@ from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Respon
 from llmproxy.trace.reading.exchange import (
     History,
     OpenedExchange,
-    earlier_ids,
     list_declared,
+    list_earlier_ids,
     open_exchange,
-    parameters,
+    request_parameters,
 )
 from tests.trace.runs import JSON, SSE, Json, call, calling, chat, says, streamed, user
 
@@ -104,7 +104,7 @@ def test_declared_tools(tree: Json, names: set[str]) -> None:
 ])  # fmt: skip
 def test_parameters(tree: Json, expected: Json) -> None:
     """By OpenTelemetry's names; what makes no sense is left out."""
-    assert parameters(tree) == {f"gen_ai.request.{name}": value for name, value in expected.items()}
+    assert request_parameters(tree) == {f"gen_ai.request.{name}": value for name, value in expected.items()}
 
 
 @pytest.mark.parametrize(("tree", "ids"), [
@@ -115,7 +115,7 @@ def test_parameters(tree: Json, expected: Json) -> None:
 ])  # fmt: skip
 def test_earlier_ids(tree: Json, ids: tuple[str, ...]) -> None:
     """What a request goes on with."""
-    assert earlier_ids(tree) == ids
+    assert list_earlier_ids(tree) == ids
 
 
 @pytest.mark.parametrize(("status", "kind", "body", "ending", "error"), [

@@ -10,7 +10,7 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace import Cassette
 from llmproxy.trace.export import otlp
 from llmproxy.trace.model import Span, SpanKind
-from llmproxy.trace.reading.spans import build, span_of_mcp
+from llmproxy.trace.reading.spans import build_spans, span_of_mcp
 from tests.trace.observing.chats import asks, call, result, said, user
 from tests.trace.observing.test_servers import Tools
 
@@ -35,7 +35,7 @@ def test_a_call_of_a_tool_stands_under_the_model_s_call() -> None:
     chats.chat([user("x")], asks(call("mcp__t__echo", {"text": "a"}, "c1")), tools=("mcp__t__echo",))
     chats.serve("echo", {"text": "a"}, "echo: a", headers={"mcp-protocol-version": "2025-06-18"})
     chats.chat([user("x"), asks(call("mcp__t__echo", {"text": "a"}, "c1")), result("echo: a", "c1")], said("done"))
-    spans = list(build(made(chats)))
+    spans = list(build_spans(made(chats)))
     asked, served = (
         next(each for each in spans if each.name == name) for name in ("execute_tool mcp__t__echo", "tools/call echo")
     )
@@ -63,7 +63,7 @@ def test_one_message_carries_out_one_call() -> None:
     chats.chat([user("x")], asks(*asked), tools=("echo",))
     for arguments in ({"n": 1}, {"n": 2}, {"n": 1}):
         chats.serve("echo", arguments)
-    spans = list(build(made(chats)))
+    spans = list(build_spans(made(chats)))
     ids = [each.id for each in spans if each.kind is SpanKind.TOOL_CALL]
     assert [each.parent_id for each in spans if each.name == "tools/call echo"] == [ids[0], None, ids[1]]
 

@@ -9,7 +9,7 @@ import pytest
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.trace import Span, TokenUsage
-from llmproxy.trace.reading.exchange import result_value, set_arguments, span_id, texts, token_usage
+from llmproxy.trace.reading.exchange import join_texts, result_value, set_span_arguments, span_id, token_usage
 from tests.trace.runs import Json, chat, says, user
 
 
@@ -37,7 +37,7 @@ def test_arguments_of_any_depth_are_kept() -> None:
     """What the JSON reader gives up on stays text."""
     span = Span()
     deep = "[" * 100_000
-    set_arguments(span, ToolCall(None, "t", deep))
+    set_span_arguments(span, ToolCall(None, "t", deep))
     assert (span.input, span.tool_args) == (deep, None)
 
 
@@ -55,8 +55,8 @@ def test_ids_depend_on_what_is_recorded() -> None:
 
 def test_texts_within_a_value() -> None:
     """All of them, not deeper than makes sense."""
-    assert texts({"a": "x", "b": ["y", {"c": "z"}], "d": 1}) == "x\ny\nz\n"
+    assert join_texts({"a": "x", "b": ["y", {"c": "z"}], "d": 1}) == "x\ny\nz\n"
     deep: Json = "x"
     for _ in range(50):
         deep = [deep]
-    assert texts(deep) == ""
+    assert join_texts(deep) == ""

@@ -9,13 +9,13 @@ import pytest
 
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Response, Usage
 from llmproxy.trace import Span, SpanKind, TokenUsage
-from llmproxy.trace.reading.spans import build
+from llmproxy.trace.reading.spans import build_spans
 from tests.trace.runs import NOW, SYSTEM, USAGE, Json, call, calling, chat, loop, result, says, streamed, user
 
 
 def tree(interactions: Iterable[Interaction]) -> list[str]:
     """Return spans as an indented tree: kind, tool or name, text."""
-    spans = list(build(interactions))
+    spans = list(build_spans(interactions))
     lines: list[str] = []
 
     def walk(parent: str | None, depth: int) -> None:
@@ -43,17 +43,17 @@ def test_a_tool_loop() -> None:
         "      tool_call get_weather", "        tool_result get_weather", "  llm_request", "    llm_response",
         "      agent_output 18 degrees.",
     ]  # fmt: skip
-    assert [span.kind.value for span in build(loop())] == [
+    assert [span.kind.value for span in build_spans(loop())] == [
         "agent_step", "user_input", "llm_request", "llm_response", "tool_call", "tool_result", "llm_request",
         "llm_response", "agent_output",
     ]  # fmt: skip
-    assert list(build(loop())) == list(build(loop()))
-    assert len({span.id for span in build(loop())}) == 9
+    assert list(build_spans(loop())) == list(build_spans(loop()))
+    assert len({span.id for span in build_spans(loop())}) == 9
 
 
 def test_what_a_tool_call_carries() -> None:
     """Arguments from the answer, the result from the next request, the time between them."""
-    (called,) = of(build(loop()), SpanKind.TOOL_CALL)
+    (called,) = of(build_spans(loop()), SpanKind.TOOL_CALL)
     assert (called.tool_name, called.tool_args) == ("get_weather", {"city": "Paris"})
     assert called.tool_result == called.output == {"temp": 18}
     assert (called.timestamp, called.duration_ms) == (NOW + 1.5, 500.0)
@@ -62,7 +62,7 @@ def test_what_a_tool_call_carries() -> None:
 
 def test_what_an_answer_carries() -> None:
     """Tokens with the fresh ones apart, cost, duration, model, finish reason."""
-    first = of(build(loop()), SpanKind.LLM_RESPONSE)[0]
+    first = of(build_spans(loop()), SpanKind.LLM_RESPONSE)[0]
     assert first.token_usage == TokenUsage(70, 20, 120, 30, None)
     assert first.cost_usd is not None
     assert (first.duration_ms, first.timestamp) == (500.0, NOW + 1.5)
@@ -74,7 +74,7 @@ def test_what_an_answer_carries() -> None:
 
 def test_the_request_has_the_whole_conversation() -> None:
     """Its input is the list of messages, and its parameters are attributes."""
-    second = of(build(loop()), SpanKind.LLM_REQUEST)[1]
+    second = of(build_spans(loop()), SpanKind.LLM_REQUEST)[1]
     assert [message["role"] for message in second.input] == ["system", "user", "assistant", "tool"]
     assert second.input[2]["tool_calls"] == [{"id": "call_1", "name": "get_weather", "arguments": '{"city": "Paris"}'}]
     assert second.metadata["gen_ai.request.temperature"] == 0
@@ -87,12 +87,12 @@ def test_without_times_nothing_takes_time() -> None:
         dataclasses.replace(each, response=dataclasses.replace(each.response, head_offset=0, chunks=tuple(
             dataclasses.replace(chunk, offset=0) for chunk in each.response.chunks))) for each in loop()
     ]  # fmt: skip
-    spans = list(build(bare))
+    spans = list(build_spans(bare))
     assert {span.duration_ms for span in of(spans, SpanKind.LLM_RESPONSE)} == {None}
     assert {span.duration_ms for span in of(spans, SpanKind.TOOL_CALL)} == {None}
-    (answer,) = of(build([chat(1, [user("x")], says("y"), usage=Usage())]), SpanKind.LLM_RESPONSE)
+    (answer,) = of(build_spans([chat(1, [user("x")], says("y"), usage=Usage())]), SpanKind.LLM_RESPONSE)
     assert (answer.token_usage, answer.cost_usd) == (None, None)
-    (answer,) = of(build([chat(1, [user("x")], says("y"), model="nobody-knows-it")]), SpanKind.LLM_RESPONSE)
+    (answer,) = of(build_spans([chat(1, [user("x")], says("y"), model="nobody-knows-it")]), SpanKind.LLM_RESPONSE)
     assert answer.token_usage is not None
 
 
@@ -100,7 +100,7 @@ def test_a_retry_is_marked_and_not_counted_twice() -> None:
     """Three attempts are one request with one answer; the failed ones are steps under it."""
     key = Key("v1:same")
     attempts = [chat(n, [user("x")], None, status=429, key=key, occurrence=n) for n in (1, 2)]
-    spans = list(build([*attempts, chat(3, [user("x")], says("y"), key=key, occurrence=3)]))
+    spans = list(build_spans([*attempts, chat(3, [user("x")], says("y"), key=key, occurrence=3)]))
     assert tree([*attempts, chat(3, [user("x")], says("y"), key=key, occurrence=3)]) == [
         "conversation", "  user_input x", "  llm_request", "    llm_attempt", "    llm_attempt", "    llm_response",
         "      agent_output y",
@@ -116,7 +116,7 @@ def test_a_cut_answer_is_retried_too() -> None:
     key = Key("v1:same")
     cut = streamed(chat(1, [user("x")], says(""), key=key), (1000, {"choices": [{"index": 0, "delta": {"content": "ha"}}]}),
                    ending=Ending.CUT)  # fmt: skip
-    spans = list(build([cut, chat(2, [user("x")], says("half"), key=key, occurrence=2)]))
+    spans = list(build_spans([cut, chat(2, [user("x")], says("half"), key=key, occurrence=2)]))
     (attempt,) = [span for span in spans if span.name == "llm_attempt"]
     assert (attempt.error, attempt.output) == ("the answer is cut", "ha")
     assert attempt.metadata["gen_ai.usage.input_tokens"] == USAGE.input
@@ -125,7 +125,7 @@ def test_a_cut_answer_is_retried_too() -> None:
 
 def test_a_failure_that_nobody_retried_stays_an_answer() -> None:
     """With its error, and no output."""
-    spans = list(build([chat(1, [user("x")], None, status=500), chat(2, [user("z")], says("y"))]))
+    spans = list(build_spans([chat(1, [user("x")], None, status=500), chat(2, [user("z")], says("y"))]))
     failed = of(spans, SpanKind.LLM_RESPONSE)[0]
     assert (failed.error, failed.output) == ("HTTP 500: slow down", None)
     assert failed.metadata["error.type"] == "500"
@@ -141,7 +141,7 @@ def test_overlapping_conversations_are_told_apart() -> None:
     """Two agents' requests alternate; each result finds its own call, though the ids are the same."""
     a, b = [SYSTEM, user("A?")], [SYSTEM, user("B?")]
     for_a, for_b = calling(call(arguments='{"city": "A"}')), calling(call(arguments='{"city": "B"}'))
-    spans = list(build([
+    spans = list(build_spans([
         chat(1, a, for_a), chat(2, b, for_b),
         chat(3, [*b, for_b, result('{"r": "b"}')], says("b.")), chat(4, [*a, for_a, result('{"r": "a"}')], says("a.")),
     ]))  # fmt: skip
@@ -177,7 +177,7 @@ def test_a_sub_agent_hangs_under_the_call_that_started_it() -> None:
 def test_a_result_whose_call_was_never_seen() -> None:
     """It is kept, marked, named from the request's own history, and no call is invented."""
     history = [user("x"), calling(call("lookup", "{}", "call_9")), result("found", "call_9"), result("lost", "call_0")]
-    spans = list(build([chat(1, history, says("y"))]))
+    spans = list(build_spans([chat(1, history, says("y"))]))
     results = of(spans, SpanKind.TOOL_RESULT)
     assert [(span.tool_name, span.tool_result) for span in results] == [("lookup", "found"), (None, "lost")]
     assert all(span.metadata["llmproxy.call_unseen"] for span in results)
@@ -195,7 +195,7 @@ def test_a_result_whose_call_was_never_seen() -> None:
 ])  # fmt: skip
 def test_arguments_that_are_no_object_are_kept(text: str, args: Json, said: Json, mark: str | None) -> None:
     """As they came, and marked; a call that nobody answers has no result and no duration."""
-    (called,) = of(build([chat(1, [user("x")], calling(call(arguments=text)))]), SpanKind.TOOL_CALL)
+    (called,) = of(build_spans([chat(1, [user("x")], calling(call(arguments=text)))]), SpanKind.TOOL_CALL)
     assert (called.tool_args, called.input, called.metadata.get("llmproxy.arguments")) == (args, said, mark)
     assert (called.tool_result, called.duration_ms) == (None, None)
 
@@ -203,7 +203,7 @@ def test_arguments_that_are_no_object_are_kept(text: str, args: Json, said: Json
 def test_parallel_calls_are_answered_by_id_in_any_order() -> None:
     """Two calls, their results the other way round."""
     both = calling(call(call_id="call_a"), call(call_id="call_b"))
-    spans = list(build([chat(1, [user("x")], both),
+    spans = list(build_spans([chat(1, [user("x")], both),
                         chat(2, [user("x"), both, result("b", "call_b"), result("a", "call_a")], says("y"))]))  # fmt: skip
     assert [span.tool_result for span in of(spans, SpanKind.TOOL_CALL)] == ["a", "b"]
 
@@ -212,7 +212,7 @@ def test_other_calls_of_models_are_steps() -> None:
     """Embeddings take tokens and are no conversation; what takes none (a list of files) is left out."""
     embedded = chat(1, [], says(""), operation="embeddings", model="text-embedding-3-small", usage=Usage(10, 0))
     listed = chat(2, [], says(""), operation="files", usage=Usage())
-    (step,) = build([embedded, listed])
+    (step,) = build_spans([embedded, listed])
     assert (step.kind, step.name) == (SpanKind.AGENT_STEP, "embeddings text-embedding-3-small")
     assert step.token_usage == TokenUsage(10, 0, 10, None, None)
     assert step.metadata["gen_ai.operation.name"] == "embeddings"
@@ -223,4 +223,4 @@ def test_a_body_that_nobody_understands_still_gives_spans() -> None:
     odd = chat(1, [], says(""))
     odd = dataclasses.replace(odd, request=dataclasses.replace(odd.request, body=b"\xff{"),
                               response=Response(200, "OK", (), ()))  # fmt: skip
-    assert [span.kind.value for span in build([odd])] == ["agent_step", "llm_request", "llm_response"]
+    assert [span.kind.value for span in build_spans([odd])] == ["agent_step", "llm_request", "llm_response"]

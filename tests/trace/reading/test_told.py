@@ -9,7 +9,7 @@ from llmproxy.core.cassettes.stand_ins import to_json
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.trace.export import cassette
 from llmproxy.trace.model import SpanKind
-from llmproxy.trace.reading.recording import exchanges, interactions, plain_spans, spans
+from llmproxy.trace.reading.recording import open_exchanges, plain_spans, read_interactions, read_spans
 from tests.support.chats import chat
 
 
@@ -22,28 +22,28 @@ def test_calls_recordings_and_their_json_are_taken_alike() -> None:
     """`Control.calls` gives values, the endpoint objects, an export lines."""
     told = call(1, "hi")
     plain = chat("hi", "re hi")
-    assert interactions([told]) == [plain]
-    assert interactions([Call.of(told)]) == [plain]
-    assert interactions([to_json(plain)]) == [plain]
+    assert read_interactions([told]) == [plain]
+    assert read_interactions([Call.of(told)]) == [plain]
+    assert read_interactions([to_json(plain)]) == [plain]
 
 
 def test_calls_without_a_recording_are_left_out() -> None:
     """A refusal said nothing."""
-    assert [each.messages[-1].text for each in exchanges([call(1, "a", recorded=False), call(2, "b")])] == ["b"]
+    assert [each.messages[-1].text for each in open_exchanges([call(1, "a", recorded=False), call(2, "b")])] == ["b"]
 
 
 def test_the_agents_exchanges_are_told_apart() -> None:
     """What simulator and judges said is no behaviour of the agent."""
     told = [call(1, "a"), call(2, "b", party="judge")]
-    assert [each.messages[-1].text for each in exchanges(told)] == ["a"]
-    assert len(list(exchanges(told, party=None))) == 2
-    outputs = [span.output for span in spans(told) if span.kind is SpanKind.AGENT_OUTPUT]
+    assert [each.messages[-1].text for each in open_exchanges(told)] == ["a"]
+    assert len(list(open_exchanges(told, party=None))) == 2
+    outputs = [span.output for span in read_spans(told) if span.kind is SpanKind.AGENT_OUTPUT]
     assert outputs == ["re a"]
 
 
 def test_a_recording_played_twice_has_spans_of_its_own_each_time() -> None:
     """Ids are those of calls: nothing is lost in a table of them."""
-    made = spans([call(1, "a"), call(2, "a", occurrence=2)])
+    made = read_spans([call(1, "a"), call(2, "a", occurrence=2)])
     assert len({span.id for span in made}) == len(made) > 4
 
 
@@ -55,7 +55,7 @@ def test_spans_are_plain_values_for_the_control_api() -> None:
 def test_what_is_no_recording_is_said() -> None:
     """Of a proxy of another version."""
     with pytest.raises(CassetteCorrupt, match="recording 1"):
-        interactions([{"recording": {"llmproxy": 1}}])
+        read_interactions([{"recording": {"llmproxy": 1}}])
 
 
 def test_calls_are_a_trace_at_the_times_of_this_run() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.ui.recordings.calls import media
+from llmproxy.ui.recordings.calls import find_media
 from tests.ui.samples import PICTURE
 
 PNG = {"type": "image/png", "data": PICTURE}
@@ -23,14 +23,14 @@ PNG = {"type": "image/png", "data": PICTURE}
 )
 def test_a_picture_is_found_in_every_dialect(block: object) -> None:
     """Each carries the same bytes in a form of its own."""
-    found = media({"role": "user", "content": [block]})
+    found = find_media({"role": "user", "content": [block]})
     assert found == [PNG] or [each["data"] for each in found] == [PICTURE]
 
 
 def test_sound_is_found() -> None:
     """OpenAI names the format beside the bytes."""
     block = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
-    assert media([block]) == [{"type": "audio/wav", "data": "UklGRg=="}]
+    assert find_media([block]) == [{"type": "audio/wav", "data": "UklGRg=="}]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_sound_is_found() -> None:
 )  # fmt: skip
 def test_what_could_run_or_be_fetched_is_none(url: str) -> None:
     """A document, an address and what is no base64 stay text."""
-    assert media({"type": "image_url", "image_url": {"url": url}}) == []
+    assert find_media({"type": "image_url", "image_url": {"url": url}}) == []
 
 
 def test_a_deep_body_ends() -> None:
@@ -50,4 +50,4 @@ def test_a_deep_body_ends() -> None:
     tree: object = "x"
     for _ in range(5000):
         tree = [tree]
-    assert media(tree) == []
+    assert find_media(tree) == []

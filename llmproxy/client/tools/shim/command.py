@@ -60,15 +60,15 @@ def read_words(words: Sequence[str]) -> ShimOptions | None:
     return ShimOptions(command, **found) if command else None
 
 
-def stand(asked: ShimOptions, env: Mapping[str, str]) -> int:
+def run_shim(asked: ShimOptions, env: Mapping[str, str]) -> int:
     """Serve the client on our stdin and stdout until it goes; return the exit code. Raises LLMProxyError."""
     from llmproxy.client.tools.shim.pipes import to_stdout
     from llmproxy.client.tools.shim.stdio_proxy import StdioProxy
 
     tmp = env.get("TMPDIR", "/tmp").rstrip("/")  # noqa: S108 - compared with
     places = {"cwd": str(Path.cwd()), "home": str(Path.home()), "tmp": tmp}
-    signal.signal(signal.SIGTERM, _interrupt)
-    host = _host(asked, asked.name or server_name(asked.command, places), env)
+    signal.signal(signal.SIGTERM, _raise_interrupt)
+    host = _make_host(asked, asked.name or server_name(asked.command, places), env)
     gc.enable()  # `__main__` put it off
     own = {name: value for name, value in env.items() if name not in (URL_VARIABLE, RUN_VARIABLE)}
     shim = StdioProxy(asked.command, own, host, to_stdout())
@@ -78,11 +78,11 @@ def stand(asked: ShimOptions, env: Mapping[str, str]) -> int:
         return 0
 
 
-def _interrupt(*_: object) -> None:
+def _raise_interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _host(asked: ShimOptions, server: str, env: Mapping[str, str]) -> ToolHost:
+def _make_host(asked: ShimOptions, server: str, env: Mapping[str, str]) -> ToolHost:
     secrets = [
         value
         for name, value in env.items()
@@ -116,23 +116,23 @@ _VERSION = re.compile(r"@[\w.^~-]+$")
 def server_name(command: Sequence[str], places: Mapping[str, str]) -> str:
     """Return the name of a server started by `command`, the same wherever `places` (cwd, home, tmp) are."""
     words = [word for word in command if not word.startswith("-")]
-    meant = next((word for word in words if _base(word) not in _RUNNERS), words[0] if words else "server")
-    shown = re.sub(r"[^A-Za-z0-9._-]+", "-", _base(meant)).strip("-.") or "server"
-    return f"{shown[:60]}-{_digest(command, places)}"
+    meant = next((word for word in words if _base_name(word) not in _RUNNERS), words[0] if words else "server")
+    shown = re.sub(r"[^A-Za-z0-9._-]+", "-", _base_name(meant)).strip("-.") or "server"
+    return f"{shown[:60]}-{_digest_command(command, places)}"
 
 
-def _base(word: str) -> str:
+def _base_name(word: str) -> str:
     """Return what a path or a package is called: ``@scope/server-files@1.2`` is server-files."""
     bare = word.replace("\\", "/").rstrip("/").rpartition("/")[2]
     return re.sub(r"\.exe$", "", _VERSION.sub("", bare), flags=re.IGNORECASE) or bare
 
 
-def _digest(command: Sequence[str], places: Mapping[str, str]) -> str:
+def _digest_command(command: Sequence[str], places: Mapping[str, str]) -> str:
     """Return what tells a command from others, the program's own path and the folders of the run left out."""
     longest_first = sorted(
         ((path, name) for name, path in places.items() if len(path) > 1), key=lambda pair: -len(pair[0])
     )
-    told = [_base(command[0]) if command else ""]
+    told = [_base_name(command[0]) if command else ""]
     for word in command[1:]:
         for path, name in longest_first:
             word = re.sub(re.escape(path) + r"(?![\w.-])", f"<{name}>", word)  # noqa: PLW2901 - one after the other

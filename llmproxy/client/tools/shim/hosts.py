@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import quote, urlsplit
 
-from llmproxy.client.control import is_quiet
+from llmproxy.client.control import is_socket_quiet
 from llmproxy.errors import MachineError
 from llmproxy.protocol import CONTROL_PREFIX, Decision
 
@@ -74,36 +74,36 @@ class ProxyHost:
 
     def on_line(self, line: bytes) -> LineOutcome:
         what = {"line": line.decode("utf-8", "surrogatepass"), "held": True}
-        told = self._ask(what | self._first)
+        told = self._post_event(what | self._first)
         # Another proxy that was started in its place must not take us for a new client.
         self._first = {"known": True}
         out = str(told["out"]).encode("utf-8", "surrogatepass")
         return LineOutcome(out, told["forward"], told.get("late", 0), told.get("gone") is True, told.get("again", 0))
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
-        self._ask({"number": number, "lines": _decode_lines(lines)} | ({"left": True} if left else {}))
+        self._post_event({"number": number, "lines": _decode_lines(lines)} | ({"left": True} if left else {}))
 
     def on_server_loss(self, number: int, why: str) -> None:
-        self._ask({"number": number, "lost": why})
+        self._post_event({"number": number, "lost": why})
 
     def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
-        self._ask({"end": True, "lines": _decode_lines(unasked)})
-        self._connection().close()
+        self._post_event({"end": True, "lines": _decode_lines(unasked)})
+        self._get_connection().close()
 
-    def _connection(self) -> HTTPConnection:
+    def _get_connection(self) -> HTTPConnection:
         """Return the connection; http.client opens it anew, as the proxy closes it after hours without a call."""
         from http.client import HTTPConnection
 
         connection = self._http = self._http or HTTPConnection(*self._place, timeout=TIMEOUT)
-        if not is_quiet(connection.sock):
+        if not is_socket_quiet(connection.sock):
             connection.close()
         return connection
 
-    def _ask(self, what: Mapping[str, object]) -> dict[str, Any]:
+    def _post_event(self, what: Mapping[str, object]) -> dict[str, Any]:
         """Make one call, once: half an answer is an error, and nobody asks again. Raises MachineError."""
         from http.client import HTTPException
 
-        connection = self._connection()
+        connection = self._get_connection()
         try:
             connection.request(
                 "POST", self._path, json.dumps({**self._about, **what}), {"content-type": "application/json"}

@@ -40,7 +40,7 @@ BLIND = 0.005
 class LineTooLong(MachineError): ...
 
 
-def lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
+def read_lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
     """Yield lines as they come, each with its end; what is left at the end, without one, last. Raises TooLong."""
     parts: list[bytes] = []
     size = 0
@@ -61,7 +61,7 @@ def lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
 class ToolServer:
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
         """Start it; its stderr is ours. Raises MachineError."""
-        dying = _die_with_us() if sys.platform == "linux" else None
+        dying = _die_with_parent() if sys.platform == "linux" else None
         try:
             self._child = subprocess.Popen(
                 command,
@@ -90,7 +90,7 @@ class ToolServer:
         if self._child.stdout is None:
             return iter(())
         out = self._child.stdout.fileno()
-        return lines(lambda size: os.read(out, size))
+        return read_lines(lambda size: os.read(out, size))
 
     def end(self, *, at_once: bool = False) -> int:
         """Let it end, and see to it; return its exit code."""
@@ -118,7 +118,7 @@ class ToolServer:
         return None
 
 
-def _die_with_us() -> Callable[[], None]:
+def _die_with_parent() -> Callable[[], None]:
     """Return what a child calls so that it is ended when we are killed."""
     prctl = ctypes.CDLL(None).prctl
 
@@ -128,7 +128,7 @@ def _die_with_us() -> Callable[[], None]:
     return die
 
 
-def cut(data: bytes) -> list[bytes]:
+def split_after_notifications(data: bytes) -> list[bytes]:
     """Cut lines behind the last notification of a row that something else follows."""
     if _NOTIFICATION.search(data) is None:
         return [data]
@@ -152,7 +152,7 @@ def to_stdout(fd: int = 1, patience: float = READING) -> Callable[[bytes], None]
         nonlocal last
         with guard:
             try:
-                for part in cut(data):
+                for part in split_after_notifications(data):
                     if _NOTIFICATION.search(last) and not _NOTIFICATION.search(part[: part.find(b"\n")]):
                         wait_until_read(fd, patience)
                     view = memoryview(part)

@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any
 
 from llmproxy.client.tools.shim.hosts import LineOutcome, ToolHost
-from llmproxy.client.tools.shim.pipes import ToolServer, lines
+from llmproxy.client.tools.shim.pipes import ToolServer, read_lines
 from llmproxy.errors import Exit, LLMProxyError, unsign_text
 
 GREETING = 30.0
@@ -41,7 +41,7 @@ _DEEPER = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 
 
 @dataclass(slots=True)
-class _Pending:
+class _PendingRequest:
     number: int
     message: dict[str, Any]
     token: str | None
@@ -59,7 +59,7 @@ class StdioProxy:
         self._guard, self._asking = threading.Lock(), threading.Lock()
         self._server: ToolServer | None = None
         self._reader: threading.Thread | None = None
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, _PendingRequest] = {}
         self._doubtful: set[str] = set()
         """Ids that were used twice: a server may answer the first call under one, so what comes under it is lost."""
         self._unasked: list[tuple[int, bytes]] = []
@@ -82,19 +82,19 @@ class StdioProxy:
         """Serve until the client goes; return the exit code."""
         code = 0
         try:
-            for line in lines(read):
+            for line in read_lines(read):
                 self.on_client_line(line)
                 if self.failed or self._gone:
                     break
         finally:
-            code = self._end()
+            code = self._end_session()
         return Exit.ENVIRONMENT if self.failed else Exit.FAILED if self._gone else code
 
     def on_client_line(self, line: bytes) -> None:
         bare = line.rstrip(b"\r\n").removeprefix(BOM)
         if not bare.strip():
             return
-        message = parse(bare)
+        message = parse_message(bare)
         if message is None:
             self._on_other_line(line, bare)
             return
@@ -107,16 +107,16 @@ class StdioProxy:
             params = message.get("params")
             left = params.get("requestId") if isinstance(params, dict) else None
             with self._guard:
-                pending = self._pending.pop(id_of({"id": left}) or "", None)
+                pending = self._pending.pop(message_id({"id": left}) or "", None)
             if pending is not None:
-                self._keep(pending, left=True)
-                self._doubtful.add(id_of(pending.message) or "")
+                self._record_outcome(pending, left=True)
+                self._doubtful.add(message_id(pending.message) or "")
         try:
             with self._asking:
                 heard = self._host.on_line(bare)
                 self._write_in_turn(heard)
         except LLMProxyError as why:
-            self._fail(why, message)
+            self._refuse_message(why, message)
             return
         if heard.gone:
             self._gone = True
@@ -127,7 +127,7 @@ class StdioProxy:
             self._late.append(later)
             later.start()
         if heard.forward is not None:
-            self._forward(heard.forward, message, bare)
+            self._forward_line(heard.forward, message, bare)
 
     def _write_in_turn(self, heard: LineOutcome) -> None:
         """Write what may be told by now, before the host is asked again, and ask for the rest in its time."""
@@ -154,16 +154,16 @@ class StdioProxy:
         else:
             self._write_whole(error({"id": find_id(bare)}, "llmproxy: this line is no JSON-RPC message", PARSE_ERROR))
 
-    def _forward(self, number: int, message: dict[str, Any], line: bytes) -> None:
-        asked = id_of(message) if "method" in message else None
+    def _forward_line(self, number: int, message: dict[str, Any], line: bytes) -> None:
+        asked = message_id(message) if "method" in message else None
         self._last = number
         if asked is not None:
             with self._guard:
                 if (earlier := self._pending.get(asked)) is not None:
                     self._doubtful.add(asked)
-                self._pending[asked] = _Pending(number, message, token_of(message), monotonic())
+                self._pending[asked] = _PendingRequest(number, message, progress_token(message), monotonic())
             if earlier is not None:
-                self._discard(earlier)
+                self._discard_request(earlier)
         sent = self._start_server(message) and self._server is not None and self._server.write(line + b"\n")
         if asked is None:
             self._call_host(
@@ -187,13 +187,13 @@ class StdioProxy:
         except LLMProxyError as why:
             self._dead = str(why)
             return False
-        self._reader = threading.Thread(target=self._listen, args=(self._server,), daemon=True)
+        self._reader = threading.Thread(target=self._read_server, args=(self._server,), daemon=True)
         greeting = self._greeting if message.get("method") != "initialize" else []
         if greeting:
-            self._swallowed = id_of(parse(greeting[0]) or {})
+            self._swallowed = message_id(parse_message(greeting[0]) or {})
         self._reader.start()
         for n, line in enumerate(greeting):
-            if message == parse(line):
+            if message == parse_message(line):
                 break
             self._server.write(line + b"\n")
             if n == 0 and not self._greeted.wait(GREETING):
@@ -202,7 +202,7 @@ class StdioProxy:
 
     # --- the server ------------------------------------------------------------------------------------------------
 
-    def _listen(self, server: ToolServer) -> None:
+    def _read_server(self, server: ToolServer) -> None:
         """Pass on what the server says, and keep it, until it ends."""
         try:
             for line in server.lines():
@@ -220,7 +220,7 @@ class StdioProxy:
 
     def _on_server_line(self, line: bytes) -> None:
         bare = line.rstrip(b"\r\n")
-        message = parse(bare)
+        message = parse_message(bare)
         if message is None:
             if batch := split_batch(bare):
                 for each in batch:
@@ -228,34 +228,34 @@ class StdioProxy:
             elif not self.failed:
                 self._write_whole(line if line.endswith(b"\n") else line + b"\n")  # what follows is a line of its own
             return
-        answered = id_of(message) if "method" not in message else None
+        answered = message_id(message) if "method" not in message else None
         if answered is not None and answered == self._swallowed:
             self._swallowed = None
             self._greeted.set()
             return
         with self._guard:
-            pending = self._record(message, bare, answered)
+            pending = self._match_answer(message, bare, answered)
         if pending is None:
             if not self.failed:
                 self._write_whole(bare + b"\n")
-        elif self._keep(pending):  # first: what was read is kept
+        elif self._record_outcome(pending):  # first: what was read is kept
             self._write_whole(bare + b"\n")
         else:
             self._write_whole(error(pending.message, f"llmproxy: {self.failed}"))
 
-    def _discard(self, pending: _Pending) -> bool:
+    def _discard_request(self, pending: _PendingRequest) -> bool:
         """Keep nothing of a request, and say so: its client hears an answer all the same. False: the host is gone."""
         asked = str(pending.message.get("method"))
         sys.stderr.write(f"llmproxy: mcp: NOT RECORDED: {asked[:60]!r}: {TWO_OF_ONE_ID}\n")
         return self._call_host(lambda: self._host.on_server_loss(pending.number, TWO_OF_ONE_ID))
 
-    def _keep(self, pending: _Pending, *, left: bool = False) -> bool:
+    def _record_outcome(self, pending: _PendingRequest, *, left: bool = False) -> bool:
         """Keep what answered a request, or that it is lost where that is unknown. False: the host is gone."""
-        if id_of(pending.message) in self._doubtful:
-            return self._discard(pending)
+        if message_id(pending.message) in self._doubtful:
+            return self._discard_request(pending)
         return self._call_host(lambda: self._host.on_server_answer(pending.number, pending.lines, left=left))
 
-    def _record(self, message: dict[str, Any], line: bytes, answered: str | None) -> _Pending | None:
+    def _match_answer(self, message: dict[str, Any], line: bytes, answered: str | None) -> _PendingRequest | None:
         """Put a message to the request that it belongs to; return that request if it is answered now."""
         if answered is not None:
             pending = self._pending.pop(answered, None)
@@ -264,7 +264,7 @@ class StdioProxy:
             return pending
         if "method" not in message:
             return None
-        token = token_of(message) if message["method"] == "notifications/progress" else None
+        token = progress_token(message) if message["method"] == "notifications/progress" else None
         mine = (each for each in self._pending.values() if token is not None and each.token == token)
         place = next(mine, None) or next(reversed(self._pending.values()), None)
         if place is not None:
@@ -275,7 +275,7 @@ class StdioProxy:
         return None
 
     @staticmethod
-    def _microseconds_since(pending: _Pending) -> int:
+    def _microseconds_since(pending: _PendingRequest) -> int:
         return int((monotonic() - pending.since) * MICROSECONDS)
 
     # --- what goes wrong -------------------------------------------------------------------------------------------
@@ -297,16 +297,16 @@ class StdioProxy:
                 with self._asking:
                     tell()
             except LLMProxyError as why:
-                self._fail(why, None)
+                self._refuse_message(why, None)
         return not self.failed
 
-    def _fail(self, why: LLMProxyError, message: dict[str, Any] | None) -> None:
+    def _refuse_message(self, why: LLMProxyError, message: dict[str, Any] | None) -> None:
         self.failed = unsign_text(why)
         sys.stderr.write(f"llmproxy: mcp: {self.failed}\n")
-        if message is not None and "method" in message and id_of(message) is not None:
+        if message is not None and "method" in message and message_id(message) is not None:
             self._write_whole(error(message, f"llmproxy: {self.failed}"))
 
-    def _end(self) -> int:
+    def _end_session(self) -> int:
         code = 0
         for each in self._late:
             each.cancel()
@@ -329,7 +329,7 @@ class StdioProxy:
 # --- lines of JSON-RPC: what is a message, which answers which ------------------------------------------------------
 
 
-def parse(line: bytes) -> dict[str, Any] | None:
+def parse_message(line: bytes) -> dict[str, Any] | None:
     """Return the message that a line is; None for a log line, half a message, bytes that are no UTF-8."""
     try:
         value = json.loads(line)
@@ -338,12 +338,12 @@ def parse(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and value.get("jsonrpc") == "2.0" else None
 
 
-def id_of(message: dict[str, Any]) -> str | None:
+def message_id(message: dict[str, Any]) -> str | None:
     """Return the id of a message, by which 1 and "1" differ; None without one."""
     return json.dumps(message["id"]) if message.get("id") is not None else None
 
 
-def token_of(message: dict[str, Any]) -> str | None:
+def progress_token(message: dict[str, Any]) -> str | None:
     """Return the progress token that a request gives, or that a progress notification is for."""
     params = message.get("params")
     if not isinstance(params, dict):

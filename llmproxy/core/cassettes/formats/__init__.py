@@ -25,7 +25,7 @@ from llmproxy import files
 from llmproxy.amounts import format_count
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound, MachineError, SettingsError
-from llmproxy.files import replacing
+from llmproxy.files import replace_file
 from llmproxy.sqlite_file import is_database
 
 __all__ = ["FORMATS", "SUFFIXES", "Format", "Source", "collect", "get_format", "open_source", "recognise"]
@@ -226,7 +226,7 @@ def to_text(data: bytes, name: str) -> str:
 def write_text(path: Path, text: str) -> None:
     """Write a file atomically, its folder made if missing. Raises MachineError."""
     try:
-        with replacing(path) as file:
+        with replace_file(path) as file:
             file.write(text)
     except OSError as error:
         raise MachineError(f"{path} cannot be written: {error.strerror or error}.") from error

@@ -193,11 +193,11 @@ def _make_plain(text: str) -> object:
 
 def load(text: str, name: str) -> Any:  # noqa: ANN401 (what a file holds)
     """Return the tree of a file's text; `name` stands in errors. Raises CassetteCorrupt with file, line and column."""
-    from llmproxy.yaml_reader import Limits, Problems, read, to_plain
+    from llmproxy.yaml_reader import Limits, Problems, read_documents, to_plain
 
     problems = Problems()
     try:
-        documents = read(text, name, problems, limits=Limits(*_SIZES), plain=_make_plain)
+        documents = read_documents(text, name, problems, limits=Limits(*_SIZES), plain=_make_plain)
     except ValueError as error:
         raise CassetteCorrupt(f"{name}: {error}") from error
     for problem in problems:

@@ -18,11 +18,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from llmproxy import sqlite_file
-from llmproxy.advice import store_words, upgrade as upgrade_advice
+from llmproxy.advice import describe_upgrade as upgrade_advice, store_words
 from llmproxy.core.store.file import migrations
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, LLMProxyError, MachineError, StoreReadOnly
 from llmproxy.protocol import DEFAULT_STORE, TESTS_STORE
-from llmproxy.sqlite_file import BUSY, DAMAGED, Connection, FileState, copy, primary_code, sidecar, snapshot
+from llmproxy.sqlite_file import BUSY, DAMAGED, Connection, FileState, copy, primary_code, read_snapshot, sidecar_path
 
 BUSY_SECONDS = 5.0
 """How long one statement waits for another process's write."""
@@ -40,7 +40,7 @@ _MAGIC = b"SQLite format 3"
 
 
 def translate(error: sqlite3.Error, path: Path, *, writing: bool) -> LLMProxyError:
-    return sqlite_file.translate(error, path, WORDS, writing=writing)
+    return sqlite_file.translate_error(error, path, WORDS, writing=writing)
 
 
 def check_file(path: Path) -> FileState:
@@ -70,12 +70,12 @@ def check_file(path: Path) -> FileState:
 
 def connect(path: Path, query: str) -> Connection:
     """Open `path` with SQLite URI parameters `query`; statements commit by themselves unless a transaction is open."""
-    return sqlite_file.connect(path, query, timeout=BUSY_SECONDS)
+    return sqlite_file.open_connection(path, query, timeout=BUSY_SECONDS)
 
 
 def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
     """Return whether the schema is up to date. Raises CassetteNewer, or CassetteCorrupt for another program's file."""
-    with snapshot(conn):  # between two statements of their own another process may have made the tables
+    with read_snapshot(conn):  # between two statements of their own another process may have made the tables
         has = migrations.list_applied(conn)
         tables = [str(row[0]) for row in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 5")]
     unknown = [name for name in has if name not in migrations.NAMES]
@@ -136,7 +136,7 @@ def _file_size(path: Path) -> int:
 
 def _open_in_place(path: Path, state: FileState) -> StoreReader | None:
     """Open without changing a thing in the folder; None if only a copy can be read."""
-    wal, shm = _file_size(sidecar(path, "-wal")), _file_size(sidecar(path, "-shm"))
+    wal, shm = _file_size(sidecar_path(path, "-wal")), _file_size(sidecar_path(path, "-shm"))
     if state is not FileState.WAL:
         query = "mode=ro"
     elif wal >= 0 and shm >= 0:
@@ -165,8 +165,8 @@ def _open_copy(path: Path) -> StoreReader:
     copied = Path(folder.name) / path.name
     try:
         for suffix in ("", "-wal", "-journal"):
-            if _file_size(sidecar(path, suffix)) > 0:
-                copy(sidecar(path, suffix), sidecar(copied, suffix))
+            if _file_size(sidecar_path(path, suffix)) > 0:
+                copy(sidecar_path(path, suffix), sidecar_path(copied, suffix))
         conn = connect(copied, "mode=rwc")
         try:
             check_schema(conn, path)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING
 
-from llmproxy.sqlite_file import immediate
+from llmproxy.sqlite_file import write_transaction
 
 if TYPE_CHECKING:
     from sqlite_utils import Database
@@ -209,7 +209,7 @@ def upgrade(conn: sqlite3.Connection) -> None:
     for name in NAMES:
         steps(name=name)(globals()[name])
     while steps.pending(db):
-        with immediate(conn):
+        with write_transaction(conn):
             # Another process may have been first: what is pending counts only under the lock.
             later = [step.name for step in steps.pending(db)][1:]
             steps.apply(db, stop_before=later)

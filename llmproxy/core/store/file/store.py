@@ -38,7 +38,7 @@ from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_occurrence
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
-from llmproxy.sqlite_file import Connection, FileState, immediate
+from llmproxy.sqlite_file import Connection, FileState, write_transaction
 from llmproxy.store_server import find_store_server
 
 log = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ class FileStore(Store):
     def _add_all(self, made: Sequence[tuple[Addition, tuple[Sql, ...]]], instead_of: str | None) -> list[int]:
         with self._writing() as conn:
             ready = [_Ready(*one, *self._prepare_bodies(conn, one[0].interaction)) for one in made]
-            with immediate(conn):
+            with write_transaction(conn):
                 now = self._now()
                 if instead_of is not None:
                     conn.execute(_SUPERSEDE_ALL, (now, to_sql(instead_of)))
@@ -217,19 +217,19 @@ class FileStore(Store):
     def begin(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
         self._require_writable()
         if exclusive:
-            with self._writing() as conn, immediate(conn):
+            with self._writing() as conn, write_transaction(conn):
                 statements.take_lease(conn, to_sql(cassette), sample, holder, self._now(), anew=anew)
 
     def heartbeat(self, cassette: str, sample: int, holder: str) -> bool:
         """Keep the lease; False if it is gone."""
-        with self._writing() as conn, immediate(conn):
+        with self._writing() as conn, write_transaction(conn):
             return statements.renew_lease(conn, to_sql(cassette), sample, holder, self._now())
 
     def end(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
         self._require_writable()
         if self._writer is None:
             return  # nothing was written through us, so there is nothing to say, and the file stays as it was
-        with self._writing() as conn, immediate(conn):
+        with self._writing() as conn, write_transaction(conn):
             if clean is None:
                 clean = not conn.execute(UNFINISHED, (to_sql(cassette), sample)).fetchall()
             statements.release_lease(conn, to_sql(cassette), sample, holder, clean=clean and not self._gone)
@@ -255,7 +255,7 @@ class FileStore(Store):
             )
 
     def remember_file(self, cassette: str, seen: FileSeen) -> None:
-        with self._writing() as conn, immediate(conn):
+        with self._writing() as conn, write_transaction(conn):
             conn.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (to_sql(cassette), *seen))
 
     def delete(self, ids: Collection[int]) -> Deleted:
@@ -276,7 +276,7 @@ class FileStore(Store):
 
     def rekey(self, made: Sequence[Rekeying]) -> None:
         """Give live recordings other keys; one whose slot is taken keeps its own until the next opening."""
-        with self._writing() as conn, immediate(conn):
+        with self._writing() as conn, write_transaction(conn):
             # Two live rows may never stand in one slot, not even for a moment.
             before = [(each.id, each.old) for each in made]
             conn.executemany("UPDATE interactions SET occurrence = -id WHERE id = ? AND key = ?", before)
@@ -285,7 +285,7 @@ class FileStore(Store):
     @contextmanager
     def in_file(self) -> Iterator[sqlite3.Connection]:
         """Hold the write lock; everything in the block happens, or nothing does."""
-        with self._writing() as conn, immediate(conn):
+        with self._writing() as conn, write_transaction(conn):
             yield conn
         self._bodies.forget()
         self._answers.clear()

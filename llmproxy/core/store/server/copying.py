@@ -20,7 +20,7 @@ from llmproxy.core.store.file.statements import collect
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.server.link import from_pg, in_column, to_pg
 from llmproxy.errors import CassetteCorrupt
-from llmproxy.sqlite_file import immediate
+from llmproxy.sqlite_file import write_transaction
 
 if TYPE_CHECKING:
     from llmproxy.core.store.server.link import Conn
@@ -103,7 +103,7 @@ def prepare(local: sqlite3.Connection, store: str) -> None:
     local.execute(_STORE)
     if local.execute("SELECT id FROM server_store").fetchall() == [(store,)]:
         return
-    with immediate(local):
+    with write_transaction(local):
         for table in _TABLES:
             local.execute(f"DELETE FROM {table}")
         local.execute("INSERT INTO server_store VALUES (?)", (store,))
@@ -142,7 +142,7 @@ def _update_copy(local: sqlite3.Connection, conn: Conn, name: str | None, known:
             conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             if not _update_sample(local, conn, head, copied.get(head.place), known):
                 return None
-    with immediate(local):
+    with write_transaction(local):
         for place in gone:
             _clear(local, place)
             local.execute("DELETE FROM server_copies WHERE cassette = ? AND sample = ?", place)
@@ -165,7 +165,7 @@ def _update_sample(
     fields = conn.execute(
         "SELECT position, field FROM llmproxy.volatile_fields WHERE cassette = %s", (to_pg(name),)
     ).fetchall()
-    with immediate(local):
+    with write_transaction(local):
         now = local.execute(
             "SELECT version, epoch FROM server_copies WHERE cassette = ? AND sample = ?", head.place
         ).fetchone()
@@ -216,7 +216,7 @@ def record_rows(
 
     `counts` has, by place, how many were ever recorded, the version that we made, and the epoch.
     """
-    with immediate(local):
+    with write_transaction(local):
         sql = "SELECT version, epoch FROM server_copies WHERE cassette = ? AND sample = ?"
         for (name, sample), (_, version, epoch) in counts.items():
             if local.execute(sql, (from_pg(name), sample)).fetchone() != (version - 1, epoch):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llmproxy.advice import upgrade as upgrade_advice
+from llmproxy.advice import describe_upgrade as upgrade_advice
 from llmproxy.core.store import rows
 from llmproxy.errors import CassetteNewer, CassetteNotFound, StoreReadOnly
 from llmproxy.store_server import StoreServer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.commands import load
+from llmproxy.cli.commands import load_command
 from llmproxy.client.tools.shim.command import ShimOptions, read_words, server_name
 from tests.support.process import clean_env
 from tests.test_architecture import HEAVY, imported
@@ -41,7 +41,7 @@ def test_what_is_not_plain_is_the_command_line_s(words: str) -> None:
 
 def test_both_readers_know_the_same_options() -> None:
     """What the command line offers is read here too."""
-    options = {each for one in load("mcp").params for each in getattr(one, "opts", ())} - {"--help"}
+    options = {each for one in load_command("mcp").params for each in getattr(one, "opts", ())} - {"--help"}
     assert options == {f"--{name}" for name in ShimOptions._fields[1:]}
 
 

@@ -89,4 +89,4 @@ def test_what_the_proxy_refuses_is_said_in_its_words() -> None:
     to = host([answer(b'{"error": {"message": "disk full"}}', "500 Internal Server Error")])
     with pytest.raises(MachineError, match=r"^disk full$"):
         to.on_server_answer(1, [])
-    to._connection().close()
+    to._get_connection().close()

@@ -336,7 +336,7 @@ def test_an_answer_that_cannot_be_kept_is_an_error_to_its_client() -> None:
 def test_a_line_is_put_together_however_it_came() -> None:
     """Borders of reads are none of lines; an endless line is refused."""
     reads = iter([b"a", b"b\nc\n\nd", b"", b""])
-    assert list(pipes.lines(lambda _: next(reads))) == [b"ab\n", b"c\n", b"\n", b"d"]
+    assert list(pipes.read_lines(lambda _: next(reads))) == [b"ab\n", b"c\n", b"\n", b"d"]
 
 
 def test_killed_with_no_time_left_it_leaves_no_server_behind(tmp_path: Any) -> None:  # noqa: ANN401 - a path

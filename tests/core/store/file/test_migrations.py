@@ -17,7 +17,7 @@ from llmproxy.core.store.file.migrations import APPLICATION_ID, NAMES, list_appl
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy
-from llmproxy.sqlite_file import immediate
+from llmproxy.sqlite_file import write_transaction
 from tests.support.recordings import NOW, reopened, run
 
 
@@ -127,12 +127,12 @@ def test_a_failed_migration_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_block_that_raises_is_rolled_back(tmp_path: Path) -> None:
-    """Nothing of an immediate transaction stays when its block raises, and the lock is free again."""
+    """Nothing of an write_transaction transaction stays when its block raises, and the lock is free again."""
     with closing(connect(tmp_path / "a.db", "mode=rwc")) as conn:
         conn.execute("CREATE TABLE t (x)")
 
         def fail() -> None:
-            with immediate(conn):
+            with write_transaction(conn):
                 conn.execute("INSERT INTO t VALUES (1)")
                 conn.execute("INSERT INTO missing VALUES (1)")
 
