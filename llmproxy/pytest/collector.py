@@ -127,7 +127,7 @@ class Collector:
         run_tree = RunTree()
         for tree in self.events:
             run_tree.add(deserialize_event(tree))
-        rows = self._texts().rows_of(run_tree, self.rows)
+        rows = self._texts().scenario_rows(run_tree, self.rows)
         if self.baseline is not None:
             self._compare_with_baseline(self.baseline, rows)
         shard = self.shard()
@@ -168,7 +168,7 @@ class Collector:
     def _list_recorded(self) -> list[Mapping[str, Any]]:
         """Return the rows of tests in Python whose runs were recorded: nothing is kept of who has no proxy."""
         found = {test: runs for test, runs in self._tests.items() if any(run.get("cassette") for run in runs)}
-        return self._texts().rows_of_tests(found, self.passed, whole=True) if found else []
+        return self._texts().rows_by_test(found, self.passed, whole=True) if found else []
 
     def _write_last_report(self, path: Path) -> list[Handler]:
         try:
@@ -202,7 +202,7 @@ class Collector:
         from llmproxy.report.rows import row_table
 
         several = {test: runs for test, runs in self._tests.items() if test.endswith("]")}
-        cases = self._texts().rows_of_tests(several, self.passed) if several else []
+        cases = self._texts().rows_by_test(several, self.passed) if several else []
         for line in row_table([*self.rows, *cases]):
             terminalreporter.write_line(line)
         if self.runs:

@@ -237,7 +237,7 @@ class Scenarios:
         events, self._events = self._events, []
         before = len(self._ended) - len(fresh)
         for number, (scenario, result) in enumerate(fresh, before + 1):
-            item.user_properties += texts.properties(scenario, result, number)
+            item.user_properties += texts.run_properties(scenario, result, number)
         wires = [getattr(scenario, "wire_report", None) for scenario, _ in fresh]
         of_suite, self._rows, rows = self._wires, [], self._rows
         self._wires = []
