@@ -108,12 +108,12 @@ MODE = """\
 
 
 RUN_OPTION = """\
-    label: str | None = _option(
+    label: str | None = _run_option(
         "--label", metavar="TEXT", again=True, run="A word about this run.", replay="A word about this replay."
     )
 """
 SETTING = """\
-    loud: bool = _option(values.read_truth, default=False, description="Say it louder.")
+    loud: bool = _declare_option(values.read_truth, default=False, description="Say it louder.")
 """
 COLUMN = """\
     Column("key", lambda row: row.key[:8]),
@@ -126,7 +126,7 @@ def _acme(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundToo
     def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
         return (*command, "--servers", write_copy(made, folder))
 
-    return FoundTools(make_config(_table(_json(cwd / ".acme.json"), "servers")), place)
+    return FoundTools(make_config(_get_table(_read_json(cwd / ".acme.json"), "servers")), place)
 
 
 """
@@ -214,7 +214,7 @@ CHANGES: dict[str, list[Change]] = {
     "a kind of secret": [Change("core/secrets/kinds.py", SECRET, '"groq": "gsk_')],
     "a coding agent whose MCP servers a run finds": [
         Change("client/tools/agents.py", CODING_AGENT, "AGENTS: Mapping"),
-        Change("client/tools/agents.py", CODING_AGENT_ROW, '"codex": _codex'),
+        Change("client/tools/agents.py", CODING_AGENT_ROW, '"codex": _find_codex_tools'),
     ],
     "an event of tests in JUnit": [
         Change("report/events.py", EVENT, "Event = Selected"),
@@ -308,7 +308,7 @@ def test_a_provider_is_a_row(grown: Grown, tmp_path: Path) -> None:
     asked = """
 import json
 from llmproxy.core.providers.routing import route, route_host
-from llmproxy.scenario.models.route import route as models
+from llmproxy.scenario.models.route import route_model as models
 from llmproxy.trace.reading.exchange import provider_name
 by_prefix = route("POST", "/acme/v1/chat/completions", (), {})
 by_host = route_host("https", "api.acme.example", 443, "POST", "/v1/chat/completions", (), {})
