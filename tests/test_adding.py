@@ -202,8 +202,8 @@ CHANGES: dict[str, list[Change]] = {
         Change("core/engine/stamping.py", INTERCEPTOR),
     ],
     "a report of tests": [
-        Change("report/choices.py", REPORT_MAKER, "class ReportKind"),
-        Change("report/choices.py", REPORT_ROW, '"github": ReportKind'),
+        Change("report/report_kinds.py", REPORT_MAKER, "class ReportKind"),
+        Change("report/report_kinds.py", REPORT_ROW, '"github": ReportKind'),
         Change("report/counting.py", REPORT),
     ],
     "a matcher of suites": [Change("suite/matchers/text.py", MATCHER)],

@@ -35,7 +35,7 @@ from llmproxy.advice import (
 )
 from llmproxy.cli.commands import COMMANDS
 from llmproxy.core.providers.hosts import from_environment
-from llmproxy.mitm.build import start_command_of
+from llmproxy.mitm.proxy_parts import start_command_of
 from llmproxy.settings import Loaded, list_options, load
 
 PACKAGE = Path(__file__).resolve().parents[1] / "llmproxy"
@@ -60,7 +60,7 @@ BY_HAND = {
     "core/providers/hosts.py": "another way to record altogether, under interception",
     "core/store/file/connect.py": "sqlite_file puts the path in, quoted, as {typed}",
     "mitm/addon.py": "instead of mitmproxy, with options of its own",
-    "mitm/build.py": "the name of the command itself",
+    "mitm/proxy_parts.py": "the name of the command itself",
     "store_server.py": "where the server is was said with its password, which no text repeats",
     "core/websocket.py": "123 bytes of a close frame; the miss itself names the store",
     "advice.py": "the names of the commands themselves",
@@ -78,7 +78,7 @@ BY_HAND = {
     "cli/parts/fault_sweep.py": "the name of the command, in a refusal",
     "core/sessions/exchange.py": "the name of the command that `by` completes",
     "scenario/cluster/runner.py": "what the commands that a miss names look at: there is nothing to type",
-    "scenario/session.py": "the proxy that LLMPROXY_URL names is somebody else's",
+    "scenario/run_session.py": "the proxy that LLMPROXY_URL names is somebody else's",
     "cli/merge.py": "several stores are read, and their names typed",
     "cli/parts/demo_tools.py": "how one goes on, with an agent of one's own",
     "core/cassettes/uniting.py": "several stores, of which the text names the one that is meant, or the user chooses",

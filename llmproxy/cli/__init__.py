@@ -21,7 +21,7 @@ from typer.main import get_command
 
 import llmproxy
 from llmproxy.cli.commands import Commands, new_app
-from llmproxy.cli.parts.completing import called_by_bash
+from llmproxy.cli.parts.completion import called_by_bash
 from llmproxy.errors import Exit, end_with, without_passwords
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

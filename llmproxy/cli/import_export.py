@@ -11,7 +11,7 @@ import typer
 
 from llmproxy.advice import quote_word, store_words
 from llmproxy.amounts import format_count
-from llmproxy.cli.parts.completing import complete_cassettes
+from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.importing import Importer, by_cassette, show_progress
 from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import ProgressLine, size
@@ -27,7 +27,7 @@ from llmproxy.core.store.queries import Note, list_declared, notes_of, volatile_
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
 from llmproxy.settings import Loaded, shared_path
 from llmproxy.trace.export import write_otlp, write_trace
-from llmproxy.ui.file import choose_cassettes, recording
+from llmproxy.ui.html_file import choose_cassettes, recording
 from llmproxy.ui.page import is_page_cookie, page_html
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from llmproxy.amounts import format_count
-from llmproxy.cli.parts.completing import models
+from llmproxy.cli.parts.completion import models
 from llmproxy.cli.parts.printing import dump, line, print_line
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.files import read_text

@@ -17,7 +17,7 @@ from pathlib import Path
 import typer
 
 from llmproxy.amounts import align_rows, format_count
-from llmproxy.cli.parts.completing import complete_cassettes
+from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, refuse_live
 from llmproxy.cli.parts.printing import write_whole_lines
 from llmproxy.cli.parts.run_options import RunArguments

@@ -11,7 +11,7 @@ import typer
 
 from llmproxy.amounts import number, when
 from llmproxy.cli.parts.bindings import format_volatile_fields, plain_bindings
-from llmproxy.cli.parts.completing import complete_cassettes
+from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.printing import dump, line, print_line, table, to_paragraphs
 from llmproxy.cli.parts.store_arguments import STORE, list_names, open_given, session_name, store_path
 from llmproxy.core.forks.table import Fork, forks

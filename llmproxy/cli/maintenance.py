@@ -12,7 +12,7 @@ import typer
 
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import format_count
-from llmproxy.cli.parts.completing import complete_cassettes
+from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import line, print_line, size
 from llmproxy.cli.parts.store_arguments import (

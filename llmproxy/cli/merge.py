@@ -19,9 +19,9 @@ from llmproxy.cli.parts.suite_runs import advise_recording
 from llmproxy.core.cassettes.formats import open_source, review
 from llmproxy.core.cassettes.uniting import unite_folders, unite_stores
 from llmproxy.errors import Exit, MachineError, SettingsError
-from llmproxy.report.choices import CHOICES, report_handler
 from llmproxy.report.events import Event
 from llmproxy.report.merging import merge_parts, read_part, report_kind
+from llmproxy.report.report_kinds import CHOICES, report_handler
 
 JOURNAL = ".state.db"
 _YAML = (".yaml", ".yml")

@@ -24,7 +24,7 @@ import typer
 from llmproxy.advice import StartCommand, suggest_command
 from llmproxy.amounts import duration, format_count
 from llmproxy.calls import Call
-from llmproxy.cli.parts.completing import complete_cassettes
+from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, record_command, refuse_live
 from llmproxy.cli.parts.printing import line, print_line, write_whole_lines
 from llmproxy.cli.parts.run_ending import never_used

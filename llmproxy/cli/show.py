@@ -15,7 +15,7 @@ import typer
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.amounts import dollars, duration, format_count, number, when
 from llmproxy.cli.parts.bindings import format_run_variables, format_runs, plain_run_variables, values_of
-from llmproxy.cli.parts.completing import complete_cassettes
+from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import body_text, dump, line, print_line, room, to_paragraphs, wrap_text
 from llmproxy.cli.parts.store_arguments import STORE, find, is_number, open_given, session_name, suggest_cassette

@@ -44,8 +44,8 @@ from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.baseline import BaselineReport, read_baseline
-from llmproxy.report.choices import CHOICES, report_handler
 from llmproxy.report.events import Completed, Handler
+from llmproxy.report.report_kinds import CHOICES, report_handler
 from llmproxy.store_server import find_store_server, is_server, without_secrets
 
 if TYPE_CHECKING:
@@ -396,7 +396,7 @@ class TestOptions:
         part: CutPart | None = None,
     ) -> SuiteResult:
         """Run cases on a cluster: `shown` hears of each run when it ends, `handlers` in the order of the suites."""
-        from llmproxy.scenario.cluster.parcel import describe_parcel, merge_back, number_calls, renumber_events
+        from llmproxy.scenario.cluster.run_files import describe_parcel, merge_back, number_calls, renumber_events
         from llmproxy.suite.run.remote import OrderedEvents, common_folder, open_suites, pack_suites
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import refuse_costs

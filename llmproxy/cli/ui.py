@@ -18,7 +18,7 @@ import typer
 
 from llmproxy.advice import store_words, suggest_command
 from llmproxy.cli.import_export import scrub_rules
-from llmproxy.cli.parts.completing import complete_cassettes
+from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.importing import Importer, by_cassette
 from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, gather, store_of
 from llmproxy.cli.parts.store_arguments import STORE, refuse_url

@@ -22,9 +22,9 @@ from llmproxy.core.providers.hosts import from_environment
 from llmproxy.core.providers.routing import REST
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, sign_text
-from llmproxy.mitm.build import Built, build_parts, guard_of
 from llmproxy.mitm.intercept import Intercept
 from llmproxy.mitm.next_layer import NextLayerChoice
+from llmproxy.mitm.proxy_parts import Built, build_parts, guard_of
 from llmproxy.mitm.recorder import Recorder, deny_connection
 from llmproxy.mitm.serve import OPTIONS, PATIENCE, cut_connections
 from llmproxy.mitm.sockets import Sockets

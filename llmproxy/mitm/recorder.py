@@ -32,7 +32,7 @@ from llmproxy.core.traffic import response_bytes
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers, header, is_grpc
 from llmproxy.errors import LLMProxyError, UpstreamError, unsign_text
-from llmproxy.mitm.http1.incoming import LOOK
+from llmproxy.mitm.http1.incoming_request import LOOK
 from llmproxy.mitm.http2 import ALPN, PatientHttp2Client, reset_code
 from llmproxy.mitm.intercept import is_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext

@@ -30,11 +30,11 @@ from llmproxy.calls import Call, Totals, describe_hits, find_doubts, find_forbid
 from llmproxy.core.store.file.connect import gitignore_hint
 from llmproxy.errors import Exit, MachineError
 from llmproxy.mitm.authority import LateTls, confdir, prepare_authority, prepare_or_warn
-from llmproxy.mitm.build import Built, build_parts
-from llmproxy.mitm.http1.front import Front, Fronted
+from llmproxy.mitm.http1.fast_path import Front, Fronted
 from llmproxy.mitm.intercept import Intercept
 from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.proxy_context import ProxyContext
+from llmproxy.mitm.proxy_parts import Built, build_parts
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.sockets import Sockets, widen_backlog
 from llmproxy.protocol import SUMMARY_VARIABLE, Decision

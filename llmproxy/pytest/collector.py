@@ -22,14 +22,14 @@ from llmproxy.client.reports import Report, add_reports, one_line, shorten_miss
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.pytest.options import BASELINE, MODE, rerun_command
 from llmproxy.pytest.scenario_runs import SCENARIOS
-from llmproxy.report.choices import report_handler
 from llmproxy.report.events import Completed, Handler, Selected
+from llmproxy.report.report_kinds import report_handler
 from llmproxy.report.run_tree import RunTree, deserialize_event
 
 if TYPE_CHECKING:
     import pytest
 
-    from llmproxy.pytest.shared import SharedSession
+    from llmproxy.pytest.shared_proxy import SharedSession
 
 ATTRIBUTE = "llmproxy"
 """Attribute of a test report (that of its teardown) with what the test's session came to."""

@@ -17,8 +17,8 @@ import pytest
 
 from llmproxy.errors import LLMProxyError, SettingsError, sign_text
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
-from llmproxy.report.choices import CHOICES, report_handler
 from llmproxy.report.events import Handler
+from llmproxy.report.report_kinds import CHOICES, report_handler
 from llmproxy.report.sharding import describe_cut, read_shard, read_times, split_items, weigh_items
 from llmproxy.values import in_words
 

@@ -29,7 +29,7 @@ from llmproxy.client.process import attach_running
 from llmproxy.errors import LLMProxyError, sign_text
 from llmproxy.protocol import OFFLINE, Mode, Update
 from llmproxy.pytest.collector import ATTRIBUTE, Collector, hide_libraries, miss_sections, misses_of, unwrap_misses
-from llmproxy.pytest.late import LateThreads
+from llmproxy.pytest.late_requests import LateThreads
 from llmproxy.pytest.options import (
     CASSETTE_DIR,
     DEBUG,
@@ -49,7 +49,7 @@ from llmproxy.pytest.options import (
 )
 from llmproxy.pytest.run_proxies import RUN_VARIABLE, AskedProxy, RunProxies
 from llmproxy.pytest.scenario_runs import LISTENER, MARKER as AGENT_TEST, Scenarios
-from llmproxy.pytest.shared import (
+from llmproxy.pytest.shared_proxy import (
     CASSETTES,
     LIVE_MEMBERS,
     PluginOptions,

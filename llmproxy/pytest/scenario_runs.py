@@ -21,7 +21,7 @@ from llmproxy.client.host import HOST
 from llmproxy.client.reports import Report
 from llmproxy.protocol import Mode, Plays
 from llmproxy.pytest.options import MODE, TAKEN, rerun_command
-from llmproxy.pytest.shared import cassette_name
+from llmproxy.pytest.shared_proxy import cassette_name
 from llmproxy.report.events import Event, Started
 from llmproxy.report.run_tree import Run, RunTree, plain
 

@@ -25,14 +25,14 @@ from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.pytest.options import MODE, REJUDGE, rerun_command
 from llmproxy.pytest.scenario_report import list_properties, sum_costs
 from llmproxy.pytest.scenario_runs import LISTENER
-from llmproxy.pytest.shared import SuiteBench
+from llmproxy.pytest.shared_proxy import SuiteBench
 from llmproxy.report.event_handlers import Hiding
 from llmproxy.report.events import Event, Finished, Started, Status
 from llmproxy.suite.project import SuiteOptions, read_project_table
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.reading.parts import show_path
+from llmproxy.suite.run.case_opening import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, run_case_once
-from llmproxy.suite.run.opening import run_hook
 from llmproxy.suite.run.rejudge import read_runs
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import find_unfiled

@@ -52,7 +52,7 @@ def _trend_columns(run_tree: RunTree, store: Path) -> list[dict[str, Any]]:
 
 def _embed_recordings(run_tree: RunTree, store: Path, most: int) -> dict[str, Any]:
     from llmproxy.core.store.file.store import FileStore  # late: most reports need none
-    from llmproxy.ui.file import recording
+    from llmproxy.ui.html_file import recording
 
     with FileStore.open(store, writable=False, now=time.time) as opened:
         there = {(info.name, info.sample): info for info in opened.cassettes() if info.live}

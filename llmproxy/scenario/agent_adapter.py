@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from llmproxy.scenario.config import ModelConfig
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole
 from llmproxy.scenario.values.run import context_scenario
 from llmproxy.trace.observing.tools import ToolUse

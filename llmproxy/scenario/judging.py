@@ -31,7 +31,7 @@ from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.models import ToolChoiceRefused, complete
 from llmproxy.scenario.prompts import prompt
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding, object_schema
 

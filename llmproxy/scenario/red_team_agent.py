@@ -29,9 +29,9 @@ from llmproxy.scenario.config import ModelConfig, refuse_typos
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.models import complete, require_model
 from llmproxy.scenario.prompts import fence_text, prompt
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import agent, judge, user
-from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.messages import text_of
 

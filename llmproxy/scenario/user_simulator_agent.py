@@ -32,7 +32,7 @@ from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.models import ToolChoiceRefused, choose_model, complete, require_model
 from llmproxy.scenario.prompts import drop_tools, fence_text, prompt, read_file
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
 from llmproxy.scenario.values.messages import Farewell
 

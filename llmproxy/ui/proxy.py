@@ -25,7 +25,7 @@ from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.store_server import show_store
-from llmproxy.ui import data, live
+from llmproxy.ui import data, live_state
 from llmproxy.ui.answers import PageAnswer, answer_question, format_error, json_answer, page_answer, redirect_to_page
 
 _DATA = UI_PREFIX + "data/"
@@ -89,8 +89,8 @@ class Viewer:
         """Return what answers a question; what it needs of the engine is taken now."""
         engine, path = self.engine, self.engine.config.store
         if question == "live":
-            seen = live.live_snapshot(engine, self.watch, self.opened(), data.number(query, "after", 0, 1 << 53))
-            return lambda *_: live.plain_state(seen)
+            seen = live_state.live_snapshot(engine, self.watch, self.opened(), data.number(query, "after", 0, 1 << 53))
+            return lambda *_: live_state.plain_state(seen)
         if question == "miss":
             misses, all_of_them = engine.journal.misses(), suggest_command("why", path)
             return lambda *_: _find_miss(misses, query, all_of_them)
@@ -114,7 +114,7 @@ def _find_miss(misses: Any, query: Mapping[str, str], all_of_them: str) -> Any: 
         at = float(query.get("at", ""))
     except ValueError as error:
         raise data.BadQuestion(f"llmproxy: at is {query.get('at', '')[:20]!r}; it is a Unix time.") from error
-    found = live.find_miss(misses, at, query.get("session", ""), query.get("key", ""))
+    found = live_state.find_miss(misses, at, query.get("session", ""), query.get("key", ""))
     if found is None:
         raise data.NoSuchQuestion("llmproxy: this miss is not remembered any more.", hint=all_of_them)
     return found

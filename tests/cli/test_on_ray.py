@@ -9,7 +9,7 @@ import pytest
 from llmproxy.cli import main
 from llmproxy.cli.parts.options import gather
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.cluster.parcel import describe_parcel, merge_back
+from llmproxy.scenario.cluster.run_files import describe_parcel, merge_back
 from llmproxy.suite.project import SuiteOptions
 from llmproxy.suite.reading.load import load_suites
 from llmproxy.suite.run.remote import SuiteParcel, common_folder, pack_suites

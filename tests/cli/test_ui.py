@@ -11,8 +11,8 @@ from llmproxy.cli.ui import make_answerer, open_view_target
 from llmproxy.core.cassettes.formats.vcr import write
 from llmproxy.core.cassettes.stand_ins import release_all
 from llmproxy.report import html
-from llmproxy.report.choices import report_handler
 from llmproxy.report.events import Selected
+from llmproxy.report.report_kinds import report_handler
 from tests.report import samples as report_samples
 from tests.support.chats import chat, fill, run
 from tests.ui import samples

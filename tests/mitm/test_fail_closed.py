@@ -17,7 +17,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.stages import Stages
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.errors import LLMProxyError
-from llmproxy.mitm.http1.front import Front
+from llmproxy.mitm.http1.fast_path import Front
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.proxy_context import ProxyContext

@@ -12,7 +12,7 @@ import pytest
 from llmproxy.calls import Call
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
-from llmproxy.mitm.build import build_parts, check_store, config_of, from_files
+from llmproxy.mitm.proxy_parts import build_parts, check_store, config_of, from_files
 from llmproxy.mitm.slim import AbsentClass, AbsentModule
 from llmproxy.protocol import Exhausted, Mode
 from llmproxy.settings import load

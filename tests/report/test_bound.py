@@ -18,7 +18,7 @@ from llmproxy.report.formatting import describe_replay
 from llmproxy.report.live_line import describe_steps, request_line
 from llmproxy.report.run_console import ScenarioConsole, SuiteConsole
 from llmproxy.report.run_tree import RunTree
-from llmproxy.ui.live import what
+from llmproxy.ui.live_state import what
 
 STARTED = Started(run_id="r", scenario="s", name="s")
 

@@ -11,9 +11,9 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.report.choices import KINDS, report_handler
 from llmproxy.report.event_handlers import Hiding, handlers_from, hide_secrets
 from llmproxy.report.events import Event, Finished, Message
+from llmproxy.report.report_kinds import KINDS, report_handler
 from llmproxy.report.run_console import ScenarioConsole
 from llmproxy.scenario.config import ScenarioConfig
 from tests.report import samples

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.report.choices import Buffered, report_handler
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Selected, Started, Status, Step
 from llmproxy.report.html import report_evidence, report_page
+from llmproxy.report.report_kinds import Buffered, report_handler
 from llmproxy.report.run_console import SuiteConsole
 from llmproxy.report.run_tree import RunTree
 from llmproxy.report.trend import Trend

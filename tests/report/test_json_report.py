@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.report.choices import Buffered
 from llmproxy.report.json_report import FORMAT, JsonLines, read_entries, to_json_text
+from llmproxy.report.report_kinds import Buffered
 from tests.report import samples
 
 

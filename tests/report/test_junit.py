@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 import pytest
 import xmlschema
 
-from llmproxy.report.choices import Buffered
 from llmproxy.report.events import Completed, Finished, Started, Status
 from llmproxy.report.junit import junit_xml
+from llmproxy.report.report_kinds import Buffered
 from llmproxy.report.run_tree import RunTree
 from tests.report import samples
 

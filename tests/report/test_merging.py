@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.report.choices import report_handler
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
 from llmproxy.report.merging import Merged, PartReport, fold_exit_codes, merge_parts, read_part, report_kind
+from llmproxy.report.report_kinds import report_handler
 from tests.report import whole as made
 
 KINDS = ("json", "jsonl", "html", "junit")

@@ -10,8 +10,8 @@ from typing import Any
 
 from llmproxy import scenario
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.scenario_state import ScenarioState
-from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, JudgmentRequest, Message
 from tests.provider import Provider, Step, step
 

@@ -15,7 +15,7 @@ from urllib.request import Request
 import pytest
 
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.ui.file import choose_cassettes, recording
+from llmproxy.ui.html_file import choose_cassettes, recording
 from llmproxy.ui.page import page_html
 from tests.support.browser import Browser, Page
 from tests.support.chats import chat, fill

@@ -18,7 +18,7 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from llmproxy import protocol
-from llmproxy.cli.parts.completing import complete_cassettes, complete_words
+from llmproxy.cli.parts.completion import complete_cassettes, complete_words
 from llmproxy.cli.parts.run_options import RUN_DEFAULTS, RunOptions, run_options
 from llmproxy.errors import SettingsError
 from llmproxy.settings import Loaded, Loaded as LoadedSettings, Option, list_options, load, shown_path, write_value

@@ -18,10 +18,10 @@ import typer
 from llmproxy.cli.parts.options import LAST_REPORT, store_of
 from llmproxy.errors import Exit, LLMProxyError, SettingsError
 from llmproxy.files import make_ignored
-from llmproxy.report.choices import report_handler
 from llmproxy.report.console import wants_colour
 from llmproxy.report.event_handlers import Hiding
 from llmproxy.report.events import Completed, Event, Handler, Selected
+from llmproxy.report.report_kinds import report_handler
 from llmproxy.report.run_console import SuiteConsole
 from llmproxy.report.sharding import describe_cut, read_shard, read_times, split_items, weigh_items
 from llmproxy.report.trend import Trend

@@ -22,7 +22,7 @@ from llmproxy.core.traffic.differences import short
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.websocket import FrameRecording
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.mitm.http1.incoming import Answerer, ClientState, Commands, LayerState
+from llmproxy.mitm.http1.incoming_request import Answerer, ClientState, Commands, LayerState
 from llmproxy.protocol import Decision
 
 LONGEST_MARK = 64

@@ -36,7 +36,7 @@ from llmproxy.core.traffic.interaction import is_grpc
 from llmproxy.errors import LLMProxyError, MissError, RecordingError, RefusedError
 from llmproxy.mitm.framing import BodyTooSlow, Head, HeadTooSlow, rewrite_request
 from llmproxy.mitm.http1.forwarding import Forwarding
-from llmproxy.mitm.http1.incoming import (
+from llmproxy.mitm.http1.incoming_request import (
     LOOK,
     Answerer,
     ClientState,

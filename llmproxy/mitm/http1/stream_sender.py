@@ -13,7 +13,7 @@ from llmproxy.core.mcp import LAST_CHUNK, AnswerPart, Wait, frame_chunk
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.response_bytes import OpenPlan, SendingPlan
-from llmproxy.mitm.http1.incoming import LOOK, ClientState, Ending, LayerState
+from llmproxy.mitm.http1.incoming_request import LOOK, ClientState, Ending, LayerState
 from llmproxy.mitm.sockets import has_read
 
 MICROSECONDS = 1_000_000

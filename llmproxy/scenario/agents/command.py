@@ -28,8 +28,8 @@ from typing import Any, ClassVar, Literal, Self
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.agents.child import AgentProcess, LineTooLong, ProcessEnded
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.agents.agent_process import AgentProcess, LineTooLong, ProcessEnded
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.turn_taking import outside
 from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import format_value, join_user_texts, read_answer, tail

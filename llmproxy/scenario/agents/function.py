@@ -26,7 +26,7 @@ from typing import Any, Self
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import join_user_texts
 from llmproxy.scenario.values.run import describe_exit

@@ -30,7 +30,7 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.templates import RequestTemplate, values_of
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import format_value, html_title, pick_value, read_answer, read_path, tail
 

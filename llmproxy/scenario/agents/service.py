@@ -19,7 +19,7 @@ from llmproxy.errors import AgentError, SuiteError
 from llmproxy.protocol import DEFAULT_SESSION, Mode
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.agents.http import HttpAdapter
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.turn_taking import bind_source
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 

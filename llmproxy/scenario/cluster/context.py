@@ -25,8 +25,8 @@ from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.report.event_handlers import notify_handlers
 from llmproxy.report.events import Handler, Status
 from llmproxy.scenario.cluster.node import CASSETTES, EventList, NodeReply, RunParcel, WorkerNode, make_picklable
-from llmproxy.scenario.cluster.pacing import Take
-from llmproxy.scenario.cluster.parcel import (
+from llmproxy.scenario.cluster.ray_pacer import Take
+from llmproxy.scenario.cluster.run_files import (
     collect_variables,
     describe_parcel,
     find_files,

@@ -22,7 +22,7 @@ from llmproxy.client.process import Attached, attach
 from llmproxy.errors import Exit, LLMProxyError, MachineError, MissError
 from llmproxy.protocol import OFFLINE, PACER_VARIABLE
 from llmproxy.report.events import Event, Handler
-from llmproxy.scenario.cluster.pacing import Take, serve_pacer
+from llmproxy.scenario.cluster.ray_pacer import Take, serve_pacer
 
 CASSETTES = Path("tests") / "cassettes"
 STORE = Path(".llmproxy") / "llmproxy.db"

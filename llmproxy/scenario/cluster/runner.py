@@ -28,7 +28,7 @@ from llmproxy.advice import install_command
 from llmproxy.errors import LLMProxyError, MachineError, SettingsError
 from llmproxy.report.events import Finished
 from llmproxy.scenario.cluster.node import NodeReply, RunParcel, open_worker_node
-from llmproxy.scenario.cluster.pacing import rate_counter_call, start_counting
+from llmproxy.scenario.cluster.ray_pacer import rate_counter_call, start_counting
 
 _QUIET = {
     "RAY_raylet_start_wait_time_s": "120", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_USAGE_STATS_ENABLED": "0",

@@ -33,7 +33,7 @@ from llmproxy.scenario.models.errors import (
 )
 from llmproxy.scenario.models.route import redirect_client, route_model
 from llmproxy.scenario.models.transport import call_model
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.turn_taking import outside
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.run import context_scenario

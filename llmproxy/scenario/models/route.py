@@ -26,7 +26,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.errors import is_vertex_model, suggest_key
 from llmproxy.scenario.models.transport import BASE, import_litellm, is_openai
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.run_session import RunSession
 
 PATHS = {name: path for provider in PROVIDERS.values() for name, path in provider.litellm.items()}
 """What follows the proxy's address in the base URL that litellm is given, by litellm's name of the provider."""

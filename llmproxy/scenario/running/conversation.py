@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 from llmproxy.errors import MachineError
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
-from llmproxy.scenario.running.calling import AdapterAnswer, AgentTraffic, Caller
+from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, Caller
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 
 

@@ -23,7 +23,7 @@ from llmproxy.scenario.config import UNSET, refuse_unsupported
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.repeats.repeats import RepeatResult, run_many
 from llmproxy.scenario.running.executor import ScenarioExecutor, choose_cassette_name
-from llmproxy.scenario.running.worker import in_thread, run_to_end
+from llmproxy.scenario.running.run_thread import in_thread, run_to_end
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.run import CALL_TIMEOUT, RunOptions, shorten_traceback, status_of
 

@@ -49,8 +49,8 @@ from llmproxy.report.events import (
 from llmproxy.report.rows import build_row
 from llmproxy.report.trend import Trend
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.running.calling import AgentTraffic, Caller
-from llmproxy.scenario.session import RunSession, wait_despite_cancel
+from llmproxy.scenario.run_session import RunSession, wait_despite_cancel
+from llmproxy.scenario.running.agent_caller import AgentTraffic, Caller
 from llmproxy.scenario.turn_taking import FairLock, session_lock
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.messages import copy_value

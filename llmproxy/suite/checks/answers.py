@@ -12,7 +12,7 @@ from llmproxy.client.environment import in_ci
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.files import read_text, replace_file
 from llmproxy.report.events import Assertion, Status
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.suite.matchers.compare import strip_fence
 from llmproxy.suite.matchers.plain_values import show
 from llmproxy.suite.matchers.table import assertion, build_unclear, check, check_input

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.near import find_near_name
+from llmproxy.suite.checks.near_names import find_near_name
 from llmproxy.suite.matchers.core import MatchOutcome
 from llmproxy.suite.matchers.plain_values import get_path, show, to_json
 from llmproxy.suite.matchers.table import (

@@ -14,7 +14,7 @@ from typing import Any
 from llmproxy.core.dialects.messages import as_dict
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.answers import CheckedStep, check_tools_snapshot
-from llmproxy.suite.checks.near import check_tool_names
+from llmproxy.suite.checks.near_names import check_tool_names
 from llmproxy.suite.checks.tools import build_unseen, check_order, check_served_tools, check_tools, check_total
 from llmproxy.suite.matchers.core import MatchOutcome
 from llmproxy.suite.matchers.plain_values import Unknown, show

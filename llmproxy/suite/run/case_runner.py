@@ -22,8 +22,8 @@ from llmproxy.errors import AgentError, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE
 from llmproxy.report.events import Started, Status, Step
 from llmproxy.scenario.agent_adapter import AdapterAttributes
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionRequest
-from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.run import describe_error, run_id, status_of as fault_of
 from llmproxy.suite.checks.tools import build_unseen
@@ -31,7 +31,7 @@ from llmproxy.suite.checks.traffic import check_usage, explain_unseen_traffic
 from llmproxy.suite.matchers.table import all_hold
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.reading.load import SuiteCase
-from llmproxy.suite.run.opening import CaseOpening
+from llmproxy.suite.run.case_opening import CaseOpening
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.step_context import StepContext, StepResult, status_of
 from llmproxy.suite.run.steps import insert_setup_rows, perform_step

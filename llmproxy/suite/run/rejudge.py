@@ -24,7 +24,7 @@ from llmproxy.protocol import AGENT, Decision
 from llmproxy.report.events import Assertion, Status
 from llmproxy.report.json_report import read_entries
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.values.messages import text_of
 from llmproxy.suite.matchers.table import build_unclear

@@ -29,12 +29,12 @@ from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import OFFLINE
 from llmproxy.report.events import Completed, Selected, Status
 from llmproxy.scenario.agents.command import ON_STDERR
-from llmproxy.scenario.session import wait_despite_cancel
+from llmproxy.scenario.run_session import wait_despite_cancel
 from llmproxy.scenario.values.run import describe_error
 from llmproxy.suite.checks.entities.rows import run_user
 from llmproxy.suite.reading.load import USER, SuiteCase
+from llmproxy.suite.run.case_opening import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
-from llmproxy.suite.run.opening import run_hook
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.scheduler import CaseSchedule, HeldEvents, plan_schedule
 from llmproxy.suite.run.verdicts import build_row, exit_code, matrix_axes

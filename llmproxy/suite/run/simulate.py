@@ -19,7 +19,7 @@ from llmproxy.scenario.judge_agent import JudgeAgent
 from llmproxy.scenario.models.errors import ModelNotSet
 from llmproxy.scenario.models.models import choose_model
 from llmproxy.scenario.models.route import upstreams_of_models
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentRole, CriterionResult
 from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, find_persona
 from llmproxy.scenario.values.messages import Farewell, text_of

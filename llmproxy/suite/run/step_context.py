@@ -29,10 +29,10 @@ from llmproxy.protocol import AGENT
 from llmproxy.report.events import Assertion, Event, Message as MessageEvent, Status
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.config import ScenarioConfig
-from llmproxy.scenario.running.calling import AdapterAnswer, AgentTraffic, Caller, call_in_time
+from llmproxy.scenario.run_session import RunSession
+from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, Caller, call_in_time
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions
 from llmproxy.scenario.scenario_state import ScenarioState
-from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.messages import format_value, list_messages, text_of
 from llmproxy.scenario.values.run import thread_id

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import cast
 
 from llmproxy.report.events import Assertion
-from llmproxy.scenario.session import to_thread
+from llmproxy.scenario.run_session import to_thread
 from llmproxy.suite.checks.answers import check_response
 from llmproxy.suite.checks.entities.verify import check_verify, check_wait
-from llmproxy.suite.checks.near import describe_unlisted_tools
+from llmproxy.suite.checks.near_names import describe_unlisted_tools
 from llmproxy.suite.checks.traffic import TrafficWindow, evaluate_traffic, find_uncounted_calls
 from llmproxy.suite.run.rejudge import unjudgeable
 from llmproxy.suite.run.step_context import StepContext, StepResult, SuiteConversation, inject_step_faults

@@ -21,7 +21,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteCorrupt, RecordingError
 from llmproxy.mitm import serve
-from llmproxy.mitm.http1.front import MAX_HELD, ConnectionHandler
+from llmproxy.mitm.http1.fast_path import MAX_HELD, ConnectionHandler
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig

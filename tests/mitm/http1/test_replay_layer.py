@@ -19,7 +19,7 @@ import pytest
 from llmproxy.core.sessions.session import Calls
 from llmproxy.core.traffic.interaction import Chunk, Ending, Response
 from llmproxy.mitm.framing import Head, parse_head
-from llmproxy.mitm.http1.incoming import split_absolute_target
+from llmproxy.mitm.http1.incoming_request import split_absolute_target
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import CHAT, Received, Wire, body_of, chat, chunked, request

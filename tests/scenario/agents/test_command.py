@@ -17,9 +17,9 @@ import pytest
 
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AdapterAttributes
-from llmproxy.scenario.agents.child import AgentProcess
+from llmproxy.scenario.agents.agent_process import AgentProcess
 from llmproxy.scenario.agents.command import CommandAgent
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import LLM, AgentInput
 from llmproxy.trace.observing.wire import read_tools
 from tests.provider import Provider

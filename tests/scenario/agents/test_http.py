@@ -13,7 +13,7 @@ import pytest
 
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agents.http import HttpAgent, OpenAIAgent, read_url
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 from llmproxy.trace.observing.wire import read_tools
 from tests.provider import Provider, step

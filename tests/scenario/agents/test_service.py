@@ -14,7 +14,7 @@ from llmproxy.client.control import Control
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.agents.http import OpenAIAgent
 from llmproxy.scenario.agents.service import PROBE, ServiceAgent
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.trace.observing.wire import read_tools
 from tests.provider import Provider
 from tests.scenario.agents_fixtures import ANSWER, dialogue, given, http_agent

@@ -17,7 +17,7 @@ from llmproxy.errors import MissError, SettingsError
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.models import choose_model, complete
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.values.run import context_scenario
 from tests.provider import Provider, json_answer, step
 from tests.scenario.parties import MODEL, bodies, model, raw, refusal, run_session, served

@@ -19,7 +19,7 @@ from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.models import complete
 from llmproxy.scenario.models.route import address_model, provider_of, redirect_client, route_model, upstreams_of_models
 from llmproxy.scenario.models.transport import import_litellm
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.run_session import RunSession
 from tests.provider import Provider, step
 from tests.scenario.parties import run_session
 from tests.support import near

@@ -32,7 +32,7 @@ from llmproxy.scenario.models.transport import (
     is_openai,
     post_chat,
 )
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.run_session import RunSession
 from tests.provider import Answer as Sent, Piece, Provider, failed, json_answer, step
 from tests.scenario.parties import MODEL, model, raw, refusal, run_session, served
 from tests.support import Listening, near

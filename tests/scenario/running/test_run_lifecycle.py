@@ -26,8 +26,8 @@ from llmproxy.client.host import HOST
 from llmproxy.errors import MachineError, MissError, SettingsError, UpstreamError
 from llmproxy.report.events import Message, Status
 from llmproxy.scenario import AgentAdapter, AgentInput, ScenarioResult
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.running.run_lifecycle import LateCallsError
-from llmproxy.scenario.session import RunSession
 from tests.provider import Provider, step
 from tests.scenario.parties import bodies, finish, served, words
 from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, said

@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.running.calling import Caller
+from llmproxy.scenario.running.agent_caller import Caller
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, ScenarioResult
 from llmproxy.suite.run.step_context import RunView, StepContext, StepConversations, SuiteCalling, SuiteConversation
 

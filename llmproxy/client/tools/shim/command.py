@@ -20,7 +20,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.protocol import DEFAULT_SESSION, RUN_VARIABLE, URL_VARIABLE
 
 if TYPE_CHECKING:
-    from llmproxy.client.tools.shim.hosts import ToolHost
+    from llmproxy.client.tools.shim.tool_hosts import ToolHost
 
 
 _SECRET = re.compile(r"token|secret|passw|credential|api_?key|access_?key|_key$|(?:^|_)pat$", re.IGNORECASE)
@@ -62,7 +62,7 @@ def read_words(words: Sequence[str]) -> ShimOptions | None:
 
 def run_shim(asked: ShimOptions, env: Mapping[str, str]) -> int:
     """Serve the client on our stdin and stdout until it goes; return the exit code. Raises LLMProxyError."""
-    from llmproxy.client.tools.shim.pipes import to_stdout
+    from llmproxy.client.tools.shim.server_pipes import to_stdout
     from llmproxy.client.tools.shim.stdio_proxy import StdioProxy
 
     tmp = env.get("TMPDIR", "/tmp").rstrip("/")  # noqa: S108 - compared with
@@ -91,7 +91,7 @@ def _make_host(asked: ShimOptions, server: str, env: Mapping[str, str]) -> ToolH
     flags = {
         name: value for name in ("mode", "cassette", "store", "faults") if (value := getattr(asked, name)) is not None
     }
-    from llmproxy.client.tools.shim.hosts import OwnHost, ProxyHost
+    from llmproxy.client.tools.shim.tool_hosts import OwnHost, ProxyHost
 
     if url := asked.proxy or env.get(URL_VARIABLE, ""):
         if flags:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.tools.shim import pipes
-from llmproxy.client.tools.shim.hosts import LineOutcome, OwnHost
+from llmproxy.client.tools.shim import server_pipes
 from llmproxy.client.tools.shim.stdio_proxy import StdioProxy
+from llmproxy.client.tools.shim.tool_hosts import LineOutcome, OwnHost
 from llmproxy.errors import Exit, MachineError
 from llmproxy.protocol import Mode
 from llmproxy.settings import Settings
@@ -336,7 +336,7 @@ def test_an_answer_that_cannot_be_kept_is_an_error_to_its_client() -> None:
 def test_a_line_is_put_together_however_it_came() -> None:
     """Borders of reads are none of lines; an endless line is refused."""
     reads = iter([b"a", b"b\nc\n\nd", b"", b""])
-    assert list(pipes.read_lines(lambda _: next(reads))) == [b"ab\n", b"c\n", b"\n", b"d"]
+    assert list(server_pipes.read_lines(lambda _: next(reads))) == [b"ab\n", b"c\n", b"\n", b"d"]
 
 
 def test_killed_with_no_time_left_it_leaves_no_server_behind(tmp_path: Any) -> None:  # noqa: ANN401 - a path
@@ -346,7 +346,7 @@ def test_killed_with_no_time_left_it_leaves_no_server_behind(tmp_path: Any) -> N
     note = tmp_path / "pid"
     nap = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     code = (
-        "import os, sys; from llmproxy.client.tools.shim.pipes import ToolServer; import time;"
+        "import os, sys; from llmproxy.client.tools.shim.server_pipes import ToolServer; import time;"
         f"ToolServer([sys.executable, '-c', {nap!r}], os.environ); time.sleep(600)"
     )
     pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", code])

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from llmproxy.client.tools.shim.hosts import ProxyHost
+from llmproxy.client.tools.shim.tool_hosts import ProxyHost
 from llmproxy.errors import MachineError
 
 

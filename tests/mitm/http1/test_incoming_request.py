@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.mitm.framing import parse_head
-from llmproxy.mitm.http1.front import Front
-from llmproxy.mitm.http1.incoming import Incoming, is_page_request
+from llmproxy.mitm.http1.fast_path import Front
+from llmproxy.mitm.http1.incoming_request import Incoming, is_page_request
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, connected
 from tests.mitm.wire import body_of, chat, chunked
@@ -41,7 +41,7 @@ def test_each_step_of_a_request_stands_in_one_place() -> None:
             owner = node.func.value
             if getattr(owner, "attr", getattr(owner, "id", "")) == "engine":
                 asked.setdefault(node.func.attr, set()).add(path.relative_to(ROOT / "llmproxy/mitm").as_posix())
-    assert asked == {step: {"http1/incoming.py"} for step in STEPS}
+    assert asked == {step: {"http1/incoming_request.py"} for step in STEPS}
 
 
 class Counted(Incoming):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from llmproxy.client.tools.shim.pipes import split_after_notifications, to_stdout
+from llmproxy.client.tools.shim.server_pipes import split_after_notifications, to_stdout
 
 PROGRESS = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{}}\n'
 RESULT = b'{"jsonrpc":"2.0","id":1,"result":{}}\n'

@@ -15,7 +15,7 @@ import pytest
 from llmproxy.errors import AgentError, MachineError
 from llmproxy.report.events import Status
 from llmproxy.scenario import ScenarioResult, run_sync
-from llmproxy.scenario.running.worker import in_thread, run_to_end
+from llmproxy.scenario.running.run_thread import in_thread, run_to_end
 from tests.scenario.people import Agent, Ear, User, after, executor, finished, said
 
 MARK: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="nothing")

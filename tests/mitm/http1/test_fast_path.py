@@ -14,7 +14,7 @@ import pytest
 
 from llmproxy.core.traffic.origin_guard import Guard
 from llmproxy.mitm.framing import parse_head
-from llmproxy.mitm.http1.front import MAX_HELD, ConnectionHandler, Front, Heads, is_plain
+from llmproxy.mitm.http1.fast_path import MAX_HELD, ConnectionHandler, Front, Heads, is_plain
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded

@@ -18,9 +18,9 @@ import pytest
 from llmproxy.client.control import ControlError
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.run_session import RunSession, choose_proxy, end_own_proxy, to_thread, wait_despite_cancel
 from llmproxy.scenario.running.run import run_sync
 from llmproxy.scenario.script import agent, judge, user
-from llmproxy.scenario.session import RunSession, choose_proxy, end_own_proxy, to_thread, wait_despite_cancel
 from llmproxy.scenario.turn_taking import process_session
 from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes, AgentRole, ScenarioResult
 from tests.provider import Provider, step

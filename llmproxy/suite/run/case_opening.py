@@ -22,10 +22,10 @@ from typing import Any
 from llmproxy.core.forks.mocks import read_mocks
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.running.calling import Caller
+from llmproxy.scenario.run_session import RunSession, to_thread
+from llmproxy.scenario.running.agent_caller import Caller
 from llmproxy.scenario.running.participants import gather_agent_variables
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionRequest
-from llmproxy.scenario.session import RunSession, to_thread
 from llmproxy.scenario.values.run import describe_error, describe_exit
 from llmproxy.suite.checks.entities.cleanup import RowCleaner, load_reset_hook
 from llmproxy.suite.checks.entities.rows import RunRows, agent_environment, run_user, select_rows

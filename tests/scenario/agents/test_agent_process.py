@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from llmproxy.errors import AgentUnreachable
-from llmproxy.scenario.agents.child import AgentProcess, ProcessEnded
+from llmproxy.scenario.agents.agent_process import AgentProcess, ProcessEnded
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 
 from llmproxy.client.control import session_url
 from llmproxy.errors import MachineError
-from llmproxy.pytest.shared import PluginOptions, Shared, SuiteBench, cassette_name, choose_mode, live_of
+from llmproxy.pytest.shared_proxy import PluginOptions, Shared, SuiteBench, cassette_name, choose_mode, live_of
 from tests.client.test_control import ask
 from tests.support import Proxy, proxy
 from tests.support.process import ROOT, clean_env
@@ -178,7 +178,7 @@ def test_workers_take_turns(tmp_path: Path) -> None:
     """Two processes never hold it at the same time."""
     code = f"""
 import pathlib, time
-from llmproxy.pytest.shared import SuiteBench
+from llmproxy.pytest.shared_proxy import SuiteBench
 root = pathlib.Path({str(tmp_path)!r})
 for _ in range(20):
     with SuiteBench(root, "replay").alone():

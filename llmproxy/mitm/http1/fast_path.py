@@ -38,7 +38,7 @@ from llmproxy.core.traffic.origin_guard import Guard, SeenHead
 from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.framing import FramingError, Head, parse_head
-from llmproxy.mitm.http1.incoming import Incoming, send_at_once
+from llmproxy.mitm.http1.incoming_request import Incoming, send_at_once
 from llmproxy.mitm.proxy_context import Idle, ProxyContext
 from llmproxy.protocol import CONTROL_PREFIX, Decision
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from llmproxy.scenario.cluster.pacing import RateCounter, serve_pacer, start_counting
+from llmproxy.scenario.cluster.ray_pacer import RateCounter, serve_pacer, start_counting
 
 
 def ask(where: str, said: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.core.store.store import Store
 from llmproxy.ui.data import answer_question
-from llmproxy.ui.file import choose_cassettes, recording
+from llmproxy.ui.html_file import choose_cassettes, recording
 from tests.support.browser import Browser
 from tests.support.chats import run
 from tests.support.recordings import reopened

@@ -25,7 +25,7 @@ from llmproxy.client.reports import list_never_reached
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, MissError, UpstreamError
 from llmproxy.protocol import AGENT
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.criteria import refuse_contradiction
 from llmproxy.scenario.values.messages import Farewell, list_messages, refuse_awaitable

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.report.choices import KINDS, Buffered, report_handler
+from llmproxy.report.report_kinds import KINDS, Buffered, report_handler
 from tests.report import samples
 
 

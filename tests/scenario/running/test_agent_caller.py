@@ -14,7 +14,7 @@ from llmproxy.calls import Call
 from llmproxy.errors import AgentError, MachineError, MissError, UpstreamError
 from llmproxy.protocol import Decision
 from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole, CriterionResult, ScenarioResult
-from llmproxy.scenario.running.calling import AdapterAnswer, AgentTraffic, Caller
+from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, Caller
 from tests.scenario.people import Agent, Judge, Person, User
 
 # ruff: noqa: A002, ANN401
