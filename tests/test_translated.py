@@ -50,15 +50,15 @@ HOOKS = {
 
 from llmproxy.translated import translate_json
 
-_read = Control._read
-Control._read = lambda self, status, content: translate_json(_read(self, status, content))
+_read = Control._parse_reply
+Control._parse_reply = lambda self, status, content: translate_json(_read(self, status, content))
 """,
     "client/process.py": """
 
 from llmproxy.translated import translate
 
-_read = Proxy._lines.fget
-Proxy._lines = property(lambda self: [line if line.startswith("{") else translate(line) for line in _read(self)])
+_read = Proxy._log_lines.fget
+Proxy._log_lines = property(lambda self: [line if line.startswith("{") else translate(line) for line in _read(self)])
 """,
     "errors.py": """
 

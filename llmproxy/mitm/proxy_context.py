@@ -20,6 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
+from mitmproxy.addonmanager import AddonManager
+from mitmproxy.hooks import Hook
+
 from llmproxy.calls import Call, CallLog
 from llmproxy.core.control.tool_lines import ToolLines
 from llmproxy.core.dialects.streams import ending
@@ -52,6 +55,14 @@ COMMIT_PATIENCE = 5.0
 
 TOGETHER = 16
 """Answers that are stored in one transaction at most: the first of them waits for the last."""
+
+
+class HandledEvents(AddonManager):
+    """Addons without the events that none of them hears: five of the eight that mitmproxy has for each exchange."""
+
+    async def trigger_event(self, event: Hook) -> None:
+        if any(hasattr(each, event.name) for each in self.lookup.values()):
+            await super().trigger_event(event)
 
 
 def spans_to_json(made: Sequence[Interaction]) -> list[object]:

@@ -22,9 +22,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from mitmproxy import master, options
-from mitmproxy.addonmanager import AddonManager
 from mitmproxy.addons import core, next_layer, proxyserver
-from mitmproxy.hooks import Hook
 
 from llmproxy.calls import Call, Totals, describe_hits, find_doubts, find_forbidden
 from llmproxy.core.store.file.connect import gitignore_hint
@@ -33,7 +31,7 @@ from llmproxy.mitm.authority import LateTls, confdir, prepare_authority, prepare
 from llmproxy.mitm.http1.fast_path import Front, Fronted
 from llmproxy.mitm.intercept import Intercept
 from llmproxy.mitm.next_layer import NextLayerChoice
-from llmproxy.mitm.proxy_context import ProxyContext
+from llmproxy.mitm.proxy_context import HandledEvents, ProxyContext
 from llmproxy.mitm.proxy_parts import Built, build_parts
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.sockets import Sockets, widen_backlog
@@ -238,14 +236,6 @@ def check_client_cert(path: Path) -> None:
         except (OSError, ssl.SSLError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise MachineError(f"--client-cert {each} cannot be used: {why}", hint=hint) from error
-
-
-class HandledEvents(AddonManager):
-    """Addons without the events that none of them hears: five of the eight that mitmproxy has for each exchange."""
-
-    async def trigger_event(self, event: Hook) -> None:
-        if any(hasattr(each, event.name) for each in self.lookup.values()):
-            await super().trigger_event(event)
 
 
 class ServedProxy:

@@ -27,9 +27,9 @@ from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
-from llmproxy.mitm.proxy_context import ProxyContext
+from llmproxy.mitm.proxy_context import HandledEvents, ProxyContext
 from llmproxy.mitm.proxy_parts import Built
-from llmproxy.mitm.serve import HandledEvents, check_client_cert, claim_port, on_signals, reachable_at, wind_up
+from llmproxy.mitm.serve import check_client_cert, claim_port, on_signals, reachable_at, wind_up
 from llmproxy.report.console import Console
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import Wire, chat

@@ -131,9 +131,7 @@ def test_a_command_that_crashes_breaks_where_giving_up_is_sound(tape: tuple[Path
     """Half of an answer leads it to an error that nobody catches: that is not an agent which says that it was filtered."""
     folder = tape[0] / "crashes"
     folder.mkdir()
-    picky = AGENT.replace("return json.load", "return {'hello': 'hello'}[json.load")
-    picky = picky.replace('["content"]', '["content"]]')
-    (folder / "agent.py").write_text(picky)
+    (folder / "agent.py").write_text(AGENT.replace('ask(text)["content"]', '{"hello": "hello"}[ask(text)["content"]]'))
     (found,) = sweep(tape, "sweep:content-filter", suite(folder, 1))
     assert (found.outcome, found.detail, found.weak) == (SweepOutcome.GAVE_UP, "KeyError: 'hel'", True)
 
