@@ -266,8 +266,8 @@ class Settings:
         values.read_wait,
         "SECONDS",
         default=DEFAULT_ORDER_WAIT,
-        description="How long answers to concurrent requests, which end in their recorded order, wait for a missing "
-        "request; 0 ignores the order.",
+        description="How long an answer waits for those that ended before it in the recording, among concurrent "
+        "requests; 0 ignores the order.",
     )
     coalesce: bool = _declare_option(
         values.read_truth,
@@ -364,8 +364,8 @@ class Settings:
         values.read_names,
         "NAME",
         default=(),
-        description="Another name of this machine in requests to a loopback port. Other names are refused, because a "
-        "web page could point its own name here.",
+        description="Further host name under which clients may address a proxy on a loopback port. Others are refused: "
+        "a web page could point its own name here.",
         repeat=True,
     )
     allow_origin: tuple[str, ...] = _declare_option(
