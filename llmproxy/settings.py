@@ -266,8 +266,8 @@ class Settings:
         values.read_wait,
         "SECONDS",
         default=DEFAULT_ORDER_WAIT,
-        description="How long an answer waits for those that ended before it in the recording, among concurrent "
-        "requests; 0 ignores the order.",
+        description="How long answers to concurrent requests, which end in recorded order, wait without progress for a "
+        "missing request; 0 ignores the order.",
     )
     coalesce: bool = _declare_option(
         values.read_truth,
