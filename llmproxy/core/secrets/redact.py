@@ -296,17 +296,21 @@ class Redactor:
             if lower not in FINGERPRINTED or value.startswith("[REDACTED"):
                 return value if lower in FINGERPRINTED else PLACEHOLDER
             return f"[REDACTEDx{marks.fingerprint(value)}]"
+        return self._redact_value(value, marks.name)
+
+    def _redact_value(self, value: str, put: Callable[[str, str], str]) -> str:
+        """Redact the value of a field, or a path; those without a secret are remembered."""
         plain = self._plain_headers
         if len(value) < SHORTEST or value in plain:
             return value
-        text = recode_text(replace_spans(value, self._and_ours(value), marks.name), self._and_ours)
+        text = recode_text(replace_spans(value, self._and_ours(value), put), self._and_ours)
         if text == value and len(value) < _LONGEST_HEADER and len(plain) < _PLAIN_HEADERS:
             plain.add(value)
         return text
 
     def _target(self, target: str, numbers: Marks, names: frozenset[str]) -> str:
         path, mark, query = target.partition("?")
-        if "%" in path or "@" in path or self._header(":path", path, numbers) != path:
+        if "%" in path or "@" in path or self._redact_value(path, numbers.mark_secret) != path:
             path = self._redact_quoted(path, unquote, numbers.mark_secret)
         return path + mark + "&".join(self._member(each, numbers, names) for each in query.split("&")) if mark else path
 
