@@ -203,7 +203,6 @@ RUN_VARIABLE = "LLMPROXY_RUN"
 
 SESSION_PREFIX = "/s/"
 CONTROL_PREFIX = "/_llmproxy/"
-HEALTH_PATH = "/_llmproxy/health"
 UI_PREFIX = "/_llmproxy/ui/"
 
 PACER_VARIABLE = "LLMPROXY_PACER"

@@ -140,9 +140,6 @@ def test_a_recorded_line_break_starts_no_field() -> None:
     assert head_bytes(200, "a\r\nX: 1", (("b\r\nY", "c\nZ: 1"),)).count(b"\r\n") == 3
 
 
-RAW = zlib.compressobj(wbits=-15)
-
-
 def raw_deflate(data: bytes) -> bytes:
     """Compress without zlib's wrapper."""
     packer = zlib.compressobj(wbits=-15)
