@@ -85,7 +85,7 @@ class Call(NamedTuple):
     fault: str | None = None
     """Kind of the injected fault that it met; None for nearly every call."""
     recording: Mapping[str, Any] | None = None
-    """Request and answer as a line of the JSON-lines export, where a proxy was asked for it (`trace.reading.told`)."""
+    """Request and answer as a line of the JSON-lines export, where a proxy was asked for it (`trace.reading`)."""
     at: float = 0.0
     """Unix time of arrival, seconds."""
     ms: float = 0.0

@@ -121,6 +121,31 @@ def test_the_map_names_what_is_there() -> None:
         assert [name for name in named if not (PACKAGE / name).exists()] == []
 
 
+OTHERS = ("compare.body_to_bytes", "call.answer.held", "chat.completions", "store.entities")
+"""Names in docstrings whose first word is a module of ours by chance."""
+
+
+def test_docstrings_point_to_what_is_there() -> None:
+    """A module or a name in a module, as in `core.engine.fast_path` or `misses.nearest`: it is found under this name."""
+    words: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        for start in range(len(parts)):
+            words.setdefault(".".join(parts[start:]), set()).update(re.findall(r"\w+", path.read_text("utf-8")))
+    lost = {
+        f"{path.relative_to(PACKAGE)}: {name}"
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for name in re.findall(r"(?<!`)`([a-z_]+(?:\.[a-z_]+)+)`(?!`)", node.value.value)
+        if name not in words and name not in OTHERS
+        for room, _, last in [name.rpartition(".")]
+        if room.rpartition(".")[2] in words and last not in words.get(room, ())
+    }
+    assert lost == set()
+
+
 def test_exceptions_to_the_mirror_rule_are_still_needed() -> None:
     """A list of exceptions only shrinks if somebody looks."""
     for name in NO_MIRROR:

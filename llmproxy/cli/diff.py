@@ -1,6 +1,6 @@
 """``llmproxy diff``: two interactions by what people edit, or two cassettes by what the agent did, said, used and took.
 
-Of two cassettes it tells first why they differ, where one is a fork; then what `trace.comparing.recordings` found.
+Of two cassettes it tells first why they differ, where one is a fork; then what `trace.comparing.requests` found.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def _build_too_late(over: asyncio.Future[str]) -> None:
 
 
 class BegunRequest(Protocol):
-    """A request that has begun (`http1.incoming`)."""
+    """A request that has begun (`http1.incoming_request`)."""
 
     exchange: Exchange | None
 

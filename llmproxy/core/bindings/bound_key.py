@@ -4,7 +4,7 @@
 
 Route, model, headers that count, the order of roles and blocks, the names of tools, and what a user typed before
 anything that can hold a bound value (a path, a long id: ``What do my 7 notes say?``). Neither run variables nor
-volatile fields are in it, so it never has to be derived anew. It finds candidates and decides nothing: `fits` does.
+volatile fields are in it, so it never has to be derived anew. It finds candidates; `request_comparison` decides.
 
     this run's request -> `LastUserText`: whether a recorded one asks something else, or None where only comparing tells
 

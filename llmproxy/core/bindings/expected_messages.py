@@ -4,9 +4,9 @@ whole.
     recorded message, bindings -> `ExpectedMessage`, or None where only the comparison of its leaves can tell
 
 An agent sends its whole conversation with every request. A message that says exactly what is expected fits by the rules
-of `fits`, since what is expected is what these rules would try first at each place; one that does not is compared leaf
-by leaf. A message in which a volatile field may stand is never expected, and one that holds an id which a tool made is
-compared leaf by leaf as well.
+of `request_comparison`, since what is expected is what these rules would try first at each place; one that does not is
+compared leaf by leaf. A message in which a volatile field may stand is never expected, and one that holds an id which a
+tool made is compared leaf by leaf as well.
 """
 
 from __future__ import annotations

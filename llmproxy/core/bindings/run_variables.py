@@ -2,8 +2,8 @@
 
     (recorded run variables, present run variables) -> pairs of the same name
 
-The kind decides where a value may be bound at all (`forms`): a path in any text, a date only in what the agent wrote by
-itself, a short word only where it was captured. A name that only one of the runs declared binds nothing.
+The kind decides where a value may be bound at all (`value_forms`): a path in any text, a date only in what the agent
+wrote by itself, a short word only where it was captured. A name that only one of the runs declared binds nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Several stores -> one, and several folders of cassettes -> one (in `uniting_folders`): what parts of a test recorded,
+"""Several stores -> one, and several folders of cassettes -> one (`unite_folders`): what parts of a test recorded,
 each on its own machine.
 
 Nothing is decided that nobody said. Of a store it is known what replaced what: a recording that is live in one, and was

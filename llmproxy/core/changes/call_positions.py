@@ -49,7 +49,7 @@ class RecordedCall(NamedTuple):
     key: Key
     canonical: Canonical
     call_ids: Sequence[str]
-    """`reading.list_call_ids` of its body."""
+    """`request.list_call_ids` of its body."""
     answer: Message | None
     """None where it failed, or broke off."""
     client: Client | None = None

@@ -4,5 +4,5 @@
 before in the same words, `stages` are its way otherwise: `identity` says which request it is, of which session and
 provider, `decide` is the table of modes; `answer_writer` stores what came back, `accounts` sums it up.
 What more is asked is a `feature`, a row in `interceptors`: `live_exchanges`, `binding` (another
-folder, day, id), `fault_injection`, `forking` (overridden answers, too), `mcp_playback`, `end_order`, `left_answers`.
+folder, day, id), `fault_injection`, `forking` (overrides, too), `mcp_playback`, `end_order`, `abandoned_answers`.
 """

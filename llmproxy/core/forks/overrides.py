@@ -3,7 +3,7 @@
     {"tools": [{"tool": "get_weather", "nth": 2, "result": {"temp": 5}}],
      "answers": [{"call": 0, "text": "Cold.", "tool_calls": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]}]}
 
-Values only: `override_requests` swaps the results in a request, `override_answers` writes an answer. They are read
+Values only: `forks.swap_results` swaps the results in a request, `engine.forking` writes an answer. They are read
 strictly, since an override that silently does nothing is worse than none.
 """
 

@@ -69,7 +69,7 @@ class Missed:
     data: Mapping[str, Any]
     """`explain.Miss.to_dict()`."""
     places: Sequence[Mapping[str, Any]] = ()
-    """Of the nearest recording, with their values (`misses.places`); in memory only."""
+    """Of the nearest recording, with their values (`misses.nearest`); in memory only."""
     steps: Sequence[Mapping[str, Any]] = ()
     """What to do (`ExplainedMiss.steps`); in memory only."""
 

@@ -177,7 +177,7 @@ class ReplayPosition:
     last: Walker | None = None
     """The last request."""
     stateless: Walker | None = None
-    """The last request, by the key that it has without any state (`keys.changes`)."""
+    """The last request, by the key that it has without any state (`keys.server_state`)."""
     missed: dict[Question | None, MissedCall] = field(default_factory=dict)
     """The last miss of each question of a client that asks on with less; of all others the last one."""
     threads: dict[object, Key] = field(default_factory=dict)

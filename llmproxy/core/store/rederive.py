@@ -66,7 +66,7 @@ def derive(store: Store, cassette: str, sample: int, rules: Rules, upstreams: Ma
 def rekey_store(
     store: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
 ) -> Iterator[Rekeyed]:
-    """Derive the key of each live interaction, of one cassette or all, anew; `checks.damages` tells the unreadable."""
+    """Derive the key of each live interaction, of one cassette or all, anew; `checks.find_damages` names bad rows."""
     for info in store.cassettes(cassette):
         with suppress(CassetteError):
             derive(store, info.name, info.sample, rules, upstreams)

@@ -1,9 +1,9 @@
 """One request on its way in: admitted, placed, counted, identified, and its recorded answer laid out.
 
-The one way of every request that is not asked in the same words as one before (those: `core.engine.hits`). It knows no
-layer and no socket: who has the bytes drives it. That is the layer (`replay_layer`); and where a plain request arrives
-whole, what stands before the connection's stream (`front`), which saves mitmproxy's steps and no question. What the
-front cannot end it hands on as it is, and the layer goes on with it.
+The one way of every request that is not asked in the same words as one before (those: `core.engine.fast_path`). It
+knows no layer and no socket: who has the bytes drives it. That is the layer (`replay_layer`); and where a plain
+request arrives whole, what stands before the stream (`http1.fast_path`), which saves mitmproxy's steps and no question.
+What the front cannot end it hands on as it is, and the layer goes on with it.
 
     open(...)  or  arrive(...)   the head is here
     identify(body)               the body is here: decided, once

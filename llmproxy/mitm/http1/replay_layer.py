@@ -1,6 +1,6 @@
 """The replay layer: it stays in front of a client's connection for its whole life.
 
-It sees the client's raw bytes, frames every request itself (`framing`), has it decided (`incoming`) and obeys:
+It sees the client's raw bytes, frames every request itself (`framing`), has it decided (`incoming_request`) and obeys:
 
     REPLAY          the recorded chunks are sent from here, in their time (`stream_sender`); no hook of mitmproxy runs
     REFUSE          an error in the provider's own envelope

@@ -187,7 +187,7 @@ class Response(Asserting):
 
     @property
     def matcher(self) -> dict[str, Any]:
-        """The part that `matchers.check` evaluates on the text of the answer; empty if there is none."""
+        """The part that `matchers.table.check` evaluates on the text of the answer; empty if there is none."""
         source = {field.alias: getattr(self, name) for name, field in type(self).model_fields.items()}
         made = {key: source[key] for key in _TEXT_MATCHERS if key in self.given}
         made = {key: list(value) if isinstance(value, tuple) else value for key, value in made.items()}

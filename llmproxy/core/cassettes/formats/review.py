@@ -4,7 +4,7 @@
 
 Each body stands in the first of these forms that gives its very bytes back:
 
-    json:    a tree; how it was written is its `style` (`formats.styles`), compact where none is named
+    json:    a tree; how it was written is its `style` (`formats.yaml_text`), compact where none is named
     text:    UTF-8 text, as a block of lines where YAML allows that (a stream: one line an event)
     base64:  anything else
 
