@@ -266,8 +266,8 @@ class Settings:
         values.read_wait,
         "SECONDS",
         default=DEFAULT_ORDER_WAIT,
-        description="How long answers to concurrent requests, which end in recorded order, wait without progress for a "
-        "missing request; 0 ignores the order.",
+        description="Answers to concurrent requests end in recorded order. How long an answer waits for an earlier one "
+        "that does not come; 0 ignores the order.",
     )
     coalesce: bool = _declare_option(
         values.read_truth,
@@ -310,7 +310,7 @@ class Settings:
         values.read_names,
         "NAME",
         default=(),
-        description="Record only this change again, by its name in `llmproxy changes`.",
+        description="With update changed: record only requests with this change, by its name in `llmproxy changes`.",
         repeat=True,
         has_flag=False,
         again=False,
@@ -349,7 +349,7 @@ class Settings:
         values.read_hosts,
         "HOST",
         default=(),
-        description="Host that forwarded traffic may reach even in replay; *.NAME is every host below it.",
+        description="Host that clients may reach through the proxy even in replay; *.NAME is every host below it.",
         repeat=True,
     )
     record_host: tuple[str, ...] = _declare_option(
@@ -403,8 +403,8 @@ class Settings:
         values.read_unknown_tool,
         "error|fail|live",
         default=UnknownTool.ERROR,
-        description="With --live, for a tool call that no recording answers in this state: the model reads an error, "
-        "the run fails, or the real tool is called.",
+        description="With --live, for a tool call that was never recorded after the same state-changing calls: the "
+        "model reads an error, the run fails, or the real tool is called.",
         again=False,
         of_session=True,
         of_live=True,
