@@ -1,6 +1,4 @@
-"""Files that somebody names: read whole up to a bound, so that `/dev/zero` is refused as a file that is too large, and
-replaced as a whole.
-"""
+"""Files that somebody names: read up to a bound (`/dev/zero` is refused as too large), and replaced as a whole."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class StampInterceptor(Interceptor):
 class StampFeature(Feature):
     kind = StampInterceptor
 
-    def plug(self, session, asked):
+    def create_interceptor(self, session, asked):
         return StampInterceptor() if session.name == "stamped" else None
 '''
 

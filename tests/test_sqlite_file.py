@@ -26,7 +26,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.journal import Journal, read_misses, read_served
+from llmproxy.core.sessions.journal import Journal, read_misses, read_served_ids
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import RecordingError
@@ -242,10 +242,10 @@ def engine(mode: Mode, path: Path) -> None:
     journal = Journal.open(Path(f"{path}.state.db"), time.time)
     config = Config(mode=mode, store=path, cassette_dir=path.parent / "kept")
     made = Engine(config, redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic)
-    made.sessions.open("default")
+    made.sessions.open_session("default")
     made.questions.notes()
     made.questions.count_unused()
-    made.sessions.close("default")
+    made.sessions.close_session("default")
     made.close()
     journal.close()
 
@@ -268,7 +268,7 @@ OPENERS: dict[str, Callable[[Path], object]] = {
     "peek": peek,
     "copy": crashed_copy,
     "trace": lambda path: Cassette.from_store(path, cassette="default"),
-    "journal": lambda path: (read_misses(Path(f"{path}.state.db"), 1), read_served(Path(f"{path}.state.db"))),
+    "journal": lambda path: (read_misses(Path(f"{path}.state.db"), 1), read_served_ids(Path(f"{path}.state.db"))),
     "journal of": lambda path: Journal.open(path.with_name("other.state.db"), time.time).close(),
     "cache": lambda path: CacheStore(path.with_name("cache.db")).get("key"),
     "cassettes": cassettes,

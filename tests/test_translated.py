@@ -76,8 +76,8 @@ LLMProxyError.__init__ = _init
 
 from llmproxy.translated import translate
 
-_row = _decision_row
-_decision_row = lambda run, call: _row(run, call._replace(note=translate(call.note)))
+_row = _build_decision_row
+_build_decision_row = lambda run, call: _row(run, call._replace(note=translate(call.note)))
 """,
     "suite/matchers/core.py": """
 

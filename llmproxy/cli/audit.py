@@ -13,7 +13,7 @@ from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.printing import dump, line, print_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
 from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.sessions.journal import read_asked
+from llmproxy.core.sessions.journal import read_questions
 from llmproxy.core.store.checks import AuditedPair, UncountedCall, compare_served, find_merged, find_uncounted
 from llmproxy.errors import Exit
 from llmproxy.store_server import show_store
@@ -38,7 +38,7 @@ def audit(
         pairs = list(find_merged(database, rules, settings.upstream))
         merges = list_merges(database, rules, settings.upstream)
         services = find_uncounted(database, rules, settings.upstream)
-        answers = list(compare_served(database, read_asked(Path(f"{path}.state.db")), rules, settings.upstream))
+        answers = list(compare_served(database, read_questions(Path(f"{path}.state.db")), rules, settings.upstream))
     unexplained = [pair for pair in (*pairs, *answers) if pair.unexplained]
     if as_json:
         found = {"merged": [_to_json(p) for p in pairs], "served": [_to_json(p) for p in answers]}

@@ -24,7 +24,7 @@ from llmproxy.cli.parts.store_arguments import open_given
 from llmproxy.client.process import attach_running
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.changes.accepted import AcceptedChange
-from llmproxy.core.sessions.trials import forget_served
+from llmproxy.core.sessions.trial_results import clear_served
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import accepted_of, put_accepted
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError, printable
@@ -77,7 +77,7 @@ def _trial_changes(loaded: Loaded, asked: RunArguments, markdown: Path | None) -
     plain = replace(asked, options=replace(asked.options, json=None))
     code = execute_on_recordings(plain, loaded, {UPDATE_VARIABLE: Update.TRIAL.value})
     if code not in (Exit.OK, Exit.MISS):
-        forget_served(store, since)
+        clear_served(store, since)
     folder, found = loaded.settings.cassette_dir, read_changes(store, since)
     return print_changes(store, found, code, folder=folder, json_file=file, markdown=markdown)
 

@@ -32,7 +32,7 @@ from llmproxy.cli.parts.store_arguments import STORE, is_number, open_given
 from llmproxy.core.bindings import Fit, Mismatch, VolatileField
 from llmproxy.core.bindings.volatile_fields import list_builtin
 from llmproxy.core.dialects.conversation import answer_of, compare
-from llmproxy.core.engine.learning import align, compare_requests
+from llmproxy.core.engine.volatile_field_learning import align_runs, compare_requests
 from llmproxy.core.forks.table import Fork, fork_of
 from llmproxy.core.sessions.session import split_name
 from llmproxy.core.store.queries import volatile_fields_of
@@ -136,7 +136,7 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> ComparedCas
     kept = {name: database for name in (old, new) if database is not None and not Path(name).is_file()}
     fields = [volatile_fields_of(kept[name], split_name(name)[0]) if name in kept else () for name in (old, new)]
     said = [list(dict.fromkeys(filter(None, (each.run_variables for each in side)))) for side in sides]
-    sides[0], exchanged = align(sides[0], sides[1], (*fields[0], *fields[1], *list_builtin()), rules, upstreams)
+    sides[0], exchanged = align_runs(sides[0], sides[1], (*fields[0], *fields[1], *list_builtin()), rules, upstreams)
     found = (fork_of(store, *split_name(name)) for name, store in kept.items())
     return ComparedCassettes(
         (old, new),

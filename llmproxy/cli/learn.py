@@ -29,7 +29,7 @@ from llmproxy.client.run_variables import gather_run_variables, zone_of_another_
 from llmproxy.core.bindings import KINDS, VolatileField, read_run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField, generalize_fields
 from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.engine.learning import Merge, find_merges
+from llmproxy.core.engine.volatile_field_learning import Merge, find_field_merges
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import newest_declared, put_volatile_fields, volatile_fields_of
@@ -233,7 +233,7 @@ def _find_new_merges(loaded: Loaded, lessons: Sequence[LearnedField]) -> list[Me
     settings = loaded.settings
     rules = Rules.from_config(settings.normalize.as_config())
     with open_given(settings.store) as store:
-        merges = find_merges(store, settings.cassette, [each.slot for each in lessons], rules, settings.upstream)
+        merges = find_field_merges(store, settings.cassette, [each.slot for each in lessons], rules, settings.upstream)
     new = {each.slot.name for each in lessons}
     return [each for each in merges if not each.alike and new & set(each.slots)]
 

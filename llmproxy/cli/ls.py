@@ -15,7 +15,7 @@ from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.printing import dump, line, print_line, table, to_paragraphs
 from llmproxy.cli.parts.store_arguments import STORE, list_names, open_given, session_name, store_path
 from llmproxy.core.forks.table import Fork, forks
-from llmproxy.core.sessions.journal import read_injected, read_misses
+from llmproxy.core.sessions.journal import read_faulted_calls, read_misses
 from llmproxy.core.store.file.connect import advise_missing
 from llmproxy.core.store.queries import list_declared, volatile_fields_of
 from llmproxy.core.store.reading import CassetteInfo
@@ -203,7 +203,7 @@ def why(
 ) -> None:
     """Explain why the last requests were refused: the nearest recording, the differences, and what to type."""
     path = Path(f"{store_path(store)}.state.db")
-    found, injected = read_misses(path, number), read_injected(path, SHOWN_FAULTS)
+    found, injected = read_misses(path, number), read_faulted_calls(path, SHOWN_FAULTS)
     if as_json:
         dump(
             [{"at": missed.at, **missed.data} for missed in found]

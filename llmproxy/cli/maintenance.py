@@ -29,7 +29,7 @@ from llmproxy.cli.parts.store_arguments import (
 from llmproxy.cli.parts.verifying import Verifier
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.sessions.journal import read_served
+from llmproxy.core.sessions.journal import read_served_ids
 from llmproxy.core.store.checks import stored_bytes
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
@@ -249,7 +249,7 @@ def _choose_rows(database: Store, rows: Collection[RowSummary], *, superseded: b
     chosen = [row for row in rows if row.superseded] if superseded else []
     if unused:
         journal = Path(f"{database.path}.state.db")
-        served = read_served(journal)
+        served = read_served_ids(journal)
         if served is None:
             raise MachineError(
                 f"What is unused is not known: there is no run in {journal}.", hint="Run your agent once, then prune."

@@ -1,7 +1,7 @@
 """``llmproxy rerecord ID...``: recorded questions asked again of their providers, with the environment's credentials.
 
 ``llmproxy rerecord ID... -- COMMAND``: the command in replay, these asked anew, and what follows from their answers;
-``llmproxy rerecord --changed -- COMMAND``: what has changed is (`engine.replacement`).
+``llmproxy rerecord --changed -- COMMAND``: what has changed is (`engine.recording_replacement`).
 
 A proxy of our own records the answer into a store of its own; only a whole good one takes the old one's place. So a
 wrong key or a bad day costs nothing that was recorded, and the question's key and place in its conversation stay.

@@ -1,7 +1,7 @@
 """``llmproxy review`` and ``llmproxy accept``: decide on what `llmproxy changes` found.
 
-Changes are pending beside the store (`core.sessions.trials`). What is accepted goes into the cassettes that were seen
-with it, and only for the segments that were seen: nothing is accepted that nobody looked at.
+Changes are pending beside the store (`core.sessions.trial_results`). What is accepted goes into the cassettes that were
+seen with it, and only for the segments that were seen: nothing is accepted that nobody looked at.
 """
 
 from __future__ import annotations

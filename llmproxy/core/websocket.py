@@ -285,7 +285,7 @@ class FrameRecording(Recording):
         super().__init__()
         self._redact, self._frames = redact, list[Frame]()
         kept = (*without(headers, *_NOT_KEPT), ("content-type", CONTENT_TYPE))
-        super().head(offset, SWITCHING, "Switching Protocols", kept)
+        super().on_head(offset, SWITCHING, "Switching Protocols", kept)
         self.is_closing: Callable[[], bool] = lambda: False
         """Tells whether one side has begun to close: what reaches the client from then on is the end."""
         self.is_breaking: Callable[[], bool] = lambda: False
@@ -294,16 +294,16 @@ class FrameRecording(Recording):
         """The end may reach the client."""
 
     @property
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether only the end is to come."""
         return self.is_closing()
 
     @property
-    def holds_end(self) -> bool:
+    def may_hold_end(self) -> bool:
         return self.is_closing()
 
     @property
-    def first_offset(self) -> int | None:
+    def first_byte_offset(self) -> int | None:
         """Microseconds until the server's first message, or the upgrade's answer where it said nothing."""
         return next((frame.at for frame in self._frames if not frame.client and frame.close is None), self._head_offset)
 
@@ -314,7 +314,7 @@ class FrameRecording(Recording):
         """Note the end, and who began it."""
         self._frames.append(Frame(offset, client, reason, code))
 
-    def end(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:  # noqa: ARG002 - base's
+    def build_response(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:  # noqa: ARG002 - base's
         """Close the recording. Not quick: off the event loop."""
         frames = self._redact_frames(list(self._frames))
         return Response(

@@ -133,7 +133,7 @@ class RecordReplay:
             await cut_connections(server)
         await shell.drain(1.0)
         unused = shell.engine.questions.count_unused()
-        notes = shell.engine.features.notes()
+        notes = shell.engine.features.list_notes()
         await self._built.close()
         for text in notes:
             log.warning("llmproxy: %s", text)

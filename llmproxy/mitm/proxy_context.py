@@ -170,7 +170,7 @@ class Turns:
         """Note a piece of a stream that goes to its client: what says that it is the last comes before HTTP's end."""
         if data and exchange.decision is Decision.RECORD and self._count_open(exchange) > 1:
             came, how = exchange.recording, (exchange.family, exchange.operation, exchange.identity.stream)
-            if ending(*how, came.status, came.kind, data, http_ended=False) is Ending.COMPLETE:
+            if ending(*how, came.status, came.mime_type, data, http_ended=False) is Ending.COMPLETE:
                 self._on_coming(exchange)
 
     async def wait_for_end(self, exchange: Exchange) -> None:
@@ -287,9 +287,7 @@ class ProxyContext:
         grants: Headers = (),
         asked: Headers = (),
     ) -> tuple[int, bytes]:
-        """Write an error as its provider would say it: (status, whole response); `grants` let a page read it, `asked`
-        are the request's fields.
-        """
+        """Write an error as its provider would (status, response); `grants` let a page read it, `asked` are fields."""
         plain = isinstance(error, MissError) and error.status == MissError.status
         status = self.engine.config.miss_status or status_of_miss(family, operation, asked) if plain else error.status
         if status == 204:
@@ -364,7 +362,7 @@ class ProxyContext:
     def settle_hit(self, hit: Hit) -> None:
         """Report a hit that was sent."""
         try:
-            self.on_call(self.engine.fast_path.sum_up(hit))
+            self.on_call(self.engine.fast_path.record_hit(hit))
         except Exception:
             log.exception("could not report a hit")
 
@@ -472,7 +470,7 @@ class ProxyContext:
     async def close(self) -> None:
         """Store what is still open as cut, wait for the last commits, then end all sessions and close the store."""
         for exchange in list(self.open.values()):
-            if exchange.recording.started:
+            if exchange.recording.has_head:
                 await self.commit(exchange, proper=False)
             else:
                 exchange.note = exchange.note or "the proxy ended"

@@ -249,7 +249,7 @@ class Recorder(SocketHooks):
                 response.headers.pop("content-length", None)  # what has one ends without trailers, in HTTP/1
             kept, led = redirect_answer(_read_headers(response), exchange)
             reason = response.reason or status_codes.RESPONSES.get(response.status_code, "")
-            exchange.recording.head(self._offset(exchange), response.status_code, reason, kept)
+            exchange.recording.on_head(self._offset(exchange), response.status_code, reason, kept)
             said = b"recorded" if exchange.decision is Decision.RECORD else b"passed"
             grants = ((name.encode(), value.encode()) for name, value in exchange.answer.grants)
             ours = ((CACHE_NAME, said), *led, *grants)
@@ -271,8 +271,8 @@ class Recorder(SocketHooks):
         def tap(data: bytes) -> bytes:
             try:
                 if data:
-                    recording.data(offset(exchange), data)
-                if not recording.holds_end:
+                    recording.on_data(offset(exchange), data)
+                if not recording.may_hold_end:
                     self._shell.turns.on_piece(exchange, data)
             except Exception:  # an exception that leaves a tap makes the client hang; the answer is its, come what may
                 log.exception("a piece of an answer could not be noted")
@@ -295,8 +295,8 @@ class Recorder(SocketHooks):
                 exchange.recording.trailers = _decode_fields(flow.response.trailers)
             if exchange.decision is Decision.RECORD:
                 await self._shell.turns.wait_for_end(exchange)
-                if exchange.recording.holds_end:
-                    exchange.recording.hold(self._offset(exchange))
+                if exchange.recording.may_hold_end:
+                    exchange.recording.hold_last_bytes(self._offset(exchange))
             await self._commit(exchange, proper=True)
             self._shell.turns.on_end(exchange, (flow.client_conn.peername, flow.client_conn.sockname))
 
@@ -305,12 +305,12 @@ class Recorder(SocketHooks):
         exchange = self._exchange(flow)
         if exchange is None:
             return
-        if exchange.recording.started:
+        if exchange.recording.has_head:
             why = flow.error.msg if flow.error else ""
             exchange.recording.left = why.startswith(CLIENT_LEFT) and not self._shell.draining
             if (code := reset_code(why)) is not None:
                 self._shell.resets[flow.client_conn.id] = code
-                exchange.recording.reset(code)
+                exchange.recording.on_reset(code)
             await self._commit(exchange, proper=False)
         elif exchange.error is None:
             cause = flow.error.msg if flow.error else "unknown error"
@@ -335,7 +335,7 @@ class Recorder(SocketHooks):
             self._shell.turns.on_end(exchange, None)
         if exchange is None or exchange.progress.finished:
             return
-        if exchange.recording.started:
+        if exchange.recording.has_head:
             exchange.recording.left = not self._shell.draining
             await self._commit(exchange, proper=False)
         else:
@@ -348,7 +348,7 @@ class Recorder(SocketHooks):
     async def store_awaited(self, exchange: Exchange) -> None:
         """Wait on a thread until the store's server is there; if it stays away, the request is refused."""
         try:
-            await asyncio.to_thread(self._shell.engine.reach)
+            await asyncio.to_thread(self._shell.engine.wait_for_store)
         except LLMProxyError as error:
             exchange.decision, exchange.error = Decision.REFUSE, error
 

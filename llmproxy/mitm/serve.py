@@ -84,7 +84,7 @@ async def _serve_until_signal(loaded: Loaded, report: Reporter, *, announce: boo
     try:
         proxy = ServedProxy(shell, settings)
         port = await proxy.listen()
-        shell.engine.listen_on(port)
+        shell.engine.record_port(port)
         gc.freeze()  # nothing of what a start makes is garbage: no collection need look at it again
         gc.enable()
     except BaseException:
@@ -149,7 +149,7 @@ def _list_endings() -> list[signal.Signals]:
 async def wind_up(end: Callable[[], Awaitable[None]], built: Built, report: Reporter, totals: Totals) -> int | None:
     """End what is open, store what is left, then say the sum; returns how many recordings were unused, or None."""
     await end()
-    unused, notes = built.shell.engine.questions.count_unused(), built.shell.engine.features.notes()
+    unused, notes = built.shell.engine.questions.count_unused(), built.shell.engine.features.list_notes()
     await built.close()  # what is still being stored counts too
     for text in notes:
         report.note(text)
@@ -221,7 +221,7 @@ def claim_port(host: str, port: int) -> None:
 async def _keep_heartbeat(shell: ProxyContext) -> None:
     while True:
         await asyncio.sleep(HEARTBEAT)
-        await shell.in_writer(shell.engine.sessions.heartbeat)
+        await shell.in_writer(shell.engine.sessions.renew_leases)
 
 
 def check_client_cert(path: Path) -> None:

@@ -121,7 +121,7 @@ class SocketHooks:
         if socket is None:
             flow.kill()  # type: ignore[no-untyped-call]
             return
-        recording = FrameRecording(lambda data: redact_message(engine, exchange, data), *exchange.recording.seen)
+        recording = FrameRecording(lambda data: redact_message(engine, exchange, data), *exchange.recording.timed_head)
         recording.is_closing = lambda: socket.close_code is not None
         recording.is_breaking = lambda: socket.close_code == CUT
         exchange.recording = recording

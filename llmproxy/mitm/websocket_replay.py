@@ -21,7 +21,7 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import RemoteProtocolError
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.stages import context_of
+from llmproxy.core.engine.request_stages import build_miss_context
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.frames import CUT, SWITCHING, Frame, decode
 from llmproxy.core.traffic.interaction import Response, header
@@ -218,7 +218,7 @@ class Socket:
         session, store = exchange.session, engine.store
         if store is None or exchange.slot is None:
             return False
-        for slot in store.slots(session.cassette, session.sample, exchange.party, exchange.walker[1]):
+        for slot in store.slots(session.cassette, session.sample, exchange.party, exchange.party_and_key[1]):
             if slot.status != SWITCHING or slot.id in session.served:
                 continue
             response = store.response(slot.id)
@@ -270,15 +270,15 @@ class Socket:
         engine, exchange = self._engine, self._exchange
         session = exchange.session
         records = session.policy.on_miss is Decision.RECORD
-        context = context_of(exchange, engine.config)
+        context = build_miss_context(exchange, engine.config)
         miss = explain(context, exchange.kept.interaction or 0, mismatch, records=records)
         exchange.error = error = MissError(engine.redactor.text(miss.text))
         error.nearest = exchange.kept.interaction
         exchange.decision = Decision.REFUSE
         exchange.note = f"message {mismatch.number} was not recorded"
         if records:
-            session.record(exchange.walker)  # this conversation has changed: the next one is recorded
-        engine.journal.miss({**miss.data, "text": error.message}, at=engine.now())
+            session.mark_recorded(exchange.party_and_key)  # this conversation has changed: the next one is recorded
+        engine.journal.add_miss({**miss.data, "text": error.message}, at=engine.now())
         yield from self._begin_close(MISMATCH, engine.redactor.text(miss.reason))
 
     def _begin_close(self, code: int, reason: str) -> Commands:

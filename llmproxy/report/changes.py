@@ -1,6 +1,6 @@
 """What has changed since a suite was recorded: over all its calls and cassettes, what it touches and what it costs.
 
-    trials of cassettes (`core.sessions.trials`) -> `summarize` -> lines, JSON, a table for a pull request
+    trials of cassettes (`core.sessions.trial_results`) -> `summarize` -> lines, JSON, a table for a pull request
 
 A price that nobody knows is said, never counted as 0. What to record anew costs at least the changed calls, and at most
 them and all that their recordings hold after them: a new answer may lead the program elsewhere.
@@ -21,7 +21,7 @@ from llmproxy.core.changes.accepted import build_call_removal, digest_call
 from llmproxy.core.changes.values import Author, Change, ChangeOrigin, Reason, TrialCall, shorten
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.providers.stubs import OPTIONAL
-from llmproxy.core.sessions.trials import Trial, read_trials
+from llmproxy.core.sessions.trial_results import TrialResult, read_trials
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import accepted_of, list_gone
 from llmproxy.core.store.rows import RowSummary
@@ -173,7 +173,7 @@ def read_changes(store: Path, since: float = 0.0) -> Changes:
     return summarize_trials(trials, lambda trial: rows.get(trial.place, {}))
 
 
-Recordings = Callable[[Trial], Mapping[int, RowSummary]]
+Recordings = Callable[[TrialResult], Mapping[int, RowSummary]]
 """Returns the recordings of a trial's cassette in their order, but for calls that may be gone."""
 
 
@@ -195,7 +195,7 @@ def describe_accepted(store: Path, names: Sequence[str], today: date) -> list[st
     return [f"{name_some(dict.fromkeys(some))}: {when}" for when, some in told.items()]
 
 
-def summarize_trials(trials: Iterable[Trial], recordings: Recordings) -> Changes:
+def summarize_trials(trials: Iterable[TrialResult], recordings: Recordings) -> Changes:
     """Put together what trials saw."""
     groups, refused = dict[str, ChangeGroup](), dict[str, ChangeGroup]()
     counts = dict.fromkeys(_COUNTS, 0)
@@ -236,7 +236,7 @@ _MISSING = frozenset({Reason.NO_PLACE, Reason.NOT_LOOKED_AT})
 _COUNTS = ("calls", "changed", "accepted", "cassettes", "changed_cassettes", "as_before", "carried", "failed")
 
 
-def _find_removed(trial: Trial, recordings: Recordings) -> Iterator[Change]:
+def _find_removed(trial: TrialResult, recordings: Recordings) -> Iterator[Change]:
     """Yield the recorded calls that are no longer made, where a trial went the recorded way to its end."""
     if trial.served is None or trial.passed is False or any(call.refusal for call in trial.seen):
         return

@@ -19,7 +19,7 @@ from typing import Any
 
 from llmproxy.advice import quote_word, store_words, suggest_command
 from llmproxy.amounts import format_count, seconds
-from llmproxy.core.sessions.session import canonical
+from llmproxy.core.sessions.session import canonical_name
 from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Criterion, Message, Status, Step, Verdict
 from llmproxy.report.formatting import describe_assertion, describe_replay, describe_uses, format_calls, format_content
@@ -69,7 +69,7 @@ def _list_left(cassettes: Sequence[Mapping[str, Any]], store: str) -> Iterator[d
     """Yield what is not in the file, and the command that shows it."""
     for each in cassettes:
         if each["rows"] and each["left"]:
-            name = canonical(f"{each['name']}~{each['sample']}")
+            name = canonical_name(f"{each['name']}~{each['sample']}")
             told = f"{each['left']:,} of {format_count(each['live'], 'call')} of {name}: there was no room for them."
             yield {"told": told, "command": suggest_command(f"ui {quote_word(name)}", store)}
     if whole := [each for each in cassettes if not each["rows"]]:

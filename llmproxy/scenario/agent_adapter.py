@@ -1,6 +1,4 @@
-"""What takes part in a scenario: a class with `call`. The agent under test, the simulated user and the judge are all
-adapters.
-"""
+"""What takes part in a scenario: a class with `call`. Agent under test, simulated user and judge are all adapters."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from llmproxy.core.forks.table import forks
-from llmproxy.core.sessions.session import canonical
+from llmproxy.core.sessions.session import canonical_name
 from llmproxy.core.store.reading import Reading
 from llmproxy.core.store.rows import SELECT_SUMMARY, RowSummary, to_sql, to_summary
 from llmproxy.core.traffic.interaction import Interaction
@@ -108,7 +108,7 @@ def children_of(store: Reading) -> dict[tuple[str, int], dict[str, str]]:
     return {
         (each.cassette, each.sample): {
             "fork": each.describe(),
-            "parent": canonical(f"{each.parent}~{each.parent_sample}"),
+            "parent": canonical_name(f"{each.parent}~{each.parent_sample}"),
         }
         for each in forks(store)
     }

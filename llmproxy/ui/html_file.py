@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from llmproxy.core.cassettes.stand_ins import without_names
 from llmproxy.core.providers.table import channel_of
-from llmproxy.core.sessions.session import canonical
+from llmproxy.core.sessions.session import canonical_name
 from llmproxy.core.store.reading import CassetteInfo, Reading
 from llmproxy.core.store.rows import describe
 from llmproxy.core.traffic.interaction import Interaction
@@ -62,7 +62,7 @@ def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: 
                 "steps": {"steps": read_steps(told), "calls": len(told), "of": info.live},
             }
         )
-    start = f"#/c/{quote(canonical(f'{wanted[0].name}~{wanted[0].sample}'), safe='')}" if len(wanted) == 1 else ""
+    start = f"#/c/{quote(canonical_name(f'{wanted[0].name}~{wanted[0].sample}'), safe='')}" if len(wanted) == 1 else ""
     return {"kind": MARK, "title": title, "start": start, "cassettes": cassettes, **maker.data()}
 
 

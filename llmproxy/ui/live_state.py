@@ -13,7 +13,7 @@ from typing import Any
 from llmproxy.calls import Call, CallLog
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.journal import Missed
+from llmproxy.core.sessions.journal import JournaledMiss
 from llmproxy.protocol import Decision
 
 MOST = 500
@@ -84,7 +84,7 @@ def plain_state(seen: LiveState) -> dict[str, Json]:
     }
 
 
-def find_miss(misses: Sequence[Missed], at: float, session: str, key: str) -> dict[str, Json] | None:
+def find_miss(misses: Sequence[JournaledMiss], at: float, session: str, key: str) -> dict[str, Json] | None:
     """Return a miss for the page: text, places, commands; None if forgotten. One asked again is kept once."""
     own = [each for each in misses if each.data.get("session") == session]
     found = next((each for each in own if each.at == at), None)

@@ -92,7 +92,7 @@ class Viewer:
             seen = live_state.live_snapshot(engine, self.watch, self.opened(), data.number(query, "after", 0, 1 << 53))
             return lambda *_: live_state.plain_state(seen)
         if question == "miss":
-            misses, all_of_them = engine.journal.misses(), suggest_command("why", path)
+            misses, all_of_them = engine.journal.list_misses(), suggest_command("why", path)
             return lambda *_: _find_miss(misses, query, all_of_them)
         if question == "report" and (tests := self.tests) is not None:
             return lambda _, given: tests(given)

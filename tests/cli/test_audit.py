@@ -31,7 +31,7 @@ def perform(store: Path, mode: Mode, *asked: Asked) -> None:
         Config(mode=mode, store=store), redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic
     )
     for body, headers in asked:
-        exchange = made.arrive("POST", CHAT, None, headers)
+        exchange = made.begin_exchange("POST", CHAT, None, headers)
         made.identify(exchange, json.dumps(body).encode())
         if exchange.decision is Decision.RECORD:
             answered(made, exchange)

@@ -42,9 +42,9 @@ def bodies(run: tuple[RunVariable, ...], chunk: str = "98e1ef", wall: str = "0.5
 def record(store: Path, cassette: str, run: tuple[RunVariable, ...], asked: list[Json], answers: list[str]) -> None:
     """Record a run of an agent."""
     with engine(store) as made:
-        made.sessions.open(cassette, run_variables=run)
+        made.sessions.open_session(cassette, run_variables=run)
         for body, text in zip(asked, answers, strict=True):
-            exchange = made.arrive("POST", CHAT.replace("/v1", f"/s/{cassette}/v1"), None, ())
+            exchange = made.begin_exchange("POST", CHAT.replace("/v1", f"/s/{cassette}/v1"), None, ())
             made.identify(exchange, json.dumps(body).encode())
             message = {"role": "assistant", "content": text}
             answered(made, exchange, json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
@@ -173,10 +173,10 @@ def test_files_keep_run_variables_and_slots(
     with FileStore.open(other, writable=False, now=lambda: NOW) as opened:
         assert volatile_fields_of(opened, "a") == SLOTS
     with engine(other, Mode.REPLAY) as made:
-        made.sessions.open("a", run_variables=B)
+        made.sessions.open_session("a", run_variables=B)
         said = []
         for body in bodies(B, "aa01bc", "1 ms"):
-            exchange = made.arrive("POST", CHAT.replace("/v1", "/s/a/v1"), None, ())
+            exchange = made.begin_exchange("POST", CHAT.replace("/v1", "/s/a/v1"), None, ())
             made.identify(exchange, json.dumps(body).encode())
             assert exchange.answer.made is not None, exchange.error
             said.append(exchange.answer.made.body)

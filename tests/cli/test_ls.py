@@ -141,7 +141,7 @@ def test_recorded_text_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.
     )
     fill(path, evil, odd)
     journal = Journal.open(Path(f"{path}.state.db"), lambda: NOW)
-    journal.miss({"text": EVIL}, at=NOW)
+    journal.add_miss({"text": EVIL}, at=NOW)
     journal.close()
     commands = [
         ["ls"],
@@ -198,7 +198,7 @@ def test_why_says_what_the_client_was_told(path: Path, capsys: pytest.CaptureFix
     assert run(capsys, path, "why")[1].startswith("Nothing is known: there is no ")
     journal = Journal.open(Path(f"{path}.state.db"), lambda: NOW)
     for n in range(3):
-        journal.miss({"text": f"llmproxy: no recorded response {n}\nnearest: 1", "key": "v1:x"}, at=NOW)
+        journal.add_miss({"text": f"llmproxy: no recorded response {n}\nnearest: 1", "key": "v1:x"}, at=NOW)
     journal.close()
     code, out = run(capsys, path, "why", "-n", "2")
     assert code == 0

@@ -215,7 +215,7 @@ def test_prune_unused_is_what_the_last_run_left(path: Path, capsys: pytest.Captu
     code, out = run(capsys, path, "prune", "--unused", "--yes")
     assert (code, "is not known" in out) == (3, True)
     journal = Journal.open(Path(f"{path}.state.db"), lambda: NOW)
-    journal.record(Call(decision=Decision.REPLAY, method="POST", target="/", status=200, interaction=1))
+    journal.record_call(Call(decision=Decision.REPLAY, method="POST", target="/", status=200, interaction=1))
     journal.close()
     assert "1 interaction of cassette default: 1 live" in run(capsys, path, "prune", "--unused", "--yes")[1]
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:

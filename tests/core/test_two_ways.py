@@ -50,10 +50,10 @@ class Way:
         if (
             self.short
             and place is not None
-            and (hit := self.made.fast_path.answer(place, client, body(text))) is not None
+            and (hit := self.made.fast_path.find_answer(place, client, body(text))) is not None
         ):
             self.hits += 1
-            return hit.data, hit.close, self.made.fast_path.sum_up(hit)
+            return hit.data, hit.close, self.made.fast_path.record_hit(hit)
         if place is None or not self.made.holds(place):
             place = self.places[target, headers] = self.made.place("POST", target, None, headers)
         exchange = self.made.begin(place)
@@ -69,25 +69,27 @@ class Way:
     def open(self, name: str, mode: Mode, exhausted: Exhausted, speed: float, upstream: str) -> object:
         """Open a session by hand."""
         upstreams = {"openai": upstream} if upstream else {}
-        return self.made.sessions.open(name, mode=mode, exhausted=exhausted, speed=speed, upstreams=upstreams).name
+        return self.made.sessions.open_session(
+            name, mode=mode, exhausted=exhausted, speed=speed, upstreams=upstreams
+        ).name
 
     def close(self, name: str) -> object:
         """Close a session."""
-        return self.made.sessions.close(name).name
+        return self.made.sessions.close_session(name).name
 
     def reset(self, name: str) -> object:
         """Let a session walk anew."""
-        return self.made.sessions.reset(name).name
+        return self.made.sessions.reset_session(name).name
 
     def bind(self, name: str, session: str) -> object:
         """Send what arrives under a name elsewhere."""
-        self.made.sessions.bind(name, session)
+        self.made.sessions.bind_name(name, session)
         return name
 
     def recorded_elsewhere(self, text: str) -> None:
         """Let another process replace the recordings of a request."""
         with engine(self.store, Mode.RECORD, holder="another") as other:
-            exchange = other.arrive("POST", CHAT, None, ())
+            exchange = other.begin_exchange("POST", CHAT, None, ())
             other.identify(exchange, body(text))
             answered(other, exchange, b'{"elsewhere": %d}' % self.asked)
 
@@ -105,7 +107,7 @@ class Way:
         found = {}
         for name, walk in self.made.sessions.walks.items():
             tally = {**walk.calls.totals.to_json(), "miss_texts": len(walk.calls.totals.miss_texts)}
-            calls = walk.calls.after(0)
+            calls = walk.calls.list_calls_after(0)
             counts = {
                 (each.party, each.key or ""): walk.position.counts[(each.party, Key(each.key or ""))] for each in calls
             }

@@ -225,16 +225,16 @@ def redact(data: str | bytes) -> str | bytes:
 
 def end(recording: FrameRecording) -> Response:
     """Close a recording."""
-    return recording.end("openai", "realtime", stream=False, proper=True)
+    return recording.build_response("openai", "realtime", stream=False, proper=True)
 
 
 def test_a_conversation_becomes_a_response() -> None:
     """101, the upgrade's own headers without those of the connection, a chunk a message."""
     recording = FrameRecording(redact, 500, HEADERS)
-    assert (recording.started, recording.whole, recording.first_offset) == (True, False, 500)
+    assert (recording.has_head, recording.is_whole, recording.first_byte_offset) == (True, False, 500)
     recording.message(700, "hi", client=True)
     recording.message(900, b"\x00", client=False)
-    assert recording.first_offset == 900
+    assert recording.first_byte_offset == 900
     recording.record_close(1000, 1000, "bye", client=False)
     response = end(recording)
     assert (response.status, response.ending, response.head_offset) == (101, Ending.COMPLETE, 500)
@@ -302,7 +302,7 @@ def test_what_counts_as_whole(frames: list[Frame], expected: Ending) -> None:
 def test_it_tells_when_the_end_has_begun() -> None:
     """From then on what reaches the client is the end, whatever length a header named."""
     recording = FrameRecording(redact, 0, HEADERS)
-    before = recording.whole
+    before = recording.is_whole
     recording.is_closing = lambda: True
-    assert (before, recording.whole) == (False, True)
+    assert (before, recording.is_whole) == (False, True)
     assert header(end(recording).headers, "content-length") is None

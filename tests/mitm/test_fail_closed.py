@@ -14,7 +14,7 @@ from mitmproxy import http
 from mitmproxy.proxy import layer
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.stages import Stages
+from llmproxy.core.engine.request_stages import RequestStages
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.http1.fast_path import Front
@@ -74,9 +74,9 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 BEFORE = [
-    ("dispatcher", "place"),
-    *(("stages", name) for name in ("begin", "identify")),
-    *(("keying", name) for name in ("derive_key", "request")),
+    ("dispatcher", "place_request"),
+    *(("stages", name) for name in ("begin_exchange", "identify_and_decide")),
+    *(("keying", name) for name in ("derive_key", "redact")),
     *(("layer", name) for name in ("_dispatch_event", "_receive_data", "read", "_on_head")),
     *(("incoming", name) for name in ("open", "_check_origin", "arrive", "identify")),
     ("forwarding", "_release_request"),
@@ -87,9 +87,9 @@ BEFORE = [
 
 AFTER = [
     ("writer", "store_answer"),
-    *(("outcomes", name) for name in ("outcome", "sum_up_refusal")),
-    ("answering", "answer"),
-    ("misses", "miss"),
+    *(("outcomes", name) for name in ("record_end", "record_refusal")),
+    ("answering", "serve_recorded"),
+    ("misses", "record_miss"),
     *(
         ("forwarding", name)
         for name in (
@@ -269,10 +269,10 @@ def test_replay_connects_to_nobody(tape: Path, raw: bytes) -> None:
         rig.wait_idle()
 
 
-class Refusing(Stages):
+class Refusing(RequestStages):
     """Says in words of ours why it cannot decide."""
 
-    def identify(self, exchange: Exchange, body: bytes) -> None:
+    def identify_and_decide(self, exchange: Exchange, body: bytes) -> None:
         """Decide nothing."""
         raise StrangeError("llmproxy: this question cannot be decided.", hint="Ask another one.")
 

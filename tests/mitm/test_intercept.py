@@ -18,8 +18,8 @@ from mitmproxy import http
 from mitmproxy.connection import Client, Server
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.identity import Dispatcher
-from llmproxy.core.engine.stages import Stages
+from llmproxy.core.engine.request_identification import RequestDispatcher
+from llmproxy.core.engine.request_stages import RequestStages
 from llmproxy.errors import RefusedError
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.intercept import (
@@ -388,7 +388,7 @@ def test_allow_host_lets_one_through_in_replay(tape: Path) -> None:
 def test_a_session_s_own_mode_decides_about_its_tunnels(tape: Path) -> None:
     """A session that was opened in replay on a recording proxy has no network."""
     with Provider(HELLO, tls=True) as p, Rig("auto", tape, forward=True) as rig:
-        rig.shell.engine.sessions.open("offline", mode=Mode.REPLAY)
+        rig.shell.engine.sessions.open_session("offline", mode=Mode.REPLAY)
         assert refused(rig, "127.0.0.1", p.port, "offline").status == 403
         with tunnel(rig, "127.0.0.1", p.port, "another"):
             pass
@@ -584,8 +584,8 @@ def raising(part: str, base: type, method: str) -> dict[str, type]:
 
 @pytest.mark.parametrize(("part", "base", "method"), [
     ("intercept", Intercept, "_explain_refusal"), ("intercept", Intercept, "_report_refusal"),
-    ("choice", NextLayerChoice, "_choose_layer"), ("dispatcher", Dispatcher, "in_scope"),
-    ("dispatcher", Dispatcher, "mode_of"), ("stages", Stages, "begin"), ("layer", ReplayLayer, "_on_head"),
+    ("choice", NextLayerChoice, "_choose_layer"), ("dispatcher", RequestDispatcher, "is_in_scope"),
+    ("dispatcher", RequestDispatcher, "get_mode"), ("stages", RequestStages, "begin_exchange"), ("layer", ReplayLayer, "_on_head"),
     ("recorder", Recorder, "requestheaders"),
 ])  # fmt: skip
 @pytest.mark.parametrize("mode", ["replay", "record"])
@@ -602,7 +602,7 @@ def test_what_raises_opens_nothing(tape: Path, mode: str, part: str, base: type,
                     c.send(b"\x00" * 8)
                     c.sock.shutdown(socket.SHUT_WR)
                     c.rest()
-        if method not in ("_report_refusal", "mode_of"):
+        if method not in ("_report_refusal", "get_mode"):
             with rig.client(5) as c:
                 if c.send(connect_bytes(OPENAI, 443)).head()[0] == 200:
                     try:
@@ -610,7 +610,13 @@ def test_what_raises_opens_nothing(tape: Path, mode: str, part: str, base: type,
                     except (ssl.SSLError, ConnectionError):
                         answer = Received(0, {}, b"")
                     assert answer.status in (0, 404, 500, 502)
-        if mode == "replay" or method in ("_explain_refusal", "_choose_layer", "begin", "_on_head", "requestheaders"):
+        if mode == "replay" or method in (
+            "_explain_refusal",
+            "_choose_layer",
+            "begin_exchange",
+            "_on_head",
+            "requestheaders",
+        ):
             assert p.requests == []
 
 

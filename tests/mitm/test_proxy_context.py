@@ -96,10 +96,10 @@ class Crowded(ProxyContext):
 class Picky(AnswerWriter):
     """Cannot store one of them."""
 
-    def stored_together(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
+    def store_answers(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
         if any(b"bad" in (exchange.request.data) for exchange, _ in ended):
             raise RecordingError("a bad one")
-        return super().stored_together(ended)
+        return super().store_answers(ended)
 
 
 class PickyEngine(Engine):

@@ -171,7 +171,7 @@ def test_what_was_never_said_closes_the_socket(store: Path, said: list[object], 
         rig.wait_idle()
         (outcome,) = rig.outcomes
         assert (outcome.decision, outcome.miss, outcome.nearest) == ("REFUSE", True, 1)
-        (missed,) = rig.shell.engine.journal.misses()
+        (missed,) = rig.shell.engine.journal.list_misses()
         assert "is not as recorded" in missed.text
         assert "llmproxy show 1" in missed.text
         assert path in missed.text
@@ -360,7 +360,7 @@ def test_the_nth_socket_gets_the_nth_recording(tmp_path: Path, exhausted: str, t
     path = tmp_path / "x.db"
     record(path, ("one",), ("two",))
     with Rig("replay", path, exhausted=exhausted) as rig:
-        session = rig.shell.engine.sessions.get("default")
+        session = rig.shell.engine.sessions.get_or_open("default")
         session.settings = replace(session.settings, opened=True)
         for text in filter(None, ("one", "two", third)):
             with Client(rig.port) as client:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.core.changes.values import Author, Change, ChangeOrigin, Reason, Refusal, TrialCall, digest_of, list_hunks
-from llmproxy.core.sessions.trials import Trial
+from llmproxy.core.sessions.trial_results import TrialResult
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.report.changes import Changes, summarize_trials
@@ -25,12 +25,12 @@ def call(recording: int | None, *changes: Change, cost: float | None = 0.01, why
     return TrialCall(*place, recording, changes, refusal, pending, 10, 2, cost, 2000.0)
 
 
-def trial(name: str, *seen: TrialCall, calls: int = 4, passed: bool | None = True) -> Trial:
+def trial(name: str, *seen: TrialCall, calls: int = 4, passed: bool | None = True) -> TrialResult:
     """Return the trial of a cassette."""
-    return Trial(name, 1, 0.0, passed, calls, seen)
+    return TrialResult(name, 1, 0.0, passed, calls, seen)
 
 
-def total(*trials: Trial, after: dict[int, float | None] | None = None) -> Changes:
+def total(*trials: TrialResult, after: dict[int, float | None] | None = None) -> Changes:
     """Put trials together; each cassette holds these recordings, with what they cost."""
     return summarize_trials(trials, lambda _: {number: row(number, cost) for number, cost in (after or {}).items()})
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Literal, cast
 
-from llmproxy.core.engine.citations import RecordedCall
-from llmproxy.core.engine.end_order import EndOrder, find_concurrent
+from llmproxy.core.engine.end_order import EndOrder, group_concurrent
+from llmproxy.core.engine.end_time_inference import RecordedCall
 from tests.provider import Provider
 from tests.provider.dialects import render
 from tests.provider.script import Call, Play, Reply, Step
@@ -128,14 +128,14 @@ class Replayed:
 
 def replay(program: Program, made: Recorded, rng: random.Random, *, patience: float = 3.0) -> Replayed:
     """Play a program against its recording, at full speed. Raises KeyError: it asks what was never recorded."""
-    order, loop = EndOrder(find_concurrent(made.calls), patience), _Loop()
+    order, loop = EndOrder(group_concurrent(made.calls), patience), _Loop()
 
     async def ask(question: str) -> str:
         number, answer = made.answers[question]
-        if order.on_begin(number, loop.time()):
-            while wait := order.wait_before(number, None, loop.time()):
+        if order.on_call_begin(number, loop.time()):
+            while wait := order.get_send_delay(number, None, loop.time()):
                 await asyncio.sleep(wait)
-            order.on_end(number, loop.time())
+            order.on_call_end(number, loop.time())
         return answer
 
     try:

@@ -114,7 +114,7 @@ class InProcess:
         place = self._places.get(which)
         if place is None or not engine.holds(place):
             place = self._places[which] = engine.place("POST", target, None, headers)
-        if (hit := engine.fast_path.answer(place, client, body)) is not None:
+        if (hit := engine.fast_path.find_answer(place, client, body)) is not None:
             self.labels.append(f"{label}'")
             self.shell.settle_hit(hit)
             return _read(hit.data)
@@ -142,14 +142,14 @@ class InProcess:
             talk, plan = opened
             turns, body = deque(talk.turns or ()), b""
             while turns and turns[0].wait is not Wait.FOR_EVER:
-                if not (ready := talk.ready(turns[0])):
+                if not (ready := talk.check_ready(turns[0])):
                     reply(body)
-                if isinstance(ready := talk.ready(turns[0]), str):
-                    body += talk.refusal(ready)
+                if isinstance(ready := talk.check_ready(turns[0]), str):
+                    body += talk.build_refusal(ready)
                 elif ready:
                     body += turns.popleft().data
                     if turns:
-                        talk.ask(turns[0])
+                        talk.on_client_asked(turns[0])
                         continue
                 break
             answer = Answer(status, plan.head + body, body)
@@ -176,9 +176,9 @@ class InProcess:
         sent = exchange.request.data
         self.sent.append((label, sent))
         made, begun = upstream(sent), self.time
-        exchange.recording.head(10, made.status, made.reason, made.headers)
+        exchange.recording.on_head(10, made.status, made.reason, made.headers)
         for number, chunk in enumerate(made.chunks):
-            exchange.recording.data(20 + number + round((self.time - begun) * MICROSECONDS), chunk.data)
+            exchange.recording.on_data(20 + number + round((self.time - begun) * MICROSECONDS), chunk.data)
             if not number:
                 reply(chunk.data)
         keep = self.engine.store_answer if exchange.decision is Decision.RECORD else self.engine.read_usage
@@ -215,8 +215,10 @@ class InProcess:
     def _record_socket(
         self, exchange: Exchange, label: str, says: list[str], upstream: Callable[[str], list[str]]
     ) -> Answer:
-        exchange.recording.head(10, SWITCHING, "Switching Protocols", (("x-request-id", "r"),))
-        recording = FrameRecording(lambda data: redact_message(self.engine, exchange, data), *exchange.recording.seen)
+        exchange.recording.on_head(10, SWITCHING, "Switching Protocols", (("x-request-id", "r"),))
+        recording = FrameRecording(
+            lambda data: redact_message(self.engine, exchange, data), *exchange.recording.timed_head
+        )
         exchange.recording, at, heard = recording, 20, []
         for each in ("", *says):
             if each:

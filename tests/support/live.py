@@ -174,7 +174,7 @@ class Bench:
     def ask(self, session: str, target: str, body: bytes, live: Callable[[bytes], bytes]) -> tuple[bytes | None, str]:
         """Send a request as a client would: (answer, ""), or (None, why not)."""
         engine = self.engine
-        exchange = engine.arrive(
+        exchange = engine.begin_exchange(
             "POST", f"/s/{quote(session, safe='')}{target}", None, (("content-type", "application/json"),)
         )
         engine.identify(exchange, body)
@@ -182,10 +182,10 @@ class Bench:
         match exchange.decision:
             case Decision.RECORD:
                 answer = live(exchange.request.data)
-                exchange.recording.head(
+                exchange.recording.on_head(
                     10, 200, "OK", (("content-type", "application/json"), ("content-length", str(len(answer))))
                 )
-                exchange.recording.data(self._lasting, answer)
+                exchange.recording.on_data(self._lasting, answer)
                 engine.store_answer(exchange, proper=True)
             case Decision.REPLAY:
                 answer = engine.answer(exchange).body
@@ -215,7 +215,7 @@ class Bench:
 
     def run(self, task: str, session: str = "x", *, model: str = "gpt-4o", close: bool = True) -> Ran:
         """Let an agent do a task: ask its model, call the tools that it names, until it has said its last words."""
-        self.engine.sessions.open(session)
+        self.engine.sessions.open_session(session)
         listed = {"jsonrpc": "2.0", "id": 0, "method": "tools/list"}
         self.ask(session, "/tools/mcp", json.dumps(listed).encode(), self._serve)
         messages: list[Json] = [{"role": "user", "content": task}]
@@ -241,7 +241,7 @@ class Bench:
 
         told = report(self.engine, self.engine.sessions.get_session(session))
         if close:
-            self.engine.sessions.close(session)
+            self.engine.sessions.close_session(session)
         return told
 
     def interactions(self, cassette: str) -> Iterator[Any]:

@@ -61,7 +61,9 @@ class Asker:
     def call(self, text: str, session: str = "default") -> int:
         """Let an agent ask; returns the status that it got."""
         recorded = chat(text)
-        exchange = self.engine.arrive("POST", f"/s/{session}/v1/chat/completions", None, recorded.request.headers)
+        exchange = self.engine.begin_exchange(
+            "POST", f"/s/{session}/v1/chat/completions", None, recorded.request.headers
+        )
         self.engine.identify(exchange, recorded.request.body)
         response = self.engine.answer(exchange) if exchange.decision is Decision.REPLAY else None
         self.watch.record(self.engine.outcome(exchange, response.status if response else 404))

@@ -1,6 +1,4 @@
-"""What was declared of runs, and what varies in them, as commands print it: run variables, volatile fields, and
-what volatile fields merge.
-"""
+"""What commands print of runs: declared run variables, volatile fields, and what volatile fields merge."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import Any
 from llmproxy.cli.parts.printing import line, print_line
 from llmproxy.core.bindings import VolatileField, list_volatile_values
 from llmproxy.core.bindings.volatile_fields import list_builtin
-from llmproxy.core.engine.learning import Merge, find_merges
+from llmproxy.core.engine.volatile_field_learning import Merge, find_field_merges
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.queries import canonical_of, volatile_fields_of
 from llmproxy.core.store.store import Store
@@ -82,7 +80,7 @@ def list_merges(
     """Return by cassette which recordings its volatile fields, and shipped ones, would merge; only those with any."""
     found = {}
     for name in database.names() if cassette is None else [cassette]:
-        merges = find_merges(database, name, (), rules, upstreams)
+        merges = find_field_merges(database, name, (), rules, upstreams)
         if merges or volatile_fields_of(database, name):
             found[name] = merges
     return found

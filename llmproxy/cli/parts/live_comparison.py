@@ -1,6 +1,4 @@
-"""``llmproxy run --live``: what was run with live channels, and how the model went about it otherwise than the recorded
-one.
-"""
+"""``llmproxy run --live``: what ran with live channels, and where the model did otherwise than the recorded one."""
 
 from __future__ import annotations
 
@@ -146,7 +144,7 @@ def compare_runs(
     """
     from llmproxy.cli.import_export import scrub_rules
     from llmproxy.core.bindings.volatile_fields import list_builtin
-    from llmproxy.core.engine.learning import align
+    from llmproxy.core.engine.volatile_field_learning import align_runs
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import volatile_fields_of
     from llmproxy.scenario.repeats.model_comparison import ModelComparison, ModelRun
@@ -163,7 +161,7 @@ def compare_runs(
             made = []
             for each in with_model:
                 mine = list(store.interactions(str(each.live["cassette"])))
-                told, _ = align(recorded, mine, volatile, scrub_rules(loaded), loaded.settings.upstream)
+                told, _ = align_runs(recorded, mine, volatile, scrub_rules(loaded), loaded.settings.upstream)
                 made.append(
                     ModelRun(
                         str(each.live["cassette"]),

@@ -1,6 +1,4 @@
-"""What is said when an agent that was run has ended, and the exit code: the child's own, unless the
-proxy knows better.
-"""
+"""What is printed when a run agent has ended, and the exit code: the child's, unless the proxy knows better."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What is opened for an agent that is run: the options of its proxy, its session there, its servers of tools, its
-variables.
-"""
+"""What is opened for an agent that is run: options of its proxy, its session, its servers of tools, its variables."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""How commands are given stores, cassettes and recordings: by path, by name, by number; and what varies
-between runs.
-"""
+"""How commands are given stores, cassettes and recordings (path, name, number), and what varies between runs."""
 
 from __future__ import annotations
 
@@ -225,11 +223,11 @@ class TrialResult(NamedTuple):
 
 def compare(loaded: Loaded) -> TrialResult:
     """Hold the runs that were recorded against each other. Raises CassetteError."""
-    from llmproxy.core.engine.learning import find_varying
+    from llmproxy.core.engine.volatile_field_learning import learn_fields
     from llmproxy.core.keys.scrub import Rules
 
     settings = loaded.settings
     rules = Rules.from_config(settings.normalize.as_config())
     with open_given(settings.store) as store, ProgressLine(f"comparing the runs of {settings.cassette}"):
         find(store, settings.cassette)
-        return TrialResult(find_varying(store, settings.cassette, rules, settings.upstream))
+        return TrialResult(learn_fields(store, settings.cassette, rules, settings.upstream))

@@ -1,6 +1,4 @@
-"""One store, or one file of recordings, checked and told: what `llmproxy verify` does for each path that it is
-given.
-"""
+"""Check one store, or one file of recordings, and print what is found: `llmproxy verify`, for each path."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from llmproxy.cli.parts.printing import ProgressLine, line, print_line
 from llmproxy.cli.parts.store_arguments import find, open_given
 from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.stand_ins import notes_in
-from llmproxy.core.engine.carried_answers import find_merged
+from llmproxy.core.engine.carried_answers import find_conflicting_answers
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.checks import find_damages
@@ -91,7 +89,7 @@ class Verifier:
         """Yield which recordings accepted changes would merge although their answers differ."""
         for name in database.names() if self.cassette is None else [self.cassette]:
             accepted = accepted_of(database, name)
-            for one, other in find_merged(database, name, accepted, self.rules, self.upstreams):
+            for one, other in find_conflicting_answers(database, name, accepted, self.rules, self.upstreams):
                 names = sorted({each.name for each in accepted})
                 yield (
                     f"cassette {line(name)}: recordings #{one} and #{other} answer differently, and would be one "

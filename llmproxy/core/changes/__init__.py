@@ -11,10 +11,10 @@ answer has the header ``x-llmproxy-carried``, `Totals` counts it. It is a hit, n
 
 How a session is told (`core.engine.carried_answers`):
 
-    Sessions.open(..., trial=True)      misses are answered on trial; only in the modes that stay offline
-    Sessions.open(..., carry=False)     accepted changes do not count: what changed is a miss (asked anew in `once`)
-    neither                             what is accepted in its cassette counts
-    Config.trial                        every session that says nothing else is on trial
+    Sessions.open_session(..., trial=True)      misses are answered on trial; only in the modes that stay offline
+    Sessions.open_session(..., carry=False)     no accepted change counts: what changed is a miss (asked anew in `once`)
+    neither                                     what is accepted in its cassette counts
+    Config.trial                                every session that says nothing else is on trial
     report["trial"]                     of a session on trial: `TrialCall.to_json()` of each call that was no exact hit
 
 Accepted changes of a cassette are read and written with `core.store.queries.accepted_of` and `put_accepted`.

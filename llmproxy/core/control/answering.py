@@ -1,6 +1,4 @@
-"""One control request is answered: may the peer ask it, which row of `table.TABLE` is it, and its value or error as
-JSON.
-"""
+"""Answer one control request: may the peer ask it, which row of `table.TABLE` is it, its value or error as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from urllib.parse import parse_qsl, unquote
 from llmproxy.core.control.table import COUNTED, OPEN, TABLE, TOLD, ControlledProxy, RoutedRequest
 from llmproxy.core.control.values import BadControl, Json, read_object
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.sessions.session import Session, SessionBusy, canonical
+from llmproxy.core.sessions.session import Session, SessionBusy, canonical_name
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.origin_guard import ForeignHost, Guard
 from llmproxy.errors import LLMProxyError, RefusedError
@@ -89,7 +87,7 @@ def session_of(engine: Engine, asked: ControlRequest) -> Session | None:
     try:
         words, shape = _split_target(asked.target)
         name = words[1] if shape in COUNTED else _parse_query(asked.target).get("session", "") if shape in TOLD else ""
-        return engine.sessions.walks.get(canonical(name)) if name else None
+        return engine.sessions.walks.get(canonical_name(name)) if name else None
     except RefusedError:
         return None
 

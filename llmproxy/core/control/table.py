@@ -36,10 +36,10 @@ from llmproxy.core.control.values import (
     speed_of,
     upstreams_of,
 )
-from llmproxy.core.engine.binding import BindingFeature, BindingInterceptor
+from llmproxy.core.engine.bound_hits import BindingFeature, BindingInterceptor
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature, FaultInterceptor
-from llmproxy.core.sessions.session import Session, canonical, check_party
+from llmproxy.core.sessions.session import Session, canonical_name, parse_party
 from llmproxy.core.store.queries import list_key_names
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import LLMProxyError
@@ -54,7 +54,7 @@ SpansOf = Callable[[Sequence[Interaction]], list[Json]]
 
 def report(engine: Engine, session: Session) -> dict[str, Json]:
     """Return what a session comes to so far. `unused` lists the first; None where recordings are not looked at."""
-    unused, opened = engine.questions.unused_of(session) if session.policy.uses_store else None, session.settings
+    unused, opened = engine.questions.list_unused(session) if session.policy.uses_store else None, session.settings
     rows = [
         {"id": row.id, "operation": row.operation, "model": row.model, "text": row.last_user_text}
         for row in (unused or ())[:LISTED]
@@ -65,7 +65,7 @@ def report(engine: Engine, session: Session) -> dict[str, Json]:
         "arrived": session.calls.arrived, **session.calls.totals.to_json(), "bind": str(engine.config.bind),
         "run_variables": [], "overrides": None,
         "unused": None if unused is None else rows, "unused_total": None if unused is None else len(unused),
-        **{name: value for each in session.interceptors for name, value in each.report().items()},
+        **{name: value for each in session.interceptors for name, value in each.build_report().items()},
     }  # fmt: skip
 
 
@@ -82,14 +82,14 @@ def session_calls(engine: Engine, session: Session, after: int) -> dict[str, Jso
     return {
         "session": session.name,
         "arrived": calls.arrived,
-        "open": calls.open,
-        "calls": [_call(engine, session, call) for call in calls.after(after)],
+        "open": calls.open_count,
+        "calls": [_call(engine, session, call) for call in calls.list_calls_after(after)],
     }
 
 
 def _call(engine: Engine, session: Session, call: Call) -> dict[str, Json]:
     interaction = engine.read_call(session, call)
-    note = engine.redactor.text(session.calls.text(call))
+    note = engine.redactor.text(session.calls.get_call_text(call))
     return call._replace(note=note, recording=None if interaction is None else to_json(interaction)).to_json()
 
 
@@ -97,9 +97,9 @@ def spans(engine: Engine, session: Session, party: str, make: SpansOf | None) ->
     """Return the spans of a party's calls so far; `party` empty for the agent, ``*`` for everybody."""
     if make is None:
         raise BadControl("llmproxy: this proxy makes no spans.")
-    wanted = None if party == "*" else check_party(party or AGENT)
+    wanted = None if party == "*" else parse_party(party or AGENT)
     made: list[Interaction] = []
-    for call in session.calls.after(0):
+    for call in session.calls.list_calls_after(0):
         interaction = engine.read_call(session, call)
         if interaction is not None and wanted in (None, call.party):
             # The same recording may be played twice: two calls, so two sets of spans.
@@ -150,7 +150,7 @@ class RoutedRequest:
 
     def session(self) -> str | None:
         """Return the name of the session that a listing is limited to."""
-        return canonical(self.query["session"]) if "session" in self.query else None
+        return canonical_name(self.query["session"]) if "session" in self.query else None
 
     def open_session(self, engine: Engine) -> Session:
         """Return the session that the query names, which must be open. Raises BadControl, SessionUnknown."""
@@ -192,7 +192,7 @@ def _open_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
         raise BadControl(f"llmproxy: a session has no {names}.", hint=f"It has: {', '.join(OPEN_MEMBERS)}")
     forking, child = forking_of(body.get("overrides"), body.get("fork"), body.get("mocks"))
     cassette, under = body.get("cassette"), body.get("under")
-    session = engine.sessions.open(
+    session = engine.sessions.open_session(
         join_sample(name_of(body.get("name"), "a session needs a name"), body.get("sample")),
         cassette=None if cassette is None else join_sample(name_of(cassette, "name the cassette"), body.get("sample")),
         mode=one_of(Mode, body.get("mode"), "mode"),
@@ -210,9 +210,9 @@ def _open_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     )
     if under is not None:
         try:
-            engine.sessions.bind(name_of(under, "say under which name"), session.name)
+            engine.sessions.bind_name(name_of(under, "say under which name"), session.name)
         except LLMProxyError:
-            engine.sessions.close(session.name)
+            engine.sessions.close_session(session.name)
             raise
     keys = None if engine.store is None else list_key_names(engine.store, session.cassette)
     return 201, report(engine, session) | ({} if keys is None else {"key_names": [*keys]})
@@ -227,7 +227,7 @@ def _declare_variables(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     if not call.body.get("run_variables") or set(call.body) != {"run_variables"}:
         raise BadControl('llmproxy: say what is declared: {"run_variables": {"name": "value"}}.')
     session, declared = engine.sessions.get_session(call.name), run_variables_of(call.body["run_variables"])
-    engine.features.get(BindingFeature).declare(session, declared)
+    engine.features.get_feature(BindingFeature).declare_variables(session, declared)
     return 200, report(engine, session)
 
 
@@ -242,7 +242,7 @@ def _set_faults(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     seed = {"seed": call.body["seed"]} if "seed" in call.body else {}
     session, given = engine.sessions.get_session(call.name), faults_of(call.body["faults"], **seed)
     again = flag_of(call.body.get("again"), "again", default=False)
-    engine.features.get(FaultFeature).change(session, given, again=again)
+    engine.features.get_feature(FaultFeature).change_faults(session, given, again=again)
     return _list_faults(engine, call)
 
 
@@ -252,10 +252,10 @@ def _list_faults(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     `idle` says of each rule that met no call why.
     """
     session = engine.sessions.get_session(call.name)
-    known = session.find(FaultInterceptor)
+    known = session.find_interceptor(FaultInterceptor)
     none: dict[str, Json] = {"name": "", "seed": 0, "faults": [], "injected": 0}
-    told = none if known is None else known.report().get("faults", none)
-    return 200, _with_idle(told, engine.features.get(FaultFeature).idle(session))
+    told = none if known is None else known.build_report().get("faults", none)
+    return 200, _with_idle(told, engine.features.get_feature(FaultFeature).explain_idle_rules(session))
 
 
 def _with_idle(told: dict[str, Json], idle: Mapping[int, str]) -> dict[str, Json]:
@@ -270,7 +270,7 @@ def _try_out(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     `replay` only. From now on a request that misses is held against the recordings that were not used yet; if
     exactly one differs only in values that tools make, it is answered, and what varies is told here.
     """
-    engine.features.get(BindingFeature).try_out(engine.sessions.get_session(call.name))
+    engine.features.get_feature(BindingFeature).enable_learning(engine.sessions.get_session(call.name))
     return _list_lessons(engine, call)
 
 
@@ -279,7 +279,7 @@ def _list_lessons(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
 
     Of a session that is a trial: the values in results of tools that vary from run to run, each as a volatile field.
     """
-    known = engine.sessions.get_session(call.name).find(BindingInterceptor)
+    known = engine.sessions.get_session(call.name).find_interceptor(BindingInterceptor)
     trial = None if known is None else known.bound.trial
     if trial is None:
         raise BadControl("llmproxy: this session is no trial.", hint="POST there makes it one.")
@@ -307,7 +307,7 @@ def _reset_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
 
     What it counted stays. In `record`, what it recorded so far is replaced by what comes now.
     """
-    return 200, report(engine, engine.sessions.reset(call.name))
+    return 200, report(engine, engine.sessions.reset_session(call.name))
 
 
 def _close_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
@@ -321,11 +321,11 @@ def _close_session(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     last = report(engine, session)
     if after is not None:
         last["calls"] = session_calls(engine, session, number(str(after)))["calls"]
-    if idle := engine.features.get(FaultFeature).idle(session):
+    if idle := engine.features.get_feature(FaultFeature).explain_idle_rules(session):
         last["faults"] = _with_idle(last["faults"], idle)
     interrupted = flag_of(call.body.get("interrupted"), "interrupted", default=False)
-    engine.sessions.close(call.name, complete=complete, interrupted=interrupted)
-    engine.trials.keep(session)
+    engine.sessions.close_session(call.name, complete=complete, interrupted=interrupted)
+    engine.trials.store_trial(session)
     return 200, last
 
 
@@ -337,13 +337,13 @@ def _bind_name(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """
     session = name_of(call.body.get("session"), 'say which session: {"session": "name"}')
     party = call.body.get("party")
-    engine.sessions.bind(call.name, session, check_party(None if party is None else str(party)))
+    engine.sessions.bind_name(call.name, session, parse_party(None if party is None else str(party)))
     return 200, {"name": call.name, "session": session}
 
 
 def _unbind_name(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """Let what arrives under a name be its own again."""
-    engine.sessions.unbind(call.name)
+    engine.sessions.unbind_name(call.name)
     return 200, {"name": call.name, "session": None}
 
 
@@ -360,7 +360,7 @@ def _list_interactions(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
 def _list_misses(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """What was asked and never recorded."""
     wanted = call.session()
-    found = [each for each in engine.journal.misses() if wanted is None or each.data.get("session") == wanted]
+    found = [each for each in engine.journal.list_misses() if wanted is None or each.data.get("session") == wanted]
     text = engine.redactor.text
     rows = [
         {"at": each.at, "session": each.data.get("session"), "text": text(each.text)}
@@ -424,7 +424,7 @@ def _carry_tool_lines(engine: Engine, call: RoutedRequest) -> tuple[int, Json]:
     """
     if call.proxy.lines is None:
         raise BadControl("llmproxy: this proxy belongs to another program, which carries no servers of tools.")
-    return 200, call.proxy.lines.serve(engine, canonical(call.name), call.body, call.connection)
+    return 200, call.proxy.lines.serve(engine, canonical_name(call.name), call.body, call.connection)
 
 
 Handler = Callable[[Engine, RoutedRequest], tuple[int, Json]]

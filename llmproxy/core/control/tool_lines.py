@@ -107,16 +107,14 @@ class ToolLine:
             self.engine.redactor.learn_value(value)
 
     def on_line(self, line: bytes) -> ToolLineOutcome:
-        """Say what becomes of a line of the client's; an empty one asks for what may be told by now. Raises
-        LLMProxyError: the session cannot be.
-        """
+        """Return what becomes of a client's line; an empty one asks for what may go out now. Raises LLMProxyError."""
         if not line:
             out, again = self._drain_ready()
             return ToolLineOutcome(out, again=again)
         if self._number == 0:
             self._begin_stream()
         self._number += 1
-        exchange = self.engine.arrive("POST", self._target, None, _ASKED)
+        exchange = self.engine.begin_exchange("POST", self._target, None, _ASKED)
         self.shell.begin(exchange)
         try:
             self.engine.identify(exchange, line)
@@ -160,7 +158,7 @@ class ToolLine:
 
     def _begin_stream(self) -> None:
         """Find out whether what the server says unasked is to be told, or kept."""
-        exchange = self.engine.arrive("GET", self._target, None, _STREAM)
+        exchange = self.engine.begin_exchange("GET", self._target, None, _STREAM)
         self.engine.identify(exchange, b"")
         if exchange.decision is Decision.REPLAY:
             self.shell.begin(exchange)
@@ -172,17 +170,17 @@ class ToolLine:
         """Return what may be told by now of all that waits, and when to ask for the rest, in seconds."""
         out, again = b"", 0.0
         for each in list(self._waiting):
-            while each.turns and (ready := each.playback is None or each.playback.ready(each.turns[0])):
+            while each.turns and (ready := each.playback is None or each.playback.check_ready(each.turns[0])):
                 if len(each.turns) == 1 and (wait := self.engine.wait_before(each.exchange, None, None, bool)):
                     again = min(again or wait, wait)
                     break
                 if each.playback is not None and isinstance(ready, str):
-                    out += each.playback.refusal(ready)
+                    out += each.playback.build_refusal(ready)
                     each.turns.clear()
                     break
                 out += each.turns.popleft().data
                 if each.playback is not None and each.turns:
-                    each.playback.ask(each.turns[0])
+                    each.playback.on_client_asked(each.turns[0])
             if not each.turns or (each.turns[0].wait is Wait.FOR_EVER and each.exchange.method == "GET"):
                 self._waiting.remove(each)
                 self.shell.settle(each.exchange, each.exchange.replayed_status or 0)
@@ -199,11 +197,11 @@ class ToolLine:
             raise BadControl(f"llmproxy: nothing of {self.server} waits for an answer under the number {number}.")
         exchange.recording.left = left
         status, reason, headers = (200, "OK", (("content-type", LINES),)) if lines or left else (202, "Accepted", ())
-        exchange.recording.head(0, status, reason, headers)
+        exchange.recording.on_head(0, status, reason, headers)
         for offset, line in lines:
-            exchange.recording.data(offset, line + b"\n")
+            exchange.recording.on_data(offset, line + b"\n")
         if exchange.progress.released is not None:  # the shim's clock began later, by how long its call took
-            exchange.recording.hold(round((self.engine.clock() - exchange.progress.released) * MICROSECONDS))
+            exchange.recording.hold_last_bytes(round((self.engine.clock() - exchange.progress.released) * MICROSECONDS))
         self.shell.keep(exchange, proper=not left)
 
     def on_server_loss(self, number: int, why: str) -> None:
@@ -225,10 +223,10 @@ class ToolLine:
             return
         self.shell.begin(stream)
         stream.progress.released = self.engine.clock()
-        stream.recording.head(0, 200, "OK", (("content-type", LINES),))
+        stream.recording.on_head(0, 200, "OK", (("content-type", LINES),))
         for after, line in unasked:
             since = max(0.0, self._begun.get(after, stream.progress.started_at) - stream.progress.started_at)
-            stream.recording.data(int(since * MICROSECONDS) + 1, line + b"\n")
+            stream.recording.on_data(int(since * MICROSECONDS) + 1, line + b"\n")
         self.shell.keep(stream)
 
 

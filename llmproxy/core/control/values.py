@@ -1,6 +1,4 @@
-"""What a client says in a control request, read strictly: nothing is guessed, and every refusal says what was given and
-what can be.
-"""
+"""Read strictly what a control request says: nothing is guessed; refusals say what was given and what can be."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmproxy.core.bindings import RunVariable, check_run_variable
-from llmproxy.core.engine.forking import Forking
+from llmproxy.core.engine.forking import ForkState
 from llmproxy.core.faults import Faults
 from llmproxy.core.faults.reading import faults_for_session, read_seed
 from llmproxy.core.forks.mocks import read_mocks
@@ -137,7 +135,7 @@ RUN_VARIABLE_MEMBERS = frozenset({"name", "value", "other", "tool", "path"})
 FORK_MEMBERS = ("live", "from", "as")
 
 
-def forking_of(overrides: Json, fork: Json, mocks: Json = None) -> tuple[Forking | None, str | None]:
+def forking_of(overrides: Json, fork: Json, mocks: Json = None) -> tuple[ForkState | None, str | None]:
     """Return what a session is to override, and the name of the cassette to fork to. Raises OverrideError too."""
     if mocks is not None:
         if overrides is not None or fork is not None:
@@ -145,7 +143,7 @@ def forking_of(overrides: Json, fork: Json, mocks: Json = None) -> tuple[Forking
                 "llmproxy: mocks belong to a recording of their own; overrides and forks part from one.",
                 hint="Give the session either.",
             )
-        return Forking(given=Overrides(read_mocks(mocks)), mocks=True), None
+        return ForkState(given=Overrides(read_mocks(mocks)), mocks=True), None
     if overrides is None and fork is None:
         return None, None
     fork = {} if fork is None else fork
@@ -161,7 +159,7 @@ def forking_of(overrides: Json, fork: Json, mocks: Json = None) -> tuple[Forking
         child = name_of(child, "fork.as must be the name of a cassette")
         if split_name(child) != (child, 1):
             raise BadControl(f"llmproxy: fork.as is {show_given(child)}; a fork is a first sample.")
-    return Forking(given=read(overrides), live=bool(live), at=at), child
+    return ForkState(given=read(overrides), live=bool(live), at=at), child
 
 
 def live_of(body: Mapping[str, Json], default: LiveChannels | None) -> LiveChannels | None:

@@ -31,13 +31,13 @@ _HOLDER = "llmproxy, late"
 """Names whoever marks a recording, in the lease of its cassette."""
 
 
-class LeftInterceptor(Interceptor[Exchange]):
+class AbandonedInterceptor(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts) -> None:
         self._sessions = parts.state.sessions
 
-    def on_plan(self, call: Exchange, laid: SendingPlan) -> SendingPlan:
+    def on_send_plan(self, call: Exchange, laid: SendingPlan) -> SendingPlan:
         """Send it as far as its client read, then wait for this one to leave."""
-        if not _may_be_left(call):
+        if not _is_abandoned(call):
             return laid
         last = laid.pieces[-1][0] if call.session.settings.speed or not call.answer.held else 0
         return laid._replace(pieces=(*laid.pieces, (last + LEAVING, b"")))
@@ -49,12 +49,12 @@ class LeftInterceptor(Interceptor[Exchange]):
         return Decided(Decision.RECORD) if left and repeated else decided
 
     def on_sent(self, call: Exchange) -> Callable[[], None] | None:
-        if call.slot is None or not _may_be_left(call):
+        if call.slot is None or not _is_abandoned(call):
             return None
         call.note = "its client reads on where the recorded one left: the next time it is asked live"
-        return self._forget_leaving(call.session, call.slot.id)
+        return self._build_left_marker(call.session, call.slot.id)
 
-    def _forget_leaving(self, session: Session, recording: int) -> Callable[[], None]:
+    def _build_left_marker(self, session: Session, recording: int) -> Callable[[], None]:
         """Return what makes a recording count as left once; it blocks."""
         store, place = self._sessions.store(session.settings.mode), (session.cassette, session.sample)
         rows = store.list_keys(*place) if store is not None else []
@@ -77,17 +77,17 @@ class LeftInterceptor(Interceptor[Exchange]):
         return write
 
 
-def _may_be_left(call: Exchange) -> bool:
+def _is_abandoned(call: Exchange) -> bool:
     """Return whether an answer ends where its recorded client left."""
     return call.slot is not None and call.slot.left and call.channel is not Channel.MCP
 
 
-class LeftFeature(Feature):
+class AbandonedFeature(Feature):
     """Cassettes that hold such answers, in modes that can ask for them live."""
 
-    kind = LeftInterceptor
+    kind = AbandonedInterceptor
 
     @override
-    def on_first(self, session: Session, store: Store) -> None:
+    def on_replay_begin(self, session: Session, store: Store) -> None:
         if session.settings.mode.policy.writes and has_left(store, session.cassette, session.sample):
-            self.parts.state.sessions.features.put(session, LeftInterceptor(self.parts))
+            self.parts.state.sessions.features.add_interceptor(session, AbandonedInterceptor(self.parts))

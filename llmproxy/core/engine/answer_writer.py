@@ -8,8 +8,8 @@ from dataclasses import replace
 from llmproxy.calls import Call
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.usage import model_of, usage_of
-from llmproxy.core.engine.identity import Keying
-from llmproxy.core.engine.state import TEXT, State
+from llmproxy.core.engine.engine_state import TEXT, EngineState
+from llmproxy.core.engine.request_identification import KeyDeriver
 from llmproxy.core.keys.normalize import new_ids
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
@@ -28,22 +28,22 @@ STALE = (
 class AnswerWriter:
     """Writes what the exchanges of one engine recorded. All of it blocks: it is called from a writer's thread."""
 
-    def __init__(self, state: State, keying: Keying, builder: InteractionBuilder) -> None:
+    def __init__(self, state: EngineState, keying: KeyDeriver, builder: InteractionBuilder) -> None:
         self._state, self._keying, self._builder = state, keying, builder
 
     def store_answer(self, exchange: Exchange, *, proper: bool) -> Usage:
         """Store the provider's answer (writer's thread); returns its usage. Raises RecordingError, CassetteError."""
-        return self.stored_together([(exchange, proper)])[0]
+        return self.store_answers([(exchange, proper)])[0]
 
-    def stored_together(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
+    def store_answers(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
         """Store several answers in one transaction: all or, if this raises, none. Else as `store_answer`."""
         made = [self._build_interaction(exchange, proper=proper) for exchange, proper in ended]
         kept = [(exchange, one) for (exchange, _), one in zip(ended, made, strict=True) if one is not None]
         said = [describe(one) for _, one in kept]
-        first = [exchange.session.supersedes(exchange.walker) for exchange, _ in kept]
+        first = [exchange.session.claim_superseding(exchange.party_and_key) for exchange, _ in kept]
         if (store := self._state.stores.opened) is not None and kept:
             asked = dict.fromkeys(each for exchange, _ in kept for each in exchange.session.interceptors)
-            taken = {each: each.take() for each in asked}
+            taken = {each: each.take_queued() for each in asked}
             waiting = [one for some in taken.values() for one in some]
             try:
                 ids = store.add_all(
@@ -63,13 +63,13 @@ class AnswerWriter:
                 )
             except BaseException:
                 for each, some in taken.items():
-                    each.give_back(some)
+                    each.requeue(some)
                 for (exchange, _), supersede in zip(kept, first, strict=True):
                     if supersede:
-                        exchange.session.superseded.discard(exchange.walker)
+                        exchange.session.superseded.discard(exchange.party_and_key)
                 raise
             for (exchange, one), stored, told in zip(kept, ids[len(waiting) :], said, strict=True):
-                self._record_stored(exchange, one, stored, told)
+                self._notify_stored(exchange, one, stored, told)
         return [Usage() if one is None else one.usage for one in made]
 
     def _build_interaction(self, exchange: Exchange, *, proper: bool) -> Interaction | None:
@@ -88,9 +88,9 @@ class AnswerWriter:
         response, redacted = self._state.redactor.response(response)
         kind, body = header(response.headers, "content-type") or "", response.body
         usage = usage_of(exchange.family, exchange.operation, kind, body, response.headers)
-        return self._builder.interaction(exchange, response, usage, redacted=redacted or exchange.recording.overwritten)
+        return self._builder.build(exchange, response, usage, redacted=redacted or exchange.recording.overwritten)
 
-    def _record_stored(self, exchange: Exchange, made: Interaction, stored: int, described: Described) -> None:
+    def _notify_stored(self, exchange: Exchange, made: Interaction, stored: int, described: Described) -> None:
         exchange.kept.interaction, exchange.identity = stored, replace(exchange.identity, model=made.model)
         for each in reversed(exchange.interceptors):
             each.on_stored(exchange, made)
@@ -108,8 +108,8 @@ class AnswerWriter:
         """Return whether a request names an id served from a recording, which the provider may have forgotten."""
         if exchange.session.policy.plays is Plays.NOTHING or not exchange.identity.refs:
             return False
-        origins = map(self._keying.made_by(exchange.session), exchange.identity.refs)
-        return any(origin is not None and not exchange.session.records(origin.key) for origin in origins)
+        origins = map(self._keying.find_origins(exchange.session), exchange.identity.refs)
+        return any(origin is not None and not exchange.session.is_recording(origin.key) for origin in origins)
 
     def read_usage(self, exchange: Exchange, *, proper: bool) -> Usage:
         """Read what an answer used that is not stored."""
@@ -118,7 +118,7 @@ class AnswerWriter:
             return Usage()
         response = exchange.end_recording(proper=proper)
         for each in reversed(exchange.interceptors) if exchange.answer.withheld else ():
-            each.on_withheld(exchange, response)
+            each.on_withheld_answer(exchange, response)
         kind = header(response.headers, "content-type") or ""
         return usage_of(exchange.family, exchange.operation, kind, response.body, response.headers)
 
@@ -126,21 +126,21 @@ class AnswerWriter:
 class InteractionBuilder:
     """Makes interactions of one engine's exchanges, and finds them again."""
 
-    def __init__(self, state: State, keying: Keying) -> None:
+    def __init__(self, state: EngineState, keying: KeyDeriver) -> None:
         self._state, self._keying = state, keying
 
-    def interaction(self, exchange: Exchange, response: Response, usage: Usage, *, redacted: bool) -> Interaction:
+    def build(self, exchange: Exchange, response: Response, usage: Usage, *, redacted: bool) -> Interaction:
         """Return an exchange as it is stored; the response is redacted already."""
         kind, body = header(response.headers, "content-type") or "", response.body
-        request = self._keying.request(exchange, exchange.request.data)
+        request = self._keying.redact(exchange, exchange.request.data)
         if exchange.kept.has_twin:
             after = (AFTER_HEADER, exchange.kept.after or "nothing")
             request = replace(request, headers=(*request.headers, after))
         made = Interaction(
             provider=exchange.route.provider.name, operation=exchange.operation, key=exchange.key or Key(""),
-            request=_sent_to(exchange.route.upstream, request),
+            request=_restore_upstream_host(exchange.route.upstream, request),
             response=response, started_at=exchange.progress.sent_at,
-            cassette=exchange.kept_in[0], sample=exchange.kept_in[1], party=exchange.party,
+            cassette=exchange.save_target[0], sample=exchange.save_target[1], party=exchange.party,
             occurrence=exchange.kept.occurrence or exchange.nth, model=self._find_model(exchange, kind, body),
             stream=exchange.identity.stream, upstream=exchange.route.upstream, usage=usage, redacted=redacted,
             rules=self._state.config.rules.digest,
@@ -158,10 +158,10 @@ class InteractionBuilder:
             return named
         return model_of(exchange.family, exchange.operation, kind, body) or named
 
-    def read_call(self, session: Session, call: Call) -> Interaction | None:
+    def load_call(self, session: Session, call: Call) -> Interaction | None:
         """Return what was said in a call that has ended; None where nothing is recorded of it."""
         for one in session.interceptors:
-            if (told := one.read_call(call.seq)) is not None:
+            if (told := one.find_unstored_call(call.seq)) is not None:
                 return told
         return self.load_recording(call.interaction)
 
@@ -176,7 +176,7 @@ class InteractionBuilder:
             return None
 
 
-def _sent_to(upstream: str, request: Request) -> Request:
+def _restore_upstream_host(upstream: str, request: Request) -> Request:
     """Return a request with its upstream's host: the client's names our port, another one in each run."""
     host = upstream.partition("://")[2].partition("/")[0].rpartition("@")[2]
     if not host or header(request.headers, "host") in (None, host):

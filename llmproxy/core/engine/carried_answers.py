@@ -41,9 +41,9 @@ from llmproxy.core.changes.values import Change, Reason, Refusal, TrialCall
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.table import CHAT
-from llmproxy.core.engine.binding import BindingInterceptor
+from llmproxy.core.engine.bound_hits import BindingInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.engine.forking import Forking
+from llmproxy.core.engine.forking import ForkState
 from llmproxy.core.engine.live_exchanges import LiveInterceptor
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.scrub import Rules
@@ -65,7 +65,7 @@ _KEPT = 10_000
 """Calls of a trial that are reported."""
 
 
-class Found(NamedTuple):
+class Carried(NamedTuple):
     """What became of a call that has no recording of its own."""
 
     standing: PlacedRecording | None
@@ -100,11 +100,11 @@ class CarryInterceptor(Interceptor[Exchange]):
         self._run = Run()
         self._told: list[TrialCall] = []
 
-    def restart(self) -> None:
+    def on_restart(self) -> None:
         self._run = Run()
 
     @override
-    def report(self) -> Mapping[str, Any]:
+    def build_report(self) -> Mapping[str, Any]:
         return {"trial": [each.to_json() for each in self._told]} if self._trial else {}
 
     # -- a call
@@ -126,7 +126,7 @@ class CarryInterceptor(Interceptor[Exchange]):
     @override
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
         """Say why the recording at its place was not given."""
-        looked = call.state.get(Found)
+        looked = call.state.get(Carried)
         if looked is None or looked.refusal is None or context.state:
             return context
         said = f"not carried ({looked.refusal.why}): {looked.refusal.text}"
@@ -134,7 +134,7 @@ class CarryInterceptor(Interceptor[Exchange]):
 
     @override
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
-        looked, store = call.state.get(Found), self._parts.state.stores.current
+        looked, store = call.state.get(Carried), self._parts.state.stores.current
         if looked is None or looked.refusal is not None or decided.decision is not Decision.REPLAY:
             return decided
         if looked.bindings is not None and store is not None and decided.recording is not None:
@@ -149,24 +149,24 @@ class CarryInterceptor(Interceptor[Exchange]):
         if call.key is not None:
             self._run.given[found.key] = call.key
         call.state.drop(BoundAnswer)  # folders in it may have been exchanged; it is no bound hit all the same
-        call.answer.told = ((CARRIED_HEADER, ", ".join(_list_names(looked.changes))),)
+        call.answer.told = ((CARRIED_HEADER, ", ".join(_list_change_names(looked.changes))),)
         return decided
 
     @override
     def on_end(self, call: Exchange, record: Call) -> Call:
         """Say under which changes an answer was given; on trial note the call."""
-        looked = call.state.get(Found)
+        looked = call.state.get(Carried)
         if looked is None:
             return record
         if self._trial and len(self._told) < _KEPT:
-            self._told.append(self._sum_up(call, looked))
+            self._told.append(self._build_trial_call(call, looked))
         if looked.refusal is not None or record.decision is not Decision.REPLAY:
             return record
-        names = _list_names(looked.changes)
+        names = _list_change_names(looked.changes)
         said = f"carried{' on trial' if self._trial else ''}: {name_some(names)}"
         return record._replace(carried=names, note=", ".join(filter(None, (said, record.note))))
 
-    def _sum_up(self, call: Exchange, looked: Found) -> TrialCall:
+    def _build_trial_call(self, call: Exchange, looked: Carried) -> TrialCall:
         store, id_ = self._parts.state.stores.current, None
         if looked.standing is not None:
             id_ = call.slot.id if call.slot is not None else looked.standing.recorded.id
@@ -175,11 +175,11 @@ class CarryInterceptor(Interceptor[Exchange]):
             return TrialCall(*place, changes=looked.changes, refusal=looked.refusal)
         row = summary(store, id_)
         used = (row.tokens_in, row.tokens_out, row.cost_usd, row.duration_ms)
-        return TrialCall(*place, id_, looked.changes, looked.refusal, _list_names(looked.pending), *used)
+        return TrialCall(*place, id_, looked.changes, looked.refusal, _list_change_names(looked.pending), *used)
 
     # -- which answer?
 
-    def _find_carried_answer(self, call: Exchange, store: Store, found: Lookup) -> Found:
+    def _find_carried_answer(self, call: Exchange, store: Store, found: Lookup) -> Carried:
         if call.channel is not Channel.LLM or call.operation not in CHAT:
             return _build_refusal(
                 Reason.NO_PLACE, f"a call of {call.operation or call.channel} is not part of a conversation"
@@ -191,10 +191,10 @@ class CarryInterceptor(Interceptor[Exchange]):
         if (restated := self._restate_request(call, store, found.canonical())) is None:
             return _build_refusal(Reason.REQUEST, "it names a folder or a day of the recorded run")
         wanted, bindings = restated
-        places = self._read_places(call, store)
+        places = self._load_positions(call, store)
         request = places.parse(
             wanted,
-            _read_ids(wanted, self._parts.keying.request(call, call.request.body or b"").body),
+            _read_call_ids(wanted, self._parts.keying.redact(call, call.request.body or b"").body),
             client_of(call.request.headers),
         )
         for tool, text in request.list_results:
@@ -207,7 +207,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         )
         if self._trial and call.key is not None and self._run.refused.get(thread, call.key) != call.key:
             return _build_refusal(Reason.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
-        looked = self._choose_standing(call, store, places, request, bindings)
+        looked = self._choose_by_place(call, store, places, request, bindings)
         if looked.refusal is not None and call.key is not None:
             self._run.refused.setdefault(thread, call.key)
         return looked
@@ -215,7 +215,7 @@ class CarryInterceptor(Interceptor[Exchange]):
     @staticmethod
     def _restate_request(call: Exchange, store: Store, wanted: Canonical) -> tuple[Canonical, Bindings | None] | None:
         """Return a request in the recorded run's words, and the binding; None if it has a recorded value already."""
-        binding = call.session.find(BindingInterceptor)
+        binding = call.session.find_interceptor(BindingInterceptor)
         if binding is None or not (said := newest_declared(store, call.session.cassette)):
             return wanted, None
         then, now, scope = read_run_variables(said), binding.bound.declared.values(), binding.bound.scope
@@ -227,34 +227,35 @@ class CarryInterceptor(Interceptor[Exchange]):
         tree = rewrite_request(Bindings(now, then, scope=scope), wanted.tree)
         return replace(wanted, tree=tree, body=dump(tree)), forward
 
-    def _choose_standing(
+    def _choose_by_place(
         self, call: Exchange, store: Store, places: CallPositions, request: ParsedRequest, bindings: Bindings | None
-    ) -> Found:
+    ) -> Carried:
         standing = places.find_recordings(request)
         if isinstance(standing, Refusal):
-            return Found(None, refusal=standing)
+            return Carried(None, refusal=standing)
         session, client, looked = call.session, client_of(call.request.headers), None
         for each in standing:
             key = each.recorded.key
             if session.position.counts[(call.party, key)] and self._run.given.get(key) != call.key:
                 looked = looked or _build_refusal(Reason.NO_PLACE, "another request had the recording at its place")
                 continue
-            if bindings is not None and (named := _find_named(bindings, each.recorded.answer)):
+            if bindings is not None and (named := _find_recorded_value(bindings, each.recorded.answer)):
                 looked = looked or _build_refusal(
                     Reason.IMPOSSIBLE, f"the recorded answer names {named}, which is another one now"
                 )
                 continue
             changes = compare_requests(
                 each, request, client, recorded=places.results, present=self._run.results,
-                output=summary(store, each.recorded.id).tokens_out, read_volatile=_build_reader(session, bindings),
+                output=summary(store, each.recorded.id).tokens_out,
+                read_volatile=_build_volatile_reader(session, bindings),
             )  # fmt: skip
             if isinstance(changes, Refusal):
-                looked = looked or Found(each, refusal=changes)
+                looked = looked or Carried(each, refusal=changes)
             elif (refusal := self._find_unaccepted(changes, client)) is not None and not self._trial:
-                looked = looked or Found(each, tuple(changes), refusal=refusal)
+                looked = looked or Carried(each, tuple(changes), refusal=refusal)
             else:
                 pending = tuple(change for change in changes if self._find_unaccepted([change], client) is not None)
-                return Found(each, tuple(changes), pending, bindings=bindings)
+                return Carried(each, tuple(changes), pending, bindings=bindings)
         return looked or _build_refusal(Reason.NO_PLACE, "no recording has its place in the run")
 
     def _find_unaccepted(self, changes: Sequence[Change], client: Client | None) -> Refusal | None:
@@ -269,7 +270,7 @@ class CarryInterceptor(Interceptor[Exchange]):
                 return Refusal(Reason.ENDED, f"{change.name} was accepted until {last}: {change}")
         return None
 
-    def _read_places(self, call: Exchange, store: Store) -> CallPositions:
+    def _load_positions(self, call: Exchange, store: Store) -> CallPositions:
         opened, written = store.generation
         generation = (
             opened,
@@ -279,13 +280,13 @@ class CarryInterceptor(Interceptor[Exchange]):
         if known is not None and known[0] == generation:
             return known[1]
         config, session = self._parts.state.config, call.session
-        found = list_recordings(store, (session.cassette, session.sample), call.party, config.rules, config.upstreams)
+        found = list_calls(store, (session.cassette, session.sample), call.party, config.rules, config.upstreams)
         made = CallPositions(each for each in found if (call.party, each.key) not in session.position.recorded_here)
         self._places[call.party] = generation, made
         return made
 
 
-def list_recordings(
+def list_calls(
     store: Store, place: tuple[str, int], party: str, rules: Rules, upstreams: Mapping[str, str]
 ) -> Iterator[RecordedCall]:
     """Yield the recordings of a party's conversations in a cassette and sample, in the order of the run."""
@@ -296,21 +297,21 @@ def list_recordings(
         except (CassetteError, RefusedError):  # damaged, or of a provider that has no route today
             continue
         if each.operation in CHAT:
-            ids, client = _read_ids(canonical, each.request.body), client_of(each.request.headers)
+            ids, client = _read_call_ids(canonical, each.request.body), client_of(each.request.headers)
             yield RecordedCall(id_, key, canonical, ids, _read_answer(each, canonical), client)
 
 
-def find_merged(
+def find_conflicting_answers(
     store: Store, cassette: str, accepted: Sequence[AcceptedChange], rules: Rules, upstreams: Mapping[str, str]
 ) -> Iterator[tuple[int, int]]:
     """Yield recordings with different answers to one request under accepted changes, which are refused then."""
     for info in store.cassettes(cassette) if accepted else ():
         place = (cassette, info.sample)
         for party in dict.fromkeys(each.party for each in store.list_keys(*place)):
-            yield from CallPositions(list_recordings(store, place, party, rules, upstreams)).find_merges(accepted)
+            yield from CallPositions(list_calls(store, place, party, rules, upstreams)).find_merges(accepted)
 
 
-def _read_ids(canonical: Canonical, body: bytes) -> list[str]:
+def _read_call_ids(canonical: Canonical, body: bytes) -> list[str]:
     return list_call_ids(canonical.operation, parse_json(body)) if canonical.kind == "json" else []
 
 
@@ -322,9 +323,9 @@ def _read_answer(each: Interaction, canonical: Canonical) -> Message | None:
     return read_response(canonical.operation, response)
 
 
-def _rewrite_carried(call: Exchange, looked: Found, bindings: Bindings, response: Response) -> Response | Mismatch:
+def _rewrite_carried(call: Exchange, looked: Carried, bindings: Bindings, response: Response) -> Response | Mismatch:
     """Return a recorded answer as it would be for the recorded request in this run's words: with its folders."""
-    binding = call.session.find(BindingInterceptor)
+    binding = call.session.find_interceptor(BindingInterceptor)
     if binding is None or looked.standing is None:
         return response
     recorded = looked.standing.recorded.canonical.tree
@@ -332,9 +333,9 @@ def _rewrite_carried(call: Exchange, looked: Found, bindings: Bindings, response
     return fit if isinstance(fit, Mismatch) else rewrite_answer(bindings, fit, response, binding.bound.known)
 
 
-def _build_reader(session: Session, bindings: Bindings | None) -> ReadVolatile | None:
+def _build_volatile_reader(session: Session, bindings: Bindings | None) -> ReadVolatile | None:
     """Return what finds the volatile fields of a session in results; None where it has no bindings."""
-    if (binding := session.find(BindingInterceptor)) is None:
+    if (binding := session.find_interceptor(BindingInterceptor)) is None:
         return None
     declared = [*binding.bound.declared.values()]
     bound = partial(bind_arguments, bindings or Bindings(declared, declared, scope=binding.bound.scope))
@@ -348,18 +349,18 @@ def _build_reader(session: Session, bindings: Bindings | None) -> ReadVolatile |
     return read
 
 
-def _find_named(bindings: Bindings, answer: Message | None) -> str:
+def _find_recorded_value(bindings: Bindings, answer: Message | None) -> str:
     """Return which value of the recorded run an answer names; folders are exchanged where answers are bound."""
     said = [] if answer is None else [answer.text, *(call.arguments for call in answer.tool_calls)]
     found = (form.name for text in said for spot in bindings.forms.find_matches(text) for form in spot.forms)
     return next((name for name in found if name in bindings.changed and name not in PATHS), "")
 
 
-def _build_refusal(why: Reason, text: str) -> Found:
-    return Found(None, refusal=Refusal(why, text))
+def _build_refusal(why: Reason, text: str) -> Carried:
+    return Carried(None, refusal=Refusal(why, text))
 
 
-def _list_names(changes: Sequence[Change]) -> tuple[str, ...]:
+def _list_change_names(changes: Sequence[Change]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.name for each in changes))
 
 
@@ -369,21 +370,21 @@ class CarryFeature(Feature):
     kind = CarryInterceptor
 
     @override
-    def check(self, mode: Mode, asked: Mapping[str, Any]) -> None:
+    def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
         if asked.get("trial") and mode not in OFFLINE:
             msg = f"llmproxy: only a replay can be on trial; this session is in mode {mode}."
             raise RefusedError(msg, hint="What changed is found out without asking anybody.")
 
     @override
-    def plug(self, session: Session, asked: Mapping[str, Any]) -> CarryInterceptor | None:
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> CarryInterceptor | None:
         config = self.parts.state.config
         trial = (
             config.trial and session.settings.mode in OFFLINE if asked.get("trial") is None else bool(asked["trial"])
         )
         if session.policy.plays is Plays.NOTHING:
             return None
-        forking: Forking | None = asked.get("forking")
-        barred = "a session with live channels carries nothing" if session.find(LiveInterceptor) else ""
+        forking: ForkState | None = asked.get("forking")
+        barred = "a session with live channels carries nothing" if session.find_interceptor(LiveInterceptor) else ""
         barred = "a session that may fork carries nothing" if forking is not None and forking.live else barred
         store = self.parts.state.sessions.store(session.settings.mode)
         accepted = accepted_of(store, session.cassette) if store is not None and asked.get("carry") is not False else ()

@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Any, override
 
 from llmproxy.calls import Call
-from llmproxy.core.engine.decide import is_perfect
+from llmproxy.core.engine.decide import is_repeatable
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.sessions.exchange import Exchange
@@ -43,7 +43,7 @@ class CoalesceInterceptor(Interceptor[Exchange]):
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
         if decided.decision is Decision.RECORD and call.method == "POST" and not changes_something(call.route, "POST"):
             with self._lock:
-                crowd = self._open.setdefault(call.walker, [])
+                crowd = self._open.setdefault(call.party_and_key, [])
                 crowd.append(call)
                 call.answer.awaited = crowd[0] is not call
         return decided
@@ -51,11 +51,11 @@ class CoalesceInterceptor(Interceptor[Exchange]):
     @override
     def on_stored(self, call: Exchange, made: Interaction) -> None:
         store, got = self._state.stores.opened, made.response
-        if store is None or not is_perfect(KeyedRecording(0, 0, got.status, got.ending)):
+        if store is None or not is_repeatable(KeyedRecording(0, 0, got.status, got.ending)):
             return
         with self._lock:
-            crowd = self._open.get(call.walker, [])
-            others = self._open.pop(call.walker)[1:] if crowd and crowd[0] is call else []
+            crowd = self._open.get(call.party_and_key, [])
+            others = self._open.pop(call.party_and_key)[1:] if crowd and crowd[0] is call else []
         copies = [Addition(replace(made, occurrence=each.kept.occurrence)) for each in others]
         try:
             for other, stored in zip(others, store.add_all(copies) if copies else (), strict=True):
@@ -68,9 +68,9 @@ class CoalesceInterceptor(Interceptor[Exchange]):
     @override
     def on_end(self, call: Exchange, record: Call) -> Call:
         with self._lock:
-            crowd = [each for each in self._open.pop(call.walker, []) if each is not call]
+            crowd = [each for each in self._open.pop(call.party_and_key, []) if each is not call]
             if crowd:
-                self._open[call.walker] = crowd
+                self._open[call.party_and_key] = crowd
                 crowd[0].answer.awaited = False
         return record
 
@@ -81,6 +81,6 @@ class CoalesceFeature(Feature):
     kind = CoalesceInterceptor
 
     @override
-    def plug(self, session: Session, asked: Mapping[str, Any]) -> CoalesceInterceptor | None:
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> CoalesceInterceptor | None:
         shares = self.parts.state.config.coalesce and session.settings.mode.policy.alone
         return CoalesceInterceptor(self.parts) if shares else None

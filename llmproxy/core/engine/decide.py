@@ -21,7 +21,7 @@ from llmproxy.core.traffic.interaction import Ending, header
 from llmproxy.protocol import THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, Plays
 
 
-def at_the_head(place: RequestPlace, session: Session) -> Decision | None:
+def decide_from_head(place: RequestPlace, session: Session) -> Decision | None:
     """Return what becomes of a request whose body need not be looked at first; None for one that must be looked up."""
     policy = session.policy
     if any(each.always for each in place.stubs) and not (place.route.not_llm and policy.on_miss is not Decision.REFUSE):
@@ -30,29 +30,29 @@ def at_the_head(place: RequestPlace, session: Session) -> Decision | None:
         return None if place.in_scope else Decision.PASS
     if not place.in_scope or place.route.not_llm:
         return Decision.PASS
-    if session.sees_whole:
+    if session.needs_whole_calls:
         return None
     return policy.on_miss if policy.plays is Plays.NOTHING else None
 
 
-def count(call: Exchange, found: Lookup) -> None:
+def count_arrival(call: Exchange, found: Lookup) -> None:
     if not call.nth:
-        recordings = playable(call.session.policy, found.recordings)
-        call.nth = call.session.arrive((call.party, found.key), len(recordings))
+        recordings = list_playable(call.session.policy, found.recordings)
+        call.nth = call.session.count_arrival((call.party, found.key), len(recordings))
         thread = header(call.request.headers, THREAD_FIELD) or call.progress.connection
-        call.kept.after = call.session.position.pass_on(thread, found.key)
+        call.kept.after = call.session.position.record_thread_key(thread, found.key)
 
 
-def judge(call: Exchange, found: Lookup, nth: int) -> Decided[KeyedRecording]:
+def decide_arrival(call: Exchange, found: Lookup, nth: int) -> Decided[KeyedRecording]:
     """Return what the mode's row makes of the `nth` arrival of a call."""
     session, place = call.session, call.place
     chosen = session.settings.exhausted
-    exhausted = exhausted_of(chosen, call.channel, call.method, call.operation, changes=place.changes)
+    exhausted = choose_exhausted(chosen, call.channel, call.method, call.operation, changes=place.changes)
     here = (call.party, found.key) in session.position.recorded_here
-    return decide(Situation(session.policy, found.recordings, nth, exhausted, here))
+    return decide(DecisionInput(session.policy, found.recordings, nth, exhausted, here))
 
 
-class Situation[R: ReplayCandidate](NamedTuple):
+class DecisionInput[R: ReplayCandidate](NamedTuple):
     """Everything that the decision depends on. One a request: a tuple costs a quarter of a frozen dataclass."""
 
     policy: ModePolicy
@@ -66,27 +66,27 @@ class Situation[R: ReplayCandidate](NamedTuple):
     """The key was first recorded in this session: it is recorded again, so a first run in `auto` equals `record`."""
 
 
-def decide[R: ReplayCandidate](situation: Situation[R]) -> Decided[R]:
+def decide[R: ReplayCandidate](situation: DecisionInput[R]) -> Decided[R]:
     """Say what becomes of a request."""
     policy = situation.policy
     if policy.plays is Plays.NOTHING:
         return Decided(policy.on_miss)
-    tape = playable(policy, situation.recordings)
+    tape = list_playable(policy, situation.recordings)
     if policy.on_miss is Decision.REFUSE:
-        return _play(situation, tape)
+        return _decide_replay(situation, tape)
     if situation.recorded_here or situation.nth > len(tape):
         return Decided(policy.on_miss)
     return Decided(Decision.REPLAY, tape[situation.nth - 1])
 
 
-def playable[R: ReplayCandidate](policy: ModePolicy, recordings: Sequence[R]) -> Sequence[R]:
+def list_playable[R: ReplayCandidate](policy: ModePolicy, recordings: Sequence[R]) -> Sequence[R]:
     """Return the recordings that count for this policy: those that it plays in turn, and all where it plays none."""
     if policy.plays is Plays.GOOD:
-        return [each for turn, each in enumerate(recordings, 1) if is_perfect(each) or is_left_again(each, turn)]
+        return [each for turn, each in enumerate(recordings, 1) if is_repeatable(each) or is_left_again(each, turn)]
     return recordings
 
 
-def exhausted_of(
+def choose_exhausted(
     chosen: Exhausted, channel: Channel, method: str, operation: str = "", *, changes: bool = False
 ) -> Exhausted:
     """Return what answers a request that comes more often than it was recorded; `chosen` is the session's.
@@ -117,12 +117,12 @@ def describe_failure(recording: ReplayCandidate) -> str:
     return "" if is_good(recording.status) else f"a recorded failure: {recording.status}"
 
 
-def is_perfect(recording: ReplayCandidate) -> bool:
+def is_repeatable(recording: ReplayCandidate) -> bool:
     """Return whether this answer is whole, and not one that might be different a moment later."""
     return recording.ending is Ending.COMPLETE and is_good(recording.status)
 
 
-def _play[R: ReplayCandidate](situation: Situation[R], tape: Sequence[R]) -> Decided[R]:
+def _decide_replay[R: ReplayCandidate](situation: DecisionInput[R], tape: Sequence[R]) -> Decided[R]:
     if not tape:
         return Decided(Decision.REFUSE, reason=MissReason.NEVER)
     if situation.nth <= len(tape):
@@ -134,6 +134,6 @@ def _play[R: ReplayCandidate](situation: Situation[R], tape: Sequence[R]) -> Dec
             return Decided(Decision.REPLAY, tape[(situation.nth - 1) % len(tape)])
         case Exhausted.LAST:
             for each in reversed(tape):
-                if is_perfect(each):
+                if is_repeatable(each):
                     return Decided(Decision.REPLAY, each)
             return Decided(Decision.REPLAY, tape[-1])

@@ -16,7 +16,7 @@ call was under way it waits until its client has read that and has nothing left 
 for a pause, so that a client with several threads or a loop hears the two in their order.
 
 A call that overlapped nothing waits only for what is under way although it ended before it; where none of a cassette
-overlapped (`find_concurrent`), nothing is ordered. `now` is handed in, in monotonic seconds; recorded times are Unix
+overlapped (`group_concurrent`), nothing is ordered. `now` is handed in, in monotonic seconds; recorded times are Unix
 seconds.
 """
 
@@ -31,7 +31,7 @@ from operator import attrgetter
 from typing import NamedTuple, override
 
 from llmproxy.calls import Call
-from llmproxy.core.engine.citations import RecordedCall, correct_ends, read_citations
+from llmproxy.core.engine.end_time_inference import RecordedCall, infer_end_times, read_citations
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.misses.context import MissContext
 from llmproxy.core.sessions.exchange import Exchange
@@ -57,7 +57,7 @@ MOST_EXPIRED = 5
 """How often calls that never came are waited for in one run; then for none any more."""
 
 
-def find_concurrent(calls: Iterable[RecordedCall]) -> list[list[RecordedCall]]:
+def group_concurrent(calls: Iterable[RecordedCall]) -> list[list[RecordedCall]]:
     """Return all calls in groups that hang together by overlaps, in the order of their begins; nothing if none does."""
     groups: list[list[RecordedCall]] = []
     latest = -math.inf
@@ -70,7 +70,7 @@ def find_concurrent(calls: Iterable[RecordedCall]) -> list[list[RecordedCall]]:
     return groups if any(len(group) > 1 for group in groups) else []
 
 
-def find_dealt(groups: Iterable[Sequence[RecordedCall]]) -> frozenset[int]:
+def find_overlapping_duplicates(groups: Iterable[Sequence[RecordedCall]]) -> frozenset[int]:
     """Return recordings overlapped by another answer to the same question: only arrival tells which one is dealt."""
     found = set[int]()
     for group in groups:
@@ -84,7 +84,7 @@ def find_dealt(groups: Iterable[Sequence[RecordedCall]]) -> frozenset[int]:
 
 
 @dataclass(slots=True, eq=False)
-class _Progress:
+class _CallProgress:
     """One call in this replay."""
 
     call: RecordedCall
@@ -98,10 +98,10 @@ class _Progress:
 
 
 @dataclass(slots=True, eq=False)
-class _Group:
+class _ConcurrentGroup:
     """Calls that overlapped, in the order of their begins."""
 
-    members: list[_Progress]
+    members: list[_CallProgress]
     pause: float
     """Seconds between two ends."""
     first: int = 0
@@ -113,7 +113,7 @@ class EndOrder:
     """How far one replay of a cassette has come, as far as calls of it overlapped."""
 
     calls: Sequence[Sequence[RecordedCall]]
-    """As `find_concurrent` returns them."""
+    """As `group_concurrent` returns them."""
     patience: float
     """Seconds."""
     expired: int = 0
@@ -121,18 +121,18 @@ class EndOrder:
     guessed: int = 0
     """How often what was asked before an end was heard did not come."""
     dealt: frozenset[int] = frozenset()
-    """As `find_dealt` returns them."""
+    """As `find_overlapping_duplicates` returns them."""
     _last_end: float = -math.inf
     """When an end went out last, or was still not read by its client."""
     _last_client: ClientEnds = None
     """Who got it."""
     _moved: float = -math.inf
     """When something happened last."""
-    _under_way: list[_Progress] = field(default_factory=list)
-    _by_id: dict[int, tuple[_Group, _Progress]] = field(default_factory=dict)
+    _under_way: list[_CallProgress] = field(default_factory=list)
+    _by_id: dict[int, tuple[_ConcurrentGroup, _CallProgress]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.dealt = find_dealt(self.calls)
+        self.dealt = find_overlapping_duplicates(self.calls)
         self.restart()
 
     def restart(self) -> None:
@@ -145,8 +145,8 @@ class EndOrder:
             members = []
             for each in calls:
                 before = bisect_left(times, each.began)
-                members.append(_Progress(each, each.began - times[before - 1] if before else 0.0))
-            group = _Group(members, max(LEAST_PAUSE, min(LONGEST_PAUSE, ALL_PAUSES / len(members))))
+                members.append(_CallProgress(each, each.began - times[before - 1] if before else 0.0))
+            group = _ConcurrentGroup(members, max(LEAST_PAUSE, min(LONGEST_PAUSE, ALL_PAUSES / len(members))))
             self._by_id.update((each.call.id, (group, each)) for each in members)
 
     @property
@@ -154,7 +154,7 @@ class EndOrder:
         """Ids of recordings that went on at the same time."""
         return tuple(tuple(each.id for each in group) for group in self.calls if len(group) > 1)
 
-    def on_begin(self, recording: int, now: float) -> bool:
+    def on_call_begin(self, recording: int, now: float) -> bool:
         """Note a recording's begin; return whether it has a place in the order: not without overlap, nor again."""
         group, progress = self._by_id.get(recording, (None, None))
         if group is None or progress is None or progress.asked_at is not None:
@@ -166,7 +166,7 @@ class EndOrder:
         group.first = min(group.first, group.members.index(progress))
         return True
 
-    def on_end(self, recording: int, now: float, client: ClientEnds = None) -> None:
+    def on_call_end(self, recording: int, now: float, client: ClientEnds = None) -> None:
         """Note that the end of an answer went out, or that its client left."""
         group, progress = self._by_id[recording]
         progress.is_over, self._last_end, self._last_client, self._moved = True, now, client, now
@@ -174,18 +174,18 @@ class EndOrder:
             self._under_way.remove(progress)
         self._skip_ended(group)
 
-    def give_up(self, recording: int) -> None:
+    def stop_waiting_for(self, recording: int) -> None:
         """Wait no more for a call: something else was asked in its stead."""
         if (found := self._by_id.get(recording)) is not None and found[1].asked_at is None:
             found[1].is_over = True
             self._skip_ended(found[0])
 
     @staticmethod
-    def _skip_ended(group: _Group) -> None:
+    def _skip_ended(group: _ConcurrentGroup) -> None:
         while group.first < len(group.members) and group.members[group.first].is_over:
             group.first += 1
 
-    def wait_before(
+    def get_send_delay(
         self, recording: int, offset: float | None, now: float, has_read: Callable[[ClientEnds], bool] = lambda _: True
     ) -> float:
         """Return in how many seconds to ask again whether a piece of an answer may go out; 0 if it may now.
@@ -228,7 +228,7 @@ class EndOrder:
         return 0.0
 
 
-class _Ordered(NamedTuple):
+class _OrderedCall(NamedTuple):
     """A call whose answer waits for its place."""
 
     recording: int
@@ -245,7 +245,7 @@ class OrderInterceptor(Interceptor[Exchange]):
         self._given = set[int]()
         """Recordings of those that are dealt."""
 
-    def restart(self) -> None:
+    def on_restart(self) -> None:
         self.order.restart()
         self._given.clear()
 
@@ -258,9 +258,9 @@ class OrderInterceptor(Interceptor[Exchange]):
         dealt = chosen.id in self.order.dealt
         if dealt:
             chosen, dealt = self._choose_among_equal(call, chosen, found.recordings)
-        if self.order.on_begin(chosen.id, call.progress.arrived):
+        if self.order.on_call_begin(chosen.id, call.progress.arrived):
             call.answer.held = True
-            call.state.put(_Ordered(chosen.id, dealt))
+            call.state.put(_OrderedCall(chosen.id, dealt))
         return decided._replace(recording=chosen)
 
     def _choose_among_equal(
@@ -270,12 +270,12 @@ class OrderInterceptor(Interceptor[Exchange]):
         else the next one; and whether only the order of arrival chose it.
         """
         left = [each for each in recordings if each.id in self.order.dealt and each.id not in self._given] or [chosen]
-        fits = [each for each in left if call.kept.after and self._read_after(each.id) == call.kept.after]
+        fits = [each for each in left if call.kept.after and self._read_after_header(each.id) == call.kept.after]
         chosen, *others = fits or left
         self._given.add(chosen.id)
         return chosen, bool(others or not fits)
 
-    def _read_after(self, recording: int) -> str | None:
+    def _read_after_header(self, recording: int) -> str | None:
         store = self._stores.current
         return None if store is None else header(store.load(recording).request.headers, AFTER_HEADER)
 
@@ -283,24 +283,24 @@ class OrderInterceptor(Interceptor[Exchange]):
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
         return replace(context, concurrent=self.order.groups)
 
-    def wait_before(
+    def get_send_delay(
         self, call: Exchange, offset: float | None, ends: ClientEnds, has_read: Callable[[ClientEnds], bool]
     ) -> float:
-        if (ordered := call.state.get(_Ordered)) is None:
+        if (ordered := call.state.get(_OrderedCall)) is None:
             return 0.0
         call.state.put(ordered._replace(client=ends))
         order = self.order
-        expired, seconds = order.expired, order.wait_before(ordered.recording, offset, self._clock(), has_read)
+        expired, seconds = order.expired, order.get_send_delay(ordered.recording, offset, self._clock(), has_read)
         if order.expired > expired:
             call.note = f"went on after {order.patience:g} s: what was recorded before this answer's end did not come"
         return seconds
 
     def on_end(self, call: Exchange, record: Call) -> Call:
-        if (ordered := call.state.get(_Ordered)) is not None:
-            self.order.on_end(ordered.recording, self._clock(), ordered.client)
+        if (ordered := call.state.get(_OrderedCall)) is not None:
+            self.order.on_call_end(ordered.recording, self._clock(), ordered.client)
             record = record._replace(dealt=ordered.dealt)
         elif isinstance(call.error, MissError) and call.error.nearest is not None and call.slot is None:
-            self.order.give_up(call.error.nearest)
+            self.order.stop_waiting_for(call.error.nearest)
         return record
 
 
@@ -309,12 +309,12 @@ class OrderFeature(Feature):
 
     kind = OrderInterceptor
 
-    def on_first(self, session: Session, store: Store) -> None:
+    def on_replay_begin(self, session: Session, store: Store) -> None:
         patience = self.parts.state.config.order_wait
         if patience:
             times = list_times(store, session.cassette, session.sample)
             calls = list(starmap(RecordedCall, times))
-            if find_concurrent(calls) and (groups := find_concurrent(correct_ends(calls, read_citations(store)))):
-                self.parts.state.sessions.features.put(
+            if group_concurrent(calls) and (groups := group_concurrent(infer_end_times(calls, read_citations(store)))):
+                self.parts.state.sessions.features.add_interceptor(
                     session, OrderInterceptor(self.parts, EndOrder(groups, patience))
                 )

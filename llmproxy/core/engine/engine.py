@@ -2,9 +2,9 @@
 
     bytes in -> request -> redact -> normalize -> key -> decide -> (recording out | upstream -> recording in)
 
-It is put together here of its parts, which share one `State`: sessions, occurrences, what was served, a memory of keys.
-It does no network I/O and reads no clock but the ones handed in. `mitm` asks it three questions for each
-request and obeys:
+It is put together here of its parts, which share one `EngineState`: sessions, occurrences, what was served, a memory of
+keys. It does no network I/O and reads no clock but the ones handed in. `mitm` asks it three questions for each request
+and obeys:
 
     arrive(...)      the head is here: where does it belong, and may the body stream through at once?
     identify(...)    the body is here: which key is it, and what becomes of it?
@@ -19,20 +19,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from llmproxy.core.changes.accepted import digest_call
-from llmproxy.core.engine.accounts import OutcomeRecorder
 from llmproxy.core.engine.answer_writer import AnswerWriter, InteractionBuilder
+from llmproxy.core.engine.engine_state import EngineState, EngineStore
 from llmproxy.core.engine.fast_path import FastPath
 from llmproxy.core.engine.feature import EngineParts, Features
-from llmproxy.core.engine.identity import Dispatcher, Keying
 from llmproxy.core.engine.interceptors import FEATURES
-from llmproxy.core.engine.stages import Answering, Misses, Stages
-from llmproxy.core.engine.state import State, Stores
+from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
+from llmproxy.core.engine.request_identification import KeyDeriver, RequestDispatcher
+from llmproxy.core.engine.request_stages import AnswerPlanner, MissExplainer, RequestStages
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.secrets.redact import Redactor, find_placeholder
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session, SessionDefaults, Sessions, split_name
-from llmproxy.core.sessions.trials import Trials
+from llmproxy.core.sessions.trial_results import TrialStore
 from llmproxy.core.store.queries import count_unused, list_gone
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
@@ -41,14 +41,14 @@ from llmproxy.protocol import OFFLINE
 
 
 @dataclass(frozen=True)
-class Parts:
+class EngineComponents:
     """What an engine is put together of; a test puts a broken one in its place."""
 
-    dispatcher: type[Dispatcher] = Dispatcher
-    keying: type[Keying] = Keying
-    stages: type[Stages] = Stages
-    misses: type[Misses] = Misses
-    answering: type[Answering] = Answering
+    dispatcher: type[RequestDispatcher] = RequestDispatcher
+    keying: type[KeyDeriver] = KeyDeriver
+    stages: type[RequestStages] = RequestStages
+    misses: type[MissExplainer] = MissExplainer
+    answering: type[AnswerPlanner] = AnswerPlanner
     writer: type[AnswerWriter] = AnswerWriter
     outcomes: type[OutcomeRecorder] = OutcomeRecorder
 
@@ -56,7 +56,7 @@ class Parts:
 class Engine:
     """All sessions of one proxy over one store."""
 
-    parts = Parts()
+    parts = EngineComponents()
     rows = FEATURES
 
     def __init__(
@@ -70,13 +70,13 @@ class Engine:
         holder: str = "llmproxy",
     ) -> None:
         """Open (to record: create) the store. `now`: Unix time, `clock`: monotonic, `holder` names us in leases."""
-        stores = Stores(config, now, self._forget)
+        stores = EngineStore(config, now, self._clear_caches)
         self.redactor, self.journal, self.now, self.clock = redactor, journal, now, clock
         self.sessions = Sessions(
-            SessionDefaults(config.mode, config.speed, config.exhausted, allow_live=config.allow_live), stores.open_for,
-            holder, stores.keep_file, stores.make_ready, now,
+            SessionDefaults(config.mode, config.speed, config.exhausted, allow_live=config.allow_live),
+            stores.open_for_mode, holder, stores.write_cassette_file, stores.refresh_cassette, now,
         )  # fmt: skip
-        state = State(config, redactor, journal, now, clock, stores, self.sessions)
+        state = EngineState(config, redactor, journal, now, clock, stores, self.sessions)
         parts = self.parts
         keying = parts.keying(state)
         builder, misses = InteractionBuilder(state, keying), parts.misses(state, keying)
@@ -88,29 +88,30 @@ class Engine:
         self.features = self.sessions.features = Features(self.rows, shared)
         self.fast_path = FastPath(state, recorder)
         """For whole requests."""
-        self.pending, self.questions = state.pending, Questions(state)
-        self.trials = Trials(config.store, now)
+        self.pending, self.questions = state.pending, EngineQueries(state)
+        self.trials = TrialStore(config.store, now)
         """What sessions on trial saw."""
 
         # What the shell asks, in the order of a request's way; each is the method of the part that answers it.
-        self.in_scope, self.family_of, self.mode_of = dispatcher.in_scope, dispatcher.family_of, dispatcher.mode_of
-        self.is_stubbed = dispatcher.is_stubbed
-        self.place, self.holds = dispatcher.place, dispatcher.holds
-        self.is_long, self.prepare = keying.is_long, keying.prepare
-        self.begin, self.identify = stages.begin, stages.identify
-        self.answer, self.plan, self.plan_made = answering.answer, answering.plan, answering.plan_made
-        self.playback, self.plan_playback = answering.playback, answering.plan_playback
-        self.wait_before, self.on_sent = answering.wait_before, answering.on_sent
-        self.meet_handshake = self.features.meet_handshake
-        self.store_answer, self.stored_together = writer.store_answer, writer.stored_together
+        self.in_scope, self.is_stubbed = dispatcher.is_in_scope, dispatcher.may_be_stubbed
+        self.family_of, self.mode_of = dispatcher.find_family, dispatcher.get_mode
+        self.place, self.holds = dispatcher.place_request, dispatcher.is_still_valid
+        self.is_long, self.prepare = keying.is_slow_to_prepare, keying.redact_ahead
+        self.begin, self.identify = stages.begin_exchange, stages.identify_and_decide
+        self.answer, self.plan = answering.serve_recorded, answering.plan_recorded
+        self.plan_made = answering.plan_made_answer
+        self.playback, self.plan_playback = answering.get_playback, answering.plan_playback
+        self.wait_before, self.on_sent = answering.get_send_delay, answering.on_answer_sent
+        self.meet_handshake = self.features.on_handshake
+        self.store_answer, self.stored_together = writer.store_answer, writer.store_answers
         self.read_usage = writer.read_usage
-        self.outcome, self.show_target = recorder.outcome, recorder.show_target
-        self.strays, self.sum_up_refusal = recorder.strays, recorder.sum_up_refusal
-        self.load_recording, self.read_call = builder.load_recording, builder.read_call
-        stores.begin()
+        self.outcome, self.show_target = recorder.record_end, recorder.redact_target
+        self.strays, self.sum_up_refusal = recorder.strays, recorder.record_refusal
+        self.load_recording, self.read_call = builder.load_recording, builder.load_call
+        stores.open_at_start()
 
     @property
-    def opened(self) -> Store | None:
+    def opened_store(self) -> Store | None:
         return self._state.stores.opened
 
     @property
@@ -118,14 +119,14 @@ class Engine:
         """The store; where nothing is written it may appear later, as when a recording is made beside us."""
         return self._state.stores.current
 
-    def _forget(self) -> None:
+    def _clear_caches(self) -> None:
         """Forget what was remembered by id: the store's name may now be another file, with other ids."""
-        self._state.forget()
-        self.fast_path.forget()
+        self._state.clear_caches()
+        self.fast_path.clear_cache()
         self._recorder.prices.forget()
-        self.features.forget()
+        self.features.clear_caches()
 
-    def arrive(
+    def begin_exchange(
         self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
     ) -> Exchange:
         """Find provider and session of a request.
@@ -137,42 +138,42 @@ class Engine:
         """
         return self.begin(self.place(method, target, host, headers, user))
 
-    def may_pass(self, exchange: Exchange) -> bool:
+    def may_pass_unrecorded(self, exchange: Exchange) -> bool:
         """Return whether a request that cannot be matched may go upstream unrecorded."""
         session, policy = exchange.session, exchange.session.policy
         unseen = policy.writes and not policy.alone and not any(each.rewrites for each in session.interceptors)
         allowed = unseen and bool(exchange.route.upstream)
         return allowed and find_placeholder(exchange.request.headers, exchange.route.target) is None
 
-    def listen_on(self, port: int) -> None:
+    def record_port(self, port: int) -> None:
         """Note the port, where any free one would do: clients of a proxy started again know this one."""
         again = self.config.again
         if ("port", "0") in again.options:
             options = tuple((name, str(port) if name == "port" else value) for name, value in again.options)
             self.config = self._state.config = replace(self.config, again=replace(again, options=options))
 
-    def reach(self) -> None:
+    def wait_for_store(self) -> None:
         """Wait until the store's server is there again; not on the event loop. Raises Lost."""
-        if self.opened is not None:
-            self.opened.reach()
+        if self.opened_store is not None:
+            self.opened_store.reach()
 
     def close(self) -> None:
         """End all sessions cleanly and close the store."""
-        if self.opened is None:
+        if self.opened_store is None:
             return
         for session in list(self.sessions.walks.values()):
-            self.trials.keep(session)
+            self.trials.store_trial(session)
         self.trials.close()
         try:
-            self.sessions.close_all()
+            self.sessions.close_sessions()
         finally:
             self._state.stores.close()
 
 
-class Questions:
+class EngineQueries:
     """Answers about one engine; nothing is changed."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: EngineState) -> None:
         self._state = state
 
     def notes(self) -> list[str]:
@@ -180,15 +181,15 @@ class Questions:
         store, cassette = self._state.stores.current, self._state.config.cassette
         if self._state.config.mode not in OFFLINE:
             return []
-        shown = self._state.config.store_words
+        shown = self._state.config.shown_store_path
         if store is None:
             record = self._state.config.again.command("record", store=shown)
             return [f"there is no store {shown} yet, so every request will be a miss. Record first: {record}"]
-        self._state.stores.make_ready(store, cassette, 1)
+        self._state.stores.refresh_cassette(store, cassette, 1)
         if not store.has(cassette, 1) and (others := store.names(10)):
             return [f"cassette {cassette} is empty; {shown} has: {', '.join(others)}"]
         if "coding-agents" in self._state.config.rules.packs:
-            learn = self._state.config.learn_command(cassette)
+            learn = self._state.config.build_learn_command(cassette)
             return [f"the pack coding-agents stays as it is; `{learn}` does more, and needs no rule"]
         return []
 
@@ -199,19 +200,19 @@ class Questions:
         served: dict[tuple[str, int], set[int]] = {}
         for walk in self._state.sessions.walks.values():
             served.setdefault((walk.cassette, walk.sample), set()).update(walk.served)
-        for cassette, sample, ids in self._state.sessions.closed:
+        for cassette, sample, ids in self._state.sessions.ended_sessions:
             served.setdefault((cassette, sample), set()).update(ids)
-        store, unplayed = self._state.stores.opened, self._state.config.unplayed
+        store, unplayed = self._state.stores.opened, self._state.config.unplayed_channels
         return sum(count_unused(store, *place, ids, unplayed) for place, ids in served.items())
 
-    def unused_of(self, session: Session) -> list[RowSummary] | None:
+    def list_unused(self, session: Session) -> list[RowSummary] | None:
         """Return live recordings of a session's cassette that it neither played nor made; None in other modes."""
         store = self._state.stores.current
         if store is None:
             return None
         unused = store.list_unused(session.cassette, session.sample, session.served)
         gone = list_gone(store, session.cassette) if unused else ()
-        played = (row for row in unused if all(each.plays(row.channel) for each in session.interceptors))
+        played = (row for row in unused if all(each.replays_channel(row.channel) for each in session.interceptors))
         return [row for row in played if row.operation not in OPTIONAL and digest_call(row.key) not in gone]
 
     def list_rows(self, name: str | None, limit: int) -> list[RowSummary]:

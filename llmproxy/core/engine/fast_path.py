@@ -1,11 +1,11 @@
 """The fast path of a hit: what was asked before in the same words, and is recorded, is answered in few steps.
 
-It is for sessions without interceptors (`Session.is_plain`) and asks what the long way asks, of the same parts
+It is for sessions without interceptors (`Session.is_plain_replay`) and asks what the long way asks, of the same parts
 (session, memory of keys, store as it is now, `decide`), but makes no `Exchange`. What it learned of a request it
-remembers (`Asked`) as long as nothing has changed of which that depends: it is the same head, session, mode and state
-of the store, and no credential was learned that changes anything. Of each request it asks only how often it came.
-Nothing is counted before it is sure that this is a hit: `answer` returns None for everything else, and the request then
-goes the long way as if nothing had happened.
+remembers (`CachedRequest`) as long as nothing has changed of which that depends: it is the same head, session, mode and
+state of the store, and no credential was learned that changes anything. Of each request it asks only how often it came.
+Nothing is counted before it is sure that this is a hit: `find_answer` returns None for everything else, and the request
+then goes the long way as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from llmproxy.calls import Call, Totals
-from llmproxy.core.engine.accounts import OutcomeRecorder
 from llmproxy.core.engine.decide import (
-    Situation,
-    at_the_head,
+    DecisionInput,
+    choose_exhausted,
     decide,
+    decide_from_head,
     describe_failure,
-    exhausted_of,
-    is_perfect,
-    playable,
+    is_repeatable,
+    list_playable,
 )
-from llmproxy.core.engine.state import State
+from llmproxy.core.engine.engine_state import EngineState
+from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.core.keys.normalize import KnownRequest
 from llmproxy.core.providers.table import channel_of
 from llmproxy.core.sessions.exchange import RequestPlace
@@ -60,8 +60,8 @@ class Hit:
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
-    """A request asked by one head in one session, and what holds of it; `answer` compares the first rows."""
+class CachedRequest:
+    """A request asked by one head in one session, and what holds of it; `find_answer` compares the first rows."""
 
     place: RequestPlace
     """Kept, so that no other one gets its id."""
@@ -88,17 +88,17 @@ class Asked:
 class FastPath:
     """The fast path through one engine."""
 
-    def __init__(self, state: State, recorder: OutcomeRecorder) -> None:
+    def __init__(self, state: EngineState, recorder: OutcomeRecorder) -> None:
         self._state, self._recorder = state, recorder
-        self._asked: dict[tuple[int, bytes], Asked] = {}
+        self._asked: dict[tuple[int, bytes], CachedRequest] = {}
         self._kept = 0
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Forget everything; ids are another store's from now on."""
         self._asked.clear()
         self._kept = 0
 
-    def answer(self, place: RequestPlace, client: ClientHttp, body: bytes) -> Hit | None:
+    def find_answer(self, place: RequestPlace, client: ClientHttp, body: bytes) -> Hit | None:
         """Return the recorded answer, counted; None, uncounted, if the long way must answer. Raises LLMProxyError."""
         state = self._state
         store, sessions = state.stores.opened, state.sessions
@@ -106,9 +106,9 @@ class FastPath:
         if (
             store is None
             or session is None
-            or not session.is_plain(place.channel)
+            or not session.is_plain_replay(place.channel)
             or place.upstreams != session.settings.upstreams
-            or place.speaker != sessions.speaker(place.name)
+            or place.speaker != sessions.find_bound_party(place.name)
         ):
             return None
         digest = state.memory.digest(place.counted, body)
@@ -119,10 +119,10 @@ class FastPath:
             or asked.generation != store.generation
             or asked.settings is not session.settings
             or (asked.learned != learned.count and not learned.changes_nothing(asked.learned, noted=asked.known.noted))
-        ) and (asked := self._look_up(place, session, store, digest)) is None:
+        ) and (asked := self._classify(place, session, store, digest)) is None:
             return None
         asked.learned, walker = learned.count, asked.walker
-        if walker == session.first and session.starts_again(walker, len(playable(asked.policy, asked.slots))):
+        if walker == session.first and session.is_new_run(walker, len(list_playable(asked.policy, asked.slots))):
             return None
         turn = min(session.position.counts[walker] + 1, asked.last)
         call = asked.calls.get(turn) or self._decide_turn(asked, turn, session, store)
@@ -132,17 +132,17 @@ class FastPath:
         laid = state.plans.at_once(call.interaction, client, now=at, extra=extra, read=store.response)
         # From here on nothing can fail.
         session.served.add(call.interaction)
-        return Hit(laid.data, laid.close, call, session, session.calls.begin(), session.count(walker), arrived, at)
+        return Hit(laid.data, laid.close, call, session, session.calls.begin(), session.next_turn(walker), arrived, at)
 
-    def _look_up(self, place: RequestPlace, session: Session, store: Store, digest: bytes) -> Asked | None:
+    def _classify(self, place: RequestPlace, session: Session, store: Store, digest: bytes) -> CachedRequest | None:
         """Find out what a request is; None if it is not for the fast path."""
         state, learned = self._state, self._state.redactor.epoch
-        if session.first is None or at_the_head(place, session) is not None:
+        if session.first is None or decide_from_head(place, session) is not None:
             return None
         if (known := state.memory.get(digest, learned)) is None:
             return None
         channel = place.channel if place.route.known else channel_of(place.route.provider.name, known.path)
-        if not session.is_plain(channel) or place.route.keeps:
+        if not session.is_plain_replay(channel) or place.route.keeps:
             return None  # what a server keeps is another question after a change
         if place.learned != learned.count and not learned.changes_nothing(place.learned, noted=known.noted):
             return None
@@ -150,46 +150,46 @@ class FastPath:
             store.generation
         )  # before the recordings: what is written meanwhile counts from the next request on
         slots = store.slots(session.cassette, session.sample, place.party, known.key)
-        repeats = exhausted_of(session.settings.exhausted, place.channel, place.method, changes=place.changes)
-        self._make_room()
-        made = self._asked[id(place), digest] = Asked(
+        repeats = choose_exhausted(session.settings.exhausted, place.channel, place.method, changes=place.changes)
+        self._clear_if_full()
+        made = self._asked[id(place), digest] = CachedRequest(
             place=place, totals=session.calls.totals, settings=session.settings, generation=generation,
             learned=learned.count, known=known, walker=(place.party, known.key), slots=slots, policy=session.policy,
             repeats=repeats, last=sys.maxsize if repeats is Exhausted.CYCLE else len(slots) + 1,
         )  # fmt: skip
         return made
 
-    def _decide_turn(self, asked: Asked, turn: int, session: Session, store: Store) -> Call | None:
+    def _decide_turn(self, asked: CachedRequest, turn: int, session: Session, store: Store) -> Call | None:
         """Return what becomes of a request at its turn; None if it is no hit."""
-        slot = decide(Situation(asked.policy, asked.slots, turn, asked.repeats)).recording
+        slot = decide(DecisionInput(asked.policy, asked.slots, turn, asked.repeats)).recording
         if slot is None or slot.status == SWITCHING or slot.status in REDIRECTS or slot.left:
             return None
-        self._make_room()
+        self._clear_if_full()
         before = asked.calls.get(turn - 1)
         if before is not None and before.interaction == slot.id:  # the last recording, once more
             asked.calls[turn] = before
             return before
         place, known = asked.place, asked.known
-        priced = self._recorder.prices.of(store, slot.id)
+        priced = self._recorder.prices.find(store, slot.id)
         call = asked.calls[turn] = Call(
-            decision=Decision.REPLAY, method=place.method, target=self._recorder.show_target(place.route.target),
+            decision=Decision.REPLAY, method=place.method, target=self._recorder.redact_target(place.route.target),
             status=slot.status, session=session.name, party=place.party, provider=place.route.provider.name,
             operation=place.operation if place.route.known else known.path, model=known.model or priced.model,
             channel=place.channel, input=priced.input, output=priced.output, cost=priced.cost, key=known.key,
-            interaction=slot.id, attempt=place.attempt, note=describe_failure(slot), failed=not is_perfect(slot),
+            interaction=slot.id, attempt=place.attempt, note=describe_failure(slot), failed=not is_repeatable(slot),
             asked=priced.asked, answered=priced.answered,
         )  # fmt: skip
         return call
 
-    def _make_room(self) -> None:
+    def _clear_if_full(self) -> None:
         """Forget everything when it is too much; whoever works with a part of it may go on."""
         self._kept += 1
         if self._kept > REMEMBERED:
-            self.forget()
+            self.clear_cache()
 
-    def sum_up(self, hit: Hit) -> Call:
+    def record_hit(self, hit: Hit) -> Call:
         """Sum up a hit that was sent, and write it into the journal."""
         ms = (self._state.clock() - hit.arrived) * 1000
         call = hit.call._replace(ms=ms, occurrence=hit.nth, at=hit.at, seq=hit.seq)
-        self._recorder.record(hit.session, call)
+        self._recorder.record_call(hit.session, call)
         return call

@@ -16,9 +16,9 @@ from itertools import takewhile
 from typing import Any, override
 
 from llmproxy.calls import Call
-from llmproxy.core.engine.decide import judge, playable
+from llmproxy.core.engine.decide import decide_arrival, list_playable
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.engine.identity import check_upstream
+from llmproxy.core.engine.request_identification import check_upstream_allowed
 from llmproxy.core.faults.injection import (
     Faulting,
     InjectedFault,
@@ -63,19 +63,19 @@ class FaultInterceptor(Interceptor[Exchange]):
         self.aside: list[Faulting] = []
         """Those that the session met before these, and may meet again: they go on where they stood."""
 
-    def restart(self) -> None:
+    def on_restart(self) -> None:
         for each in (self.faulting, *self.aside):
             if each is not None:
                 each.restart()
 
-    def read_call(self, seq: int) -> Interaction | None:
+    def find_unstored_call(self, seq: int) -> Interaction | None:
         known = (each.made.get(seq) for each in (self.faulting, *self.aside) if each is not None)
         return next((each for each in known if each is not None), None)
 
-    def report(self) -> Mapping[str, Any]:
+    def build_report(self) -> Mapping[str, Any]:
         return {} if self.faulting is None else {"faults": self.faulting.to_json()}
 
-    def meet(self, faults: Faulting | None) -> None:
+    def set_faults(self, faults: Faulting | None) -> None:
         """Let the session meet others from its next call on."""
         if self.faulting is not None:
             self.aside = [*self.aside[-MOST_ASIDE:], self.faulting]
@@ -87,17 +87,17 @@ class FaultInterceptor(Interceptor[Exchange]):
         session, walker = call.session, (call.party, found.key)
         if self.faulting is None:
             return found
-        if session.starts_again(walker, len(playable(session.policy, found.recordings))):
+        if session.is_new_run(walker, len(list_playable(session.policy, found.recordings))):
             session.restart()
         nth = session.position.counts[walker] + 1
-        verdict = judge(call, found, nth)
-        made = next((made for each in call.interceptors if (made := each.would_answer(call)) is not None), None)
+        verdict = decide_arrival(call, found, nth)
+        made = next((made for each in call.interceptors if (made := each.preview_answer(call)) is not None), None)
         slot = verdict.recording
         if made is None and any(each.goes_live(call, hit=slot is not None) for each in call.interceptors):
             slot = None
         elif verdict.decision is Decision.REFUSE and made is None:
             return found
-        target = self._build_target(call, found, nth, slot, made)
+        target = self._build_fault_target(call, found, nth, slot, made)
         for each in self.aside:
             each.pass_by(target)
         if (injected := self.faulting.inject(target)) is None:
@@ -108,11 +108,11 @@ class FaultInterceptor(Interceptor[Exchange]):
             call.decision, call.answer.withheld = Decision.PASS, True
         else:
             call.decision, call.answer.made = Decision.FAULT, injected.broken.response
-        check_upstream(call)
+        check_upstream_allowed(call)
         self._keep_injected_answer(call)
         return found
 
-    def _build_target(
+    def _build_fault_target(
         self, call: Exchange, found: Lookup, nth: int, slot: KeyedRecording | None, made: Response | None
     ) -> FaultTarget:
         """Return what a rule looks at; `made` is what another interceptor answers in place of a recording."""
@@ -169,10 +169,10 @@ class FaultInterceptor(Interceptor[Exchange]):
         injected, response = call.state.get(InjectedFault), call.answer.made
         if self.faulting is not None and injected is not None and response is not None:
             response, redacted = self._parts.state.redactor.response(response)
-            made = self._parts.builder.interaction(call, response, Usage(input=0, output=0), redacted=redacted)
+            made = self._parts.builder.build(call, response, Usage(input=0, output=0), redacted=redacted)
             self.faulting.keep(call.progress.seq, replace(made, occurrence=injected.call.nth))
 
-    def on_withheld(self, call: Exchange, response: Response) -> None:
+    def on_withheld_answer(self, call: Exchange, response: Response) -> None:
         """Do to a provider's answer what the fault does; where there is nothing to do it to, it is sent as it came."""
         if (injected := call.state.get(InjectedFault)) is None:
             return
@@ -189,7 +189,7 @@ class FaultInterceptor(Interceptor[Exchange]):
         if self.faulting is not None:
             self.faulting.spare(injected)
 
-    def on_plan(self, call: Exchange, laid: SendingPlan) -> SendingPlan:
+    def on_send_plan(self, call: Exchange, laid: SendingPlan) -> SendingPlan:
         """Let the connection end as the fault wants it."""
         injected = call.state.get(InjectedFault)
         if injected is None or injected.broken is None:
@@ -219,42 +219,42 @@ class FaultFeature(Feature):
         """How often each rule of the proxy's faults struck, over all sessions."""
 
     @override
-    def plug(self, session: Session, asked: Mapping[str, Any]) -> FaultInterceptor | None:
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> FaultInterceptor | None:
         faults = self.parts.state.config.faults if asked.get("faults") is None else asked["faults"]
         if faults is None or not faults.rules:
             return None
         made = FaultInterceptor(self.parts)
-        made.meet(self._begin_faulting(faults))
+        made.set_faults(self._start_injector(faults))
         return made
 
-    def _begin_faulting(self, faults: Faults) -> Faulting:
+    def _start_injector(self, faults: Faults) -> Faulting:
         ours = faults is self.parts.state.config.faults
         return Faulting(faults, total=self._strikes) if ours else Faulting(faults)
 
-    def change(self, session: Session, faults: Faults | None, *, again: bool = False) -> None:
+    def change_faults(self, session: Session, faults: Faults | None, *, again: bool = False) -> None:
         """Let a session meet other faults from its next call on; none if there are no rules, the proxy's if None.
 
         They count anew; `again`: a set that it met before others (a scenario's, after those of a step) goes on where it
         stood. Raises RefusedError.
         """
         faults = self.parts.state.config.faults if faults is None else faults
-        known = session.find(FaultInterceptor)
+        known = session.find_interceptor(FaultInterceptor)
         if faults is None or not faults.rules:
             if known is not None:
-                known.meet(None)
+                known.set_faults(None)
             return
         if known is None:
-            self.parts.state.sessions.features.put(session, known := FaultInterceptor(self.parts))
+            self.parts.state.sessions.features.add_interceptor(session, known := FaultInterceptor(self.parts))
         before = [each for each in (*known.aside, known.faulting) if each is not None and each.faults == faults]
-        known.meet(before[-1] if again and before else self._begin_faulting(faults))
+        known.set_faults(before[-1] if again and before else self._start_injector(faults))
 
     def on_handshake(self, host: str, port: int, user: str | None) -> Call | None:
         state = self.parts.state
         name = user or state.config.cassette
         session = state.sessions.find_open(name)
         if session is None and state.config.faults is not None:
-            session = state.sessions.get(name)
-        known = None if session is None else session.find(FaultInterceptor)
+            session = state.sessions.get_or_open(name)
+        known = None if session is None else session.find_interceptor(FaultInterceptor)
         if session is None or known is None or known.faulting is None:
             return None
         provider = provider_of_host(host, port)
@@ -266,32 +266,32 @@ class FaultFeature(Feature):
             session=session.name, provider=named, note=str(injected.fault), fault=injected.fault.kind.name,
             at=state.now(), seq=session.calls.begin(),
         )  # fmt: skip
-        self.parts.recorder.record(session, call)
+        self.parts.recorder.record_call(session, call)
         return call
 
-    def notes(self) -> Iterable[str]:
-        return self.idle().values()
+    def list_notes(self) -> Iterable[str]:
+        return self.explain_idle_rules().values()
 
-    def idle(self, session: Session | None = None) -> dict[int, str]:
+    def explain_idle_rules(self, session: Session | None = None) -> dict[int, str]:
         """Say why each rule that met no call did not, by its number: of a session's faults, or of the proxy's."""
         state = self.parts.state
         faults, strikes, walks = state.config.faults, self._strikes, list(state.sessions.walks.values())
         if session is not None:
-            known = session.find(FaultInterceptor)
+            known = session.find_interceptor(FaultInterceptor)
             faulting = None if known is None else known.faulting
             faults, strikes = (None, strikes) if faulting is None else (faulting.faults, faulting.injected)
             walks = [session]
         if faults is None or all(strikes.get(number) for number in range(1, len(faults.rules) + 1)):
             return {}
-        closed = state.sessions.closed
+        closed = state.sessions.ended_sessions
         came = sum(each.calls.arrived for each in walks) + sum(strikes.values()) + len(closed)
         places = {(each.cassette, each.sample) for each in (*walks, *(closed if session is None else ()))}
         store = state.stores.current
-        calls = [] if store is None else [call for place in sorted(places) for call in recorded_calls(store, *place)]
-        return explain_idle(faults, strikes, calls, came=came)
+        calls = [] if store is None else [call for place in sorted(places) for call in list_targets(store, *place)]
+        return explain_idle_by_rule(faults, strikes, calls, came=came)
 
 
-def recorded_calls(store: Store, cassette: str, sample: int) -> list[FaultTarget]:
+def list_targets(store: Store, cassette: str, sample: int) -> list[FaultTarget]:
     """Return a cassette's recordings, of many the last ones, as calls that a rule can look at."""
     rows = sorted(row.id for row in store.summaries(cassette, sample, limit=MOST_READ))
     return [call_of(store.load(row)) for row in rows]
@@ -302,11 +302,11 @@ _SHOWN = 5
 """Names that are told."""
 
 
-def explain_idle(
+def explain_idle_by_rule(
     faults: Faults, injected: Mapping[int, int], calls: Sequence[FaultTarget], *, came: int
 ) -> dict[int, str]:
     """Return a line by number for each rule without calls; `injected` counts by rule, `came` all calls."""
-    met = {n for n, rule in enumerate(faults.rules, 1) if any(_may_meet(rule, call) for call in calls)}
+    met = {n for n, rule in enumerate(faults.rules, 1) if any(_may_match(rule, call) for call in calls)}
     told = (
         met if met and faults.name in PRESETS else range(1, len(faults.rules) + 1)
     )  # nobody chose each rule of a preset
@@ -317,7 +317,7 @@ def explain_idle(
     }
 
 
-def _may_meet(rule: FaultRule, call: FaultTarget) -> bool:
+def _may_match(rule: FaultRule, call: FaultTarget) -> bool:
     return covers(rule, call) and (not rule.texts.get("channel") or chosen_by(rule, "channel", call))
 
 
@@ -336,7 +336,7 @@ def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultTarget], came: int)
     for name, patterns in rule.texts.items():
         found = [call for call in left if chosen_by(rule, name, call)]
         if patterns and not found:
-            there = _join_names(_list_values(name, left)) or "none with any"
+            there = _join_names(_list_call_values(name, left)) or "none with any"
             return f"no recording has {name} {_join_names(patterns)}; there is {there}"
     if recordings := rule.numbers.get("recording"):
         ids = {call.recording for call in left}
@@ -362,7 +362,7 @@ def _describe_channels(rule: FaultRule) -> str:
     return f"{' and '.join(rule.kind.channels)} over {' and '.join(rule.kind.transports)}"
 
 
-def _list_values(name: str, calls: Sequence[FaultTarget]) -> list[str]:
+def _list_call_values(name: str, calls: Sequence[FaultTarget]) -> list[str]:
     values = (call.tools() if name == "tool" else (getattr(call, name),) for call in calls)
     return sorted({each for some in values for each in some if each})
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple, override
 
 from llmproxy.calls import Call
-from llmproxy.core.engine.accounts import OutcomeRecorder
 from llmproxy.core.engine.answer_writer import InteractionBuilder
-from llmproxy.core.engine.identity import Keying
-from llmproxy.core.engine.stages import Misses
-from llmproxy.core.engine.state import State
+from llmproxy.core.engine.engine_state import EngineState
+from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
+from llmproxy.core.engine.request_identification import KeyDeriver
+from llmproxy.core.engine.request_stages import MissExplainer
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Interceptor
 from llmproxy.core.sessions.session import Session, SessionFeatures
@@ -24,10 +24,10 @@ from llmproxy.protocol import Mode
 class EngineParts(NamedTuple):
     """What features may use of their engine."""
 
-    state: State
-    keying: Keying
+    state: EngineState
+    keying: KeyDeriver
     builder: InteractionBuilder
-    misses: Misses
+    misses: MissExplainer
     recorder: OutcomeRecorder
 
 
@@ -40,23 +40,23 @@ class Feature:
     def __init__(self, parts: EngineParts) -> None:
         self.parts = parts
 
-    def check(self, mode: Mode, asked: Mapping[str, Any]) -> None:
+    def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
         """Look at what a session asks for before it is opened. Raises LLMProxyError: it cannot be."""
 
-    def plug(self, session: Session, asked: Mapping[str, Any]) -> Interceptor[Exchange] | None:
-        """Return what a session that begins gets of it; None for most. `asked`: what `Sessions.open` was told."""
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> Interceptor[Exchange] | None:
+        """Return what a session that begins gets of it; None for most. `asked`: what `open_session` was told."""
 
-    def on_first(self, session: Session, store: Store) -> None:
+    def on_replay_begin(self, session: Session, store: Store) -> None:
         """Hear that recordings of a session that plays some were looked for: it begins, or had none until now."""
 
     def on_handshake(self, host: str, port: int, user: str | None) -> Call | None:
         """Return what became of a connection that gets no TLS; None: it does. `user`: the session in the proxy URL."""
 
-    def notes(self) -> Iterable[str]:
+    def list_notes(self) -> Iterable[str]:
         """Return what a user should know at the end of the run."""
         return ()
 
-    def forget(self) -> None:
+    def clear_caches(self) -> None:
         """Forget what was remembered by id; ids are another store's from now on."""
 
 
@@ -66,41 +66,41 @@ class Features(SessionFeatures):
     def __init__(self, rows: Iterable[type[Feature]], parts: EngineParts) -> None:
         self._rows = tuple(row(parts) for row in rows)
 
-    def get[F: Feature](self, kind: type[F]) -> F:
+    def get_feature[F: Feature](self, kind: type[F]) -> F:
         return next(each for each in self._rows if isinstance(each, kind))
 
     @override
-    def check(self, mode: Mode, asked: Mapping[str, Any]) -> None:
+    def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
         for row in reversed(self._rows):
-            row.check(mode, asked)
+            row.check_options(mode, asked)
 
     @override
-    def plug(self, session: Session, asked: Mapping[str, Any]) -> None:
+    def add_interceptors(self, session: Session, asked: Mapping[str, Any]) -> None:
         for row in self._rows:
-            if (made := row.plug(session, asked)) is not None:
-                self.put(session, made)
+            if (made := row.create_interceptor(session, asked)) is not None:
+                self.add_interceptor(session, made)
 
     @override
-    def on_first(self, session: Session, store: Store) -> None:
+    def on_replay_begin(self, session: Session, store: Store) -> None:
         for row in self._rows:
-            row.on_first(session, store)
+            row.on_replay_begin(session, store)
 
     @override
-    def put(self, session: Session, made: Interceptor[Exchange]) -> None:
+    def add_interceptor(self, session: Session, made: Interceptor[Exchange]) -> None:
         for other in session.interceptors:
-            other.on_added(made)
+            other.on_interceptor_added(made)
         found = {type(each): each for each in (*session.interceptors, made)}
         session.interceptors = tuple(found[row.kind] for row in self._rows if row.kind in found)
 
-    def meet_handshake(self, host: str, port: int, user: str | None) -> Call | None:
+    def on_handshake(self, host: str, port: int, user: str | None) -> Call | None:
         """Return what became of a connection that gets no TLS; None: it does. Raises RefusedError, CassetteBusy."""
         return next((call for row in self._rows if (call := row.on_handshake(host, port, user)) is not None), None)
 
-    def forget(self) -> None:
+    def clear_caches(self) -> None:
         """Forget what was remembered by id."""
         for row in self._rows:
-            row.forget()
+            row.clear_caches()
 
-    def notes(self) -> list[str]:
+    def list_notes(self) -> list[str]:
         """Return what a user should know at the end of the run."""
-        return [note for row in self._rows for note in row.notes()]
+        return [note for row in self._rows for note in row.list_notes()]

@@ -22,7 +22,7 @@ from llmproxy.calls import Call
 from llmproxy.core.dialects.conversation import answer_of
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.writing import can_write, write
-from llmproxy.core.engine.decide import count
+from llmproxy.core.engine.decide import count_arrival
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.forks.overrides import Overrides, UnknownArguments
 from llmproxy.core.forks.swap_results import Known, ResultPlace, swap_results
@@ -48,7 +48,7 @@ class CannotOverride(RefusedError):
     code = "llmproxy_override"
 
 
-class _Numbered(NamedTuple):
+class _RequestNumber(NamedTuple):
     """Which request of the agent's a call is."""
 
     number: int = 0
@@ -57,12 +57,12 @@ class _Numbered(NamedTuple):
     """Number of this call of a model, from 0."""
 
 
-def _read_numbers(call: Exchange) -> _Numbered:
-    return call.state.get(_Numbered) or _Numbered()
+def _get_number(call: Exchange) -> _RequestNumber:
+    return call.state.get(_RequestNumber) or _RequestNumber()
 
 
 @dataclass(slots=True)
-class Forking:
+class ForkState:
     """The state of one such session."""
 
     overrides: Overrides = field(default_factory=Overrides)
@@ -98,7 +98,7 @@ class Forking:
     """Calls of the session whose answers were looked through for ids of tool calls."""
 
     @property
-    def forked(self) -> bool:
+    def is_forked(self) -> bool:
         """Whether the child is being recorded."""
         return self.fork is not None and bool(self.fork.cassette)
 
@@ -106,13 +106,13 @@ class Forking:
         """Count from the start again."""
         self.requests = self.llm_calls = 0
         self._last = (None, False)
-        if not self.forked:
+        if not self.is_forked:
             self.fork = None
             self.shared.clear()
 
     # -- a request
 
-    def swap(self, call: Exchange, body: bytes, known: Known) -> bytes:
+    def override_results(self, call: Exchange, body: bytes, known: Known) -> bytes:
         """Return the body with the overridden results in it, and note what was seen."""
         if not self.overrides.tools:
             return body
@@ -128,27 +128,27 @@ class Forking:
             call.note = f"overridden: {', '.join(dict.fromkeys(each.override.name for each in done.swaps))}"
         return done.body
 
-    def count(self, call: Exchange) -> int | None:
+    def count_request(self, call: Exchange) -> int | None:
         """Count an agent's request; returns its call of a model, from 0, or None. A retry has its original's."""
-        numbered = self.number(call)
+        numbered = self.peek_number(call)
         call.state.put(numbered)
         self.requests = numbered.number
         if numbered.llm_call is not None:
             self.llm_calls, self._last = numbered.llm_call + 1, (call.key, False)
         return numbered.llm_call
 
-    def number(self, call: Exchange) -> _Numbered:
+    def peek_number(self, call: Exchange) -> _RequestNumber:
         """Return which request a call is, the next, or the one that it asks again; it is not counted."""
         again = self._last[0] == call.key and bool(call.place.attempt)
         is_next = not again and self._last != (call.key, True)
         llm_call = self.llm_calls - 1 + is_next if can_write(call.operation) else None
-        return _Numbered(self.requests + (not again), llm_call)
+        return _RequestNumber(self.requests + (not again), llm_call)
 
     def on_call_end(self, call: Exchange, status: int) -> None:
-        if _read_numbers(call).llm_call is not None and self._last[0] == call.key:
+        if _get_number(call).llm_call is not None and self._last[0] == call.key:
             self._last = (call.key, status >= _FAILED or not status)
 
-    def answer(self, call: Exchange, number: int | None) -> Response | None:
+    def build_overridden_answer(self, call: Exchange, number: int | None) -> Response | None:
         """Return a call's overridden answer; None: it has none. Raises CannotOverride: nobody knows how to write it."""
         said = None if number is None else self.overrides.answers.get(number)
         if said is None or number is None:
@@ -160,8 +160,8 @@ class Forking:
         call.note = "; ".join(note for note in (call.note, f"answer {number} overridden") if note)
         return self._write_override(call, number, said)
 
-    def would_answer(self, call: Exchange) -> Response | None:
-        number = self.number(call).llm_call
+    def preview_answer(self, call: Exchange) -> Response | None:
+        number = self.peek_number(call).llm_call
         said = None if number is None else self.overrides.answers.get(number)
         return None if said is None or number is None else self._write_override(call, number, said)
 
@@ -172,7 +172,7 @@ class Forking:
             stream=call.identity.stream, call=number,
         )  # fmt: skip
 
-    def learn(self, said: Message | None) -> None:
+    def learn_tool_calls(self, said: Message | None) -> None:
         """Note the tool calls of an answer: a later request may name them by id alone."""
         for each in said.tool_calls if said is not None else ():
             self._counts[each.name] += 1
@@ -183,9 +183,9 @@ class Forking:
 
     def record_stop(self, call: Exchange, miss: ExplainedMiss) -> str:
         """Note that the run stopped at its fork, if first; returns the text. An override's is no explained miss."""
-        fork = self.fork_at(call, miss, "")
+        fork = self.build_fork(call, miss, "")
         self.fork = self.fork or fork
-        asked = _read_numbers(call)
+        asked = _get_number(call)
         where = f"at request {asked.number} of the agent: {fork.why}"
         number = "N" if asked.llm_call is None else asked.llm_call
         forks = f"llmproxy: the run forks here, {where}."
@@ -195,18 +195,18 @@ class Forking:
             f" --override-llm {number}='...'"
         )
 
-    def parts(self, numbered: _Numbered, *, hit: bool) -> bool:
+    def forks_at(self, numbered: _RequestNumber, *, hit: bool) -> bool:
         """Return whether the run forks with this request."""
-        return self.live and not self.forked and (not hit or numbered.number == self.at)
+        return self.live and not self.is_forked and (not hit or numbered.number == self.at)
 
-    def fork_at(self, call: Exchange, miss: ExplainedMiss | None, child: str, now: float = 0.0) -> Fork:
+    def build_fork(self, call: Exchange, miss: ExplainedMiss | None, child: str, now: float = 0.0) -> Fork:
         """Return the fork that begins with this request, or would."""
         near = miss.nearest if miss is not None else None
         differs = " and ".join(self._causes) or "the agent asked something else by itself"
         return Fork(
-            cassette=child, parent=self.parent[0], parent_sample=self.parent[1], step=_read_numbers(call).number,
+            cassette=child, parent=self.parent[0], parent_sample=self.parent[1], step=_get_number(call).number,
             shared=len(self.shared) + len(self.made),
-            why=f"--from {_read_numbers(call).number}" if miss is None else differs,
+            why=f"--from {_get_number(call).number}" if miss is None else differs,
             path=near.differences[0].path if near is not None and near.differences else None, overrides=self.overrides,
             created_at=now,
         )  # fmt: skip
@@ -238,34 +238,34 @@ class ForkInterceptor(Interceptor[Exchange]):
 
     sees_whole = rewrites = True
 
-    def __init__(self, parts: EngineParts, session: Session, forking: Forking) -> None:
+    def __init__(self, parts: EngineParts, session: Session, forking: ForkState) -> None:
         self._parts, self._session, self.forking = parts, session, forking
 
     # -- the session
 
     @property
-    def leased(self) -> tuple[str, int] | None:
+    def leased_cassette(self) -> tuple[str, int] | None:
         return None if self.forking.child is None else (self.forking.child, 1)
 
-    def restart(self) -> None:
+    def on_restart(self) -> None:
         self.forking.restart()
 
     def before_reset(self) -> None:
-        if self.forking.forked:
+        if self.forking.is_forked:
             name = self._session.name
             raise SessionBusy(f"llmproxy: session {name!r} has forked, so it cannot start again.", hint="Close it.")
 
-    def read_call(self, seq: int) -> Interaction | None:
+    def find_unstored_call(self, seq: int) -> Interaction | None:
         return self.forking.made.get(seq)
 
-    def report(self) -> Mapping[str, Any]:
+    def build_report(self) -> Mapping[str, Any]:
         return {"overrides": self.forking.to_json()}
 
     # -- a call
 
     def before_key(self, call: Exchange, body: bytes) -> bytes:
         """Return the body with the results that are overridden; refuse one of which nobody can tell which ones are."""
-        if not _is_agents(call):
+        if not _is_agent_request(call):
             return body
         try:
             return self._override_results(call, body)
@@ -291,56 +291,56 @@ class ForkInterceptor(Interceptor[Exchange]):
 
         def find_place(call_id: str) -> ResultPlace | None:
             """Look for an id in the agent's answers since the last time that one was looked for."""
-            calls = call.session.calls.after(forking.scanned)
+            calls = call.session.calls.list_calls_after(forking.scanned)
             forking.scanned = call.session.calls.arrived
             for each in calls:
-                found = self._parts.builder.read_call(call.session, each) if each.party == AGENT else None
+                found = self._parts.builder.load_call(call.session, each) if each.party == AGENT else None
                 if found is not None:
-                    forking.learn(answer_of(found))
+                    forking.learn_tool_calls(answer_of(found))
             return forking.calls.get(call_id)
 
-        changed = forking.swap(call, plain, find_place)
+        changed = forking.override_results(call, plain, find_place)
         return changed if call.request.rewritten else body
 
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
         """Answer a call whose answer is overridden. Which one it is, only requests to the model tell."""
-        if not _is_agents(call) or call.channel is not Channel.LLM:
+        if not _is_agent_request(call) or call.channel is not Channel.LLM:
             return found
-        count(call, found)
+        count_arrival(call, found)
         forking, opened = self.forking, self._parts.state.stores.opened
         try:
-            call.answer.made = forking.answer(call, forking.count(call))
+            call.answer.made = forking.build_overridden_answer(call, forking.count_request(call))
         except LLMProxyError as error:
             call.refuse(error)
             return found
         if call.answer.made is None:
             return found
         call.decision = Decision.REPLAY
-        made = self._parts.builder.interaction(call, call.answer.made, Usage(input=0, output=0), redacted=False)
+        made = self._parts.builder.build(call, call.answer.made, Usage(input=0, output=0), redacted=False)
         forking.made[call.progress.seq] = made
-        if forking.forked and opened is not None:  # by hand, so seldom: it need not wait for the writer's turn
+        if forking.is_forked and opened is not None:  # by hand, so seldom: it need not wait for the writer's turn
             call.kept.interaction = opened.add(made, supersede=False)
             call.session.served.add(call.kept.interaction)
         return found
 
-    def would_answer(self, call: Exchange) -> Response | None:
-        if not _is_agents(call) or call.channel is not Channel.LLM:
+    def preview_answer(self, call: Exchange) -> Response | None:
+        if not _is_agent_request(call) or call.channel is not Channel.LLM:
             return None
         try:
-            return self.forking.would_answer(call)
+            return self.forking.preview_answer(call)
         except LLMProxyError:
             return None
 
     def goes_live(self, call: Exchange, *, hit: bool) -> bool:
         """Return whether the run will fork with a call that is not counted yet; with a tool's it never does."""
-        agents = _is_agents(call) and call.channel is Channel.LLM
-        return agents and self.forking.parts(self.forking.number(call), hit=hit)
+        agents = _is_agent_request(call) and call.channel is Channel.LLM
+        return agents and self.forking.forks_at(self.forking.peek_number(call), hit=hit)
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
         """Let the run fork with a call, which is recorded in the child then, as all that follow."""
         forking, recording = self.forking, decided.recording
-        agents = _is_agents(call) and call.channel is Channel.LLM
-        if agents and forking.parts(_read_numbers(call), hit=recording is not None):
+        agents = _is_agent_request(call) and call.channel is Channel.LLM
+        if agents and forking.forks_at(_get_number(call), hit=recording is not None):
             self._fork_run(call, decided.reason, len(found.recordings))
             return Decided(Decision.RECORD)
         if forking.live and recording is not None:
@@ -354,9 +354,9 @@ class ForkInterceptor(Interceptor[Exchange]):
             raise AssertionError("a fork without a store")
         miss, now = None, parts.state.now()
         if why is not None:
-            wanted = parts.keying.canonical(call, call.request.data)
+            wanted = parts.keying.build_canonical(call, call.request.data)
             miss = parts.misses.explain_refusal(call, why, recordings, wanted)
-        forking.fork = fork = forking.fork_at(call, miss, forking.child or "", now)
+        forking.fork = fork = forking.build_fork(call, miss, forking.child or "", now)
         session.superseded.update(session.position.counts)  # what is shared is not replaced when its key comes again
         overrides = forking.overrides.redact(parts.state.redactor.text)
         session.served.update(make_fork(store, replace(fork, overrides=overrides), forking.shared, now))
@@ -366,15 +366,15 @@ class ForkInterceptor(Interceptor[Exchange]):
         session.settings = replace(session.settings, mode=Mode.RECORD)
         call.note = "; ".join(note for note in (call.note, f"fork: {fork.cassette}") if note)
 
-    def on_miss_told(self, call: Exchange, miss: ExplainedMiss, text: str) -> str:
-        return self.forking.record_stop(call, miss) if self.forking.asked_for and _read_numbers(call).number else text
+    def on_miss_message(self, call: Exchange, miss: ExplainedMiss, text: str) -> str:
+        return self.forking.record_stop(call, miss) if self.forking.asked_for and _get_number(call).number else text
 
     def on_end(self, call: Exchange, record: Call) -> Call:
         self.forking.on_call_end(call, record.status)
         return record
 
 
-def _is_agents(call: Exchange) -> bool:
+def _is_agent_request(call: Exchange) -> bool:
     return call.party == AGENT and not call.route.not_llm
 
 
@@ -383,27 +383,29 @@ class ForkFeature(Feature):
 
     kind = ForkInterceptor
 
-    def check(self, mode: Mode, asked: Mapping[str, Any]) -> None:
-        forking: Forking | None = asked.get("forking")
+    def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
+        forking: ForkState | None = asked.get("forking")
         if forking is None:
             return
         if not forking.mocks and mode not in OFFLINE:
             msg = f"llmproxy: overrides and forks are for sessions in mode replay; this one is in {mode}."
             raise RefusedError(msg, hint="What differs from the recording can go on live, recorded in a fork.")
         if forking.live:
-            self.parts.state.sessions.refuse_network("that forks")
+            self.parts.state.sessions.require_network_allowed("that forks")
 
-    def plug(self, session: Session, asked: Mapping[str, Any]) -> ForkInterceptor | None:
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> ForkInterceptor | None:
         """Return the overrides that were asked for above those that the cassette has; reserve the child."""
-        forking: Forking | None = asked.get("forking")
+        forking: ForkState | None = asked.get("forking")
         sessions, inherited = self.parts.state.sessions, Overrides()
         parent = session.cassette, session.sample
         store = sessions.store(session.settings.mode)
         if store is not None and (fork := fork_of(store, *parent)) is not None:
             inherited = Overrides(fork.overrides.tools)  # answers made by hand are recorded in it
         if forking is None:
-            return ForkInterceptor(self.parts, session, Forking(inherited, parent=parent)) if inherited.tools else None
+            return (
+                ForkInterceptor(self.parts, session, ForkState(inherited, parent=parent)) if inherited.tools else None
+            )
         forking.overrides, forking.asked_for, forking.parent = forking.given.over(inherited), not forking.mocks, parent
         if forking.live:
-            forking.child = sessions.reserve(session.cassette, asked.get("child"))[1]
+            forking.child = sessions.reserve_child(session.cassette, asked.get("child"))[1]
         return ForkInterceptor(self.parts, session, forking)

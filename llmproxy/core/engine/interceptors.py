@@ -6,18 +6,18 @@ session may ask for is looked at in that order, too.
 
 from __future__ import annotations
 
-from llmproxy.core.engine.abandoned_answers import LeftFeature
-from llmproxy.core.engine.binding import BindingFeature
-from llmproxy.core.engine.budget import BudgetFeature
+from llmproxy.core.engine.abandoned_answers import AbandonedFeature
+from llmproxy.core.engine.bound_hits import BindingFeature
 from llmproxy.core.engine.carried_answers import CarryFeature
 from llmproxy.core.engine.coalescing import CoalesceFeature
+from llmproxy.core.engine.cost_limit import BudgetFeature
 from llmproxy.core.engine.end_order import OrderFeature
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.engine.feature import Feature
 from llmproxy.core.engine.forking import ForkFeature
 from llmproxy.core.engine.live_exchanges import LiveFeature
 from llmproxy.core.engine.mcp_playback import PlaybackFeature
-from llmproxy.core.engine.replacement import ChangedFeature, ReplacementFeature
+from llmproxy.core.engine.recording_replacement import ReaskFeature, ReplacementFeature
 from llmproxy.core.engine.stale_answers import StaleFeature
 from llmproxy.core.engine.stub_answers import StubFeature
 
@@ -26,7 +26,7 @@ FEATURES: tuple[type[Feature], ...] = (
     LiveFeature,  # first of them: what goes live looks for no recording; what is served is kept as the client got it
     BindingFeature,  # finds the hits of another run, and turns one that cannot be told into a miss
     CarryFeature,  # asks only where neither the key nor what is bound found a recording
-    ChangedFeature,  # asks what the one before found changed
+    ReaskFeature,  # asks what the one before found changed
     FaultFeature,  # is done to what would be a hit by then, and before it is counted
     ForkFeature,  # counts only what met no fault, and forks where everything before it found nothing
     StaleFeature,  # looks at what would be a hit in the end
@@ -35,5 +35,5 @@ FEATURES: tuple[type[Feature], ...] = (
     CoalesceFeature,  # goes by what was decided
     ReplacementFeature,  # says where answers are kept, whatever led to them
     OrderFeature,  # holds back what is played in the end
-    LeftFeature,  # last: adds to the end of what is played
+    AbandonedFeature,  # last: adds to the end of what is played
 )

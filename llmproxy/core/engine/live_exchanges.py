@@ -15,7 +15,7 @@ from llmproxy.core.dialects.answer_bodies import list_parts
 from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.dialects.table import envelope, status_of_miss
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.engine.identity import check_upstream
+from llmproxy.core.engine.request_identification import check_upstream_allowed
 from llmproxy.core.forks.table import LIVE, Fork, drop_fork, put_fork
 from llmproxy.core.live_channels import (
     LISTS,
@@ -82,12 +82,12 @@ class LiveInterceptor(Interceptor[Exchange]):
             )
             raise NothingToServe(msg, hint="Record it first, with its tools.")
         self.living = LiveSession(live, parent, "")
-        self._begin_child()
+        self._begin_child_cassette()
         session.cassette, session.sample = parent
 
-    def _begin_child(self) -> None:
+    def _begin_child_cassette(self) -> None:
         living, sessions = self.living, self._parts.state.sessions
-        store, living.child = sessions.reserve(living.parent[0], None, kind="live")
+        store, living.child = sessions.reserve_child(living.parent[0], None, kind="live")
         fork = Fork(living.child, living.parent[0], 1, why=f"{LIVE}{', '.join(sorted(living.asked.channels))}")
         put_fork(store, replace(fork, parent_sample=living.parent[1], created_at=sessions.now()))
         living.again = living.begun = False
@@ -95,18 +95,18 @@ class LiveInterceptor(Interceptor[Exchange]):
     # -- the session
 
     @property
-    def leased(self) -> tuple[str, int]:
+    def leased_cassette(self) -> tuple[str, int]:
         return self.living.child, 1
 
     @property
-    def made_in(self) -> tuple[str, int] | None:
-        return self.leased if self.living.is_live(Channel.LLM) else None
+    def id_source(self) -> tuple[str, int] | None:
+        return self.leased_cassette if self.living.is_live(Channel.LLM) else None
 
-    def restart(self) -> None:
+    def on_restart(self) -> None:
         self.living.restart()
 
     @override
-    def on_added(self, other: Interceptor[Exchange]) -> None:
+    def on_interceptor_added(self, other: Interceptor[Exchange]) -> None:
         if other.name == "faults":
             msg = "llmproxy: live channels and injected faults exclude each other."
             raise RefusedError(msg, hint="Give either.")
@@ -114,24 +114,24 @@ class LiveInterceptor(Interceptor[Exchange]):
     def on_session_end(self) -> None:
         """Store what waits; a child in which nothing is goes."""
         if (store := self._parts.state.stores.opened) is not None:
-            if waiting := self.take():
+            if waiting := self.take_queued():
                 store.add_all([Addition(each) for each in waiting])
-            if not store.has(*self.leased):
-                drop_fork(store, *self.leased)
+            if not store.has(*self.leased_cassette):
+                drop_fork(store, *self.leased_cassette)
 
-    def read_call(self, seq: int) -> Interaction | None:
+    def find_unstored_call(self, seq: int) -> Interaction | None:
         return self.living.made.get(seq)
 
-    def report(self) -> Mapping[str, Any]:
+    def build_report(self) -> Mapping[str, Any]:
         return {"live": self.living.to_json()}
 
-    def plays(self, channel: Channel) -> bool:
+    def replays_channel(self, channel: Channel) -> bool:
         return not self.living.is_live(channel)
 
-    def take(self) -> list[Interaction]:
+    def take_queued(self) -> list[Interaction]:
         return self.living.take()
 
-    def give_back(self, waiting: Sequence[Interaction]) -> None:
+    def requeue(self, waiting: Sequence[Interaction]) -> None:
         self.living.waiting.extend(waiting)
 
     # -- a call
@@ -155,10 +155,10 @@ class LiveInterceptor(Interceptor[Exchange]):
         living, slots = self.living, found.recordings
         path = living.path
         if path is None:
-            path = living.path = _path_of(living, store)
+            path = living.path = _build_tool_path(living, store)
         chosen = living.choose(
             path, found.key, slots, alike=lambda some: len({_format_answer(store, slot.id) for slot in some}) <= 1,
-            announced=lambda id_: _is_announced(living, store, id_), loose=lists,
+            announced=lambda id_: _is_requested_by_model(living, store, id_), loose=lists,
         )  # fmt: skip
         if chosen.recording is not None:
             return Decided(Decision.REPLAY, chosen.recording)
@@ -169,20 +169,20 @@ class LiveInterceptor(Interceptor[Exchange]):
     def _send_live(self, call: Exchange) -> None:
         """Send a call to its real provider or tool, and keep the answer in the session's child."""
         session = call.session
-        call.nth = session.arrive(call.walker, 1)
+        call.nth = session.count_arrival(call.party_and_key, 1)
         self._keep_in_child(call)
-        session.record(call.walker)
+        session.mark_recorded(call.party_and_key)
         call.decision = Decision.RECORD
-        check_upstream(call)
-        self._parts.state.pending.reserve(call, ())
+        check_upstream_allowed(call)
+        self._parts.state.pending.reserve_occurrence(call, ())
 
     def _keep_in_child(self, call: Exchange) -> None:
         """Keep a call in the child, a new one if the session began again. Blocks for a few short transactions."""
         if self.living.again:
-            self._parts.state.sessions.end(call.session)
-            self._begin_child()
+            self._parts.state.sessions.finish_recording(call.session)
+            self._begin_child_cassette()
         self.living.begun = True
-        call.kept.into = self.leased
+        call.kept.into = self.leased_cassette
 
     @override
     def on_miss(self, call: Exchange, why: MissReason, recordings: int) -> bool:
@@ -192,21 +192,21 @@ class LiveInterceptor(Interceptor[Exchange]):
         living = self.living
         living.record_unanswered(name := _name_call(call))
         if living.asked.unknown is UnknownTool.LIVE:
-            living.parted = living.parted or (name if self._changes_something(call) else "")
+            living.parted = living.parted or (name if self._may_change_state(call) else "")
             self._send_live(call)
             return True
-        call.error = self._parts.misses.miss(call, why, recordings)
+        call.error = self._parts.misses.record_miss(call, why, recordings)
         refused = call.state.get(_Refused) or _Refused()
         call.state.put(refused._replace(is_error=living.asked.unknown is UnknownTool.ERROR))
         call.note = call.note or f"no recording of {name} holds here"
         self._keep_in_child(call)
-        response = refusal_of(call, str(call.error), self._parts.state.config.miss_status)
-        made = self._parts.builder.interaction(call, response, Usage(), redacted=False)
+        response = build_tool_refusal(call, str(call.error), self._parts.state.config.miss_status)
+        made = self._parts.builder.build(call, response, Usage(), redacted=False)
         living.made[call.progress.seq] = made
         living.waiting.append(made)
         return True
 
-    def _changes_something(self, call: Exchange) -> bool:
+    def _may_change_state(self, call: Exchange) -> bool:
         if call.channel is Channel.HTTP and call.method in SAFE:
             return False
         return depends(call.channel, call.operation) and not self.living.asked.declares(_name_call(call))
@@ -222,9 +222,9 @@ class LiveInterceptor(Interceptor[Exchange]):
             self._keep_in_child(call)
             recorded = store.load(call.slot.id)
             self.living.served += 1
-            made = self._parts.builder.interaction(call, response, recorded.usage, redacted=recorded.redacted)
+            made = self._parts.builder.build(call, response, recorded.usage, redacted=recorded.redacted)
             self.living.waiting.append(made)
-            self._note_requested_tools(call, response)
+            self._record_requested_tools(call, response)
         return response
 
     def on_end(self, call: Exchange, record: Call) -> Call:
@@ -232,9 +232,9 @@ class LiveInterceptor(Interceptor[Exchange]):
         return record._replace(miss=False) if refused is not None and refused.is_error else record
 
     def on_stored(self, call: Exchange, made: Interaction) -> None:
-        self._note_requested_tools(call, made.response)
+        self._record_requested_tools(call, made.response)
 
-    def _note_requested_tools(self, call: Exchange, response: Response) -> None:
+    def _record_requested_tools(self, call: Exchange, response: Response) -> None:
         """Hear which tools the agent's model asks for."""
         if call.channel is not Channel.LLM or call.party != AGENT:
             return
@@ -247,7 +247,7 @@ class LiveFeature(Feature):
 
     kind = LiveInterceptor
 
-    def check(self, mode: Mode, asked: Mapping[str, Any]) -> None:
+    def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
         if (chosen := self._choose_channels(mode, asked)) is None:
             return
         config, named = self.parts.state.config, f"live channels ({', '.join(sorted(chosen.channels))})"
@@ -265,7 +265,7 @@ class LiveFeature(Feature):
             msg = f"llmproxy: this proxy was started in replay; a session with {named} reaches the network."
             raise LiveForbidden(msg, hint="Start the proxy with --allow-live, or with --live itself, to permit it.")
 
-    def plug(self, session: Session, asked: Mapping[str, Any]) -> LiveInterceptor | None:
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> LiveInterceptor | None:
         chosen = self._choose_channels(session.settings.mode, asked)
         return None if chosen is None else LiveInterceptor(self.parts, session, chosen)
 
@@ -276,7 +276,7 @@ class LiveFeature(Feature):
         return chosen if chosen is not None and chosen.channels else None
 
 
-def refusal_of(exchange: Exchange, text: str, miss_status: int | None) -> Response:
+def build_tool_refusal(exchange: Exchange, text: str, miss_status: int | None) -> Response:
     """Return the answer that tells a tool's caller why there is none, as it is sent."""
     if exchange.channel is Channel.MCP:
         status, headers, body = refuse(exchange.operation, exchange.request.data, text)
@@ -290,9 +290,9 @@ def _name_call(exchange: Exchange) -> str:
     return name_of_call(exchange.operation, exchange.route.provider.name, exchange.method, exchange.route.target)
 
 
-def _path_of(living: LiveSession, store: Store) -> ToolPath:
+def _build_tool_path(living: LiveSession, store: Store) -> ToolPath:
     rows = [row for row in store.summaries(*living.parent) if row.channel is not Channel.LLM]
-    reading = _read_only_tools(store, rows)
+    reading = _list_read_only_tools(store, rows)
 
     def changes(row: ToolRow) -> bool:
         return may_change(row, reading, living.asked.declares)
@@ -300,7 +300,7 @@ def _path_of(living: LiveSession, store: Store) -> ToolPath:
     return read_path((row for row in rows if not living.is_live(row.channel)), changes)
 
 
-def _read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str, frozenset[str]]:
+def _list_read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str, frozenset[str]]:
     """Return for each server the tools that it calls read-only wherever it lists them."""
     found: dict[str, frozenset[str]] = {}
     for provider in {row.provider for row in rows if row.operation == TOOLS}:
@@ -327,7 +327,7 @@ def _format_answer(store: Store, id_: int) -> str:
     return json.dumps([response.status, bare], sort_keys=True)
 
 
-def _is_announced(living: LiveSession, store: Store, id_: int) -> bool:
+def _is_requested_by_model(living: LiveSession, store: Store, id_: int) -> bool:
     """Return whether the model asked for a recorded call in its last answer."""
     if not living.announced:
         return False

@@ -2,7 +2,7 @@
 
 The engine asks it for each recorded answer of the channel. What the client answers to the server's questions
 (elicitation, sampling, roots) is a request of its own, with a key of its own; the call that asked goes on only if that
-was the recorded answer (`reply`, `ready`).
+was the recorded answer (`reply`, `check_ready`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from llmproxy.core.mcp import (
     turns_of_call,
     turns_of_stream,
 )
-from llmproxy.core.sessions.exchange import Exchange, Harmless
+from llmproxy.core.sessions.exchange import Exchange, HarmlessTelemetry
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reading import KeyedRecording
@@ -56,7 +56,7 @@ Asked = tuple[str, str]
 
 
 @dataclass(slots=True)
-class Reply:
+class ClientReply:
     """What a client of MCP answered to a question of a recorded server's."""
 
     key: Key | None
@@ -65,12 +65,12 @@ class Reply:
     """Why not."""
 
 
-def _asked_id(body: bytes | None) -> str:
+def _read_request_id(body: bytes | None) -> str:
     value = parse_json(body or b"null")
     return json.dumps(value.get("id")) if isinstance(value, dict) else ""
 
 
-def _is_during(answer: RowSummary, call: RowSummary) -> bool:
+def _is_during_call(answer: RowSummary, call: RowSummary) -> bool:
     return call.started_at <= answer.started_at <= call.started_at + (call.duration_ms or 0) / 1000 + SLACK
 
 
@@ -78,11 +78,11 @@ class RecordedPlayback:
     """One recorded answer on its way to a client of today."""
 
     def __init__(
-        self, store: Store, exchange: Exchange, response: Response, questions: dict[Asked, Reply | None]
+        self, store: Store, exchange: Exchange, response: Response, questions: dict[Asked, ClientReply | None]
     ) -> None:
         """Make `response`, the recorded answer that was chosen, fit the exchange's request."""
         self._store, self._exchange, self._questions = store, exchange, questions
-        self._replies: dict[Asked, Reply] = {}
+        self._replies: dict[Asked, ClientReply] = {}
         """To its questions: what depends on one may be asked for more than once, as long as something else holds it."""
         slot = exchange.slot
         if slot is None:
@@ -97,34 +97,34 @@ class RecordedPlayback:
         if exchange.operation == STREAM:
             if not 200 <= response.status < 300:
                 return None
-            messages = [(row.started_at, row.id) for row in self._list_rows() if row.operation not in (STREAM, END)]
+            messages = [(row.started_at, row.id) for row in self._list_calls() if row.operation not in (STREAM, END)]
             return turns_of_stream(response, self._recorded.started_at, messages, ended=False)
         turns = turns_of_call(response)
         told = turns or [AnswerPart(Wait.NOTHING, None, response.body)]
         if response.ending is Ending.LEFT:  # the recorded client gave it up, and so may this one
             return [*told, AnswerPart(Wait.FOR_EVER, None, b"")]
         if response.ending is Ending.CUT and (
-            turns or self._in_lines
+            turns or self._is_ndjson
         ):  # else its connection is broken off where the recorded one was
             return [*told, AnswerPart(Wait.BROKEN, None, b"")]
         return turns
 
     @property
-    def _in_lines(self) -> bool:
+    def _is_ndjson(self) -> bool:
         return "ndjson" in (header(self.response.headers, "content-type") or "")
 
-    def _list_rows(self) -> Iterator[RowSummary]:
+    def _list_calls(self) -> Iterator[RowSummary]:
         """Yield what is recorded of this server in this cassette, in order."""
         session, provider = self._exchange.session, self._exchange.route.provider.name
         rows = self._store.summaries(session.cassette, session.sample, channel=Channel.MCP)
         return (row for row in rows if row.provider == provider)
 
-    def ask(self, turn: AnswerPart) -> None:
+    def on_client_asked(self, turn: AnswerPart) -> None:
         """Hear that the client was asked what `turn` waits for."""
         if turn.wait is Wait.ANSWER:
             self._questions[self._exchange.route.provider.name, json.dumps(turn.what)] = None
 
-    def ready(self, turn: AnswerPart) -> bool | str:
+    def check_ready(self, turn: AnswerPart) -> bool | str:
         """Return whether a turn's data may go out now; a text: never, and why."""
         match turn.wait:
             case Wait.NOTHING:
@@ -142,24 +142,24 @@ class RecordedPlayback:
                     self._replies[which] = reply
                 return which in self._replies and self._check_reply(which[1], self._replies[which])
 
-    def _check_reply(self, asked: str, reply: Reply) -> bool | str:
-        if not (expected := self._find_expected(asked)):
+    def _check_reply(self, asked: str, reply: ClientReply) -> bool | str:
+        if not (expected := self._find_expected_replies(asked)):
             return NEVER_ANSWERED
         return True if {reply.key} == expected else f"{OTHER_ANSWER}\n{reply.text}".rstrip()
 
-    def _find_expected(self, asked: str) -> set[Key]:
+    def _find_expected_replies(self, asked: str) -> set[Key]:
         """Return keys of the client's answers to a call's question, by time and by place: clocks may be set."""
-        rows, here = list(self._list_rows()), self._recorded.id or 0
+        rows, here = list(self._list_calls()), self._recorded.id or 0
         calls = {row.id: row for row in rows if row.operation not in (ANSWER, STREAM, END)}
         last, call = max((id_ for id_ in calls if id_ < here), default=0), calls.get(here)
         answers = (row for row in rows if row.operation == ANSWER)
-        answers = (row for row in answers if _asked_id(self._store.load(row.id).request.body) == asked)
-        return {row.key for row in answers if last < row.id < here or (call is not None and _is_during(row, call))}
+        answers = (row for row in answers if _read_request_id(self._store.load(row.id).request.body) == asked)
+        return {row.key for row in answers if last < row.id < here or (call is not None and _is_during_call(row, call))}
 
-    def refusal(self, text: str) -> bytes:
+    def build_refusal(self, text: str) -> bytes:
         """Return the end of the answer where it must not be told: an error in place of the result."""
         message = error_message(self._exchange.request.data, text)
-        return json.dumps(message).encode() + b"\n" if self._in_lines else event(message)
+        return json.dumps(message).encode() + b"\n" if self._is_ndjson else event(message)
 
 
 class PlaybackInterceptor(Interceptor[Exchange]):
@@ -170,18 +170,18 @@ class PlaybackInterceptor(Interceptor[Exchange]):
 
     def __init__(self, parts: EngineParts) -> None:
         self._parts = parts
-        self._questions: dict[Asked, Reply | None] = {}
+        self._questions: dict[Asked, ClientReply | None] = {}
         """What a recorded server has asked the client; None while that has not answered."""
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
         """Note a client's answer to a question; let go unanswered what was not recorded and nothing depends on."""
         if decided.reason is not None and is_harmless(call.operation):
-            call.error = Harmless("llmproxy: never recorded, and nothing depends on it; sent to nobody")
+            call.error = HarmlessTelemetry("llmproxy: never recorded, and nothing depends on it; sent to nobody")
             decided = Decided(Decision.REFUSE)
-        which = call.route.provider.name, _asked_id(call.request.body)
+        which = call.route.provider.name, _read_request_id(call.request.body)
         if call.operation != ANSWER or which not in self._questions:
             return decided
-        reply = self._questions[which] = Reply(found.key if decided.decision is Decision.REPLAY else None)
+        reply = self._questions[which] = ClientReply(found.key if decided.decision is Decision.REPLAY else None)
         call.state.put(reply)
         if decided.decision is Decision.RECORD:  # the question was a recording's: no server waits for this
             call.note = "the answer to a question that was replayed; sent to nobody"
@@ -196,7 +196,7 @@ class PlaybackInterceptor(Interceptor[Exchange]):
         call.state.put(made)
         return made.response
 
-    def playback(self, call: Exchange) -> RecordedPlayback | None:
+    def get_playback(self, call: Exchange) -> RecordedPlayback | None:
         return call.state.get(RecordedPlayback)
 
     def before_store(self, call: Exchange, response: Response) -> Response:
@@ -210,7 +210,7 @@ class PlaybackInterceptor(Interceptor[Exchange]):
 
     def on_end(self, call: Exchange, record: Call) -> Call:
         """Keep why a client's answer to a question was refused."""
-        if (reply := call.state.get(Reply)) is not None and call.error is not None:
+        if (reply := call.state.get(ClientReply)) is not None and call.error is not None:
             reply.text = call.error.message
         return record
 
@@ -221,5 +221,5 @@ class PlaybackFeature(Feature):
     kind = PlaybackInterceptor
 
     @override
-    def plug(self, session: Session, asked: Mapping[str, Any]) -> PlaybackInterceptor:
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> PlaybackInterceptor:
         return PlaybackInterceptor(self.parts)

@@ -26,7 +26,7 @@ from llmproxy.protocol import Channel, Decision, Plays
 _DAY = 86_400
 
 
-class Stale(NamedTuple):
+class StaleHit(NamedTuple):
     """A hit that is too old."""
 
     recording: KeyedRecording
@@ -48,13 +48,13 @@ class StaleInterceptor(Interceptor[Exchange]):
         age = self._state.now() - recorded
         if -_DAY <= age <= self._most:
             return decided
-        call.state.put(Stale(decided.recording, int(age // _DAY) if recorded and age > 0 else None))
+        call.state.put(StaleHit(decided.recording, int(age // _DAY) if recorded and age > 0 else None))
         asks = call.session.settings.mode.policy.writes and call.channel is Channel.LLM
         return Decided(Decision.RECORD) if asks and not changes_something(call.route, call.method) else decided
 
     @override
     def on_interaction(self, call: Exchange, made: Interaction) -> Interaction:
-        stale = call.state.get(Stale)
+        stale = call.state.get(StaleHit)
         good = made.response.status in range(200, 300) and made.response.ending is Ending.COMPLETE
         here = call.kept.into is None  # a staged answer takes no place yet
         call.kept.instead = stale.recording.id if stale is not None and good and here else None
@@ -62,7 +62,7 @@ class StaleInterceptor(Interceptor[Exchange]):
 
     @override
     def on_end(self, call: Exchange, record: Call) -> Call:
-        stale = call.state.get(Stale)
+        stale = call.state.get(StaleHit)
         if stale is None:
             return record
         age = "recorded on a day that nobody knows"
@@ -77,7 +77,7 @@ class StaleFeature(Feature):
     kind = StaleInterceptor
 
     @override
-    def plug(self, session: Session, asked: Mapping[str, Any]) -> StaleInterceptor | None:
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> StaleInterceptor | None:
         store, most = self.parts.state.sessions.store(session.settings.mode), self.parts.state.config.max_age
         if store is not None and session.policy.plays is not Plays.NOTHING:
             most = max_age_of(store, session.cassette, most)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import override
 
 from llmproxy.calls import Call
-from llmproxy.core.engine.decide import is_perfect
+from llmproxy.core.engine.decide import is_repeatable
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.engine.identity import build_host_refusal, check_upstream
+from llmproxy.core.engine.request_identification import build_host_refusal, check_upstream_allowed
 from llmproxy.core.providers.stubs import METADATA, NOWHERE, Asked, Stub, parse_members
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Interceptor, MissReason
@@ -33,23 +33,23 @@ class StubInterceptor(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts, session: Session) -> None:
         self._state, self._session = parts.state, session
 
-    def _may_answer(self, stub: Stub | None) -> bool:
+    def _may_stub(self, stub: Stub | None) -> bool:
         """Return whether a call is not sent; where a channel is live, or a fork may be, sign-ins are."""
         offline = self._session.policy.on_miss is Decision.REFUSE
-        return offline and (self._session.leased is None or (stub is not None and not stub.signs_in))
+        return offline and (self._session.leased_cassette is None or (stub is not None and not stub.signs_in))
 
     @override
     def before_key(self, call: Exchange, body: bytes) -> bytes:
         rows = [row for row in call.place.stubs if row.always]
-        asked = self._read_asked(call, body) if rows else None
+        asked = self._build_stub_request(call, body) if rows else None
         stub = next((row for row in rows if asked is not None and row.fits(asked)), None)
         if stub is None and call.place.in_scope:
             return body
         where = call.route.upstream
         preconnects = where.endswith(NOWHERE) and call.method == "HEAD"
-        if stub is not None and asked is not None and (preconnects or self._may_answer(stub)):
-            self._put_stub(call, stub, asked)
-        elif where.endswith(NOWHERE) or self._may_answer(stub):
+        if stub is not None and asked is not None and (preconnects or self._may_stub(stub)):
+            self._answer_with_stub(call, stub, asked)
+        elif where.endswith(NOWHERE) or self._may_stub(stub):
             call.refuse(build_host_refusal(where))
         elif where.endswith(METADATA) and header(call.request.headers, "host") not in METADATA:
             msg = "llmproxy: this machine's metadata is not for who asks by base URL; nothing was sent."
@@ -57,33 +57,33 @@ class StubInterceptor(Interceptor[Exchange]):
         else:
             call.decision = Decision.PASS
             call.note = "" if stub is None else f"{stub.name}: not recorded"
-            check_upstream(call)
+            check_upstream_allowed(call)
         return body
 
     @override
     def on_miss(self, call: Exchange, why: MissReason, recordings: int) -> bool:
         rows = [row for row in call.place.stubs if not row.always]
-        asked = self._read_asked(call, call.request.data) if rows and why is MissReason.NEVER else None
+        asked = self._build_stub_request(call, call.request.data) if rows and why is MissReason.NEVER else None
         stub = next((row for row in rows if asked is not None and row.fits(asked)), None)
-        if stub is None or asked is None or not self._may_answer(stub):
+        if stub is None or asked is None or not self._may_stub(stub):
             return False
-        return self._lend_recording(call, stub) or self._put_stub(call, stub, asked)
+        return self._borrow_recording(call, stub) or self._answer_with_stub(call, stub, asked)
 
-    def _lend_recording(self, call: Exchange, stub: Stub) -> bool:
+    def _borrow_recording(self, call: Exchange, stub: Stub) -> bool:
         """Answer by a recording of another cassette, if one has the very same question."""
         store, key = self._state.stores.current, call.key
         if store is None or key is None or call.method != "GET":
             return False
         for cassette, sample, party in find_other_places(store, key, _OTHERS):
             slots = store.slots(cassette, sample, party, key)
-            if (slot := next(filter(is_perfect, slots), None)) is not None:
+            if (slot := next(filter(is_repeatable, slots), None)) is not None:
                 call.decision, call.slot = Decision.REPLAY, slot
                 call.note = f"this cassette lacks it; recorded in {cassette}, which asked first"
                 call.state.put(stub)
                 return True
         return False
 
-    def _put_stub(self, call: Exchange, stub: Stub, asked: Asked) -> bool:
+    def _answer_with_stub(self, call: Exchange, stub: Stub, asked: Asked) -> bool:
         made = stub.answer(asked)
         if made is None:
             return False
@@ -92,7 +92,7 @@ class StubInterceptor(Interceptor[Exchange]):
         call.state.put(stub)
         return True
 
-    def _read_asked(self, call: Exchange, body: bytes) -> Asked:
+    def _build_stub_request(self, call: Exchange, body: bytes) -> Asked:
         where, place, headers = call.route, call.place, call.request.headers
         host = header(headers, "host") or ""
         by_base_url = bool(place.prefix) or not where.upstream.endswith(f"//{host}")
@@ -117,5 +117,5 @@ class StubFeature(Feature):
     kind = StubInterceptor
 
     @override
-    def plug(self, session: Session, asked: object) -> StubInterceptor:
+    def create_interceptor(self, session: Session, asked: object) -> StubInterceptor:
         return StubInterceptor(self.parts, session)

@@ -131,9 +131,7 @@ class Provider:
 
     @property
     def prefix(self) -> str:
-        """What a base URL of it begins with, after the proxy's address: none for OpenAI, so that ``--upstream
-        default=URL`` keeps its meaning.
-        """
+        """What its base URL begins with after the proxy's address; none for OpenAI, the default upstream."""
         return "" if self.name == "openai" else f"/{self.name}"
 
 

@@ -21,7 +21,7 @@ from llmproxy.core.live_channels import LiveChannels
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.providers.stubs import Stub
 from llmproxy.core.providers.table import Family, channel_of
-from llmproxy.core.sessions.interceptor import ClientEnds, Interceptor, Slots
+from llmproxy.core.sessions.interceptor import CallState, ClientEnds, Interceptor
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.traffic.encoding import Inflater
@@ -109,17 +109,17 @@ class Config:
     """Hosts outside the provider table that forwarded traffic may reach even in replay."""
 
     @property
-    def unplayed(self) -> Collection[Channel]:
+    def unplayed_channels(self) -> Collection[Channel]:
         """Channels whose recordings are not played."""
         return () if self.live is None else self.live.channels
 
     @property
-    def store_words(self) -> str:
+    def shown_store_path(self) -> str:
         """The store's path as advice names it."""
         return self.shown or str(self.store)
 
-    def learn_command(self, cassette: str) -> str:
-        return self.again.by(f"llmproxy learn {quote_word(cassette)}").command("", store=self.store_words)
+    def build_learn_command(self, cassette: str) -> str:
+        return self.again.by(f"llmproxy learn {quote_word(cassette)}").command("", store=self.shown_store_path)
 
 
 class RequestPlace(NamedTuple):
@@ -153,7 +153,7 @@ class RequestPlace(NamedTuple):
 
 
 @dataclass(slots=True)
-class Progress:
+class CallProgress:
     """How far a call has come; begun at its arrival, and carried on by the shell."""
 
     seq: int
@@ -192,7 +192,7 @@ class ReceivedRequest:
         """The body; nothing until it is here."""
         return self.body or b""
 
-    def add(self, name: str, value: str) -> None:
+    def add_header(self, name: str, value: str) -> None:
         """Let a field of ours count."""
         self.headers, self.redacted = (*self.headers, (name, value)), None
 
@@ -210,13 +210,13 @@ class ClientAnswer:
     withheld: bool = False
     """The provider's answer is not for the client: an interceptor makes another of it."""
     held: bool = False
-    """Its pieces may have to wait (`Interceptor.wait_before`)."""
+    """Its pieces may have to wait (`Interceptor.get_send_delay`)."""
     awaited: bool = False
     """It is the answer to another call, which has not ended yet; then all is decided."""
 
 
 @dataclass(slots=True)
-class KeptCall:
+class CallStorage:
     """Where its answer stands in the store, and what is told of that."""
 
     into: tuple[str, int] | None = None
@@ -246,7 +246,7 @@ class Exchange:
 
     place: RequestPlace
     session: Session
-    progress: Progress
+    progress: CallProgress
     request: ReceivedRequest
     identity: KnownRequest = UNIDENTIFIED
     change: StateChange | None = None
@@ -261,8 +261,8 @@ class Exchange:
     """Why it was refused."""
     note: str = ""
     answer: ClientAnswer = field(default_factory=ClientAnswer)
-    kept: KeptCall = field(default_factory=KeptCall)
-    state: Slots = field(default_factory=Slots)
+    kept: CallStorage = field(default_factory=CallStorage)
+    state: CallState = field(default_factory=CallState)
     """What its interceptors keep of it."""
     _recording: Recording | None = None
 
@@ -300,18 +300,18 @@ class Exchange:
         self._recording = recording
 
     def end_recording(self, *, proper: bool) -> Response:
-        """Return the answer as it came from upstream; as `Recording.end`."""
-        return self.recording.end(self.family, self.operation, stream=self.identity.stream, proper=proper)
+        """Return the answer as it came from upstream; as `Recording.build_response`."""
+        return self.recording.build_response(self.family, self.operation, stream=self.identity.stream, proper=proper)
 
     @property
-    def first_offset(self) -> int | None:
+    def first_byte_offset(self) -> int | None:
         """Microseconds until the first byte came from upstream; None where nothing did."""
-        return None if self._recording is None else self._recording.first_offset
+        return None if self._recording is None else self._recording.first_byte_offset
 
     @property
     def interceptors(self) -> tuple[Interceptor[Exchange], ...]:
         """Those of its session that are asked of its channel, in the declared order."""
-        return self.session.along(self.channel, auxiliary=bool(self.place.stubs))
+        return self.session.list_interceptors(self.channel, auxiliary=bool(self.place.stubs))
 
     def refuse(self, error: LLMProxyError) -> None:
         """Decide that it is refused, and why."""
@@ -335,17 +335,17 @@ class Exchange:
         return made.status if made is not None else self.slot.status if self.slot is not None else None
 
     @property
-    def kept_in(self) -> tuple[str, int]:
+    def save_target(self) -> tuple[str, int]:
         """Cassette and sample in which its answer is kept, if it is."""
-        return self.kept.into or self.session.kept_in
+        return self.kept.into or self.session.save_target
 
     @property
-    def walker(self) -> tuple[str, Key]:
-        """Who asks what; only after `identify`."""
+    def party_and_key(self) -> tuple[str, Key]:
+        """Who asks what; only after `identify_and_decide`."""
         return self.party, self.key or Key("")
 
 
-class Harmless(LLMProxyError):
+class HarmlessTelemetry(LLMProxyError):
     """Telemetry in replay: its sender only wants to hear that it arrived."""
 
     code = "llmproxy_not_llm"
@@ -353,7 +353,7 @@ class Harmless(LLMProxyError):
 
 
 class Recording:
-    """One response on its way; call `head`, then `data` for each piece, then `end`."""
+    """One response on its way; call `on_head`, then `on_data` for each piece, then `build_response`."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -374,61 +374,61 @@ class Recording:
         """What `end` returned is not what came: a secret was taken out."""
 
     @property
-    def started(self) -> bool:
+    def has_head(self) -> bool:
         """Whether the head was seen."""
         return self.status != 0
 
     @property
-    def seen(self) -> tuple[int, Headers]:
+    def timed_head(self) -> tuple[int, Headers]:
         """The head: when it came, microseconds, and its fields."""
         return self._head_offset, self._headers
 
     @property
-    def so_far(self) -> bytes:
+    def body_so_far(self) -> bytes:
         """The body as far as it has come; nothing while it is compressed."""
-        return b"" if self._coding else self._body.getvalue()
+        return b"" if self._content_encoding else self._body.getvalue()
 
     @property
-    def _coding(self) -> str:
+    def _content_encoding(self) -> str:
         """How it is compressed; empty where it is not."""
         coding = header(self._headers, "content-encoding") or ""
         return "" if coding.strip().lower() == "identity" else coding
 
     @property
-    def size(self) -> int:
+    def body_size(self) -> int:
         """Bytes of the body so far."""
         return self._received
 
     @property
-    def kind(self) -> str:
+    def mime_type(self) -> str:
         """Its content type."""
         return header(self._headers, "content-type") or ""
 
     @property
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether all that the head announced is here; never for a body without a length."""
         return self._expected is not None and self._received >= self._expected
 
     @property
-    def holds_end(self) -> bool:
+    def may_hold_end(self) -> bool:
         """Whether what comes next may hold the end: its length was announced."""
         return self._expected is not None
 
     @property
-    def first_offset(self) -> int | None:
+    def first_byte_offset(self) -> int | None:
         """Microseconds until the first byte of the body, or of the head where there is no body."""
         if self._offsets:
             return self._offsets[0]
-        return self._head_offset if self.started else None
+        return self._head_offset if self.has_head else None
 
-    def head(self, offset: int, status: int, reason: str, headers: Headers) -> None:
+    def on_head(self, offset: int, status: int, reason: str, headers: Headers) -> None:
         """Note the response's head, `offset` microseconds after the request's release."""
         self.status, self._reason, self._headers, self._head_offset = status, reason, headers, offset
         length = header(headers, "content-length")
         self._chunked = length is None
         self._expected = int(length) if length is not None and length.isdecimal() else None
 
-    def data(self, offset: int, data: bytes) -> None:
+    def on_data(self, offset: int, data: bytes) -> None:
         """Note bytes of the body as they came from the wire."""
         self._received += len(data)
         if data:
@@ -436,20 +436,20 @@ class Recording:
             self._offsets.append(offset)
             self._lengths.append(len(data))
 
-    def reset(self, code: int) -> None:
+    def on_reset(self, code: int) -> None:
         """Note the code of HTTP/2 with which the upstream breaks the answer off."""
         self._headers = (*self._headers, (RESET, str(code)))
 
-    def hold(self, offset: int) -> None:
+    def hold_last_bytes(self, offset: int) -> None:
         """Note that the last bytes of the body go to the client not before now."""
         if self._offsets:
             self._offsets[-1] = max(self._offsets[-1], offset)
 
-    def end(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:
+    def build_response(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:
         """Close the recording; `proper`: HTTP's framing ended the message. Slow: off the event loop."""
-        proper = proper or self.whole
-        chunks, undone = self._cut_body()
-        how = ending(family, operation, stream, self.status, self.kind, chunks.body, proper)
+        proper = proper or self.is_whole
+        chunks, undone = self._decode_chunks()
+        how = ending(family, operation, stream, self.status, self.mime_type, chunks.body, proper)
         if how is Ending.CUT and (proper or self.left):
             how = Ending.UNTERMINATED if proper else Ending.LEFT
         headers = without(self._headers, "content-encoding") if undone else self._headers
@@ -461,14 +461,14 @@ class Recording:
             head_offset=self._head_offset, chunked=self._chunked,
         )  # fmt: skip
 
-    def _cut_body(self) -> tuple[Cut, bool]:
+    def _decode_chunks(self) -> tuple[Cut, bool]:
         """Return what came, and whether its content-encoding is undone; what does not decode stays."""
-        if self._coding:
+        if self._content_encoding:
             with suppress(ValueError):
-                return _inflate_pieces(self._pieces(), self._coding), True
-        return Cut(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True)), not self._coding
+                return _inflate_pieces(self._iter_pieces(), self._content_encoding), True
+        return Cut(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True)), not self._content_encoding
 
-    def _pieces(self) -> Iterator[tuple[int, bytes]]:
+    def _iter_pieces(self) -> Iterator[tuple[int, bytes]]:
         body, at = self._body.getvalue(), 0
         for offset, length in zip(self._offsets, self._lengths, strict=True):
             yield offset, body[at : at + length]

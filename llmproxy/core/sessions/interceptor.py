@@ -1,21 +1,21 @@
 """What a feature is: an interceptor, which a session has or has not. Everything else knows none of them.
 
 A call goes through stages: its place is read from the head, its body gives it a key, the key is looked up, what was
-found is decided over, and it is answered and accounted for (`engine.stages`). At each border every interceptor of its
-session is asked; one that has nothing to say there leaves the method out. A session without any is the plain proxy,
-and only that has the fast path.
+found is decided over, and it is answered and accounted for (`engine.request_stages`). At each border every interceptor
+of its session is asked; one that has nothing to say there leaves the method out. A session without any is the plain
+proxy, and only that has the fast path.
 
     the way in, in the declared order (`engine.interceptors`)
         before_key      another body; or refuse: `call.refuse(error)`
         on_lookup       other recordings than the key's; or decide now: set `call.decision`, count it if it is to be
-                        counted (`engine.decide.count`), and nothing is looked at any more
+                        counted (`engine.decide.count_arrival`), and nothing is looked at any more
         on_decision     another decision than the modes' table
         on_miss         deal with a refusal: True, and nobody explains it
-        would_answer, goes_live   what one that is asked later will do with a call, for one that decides before it
+        preview_answer, goes_live   what one that is asked later will do with a call, for one that decides before it
     (where the head settled what becomes of a call, as in `record`, none of these is asked)
     the way back, in reverse order
         on_answer       another answer for the client; or the same, noted
-        on_plan         what is sent, and when: of a replayed answer, and of one that was made here: of a FAULT, or
+        on_send_plan         what is sent, and when: of a replayed answer, and of one that was made here: of a FAULT, or
                         where it is `withheld`
         wait_before     seconds until a piece of a replayed answer (its recorded second; None: the last) may go out to
                         the client at `ends`, or is asked for again; only where `call.answer.held` was set; `has_read`
@@ -28,9 +28,9 @@ and only that has the fast path.
         on_end          the record of a call that is over
 
 To write one: a class that derives from `Interceptor[Exchange]` and overrides what it needs; a `Feature`
-(`engine.feature`) whose `plug` makes one for a session, or None; a row in `engine.interceptors`. What it knows of a
-session are its own attributes (`restart` is called where the session begins anew). What it knows of a call is a value
-of a type of its own in `call.state`, which nobody else reads:
+(`engine.feature`) whose `create_interceptor` makes one for a session, or None; a row in `engine.interceptors`. What it
+knows of a session are its own attributes (`on_restart` is called where the session begins anew). What it knows of a
+call is a value of a type of its own in `call.state`, which nobody else reads:
 
     class Waited(NamedTuple): until: float
 
@@ -99,7 +99,7 @@ ClientEnds = tuple[object, object] | None
 
 
 @dataclass(slots=True)
-class Slots:
+class CallState:
     """Values by their type: what a feature keeps beside a call, which it alone reads."""
 
     _values: dict[type, object] = field(default_factory=dict)
@@ -112,8 +112,8 @@ class Slots:
         """Keep a value; it takes the place of another one of its type."""
         self._values[type(value)] = value
 
-    def copy(self) -> Slots:
-        return Slots(dict(self._values))
+    def copy(self) -> CallState:
+        return CallState(dict(self._values))
 
     def drop(self, kind: type) -> None:
         self._values.pop(kind, None)
@@ -126,13 +126,13 @@ class Playback(Protocol):
     turns: list[AnswerPart] | None
     """None where nothing has to be waited for."""
 
-    def ask(self, turn: AnswerPart) -> None:
+    def on_client_asked(self, turn: AnswerPart) -> None:
         """Hear that the client was asked what `turn` waits for."""
 
-    def ready(self, turn: AnswerPart) -> bool | str:
+    def check_ready(self, turn: AnswerPart) -> bool | str:
         """Return whether a turn's data may go out now; a text: never, and why."""
 
-    def refusal(self, text: str) -> bytes:
+    def build_refusal(self, text: str) -> bytes:
         """Return the end of the answer where it must not be told."""
 
 
@@ -157,7 +157,7 @@ class Interceptor[C]:
     def before_key(self, call: C, body: bytes) -> bytes:
         return body
 
-    def would_answer(self, call: C) -> Response | None:
+    def preview_answer(self, call: C) -> Response | None:
         """Return the answer that it will make of a call, whatever is recorded; nothing is counted yet."""
         return None
 
@@ -179,11 +179,11 @@ class Interceptor[C]:
         """Return what a miss is explained from."""
         return context
 
-    def wording(self, store: Store, wanted: Canonical) -> Wording | None:
+    def build_restater(self, store: Store, wanted: Canonical) -> Wording | None:
         """Return how recordings are told in this run's words, where a miss is explained."""
         return None
 
-    def on_miss_told(self, call: C, miss: ExplainedMiss, text: str) -> str:
+    def on_miss_message(self, call: C, miss: ExplainedMiss, text: str) -> str:
         """Return what the client reads of a miss."""
         return text
 
@@ -192,15 +192,15 @@ class Interceptor[C]:
     def on_answer(self, call: C, response: Response) -> Response:
         return response
 
-    def on_plan(self, call: C, laid: SendingPlan) -> SendingPlan:
+    def on_send_plan(self, call: C, laid: SendingPlan) -> SendingPlan:
         return laid
 
-    def wait_before(
+    def get_send_delay(
         self, call: C, offset: float | None, ends: ClientEnds, has_read: Callable[[ClientEnds], bool]
     ) -> float:
         return 0.0
 
-    def playback(self, call: C) -> Playback | None:
+    def get_playback(self, call: C) -> Playback | None:
         return None
 
     def on_sent(self, call: C) -> Callable[[], None] | None:
@@ -209,17 +209,17 @@ class Interceptor[C]:
     def before_store(self, call: C, response: Response) -> Response:
         return response
 
-    def on_withheld(self, call: C, response: Response) -> None:
+    def on_withheld_answer(self, call: C, response: Response) -> None:
         """Take the provider's answer to a call that is `withheld`, which is not stored."""
 
     def on_interaction(self, call: C, made: Interaction) -> Interaction:
         return made
 
-    def take(self) -> list[Interaction]:
+    def take_queued(self) -> list[Interaction]:
         """Return what is to be stored together with the next answer that is, once."""
         return []
 
-    def give_back(self, waiting: Sequence[Interaction]) -> None:
+    def requeue(self, waiting: Sequence[Interaction]) -> None:
         """Take back what could not be stored."""
 
     def on_stored(self, call: C, made: Interaction) -> None: ...
@@ -230,38 +230,38 @@ class Interceptor[C]:
     # -- the session
 
     @property
-    def leased(self) -> tuple[str, int] | None:
+    def leased_cassette(self) -> tuple[str, int] | None:
         """Cassette and sample that this session alone may record, where that is not its own."""
         return None
 
     @property
-    def kept_in(self) -> tuple[str, int] | None:
+    def save_target(self) -> tuple[str, int] | None:
         """Cassette and sample in which the session's answers are kept, where that is not its own."""
         return None
 
     @property
-    def made_in(self) -> tuple[str, int] | None:
+    def id_source(self) -> tuple[str, int] | None:
         """Cassette and sample whose answers made the ids that requests name, where that is not the session's own."""
         return None
 
-    def plays(self, channel: Channel) -> bool:
+    def replays_channel(self, channel: Channel) -> bool:
         return True
 
-    def on_added(self, other: Interceptor[C]) -> None:
+    def on_interceptor_added(self, other: Interceptor[C]) -> None:
         """Hear of another one that the session is about to get. Raises RefusedError: they exclude each other."""
 
     def before_reset(self) -> None:
         """Hear that somebody asks for a restart. Raises SessionBusy: it cannot be."""
 
-    def restart(self) -> None: ...
+    def on_restart(self) -> None: ...
 
     def on_session_end(self) -> None:
         """Hear that the session ends; its lease is given back after this."""
 
-    def read_call(self, seq: int) -> Interaction | None:
+    def find_unstored_call(self, seq: int) -> Interaction | None:
         """Return what was told in a call of the session, by its number, where that is in no store."""
         return None
 
-    def report(self) -> Mapping[str, Any]:
+    def build_report(self) -> Mapping[str, Any]:
         """Return plain values for the report of the session, by their names."""
         return {}

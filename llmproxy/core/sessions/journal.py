@@ -60,7 +60,7 @@ PRAGMA user_version = {VERSION};
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class JournaledMiss:
     """One miss as it was told to the client."""
 
     at: float
@@ -101,7 +101,7 @@ _AT_ONCE = 64
 """Rows that one statement inserts: a quarter of the time, with the interpreter's lock, of single ones."""
 
 
-def _insert_decisions(count: int) -> str:
+def _build_insert(count: int) -> str:
     row = f"(NULL{', ?' * _COLUMNS})"
     return f"INSERT INTO decisions VALUES {', '.join([row] * count)}"  # noqa: S608 - constants
 
@@ -116,7 +116,7 @@ CREATE TABLE IF NOT EXISTS asked (
 _ASKED = "INSERT INTO asked VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)"
 
 
-def _decision_row(run: int, call: Call) -> tuple[object, ...]:
+def _build_decision_row(run: int, call: Call) -> tuple[object, ...]:
     c = call
     said = (c.session, c.party, c.provider, c.operation, c.model or "", c.method, c.target)
     texts: Sequence[object] = said if "".join(said).isascii() else [to_sql(text) for text in said]
@@ -127,7 +127,7 @@ def _decision_row(run: int, call: Call) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _asked_row(run: int, asked: AnsweredQuestion) -> tuple[object, ...]:
+def _build_question_row(run: int, asked: AnsweredQuestion) -> tuple[object, ...]:
     request = asked.request
     body = None if asked.same_body else zlib.compress(request.body, 1)
     head = (to_sql(request.method), to_sql(request.target), json.dumps(request.headers))
@@ -135,13 +135,13 @@ def _asked_row(run: int, asked: AnsweredQuestion) -> tuple[object, ...]:
 
 
 class Journal:
-    """The writing side, one per proxy run. `decision` and `miss` only put into a queue; call them from any thread."""
+    """The writing side, one per proxy run. `record_call` and `add_miss` put into a queue, from any thread."""
 
     def __init__(self, conn: sqlite3.Connection | None, now: Callable[[], float], note: str) -> None:
         self.note = note
         """What the user should know about the journal, in one line; empty if all is well."""
         self._conn, self._now = conn, now
-        self._last: deque[Missed] = deque(maxlen=IN_MEMORY)
+        self._last: deque[JournaledMiss] = deque(maxlen=IN_MEMORY)
         self._queue: SimpleQueue[_Entry | None] = SimpleQueue()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -161,14 +161,14 @@ class Journal:
             try:
                 return cls(open_state(path), now, note)
             except sqlite3.DatabaseError as error:
-                if isinstance(error, sqlite3.OperationalError) or not (moved := _put_aside(path)):
+                if isinstance(error, sqlite3.OperationalError) or not (moved := _move_broken_aside(path)):
                     return cls(None, now, f"The journal {path} cannot be used ({error}): kept in memory only.")
                 note = f"The journal {path} was damaged ({error}); it was moved to {moved}, a new one is begun."
             except OSError as error:
                 return cls(None, now, f"The journal {path} cannot be used ({error.strerror}): kept in memory only.")
         return cls(None, now, f"The journal {path} cannot be used: kept in memory only.")
 
-    def record(self, call: Call) -> None:
+    def record_call(self, call: Call) -> None:
         """Keep what became of a call."""
         if self._conn is not None:
             self._queue.put(call)
@@ -178,7 +178,7 @@ class Journal:
             self.asks -= 1
             self._queue.put(asked)
 
-    def miss(
+    def add_miss(
         self,
         data: Mapping[str, object],
         *,
@@ -188,11 +188,11 @@ class Journal:
     ) -> None:
         """Note a refused request: `explain.Miss.to_dict()`, its Unix time, and what is told of it until we end."""
         text = str(data.get("text", ""))
-        self._last.append(Missed(at, text, data, places, steps))
+        self._last.append(JournaledMiss(at, text, data, places, steps))
         if self._conn is not None:
             self._queue.put(MissRow(self._run, at, to_sql(text), json.dumps(data, default=str)))
 
-    def misses(self, limit: int = IN_MEMORY) -> list[Missed]:
+    def list_misses(self, limit: int = IN_MEMORY) -> list[JournaledMiss]:
         """Return the last misses of this run, oldest first; known at once, whether they were written or not."""
         return list(self._last)[-limit:] if limit > 0 else []
 
@@ -213,10 +213,10 @@ class Journal:
 
     def _write_until_stopped(self) -> None:
         """Write batch after batch, until told to stop."""
-        while self._write_next():
+        while self._write_next_batch():
             pass
 
-    def _write_next(self) -> bool:
+    def _write_next_batch(self) -> bool:
         """Write a batch of entries; False when told to stop. Apart, so that the wait for the next one holds nothing."""
         first = self._queue.get()
         self._stop.wait(BEHIND_SECONDS)
@@ -228,21 +228,21 @@ class Journal:
                     batch.append(entry)
         except Empty:
             pass
-        self._write(batch)
+        self._write_batch(batch)
         return first is not None and not (self._stop.is_set() and self._queue.empty())
 
-    def _write(self, batch: list[_Entry]) -> None:
+    def _write_batch(self, batch: list[_Entry]) -> None:
         if not batch or self._conn is None:
             return
         try:
             with write_transaction(self._conn):
-                rows = [_decision_row(self._run, each) for each in batch if isinstance(each, Call)]
+                rows = [_build_decision_row(self._run, each) for each in batch if isinstance(each, Call)]
                 for at in range(0, len(rows), _AT_ONCE):
                     some = rows[at : at + _AT_ONCE]
-                    self._conn.execute(_insert_decisions(len(some)), list(chain.from_iterable(some)))
+                    self._conn.execute(_build_insert(len(some)), list(chain.from_iterable(some)))
                 self._conn.executemany(_MISS, [each for each in batch if isinstance(each, MissRow)])
                 asked = [each for each in batch if isinstance(each, AnsweredQuestion)]
-                self._conn.executemany(_ASKED, [_asked_row(self._run, each) for each in asked])
+                self._conn.executemany(_ASKED, [_build_question_row(self._run, each) for each in asked])
         except (sqlite3.Error, OverflowError) as error:
             self.note = f"{len(batch)} entries of the journal were lost: {error}."
             log.warning(self.note)
@@ -287,7 +287,7 @@ def _check_empty(conn: sqlite3.Connection, version: int) -> None:
         raise sqlite3.DatabaseError(f"it is of another version, {version}")
 
 
-def _put_aside(path: Path) -> Path | None:
+def _move_broken_aside(path: Path) -> Path | None:
     moved = path.with_name(f"{path.name}.broken")
     try:
         path.replace(moved)
@@ -296,7 +296,7 @@ def _put_aside(path: Path) -> Path | None:
     return moved
 
 
-def query_state(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+def query_journal(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
     """Query a journal without making or changing it; an absent or unreadable one holds nothing."""
     try:
         if peek(path) is not FileState.ROLLBACK:
@@ -308,7 +308,7 @@ def query_state(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[
         return []
 
 
-def _make_rows[T](rows: Iterable[Sequence[Any]], make: Callable[..., T]) -> Iterator[T]:
+def _parse_rows[T](rows: Iterable[Sequence[Any]], make: Callable[..., T]) -> Iterator[T]:
     """Yield what rows make; one with a value that is none of its column's is left out, as an unreadable file is."""
     for row in rows:
         try:
@@ -317,11 +317,11 @@ def _make_rows[T](rows: Iterable[Sequence[Any]], make: Callable[..., T]) -> Iter
             log.debug("journal.row.failed", exc_info=True)
 
 
-def _read_miss(at: Any, text: Any, data: Any) -> Missed:  # noqa: ANN401 - what a file holds
+def _parse_miss(at: Any, text: Any, data: Any) -> JournaledMiss:  # noqa: ANN401 - what a file holds
     tree = json.loads(data)
     if not isinstance(tree, dict):
         raise TypeError(f"a miss is {type(tree).__name__}")
-    return Missed(_check_time(at), from_sql(text), tree)
+    return JournaledMiss(_check_time(at), from_sql(text), tree)
 
 
 def _check_time(at: Any) -> float:  # noqa: ANN401 - as above
@@ -335,10 +335,10 @@ _LATEST = 253_402_300_800
 """Unix seconds at which there are no years any more."""
 
 
-def read_misses(path: Path, limit: int) -> list[Missed]:
+def read_misses(path: Path, limit: int) -> list[JournaledMiss]:
     """Return the last misses of the journal at `path`, oldest first."""
-    found = query_state(path, "SELECT at, text, data FROM misses ORDER BY id DESC LIMIT ?", (limit,))
-    return list(_make_rows(reversed(found), _read_miss))
+    found = query_journal(path, "SELECT at, text, data FROM misses ORDER BY id DESC LIMIT ?", (limit,))
+    return list(_parse_rows(reversed(found), _parse_miss))
 
 
 class FaultedCall(NamedTuple):
@@ -355,38 +355,38 @@ class FaultedCall(NamedTuple):
     status: int
 
 
-def read_injected(path: Path, limit: int) -> list[FaultedCall]:
+def read_faulted_calls(path: Path, limit: int) -> list[FaultedCall]:
     """Return the last calls of the journal's last run that met injected faults, oldest first."""
     sql = (
         "SELECT at, status, session, provider, operation, model, note FROM decisions"
         " WHERE run = (SELECT max(id) FROM runs) AND fault IS NOT NULL ORDER BY id DESC LIMIT ?"
     )
-    return list(_make_rows(reversed(query_state(path, sql, (limit,))), _meets_fault))
+    return list(_parse_rows(reversed(query_journal(path, sql, (limit,))), _parse_faulted_call))
 
 
-def _meets_fault(at: Any, status: Any, *texts: Any) -> FaultedCall:  # noqa: ANN401 - what a file holds
+def _parse_faulted_call(at: Any, status: Any, *texts: Any) -> FaultedCall:  # noqa: ANN401 - what a file holds
     session, provider, operation, model, note = (from_sql(text or "") for text in texts)
     return FaultedCall(_check_time(at), session, provider, operation, model, note, index(status))
 
 
-def read_served(path: Path) -> frozenset[int] | None:
+def read_served_ids(path: Path) -> frozenset[int] | None:
     """Return the interactions that the last run of the journal served or recorded; None if it knows of no run."""
     last = "SELECT max(run) FROM decisions"
-    if not (found := query_state(path, last, ())) or found[0][0] is None:
+    if not (found := query_journal(path, last, ())) or found[0][0] is None:
         return None
     sql = "SELECT DISTINCT interaction FROM decisions WHERE run = ? AND interaction IS NOT NULL"
-    return frozenset(row[0] for row in query_state(path, sql, found[0]))
+    return frozenset(row[0] for row in query_journal(path, sql, found[0]))
 
 
-def read_asked(path: Path) -> list[tuple[int, Request, bool]]:
+def read_questions(path: Path) -> list[tuple[int, Request, bool]]:
     """Return the last run's questions with hits: interaction, request, whether its body is the recorded one's."""
     last = "(SELECT max(id) FROM runs)"
     what = "SELECT interaction, method, target, headers, body FROM asked"
     sql = f"{what} WHERE run = {last} ORDER BY id"
-    return list(_make_rows(query_state(path, sql, ()), _read_question))
+    return list(_parse_rows(query_journal(path, sql, ()), _parse_question))
 
 
-def _read_question(*row: Any) -> tuple[int, Request, bool]:  # noqa: ANN401 - what a file holds
+def _parse_question(*row: Any) -> tuple[int, Request, bool]:  # noqa: ANN401 - what a file holds
     id_, method, target, headers, body = row
     fields = tuple((name + "", value + "") for name, value in json.loads(headers))
     content = b"" if body is None else zlib.decompress(body)

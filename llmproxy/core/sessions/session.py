@@ -47,7 +47,7 @@ class CallsGone(RefusedError):
 
 
 @dataclass(slots=True)
-class Calls:
+class CallLog:
     """What a session was asked and what became of it."""
 
     arrived: int = 0
@@ -63,7 +63,7 @@ class Calls:
         self.arrived += 1
         return self.arrived
 
-    def add(self, call: Call, text: str = "") -> None:
+    def add_ended_call(self, call: Call, text: str = "") -> None:
         """Keep a call that has ended; `text` is what a refused client was told."""
         self.totals.add(call, text if call.miss else "")
         self._ended.append(call)
@@ -71,7 +71,7 @@ class Calls:
         if text and len(self._texts) < KEPT_TEXTS:
             self._texts[call.seq] = text
 
-    def after(self, number: int) -> list[Call]:
+    def list_calls_after(self, number: int) -> list[Call]:
         """Return ended calls that arrived after the `number`-th, in order. Raises CallsGone: some are not kept."""
         dropped = self._count - len(self._ended)
         if dropped > number:
@@ -79,14 +79,14 @@ class Calls:
             raise CallsGone(msg, hint=f"Ask for those after {dropped}, ask more often, or close the session.")
         return sorted((each for each in self._ended if each.seq > number), key=lambda each: each.seq)
 
-    def text(self, call: Call) -> str:
+    def get_call_text(self, call: Call) -> str:
         """Return the note of a call; of a refused one what the client was told."""
         if (text := self._texts.get(call.seq)) is not None:
             return text
         return NOT_KEPT.format(KEPT_TEXTS) if call.miss else call.note
 
     @property
-    def open(self) -> int:
+    def open_count(self) -> int:
         """How many calls have begun and not ended."""
         return self.arrived - self._count
 
@@ -109,7 +109,7 @@ def split_name(name: str) -> tuple[str, int]:
     return name, 1
 
 
-def check_party(value: str | None) -> str:
+def parse_party(value: str | None) -> str:
     """Return the party that a header names, by default the agent. Anything else is refused, never guessed."""
     if value is None:
         return AGENT
@@ -152,7 +152,7 @@ class MissedCall:
     error: LLMProxyError | None = None
     """What its client was told."""
 
-    def repeats(self, first: MissedCall) -> bool:
+    def is_retry_of(self, first: MissedCall) -> bool:
         """Return whether this is `first` asked again, without a stream or with less; word for word it is a new one."""
         mine, theirs = self.wanted, first.wanted
         if key_of(mine) == key_of(theirs):
@@ -183,7 +183,7 @@ class ReplayPosition:
     threads: dict[object, Key] = field(default_factory=dict)
     """What each thread asked last."""
 
-    def pass_on(self, thread: object, key: Key) -> str:
+    def record_thread_key(self, thread: object, key: Key) -> str:
         """Note what a thread asks; return what it asked before, empty if nothing."""
         if len(self.threads) > KEPT_CALLS:
             self.threads.clear()
@@ -221,7 +221,7 @@ class Session:
     """`record`: keys whose older recordings were already replaced by this session."""
     served: set[int] = field(default_factory=set)
     """Interactions that were replayed or recorded, over all restarts; any thread adds."""
-    calls: Calls = field(default_factory=Calls)
+    calls: CallLog = field(default_factory=CallLog)
     """What it was asked and what became of it, over all restarts."""
     interceptors: tuple[Interceptor[Any], ...] = ()
     """Of the features that it has, in the declared order."""
@@ -233,7 +233,7 @@ class Session:
         policy = self.settings.mode.policy
         return policy.complete if self.complete and policy.complete is not None else policy
 
-    def along(self, channel: Channel, *, auxiliary: bool = False) -> tuple[Interceptor[Any], ...]:
+    def list_interceptors(self, channel: Channel, *, auxiliary: bool = False) -> tuple[Interceptor[Any], ...]:
         """Return the interceptors that are asked of a channel's calls, or of the `auxiliary` ones among them."""
         which, known = self._along.get((channel, auxiliary), (None, ()))
         if which is not self.interceptors:
@@ -242,23 +242,23 @@ class Session:
             self._along[channel, auxiliary] = self.interceptors, known
         return known
 
-    def is_plain(self, channel: Channel) -> bool:
+    def is_plain_replay(self, channel: Channel) -> bool:
         """Return whether a channel's calls are served as recorded, at once: nobody is asked, and nothing is paced."""
-        return not (self.settings.speed or self.along(channel))
+        return not (self.settings.speed or self.list_interceptors(channel))
 
     @property
-    def sees_whole(self) -> bool:
+    def needs_whole_calls(self) -> bool:
         """Whether its calls must be here whole before anything of them goes upstream."""
         return any(each.sees_whole for each in self.interceptors)
 
-    def find[I: Interceptor[Any]](self, kind: type[I]) -> I | None:
+    def find_interceptor[I: Interceptor[Any]](self, kind: type[I]) -> I | None:
         """Return its interceptor of a feature, if it has that."""
         return next((each for each in self.interceptors if isinstance(each, kind)), None)
 
     def find_first_attempt(self, missed: MissedCall) -> MissedCall | None:
         """Note a missed request, and return the one of which it is no more than the next attempt."""
         first = self.position.missed.get(missed.question)
-        if first is None or not missed.repeats(first):
+        if first is None or not missed.is_retry_of(first):
             self.position.missed[missed.question] = missed
             return None
         if missed.question is None:
@@ -266,13 +266,13 @@ class Session:
         first.at = missed.at
         return first
 
-    def arrive(self, walker: Walker, recordings: int) -> int:
+    def count_arrival(self, walker: Walker, recordings: int) -> int:
         """Count one arrival and return its number, from 1; `recordings` is how many the key has."""
-        if self.starts_again(walker, recordings):
+        if self.is_new_run(walker, recordings):
             self.restart()
-        return self.count(walker)
+        return self.next_turn(walker)
 
-    def starts_again(self, walker: Walker, recordings: int) -> bool:
+    def is_new_run(self, walker: Walker, recordings: int) -> bool:
         """Return whether this arrival begins another run of the agent; `recordings` is how many the key has."""
         return (
             walker == self.first
@@ -283,14 +283,14 @@ class Session:
             and 0 < recordings <= self.position.counts[walker]
         )
 
-    def count(self, walker: Walker) -> int:
+    def next_turn(self, walker: Walker) -> int:
         """Count one arrival that does not start the walk again, and return its number, from 1."""
         position = self.position
         position.last = walker
         position.counts[walker] += 1
         return position.counts[walker]
 
-    def last_of(self, party: str) -> Key | None:
+    def find_last_key(self, party: str) -> Key | None:
         """Return the key that a party asked last; None if the last request was another's, or there was none."""
         last = self.position.last
         return last[1] if last is not None and last[0] == party else None
@@ -299,18 +299,18 @@ class Session:
         """Walk from the start again."""
         self.position.restart()
         for each in self.interceptors:
-            each.restart()
+            each.on_restart()
 
-    def record(self, walker: Walker) -> None:
+    def mark_recorded(self, walker: Walker) -> None:
         """Note that what is asked here is recorded by this session, not served."""
         self.position.recorded_here.add(walker)
         self.position.recorded_here.add(("", walker[1]))
 
-    def records(self, key: Key) -> bool:
+    def is_recording(self, key: Key) -> bool:
         """Return whether a key is recorded here, whoever asks. From any thread."""
         return ("", key) in self.position.recorded_here
 
-    def supersedes(self, walker: Walker) -> bool:
+    def claim_superseding(self, walker: Walker) -> bool:
         """Tell (once per key) that the recording about to be stored replaces the older ones."""
         if not self.policy.anew or walker in self.superseded:
             return False
@@ -318,21 +318,21 @@ class Session:
         return True
 
     @property
-    def made_in(self) -> tuple[str, int]:
+    def id_source(self) -> tuple[str, int]:
         """Cassette and sample whose answers made the ids that its requests name."""
-        return next((each.made_in for each in self.interceptors if each.made_in), (self.cassette, self.sample))
+        return next((each.id_source for each in self.interceptors if each.id_source), (self.cassette, self.sample))
 
     @property
-    def kept_in(self) -> tuple[str, int]:
+    def save_target(self) -> tuple[str, int]:
         """Cassette and sample in which its answers are kept, where a call does not say otherwise."""
-        return next((each.kept_in for each in self.interceptors if each.kept_in), (self.cassette, self.sample))
+        return next((each.save_target for each in self.interceptors if each.save_target), (self.cassette, self.sample))
 
     @property
-    def leased(self) -> tuple[str, int] | None:
+    def leased_cassette(self) -> tuple[str, int] | None:
         """The cassette and sample it alone may record: its own, or the child that it records or may fork to."""
         if self.policy.alone:
-            return self.kept_in
-        return next((each.leased for each in self.interceptors if each.leased is not None), None)
+            return self.save_target
+        return next((each.leased_cassette for each in self.interceptors if each.leased_cassette is not None), None)
 
 
 log = logging.getLogger(__name__)
@@ -373,7 +373,7 @@ class SessionDefaults(SessionSettings):
     """A replay proxy may open sessions in modes that reach the network."""
 
 
-class SessionEnded(NamedTuple):
+class EndedSession(NamedTuple):
     """What is left of all sessions of one cassette and sample that have ended."""
 
     cassette: str
@@ -385,20 +385,20 @@ class SessionEnded(NamedTuple):
 class SessionFeatures:
     """Gives sessions their interceptors; this one gives none."""
 
-    def check(self, mode: Mode, asked: Mapping[str, Any]) -> None:
+    def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
         """Look at what a session asks for before it is opened. Raises LLMProxyError: it cannot be."""
 
-    def plug(self, session: Session, asked: Mapping[str, Any]) -> None:
+    def add_interceptors(self, session: Session, asked: Mapping[str, Any]) -> None:
         """Give a session that begins what it asks for. Raises LLMProxyError: it cannot be."""
 
-    def on_first(self, session: Session, store: Store) -> None:
+    def on_replay_begin(self, session: Session, store: Store) -> None:
         """Hear that recordings of a session that plays some were looked for: it begins, or had none until now."""
 
-    def put(self, session: Session, made: Interceptor[Any]) -> None:
+    def add_interceptor(self, session: Session, made: Interceptor[Any]) -> None:
         """Add an interceptor to a session, or put it in the place of one of its kind. Raises RefusedError."""
 
 
-def canonical(name: str) -> str:
+def canonical_name(name: str) -> str:
     """Return a session's one name: its cassette, ``~sample`` from the second on. Raises RefusedError."""
     if name and "~" not in name:  # nearly always; what else may be wrong with it is said when the session begins
         return name
@@ -429,23 +429,23 @@ class Sessions:
     """By cassette and sample: what ended sessions played or made, 8 bytes an id: a proxy may see 100,000 sessions."""
 
     @property
-    def closed(self) -> list[SessionEnded]:
+    def ended_sessions(self) -> list[EndedSession]:
         """What the sessions that have ended come to, for the summary of the run."""
-        return [SessionEnded(*place, served) for place, served in self._served.items()]
+        return [EndedSession(*place, served) for place, served in self._served.items()]
 
-    def get(self, name: str) -> Session:
+    def get_or_open(self, name: str) -> Session:
         """Return the session that a request under `name` belongs to, opened now if need be."""
-        name = canonical(name)
+        name = canonical_name(name)
         name = self.bindings.get(name, name)
         return self.walks.get(name) or self._begin_session(name, self.defaults, {})
 
     def find_open(self, name: str) -> Session | None:
         """Return the session that a request under `name` would belong to, if it is open. Raises RefusedError."""
         if not name or "~" in name:
-            name = canonical(name)
+            name = canonical_name(name)
         return self.walks.get(self.bindings.get(name, name))
 
-    def open(
+    def open_session(
         self,
         name: str,
         *,
@@ -466,42 +466,42 @@ class Sessions:
         asked for a session with a network; CassetteBusy: another session records this cassette; CassetteExists: there
         is a `child` already.
         """
-        name = canonical(name)
+        name = canonical_name(name)
         known = self.walks.get(name)
         if known is not None and known.settings.opened:
             hint = f"Close it first: POST {CONTROL_PREFIX}sessions/{quote(name, safe='')}/close"
             raise SessionBusy(f"llmproxy: session {name!r} is open already.", hint=hint)
         mode = mode or self.defaults.mode
         if mode not in OFFLINE:
-            self.refuse_network(f"in mode {mode}")
+            self.require_network_allowed(f"in mode {mode}")
             if cassette is not None:
                 raise RefusedError(f"llmproxy: a session that names its cassette is for replay, not for {mode}.")
-        self.features.check(mode, asked)
+        self.features.check_options(mode, asked)
         if known is not None:
-            self._end_walk(known)
+            self._remove_session(known)
         ours = self.defaults
         speed, exhausted = ours.speed if speed is None else speed, exhausted or ours.exhausted
         settings = SessionSettings(mode, speed, exhausted, opened=True, upstreams=dict(upstreams or {}))
         return self._begin_session(name, settings, asked, cassette)
 
-    def refuse_network(self, which: str) -> None:
+    def require_network_allowed(self, which: str) -> None:
         """Refuse a session with a network that this proxy was not allowed. Raises LiveForbidden."""
         if self.defaults.mode in OFFLINE and not self.defaults.allow_live:
             msg = f"llmproxy: this proxy was started in replay; a session {which} may reach the network."
             raise LiveForbidden(msg, hint="Start the proxy with --allow-live to permit it.")
 
-    def reserve(self, parent: str, child: str | None, *, kind: str = "fork") -> tuple[Store, str]:
+    def reserve_child(self, parent: str, child: str | None, *, kind: str = "fork") -> tuple[Store, str]:
         """Lease a child's cassette; returns the store and its name. Raises CassetteExists: there is a `child`."""
         if (store := self.store(Mode.RECORD)) is None:
             raise AssertionError("a child without a store")
-        taken = [place[0] for each in self.walks.values() if (place := each.leased) is not None]
+        taken = [place[0] for each in self.walks.values() if (place := each.leased_cassette) is not None]
         return store, reserve_name(store, parent, child, self.holder, taken, kind=kind)
 
-    def find_first(self, session: Session, store: Store) -> None:
+    def read_first_key(self, session: Session, store: Store) -> None:
         """Read with which request the cassette begins."""
         session.first = store.first_key(session.cassette, session.sample)
         if session.policy.plays is not Plays.NOTHING:
-            self.features.on_first(session, store)
+            self.features.on_replay_begin(session, store)
 
     def _begin_session(
         self, name: str, settings: SessionSettings, asked: Mapping[str, Any], cassette: str | None = None
@@ -510,10 +510,10 @@ class Sessions:
         session, mode = Session(name, *place, settings), settings.mode
         if (store := self.store(mode)) is not None:
             self.hear_begin(store, session.cassette, session.sample)
-        self.features.plug(session, asked)
+        self.features.add_interceptors(session, asked)
         cassette, sample = session.cassette, session.sample
         if (store := self.store(mode)) is not None:  # maybe another one: a feature may have it opened for writing
-            self.find_first(session, store)
+            self.read_first_key(session, store)
             if mode.policy.complete is not None and store.has(cassette, sample):
                 session.complete = store.closed_cleanly(cassette, sample)
                 if not session.complete:
@@ -523,14 +523,14 @@ class Sessions:
                         name,
                     )
             if session.policy.writes:
-                place, alone = session.kept_in, session.policy.alone
+                place, alone = session.save_target, session.policy.alone
                 store.begin(*place, exclusive=alone, holder=self.holder, anew=session.policy.anew)
         self.walks[name] = session
         return session
 
     def get_session(self, name: str) -> Session:
         """Return an open session. Raises SessionUnknown."""
-        if name and (session := self.walks.get(canonical(name))) is not None:
+        if name and (session := self.walks.get(canonical_name(name))) is not None:
             return session
         names = [f"{each[:40]!r}" for each in sorted(self.walks)[:_SHOWN_NAMES]]
         more = ", ..." if len(self.walks) > _SHOWN_NAMES else ""
@@ -538,7 +538,7 @@ class Sessions:
             f"llmproxy: no session {name[:100]!r} is open.", hint=f"Open now: {', '.join(names) or 'none'}{more}"
         )
 
-    def reset(self, name: str) -> Session:
+    def reset_session(self, name: str) -> Session:
         """Let a session walk from the start again; what it counted stays. What it recorded so far is to be replaced."""
         session = self.get_session(name)
         for each in session.interceptors:
@@ -547,7 +547,7 @@ class Sessions:
         session.superseded.clear()
         return session
 
-    def close(self, name: str, *, complete: bool | None = None, interrupted: bool = False) -> Session:
+    def close_session(self, name: str, *, complete: bool | None = None, interrupted: bool = False) -> Session:
         """End a session: give its lease back, mark its cassette as complete or leave it open, unbind it.
 
         `complete` None: complete unless an answer in it is cut, or failed and no good one came after it. `interrupted`:
@@ -558,26 +558,26 @@ class Sessions:
         """
         session = self.get_session(name)
         session.sealed, session.is_over = complete, not interrupted
-        self._end_walk(session)
+        self._remove_session(session)
         self.bindings = {source: target for source, target in self.bindings.items() if target != session.name}
         self.speakers = {source: party for source, party in self.speakers.items() if source in self.bindings}
         return session
 
-    def _end_walk(self, session: Session) -> None:
-        self.end(session)
+    def _remove_session(self, session: Session) -> None:
+        self.finish_recording(session)
         del self.walks[session.name]
-        self._keep_served(session)
+        self._record_served(session)
 
-    def _keep_served(self, session: Session) -> None:
+    def _record_served(self, session: Session) -> None:
         place = (session.cassette, session.sample)
         self._served[place] = array("q", {*self._served.get(place, ()), *session.served})
 
-    def end(self, session: Session) -> None:
+    def finish_recording(self, session: Session) -> None:
         """Give a session's lease back, and mark its cassette. Raises as `close`."""
         writes = (
             session.policy.writes or session.position.recorded_here
         )  # a left answer is asked live even where it is complete
-        place = session.leased or (session.kept_in if writes else None)
+        place = session.leased_cassette or (session.save_target if writes else None)
         if place is not None and (store := self.store(Mode.RECORD)) is not None:
             for each in session.interceptors:
                 each.on_session_end()
@@ -589,10 +589,10 @@ class Sessions:
         """Handle a stored recording of `session`, maybe after its end, which settles completeness. Blocks."""
         if self.walks.get(session.name) is session:
             return
-        self._keep_served(session)
+        self._record_served(session)
         try:
             if (store := self.store(session.settings.mode)) is not None:
-                store.end(*session.leased or session.kept_in, _LATE, clean=session.sealed)
+                store.end(*session.leased_cassette or session.save_target, _LATE, clean=session.sealed)
                 if session.policy.writes:
                     self.on_run_end(session)
         except Exception as error:  # noqa: BLE001 - the answer itself is stored: who hears otherwise stores it twice
@@ -600,11 +600,11 @@ class Sessions:
             why = error.message if isinstance(error, LLMProxyError) else f"{type(error).__name__}: {error}"
             log.warning("cassette %s could not be marked as complete: %s", session.name, why)
 
-    def bind(self, name: str, session: str, party: str = AGENT) -> None:
+    def bind_name(self, name: str, session: str, party: str = AGENT) -> None:
         """Send what arrives under `name` to `session`, by default as `party`'s. Raises SessionUnknown, SessionBusy."""
         target = self.get_session(session).name
         split_name(name)
-        name = canonical(name)
+        name = canonical_name(name)
         if name == target:
             raise RefusedError(f"llmproxy: what arrives under {name!r} belongs to that session anyway.")
         if name in self.bindings:
@@ -616,28 +616,28 @@ class Sessions:
         if party != AGENT:
             self.speakers[name] = party
 
-    def unbind(self, name: str) -> None:
+    def unbind_name(self, name: str) -> None:
         """Let what arrives under `name` be its own session again. Raises SessionUnknown."""
-        if not name or self.bindings.pop(canonical(name), None) is None:
+        if not name or self.bindings.pop(canonical_name(name), None) is None:
             raise SessionUnknown(f"llmproxy: {name[:100]!r} is not bound.")
-        self.speakers.pop(canonical(name), None)
+        self.speakers.pop(canonical_name(name), None)
 
-    def speaker(self, name: str) -> str:
+    def find_bound_party(self, name: str) -> str:
         """Return the party that what arrives under `name` belongs to, unless the request says so itself."""
-        return self.speakers.get(canonical(name), AGENT) if self.speakers and name else AGENT
+        return self.speakers.get(canonical_name(name), AGENT) if self.speakers and name else AGENT
 
-    def heartbeat(self) -> None:
+    def renew_leases(self) -> None:
         """Keep the leases of recording sessions."""
         for session in list(self.walks.values()):
-            if (place := session.leased) is not None and (store := self.store(Mode.RECORD)) is not None:
+            if (place := session.leased_cassette) is not None and (store := self.store(Mode.RECORD)) is not None:
                 store.heartbeat(*place, self.holder)
 
-    def close_all(self) -> None:
+    def close_sessions(self) -> None:
         """End every session before the store is closed; one that cannot be ended does not keep the others."""
         failure: LLMProxyError | None = None
         for session in list(self.walks.values()):
             try:
-                self.end(session)
+                self.finish_recording(session)
             except LLMProxyError as error:
                 failure = failure or error
         if failure is not None:

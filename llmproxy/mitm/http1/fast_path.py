@@ -30,7 +30,7 @@ from mitmproxy.connection import Connection, ConnectionState
 from mitmproxy.proxy import events, layer, layers, mode_servers, mode_specs
 from mitmproxy.proxy.context import Context
 
-from llmproxy.core.engine.identity import WORTH_A_THREAD
+from llmproxy.core.engine.request_identification import WORTH_A_THREAD
 from llmproxy.core.sessions.exchange import RequestPlace
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import header
@@ -240,7 +240,7 @@ class Front(asyncio.StreamReaderProtocol):
             return False
         if last.credential != plain.credential:
             engine.redactor.learn_bearer(last.credential.decode("ascii"))
-        if (hit := engine.fast_path.answer(plain.place, plain.client, body)) is None:
+        if (hit := engine.fast_path.find_answer(plain.place, plain.client, body)) is None:
             return False
         self._out.write(hit.data)
         self._shell.settle_hit(hit)
@@ -262,7 +262,7 @@ class Front(asyncio.StreamReaderProtocol):
             return False  # the layer says it, in its way
         self._incoming = incoming
         session = exchange.session
-        return exchange.decision is None and not session.settings.speed and not session.sees_whole
+        return exchange.decision is None and not session.settings.speed and not session.needs_whole_calls
 
     def _send_replay(self, body: bytes) -> bool:
         """Send the recorded answer; False if there is none, or it is not for here."""

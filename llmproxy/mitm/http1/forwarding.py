@@ -140,7 +140,7 @@ class Forwarding:
         except NotImplementedError:  # its answer to trailers of the upstream's, when the whole body has passed
             yield from self._pass_commands(self._without_trailers(self._forwarder))
         exchange = self._here.incoming.exchange
-        if self._held and exchange is not None and not exchange.recording.whole:
+        if self._held and exchange is not None and not exchange.recording.is_whole:
             yield from self._release_exchange()
         yield from self._undo_release()
 
@@ -168,11 +168,11 @@ class Forwarding:
                 exchange = here.incoming.exchange
                 if isinstance(command, commands.SendData):
                     here.incoming.answering = True
-                    if exchange is not None and exchange.recording.holds_end:
+                    if exchange is not None and exchange.recording.may_hold_end:
                         self._held.append(command)  # with a length its last bytes are its end: not before it is stored
                         continue
                 elif isinstance(command, commands.CloseConnection):
-                    if self.switched and exchange is not None and exchange.recording.whole:
+                    if self.switched and exchange is not None and exchange.recording.is_whole:
                         self._held.append(command)  # the end of a WebSocket: not before it is stored
                         continue
                     yield from self._release_exchange()
@@ -191,7 +191,7 @@ class Forwarding:
         exchange, answering = self._here.incoming.exchange, self._here.incoming.answering
         if exchange is None or answering or exchange.error is not None:
             return None if exchange is None or answering else exchange.error
-        if isinstance(command, commands.SendData) and not exchange.recording.started:
+        if isinstance(command, commands.SendData) and not exchange.recording.has_head:
             # No upstream has answered: this is mitmproxy's own page about a head that it does not take.
             said = unescape(_TAGS.sub(b" ", command.data.partition(b"<body>")[2]).decode("latin-1"))
             failed = NotPassedOn(f"llmproxy: this request cannot be passed on: {short(' '.join(said.split()), 200)}")
@@ -213,7 +213,7 @@ class Forwarding:
             self._spent = None
         exchange = here.shell.released.pop(here.client.id, None)
         if exchange is not None and not exchange.progress.finished:
-            if exchange.recording.started:
+            if exchange.recording.has_head:
                 here.shell.lose(exchange, "its end was not noticed; see the log")
             else:
                 here.shell.abandon(exchange)

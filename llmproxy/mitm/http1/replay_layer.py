@@ -427,7 +427,7 @@ class ReplayLayer(layer.Layer):
         incoming, limit = self._here.incoming, self._shell.engine.config.max_request
         head, exchange = incoming.head, incoming.exchange
         doubtful = may_hold_placeholder(incoming.body)
-        if head is None or exchange is None or doubtful or not self._shell.engine.may_pass(exchange):
+        if head is None or exchange is None or doubtful or not self._shell.engine.may_pass_unrecorded(exchange):
             msg = f"llmproxy: the request's body is over {limit} bytes, so it cannot be matched against recordings."
             yield from self.refuse(TooLarge(msg, hint="Raise the limit with --max-request."), close=True)
             return

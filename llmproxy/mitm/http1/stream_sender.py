@@ -118,16 +118,16 @@ class StreamSender:
         """Send what may be sent by now, and look again soon."""
         due = b""
         wait = 0.0
-        while self._turns and (ready := talk.ready(self._turns[0])):
+        while self._turns and (ready := talk.check_ready(self._turns[0])):
             if len(self._turns) == 1 and (wait := self._wait_in_order(None)):
                 break
             if isinstance(ready, str):
                 self._turns.clear()
-                due += frame_chunk(talk.refusal(ready), chunked=opened.chunked)
+                due += frame_chunk(talk.build_refusal(ready), chunked=opened.chunked)
                 break
             due += frame_chunk(self._turns.popleft().data, chunked=opened.chunked)
             if self._turns:
-                talk.ask(self._turns[0])
+                talk.on_client_asked(self._turns[0])
         if not self._turns and opened.chunked:
             due += LAST_CHUNK
         if due:

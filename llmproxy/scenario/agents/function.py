@@ -83,9 +83,7 @@ class FunctionAgent(AgentAdapter):
         return AdapterAttributes.of_adapter(self._found).declared if isinstance(self._found, AgentAdapter) else None
 
     async def open(self, session: RunSession | None) -> None:
-        """Import it, if still to be done, in a turn's environment. Raises AgentUnreachable: none; AgentError: it
-        raised.
-        """
+        """Import it, if not yet done, in a turn's environment. Raises AgentUnreachable: none; AgentError: it raised."""
         if session is not None and self._found is None and not _module_exists(str(self.target), self.folder):
             async with session.importing_environment():
                 self._load_target()

@@ -1,6 +1,4 @@
-"""Values of a suite: they say in plain words what they take, and nothing is converted: the text "5" is not the number
-5.
-"""
+"""Values of a suite: they say in plain words what they take. Nothing is converted: the text "5" is no number."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A diff for people and machines: side by side in a terminal, JSON, Markdown for a pull request. Pure text, no
-printing.
-"""
+"""A diff as text: side by side for a terminal, JSON, Markdown for a pull request. Nothing is printed here."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from llmproxy.core.store.queries import put_volatile_fields, volatile_fields_of
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Response, Usage
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Decision, Mode
-from tests.core.engine.test_binding import _answer, _ask, _open, _request, _text
+from tests.core.engine.test_bound_hits import _answer, _ask, _open, _request, _text
 from tests.core.engine.test_engine import answered, engine
 from tests.support.chats import ODD, chat, run
 
@@ -134,8 +134,8 @@ def test_what_names_nobody_stays(recorded: tuple[Path, Path]) -> None:
     """A run of root's in a folder of no one keeps its bytes; only the host's name goes."""
     path = recorded[0]
     with engine(path) as made:
-        made.sessions.open("other", run_variables=CI)
-        exchange = made.arrive("POST", "/s/other/openai/v1/chat/completions", None, ())
+        made.sessions.open_session("other", run_variables=CI)
+        exchange = made.begin_exchange("POST", "/s/other/openai/v1/chat/completions", None, ())
         made.identify(exchange, _body(CI))
         answered(made, exchange, _answer("ok"))
     with FileStore.open(path, writable=False, now=lambda: 2.0) as store:

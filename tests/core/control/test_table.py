@@ -69,7 +69,9 @@ class Api:
         """Let an agent ask under a session's name; returns the replayed answer, or None after a refusal."""
         recorded = chat(text)
         headers = (*recorded.request.headers, *((("x-llmproxy-party", party),) if party else ()))
-        exchange = self.engine.arrive("POST", f"/s/{quote(session, safe='')}/v1/chat/completions", None, headers)
+        exchange = self.engine.begin_exchange(
+            "POST", f"/s/{quote(session, safe='')}/v1/chat/completions", None, headers
+        )
         self.engine.identify(exchange, recorded.request.body)
         response = self.engine.answer(exchange) if exchange.decision is Decision.REPLAY else None
         self.engine.outcome(exchange, response.status if response else 404)
@@ -408,14 +410,14 @@ def test_a_permitted_live_session_records_where_it_says(make: Make) -> None:
     api.post("sessions", {"name": "n", "mode": "all", "upstreams": {"openai": "http://one.example/v1"}})
     api.post("sessions", {"name": "m", "mode": "all", "upstreams": {"openai": "http://two.example/v1"}})
     headers = chat("hi").request.headers
-    one, two = (api.engine.arrive("POST", f"/s/{name}/v1/chat/completions", None, headers) for name in "nm")
+    one, two = (api.engine.begin_exchange("POST", f"/s/{name}/v1/chat/completions", None, headers) for name in "nm")
     assert (one.route.upstream, two.route.upstream) == ("http://one.example", "http://two.example")
     assert one.decision is Decision.RECORD
     api.engine.identify(one, chat("hi").request.body)
     assert api.post("sessions/n/close")["recorded"] == 0
     answered = chat("hi", "late").response
-    one.recording.head(0, 200, "OK", answered.headers)
-    one.recording.data(1, answered.body)
+    one.recording.on_head(0, 200, "OK", answered.headers)
+    one.recording.on_data(1, answered.body)
     assert api.engine.outcome(one, 200, usage=api.engine.store_answer(one, proper=True)).interaction is not None
     api.post("sessions", {"name": "n", "mode": "replay"})
     assert b"late" in (api.call("n", "hi") or b"")
@@ -427,12 +429,12 @@ def test_an_interrupted_session_leaves_its_cassette_incomplete(make: Make, tmp_p
 
     def recorded(complete: object) -> bool:
         assert api.post("sessions", {"name": "n", "mode": "once"})["mode"] == "once"
-        exchange = api.engine.arrive("POST", "/s/n/v1/chat/completions", None, chat("hi").request.headers)
+        exchange = api.engine.begin_exchange("POST", "/s/n/v1/chat/completions", None, chat("hi").request.headers)
         api.engine.identify(exchange, chat("hi").request.body)
         if live := exchange.decision is Decision.RECORD:
             answered = chat("hi", "late").response
-            exchange.recording.head(0, 200, "OK", answered.headers)
-            exchange.recording.data(1, answered.body)
+            exchange.recording.on_head(0, 200, "OK", answered.headers)
+            exchange.recording.on_data(1, answered.body)
         api.post("sessions/n/close", {"complete": complete})
         if live:
             api.engine.store_answer(exchange, proper=True)
@@ -505,7 +507,7 @@ def test_which_session_a_request_asks_about(api: Api, asked: str, found: bool) -
 @pytest.fixture
 def session(api: Api) -> Session:
     """Return an open session."""
-    return api.engine.sessions.open("a")
+    return api.engine.sessions.open_session("a")
 
 
 def test_each_call_is_told_with_its_recording(api: Api, session: Session) -> None:
@@ -538,7 +540,7 @@ def test_what_is_told_is_the_interaction(api: Api, session: Session) -> None:
 def test_calls_go_on_over_a_reset(api: Api, session: Session) -> None:
     """`seq` counts since the session was opened, so nobody who asks for what is new sees a call twice."""
     api.call("a", "hi")
-    api.engine.sessions.reset("a")
+    api.engine.sessions.reset_session("a")
     api.call("a", "hi")
     assert [call["seq"] for call in session_calls(api.engine, session, 1)["calls"]] == [2]
     assert report(api.engine, session)["arrived"] == 2
@@ -568,5 +570,5 @@ def test_after_is_a_number(text: str) -> None:
 def test_a_run_variable_that_is_a_secret_is_told_without_it(api: Api) -> None:
     """Neither to who asks for the session, nor in any other form; what is none stands there."""
     declared = [check_run_variable("token", "sk-proj-" + "a1B2c3D4" * 6), check_run_variable("cwd", "/srv/a")]
-    found = report(api.engine, api.engine.sessions.open("a", run_variables=declared))["run_variables"]
+    found = report(api.engine, api.engine.sessions.open_session("a", run_variables=declared))["run_variables"]
     assert found == [{"name": "token", "value": "[REDACTED]"}, {"name": "cwd", "value": "/srv/a"}]

@@ -17,7 +17,7 @@ from llmproxy.core.control.values import (
     speed_of,
     upstreams_of,
 )
-from llmproxy.core.sessions.session import canonical
+from llmproxy.core.sessions.session import canonical_name
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import Exhausted, Mode
 
@@ -79,7 +79,7 @@ def test_a_name_is_text_that_a_url_can_say(value: object) -> None:
 ])  # fmt: skip
 def test_a_sample_makes_the_name(name: str, sample: int | None, meant: str) -> None:
     """It may be said in the name, beside it, or both alike."""
-    assert canonical(join_sample(name, sample)) == meant
+    assert canonical_name(join_sample(name, sample)) == meant
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,9 @@ def observe(cell: Cell, bases: Bases, engine: type[Engine] = Engine) -> dict[str
             kept = [f"{name} {len(rows) - len(before.get(name, ()))}" for name, rows in stored.items()]
             for call in calls:
                 call["note"] = "" if call["decision"] == "REFUSE" else call["note"]
-            misses = [[each.data.get("reason"), each.data.get("nearest")] for each in proxy.engine.journal.misses()]
+            misses = [
+                [each.data.get("reason"), each.data.get("nearest")] for each in proxy.engine.journal.list_misses()
+            ]
             told = {"calls": calls, "report": report, "misses": misses, "texts": len(report.pop("miss_texts"))}
             got = [
                 (label, answer.status, _plain(answer.data.decode("utf-8", "replace"))) for label, answer in agent.got

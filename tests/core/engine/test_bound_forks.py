@@ -8,7 +8,7 @@ from typing import Any
 
 from llmproxy.core.bindings import RunVariable, VolatileField
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.forking import Forking
+from llmproxy.core.engine.forking import ForkState
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import FileStore
@@ -50,7 +50,7 @@ A, B, C = Run("/tmp/a/one", "98e1ef00"), Run("/srv/ci/two", "aa01bc22"), Run("/w
 
 def ask(made: Engine, body: bytes, session: str = "p") -> Exchange:
     """Let an agent ask."""
-    exchange = made.arrive("POST", f"/s/{session}/v1/chat/completions", None, ())
+    exchange = made.begin_exchange("POST", f"/s/{session}/v1/chat/completions", None, ())
     made.identify(exchange, body)
     return exchange
 
@@ -71,7 +71,7 @@ def said(made: Engine, exchange: Exchange) -> str:
 def record_whole(store: Path, run: Run, session: str = "p") -> None:
     """Record a run, and give its cassette the slot."""
     with engine(store) as made:
-        made.sessions.open(session, run_variables=run.run_variables)
+        made.sessions.open_session(session, run_variables=run.run_variables)
         for n in (1, 2, 3):
             record(made, ask(made, run.body(n), session), run.text(n))
     give_slots(store, session.partition("~")[0])
@@ -86,7 +86,7 @@ def give_slots(store: Path, cassette: str) -> None:
 def replays_whole(store: Path, run: Run, session: str = "p") -> None:
     """Assert that each request is a hit, in this run's words."""
     with engine(store, Mode.REPLAY) as made:
-        made.sessions.open(session, run_variables=run.run_variables)
+        made.sessions.open_session(session, run_variables=run.run_variables)
         for n in (1, 2, 3):
             assert said(made, ask(made, run.body(n), session)) == run.text(n), n
 
@@ -96,13 +96,13 @@ def test_a_fork_of_a_run_elsewhere_replays_in_a_third_place(tmp_path: Path) -> N
     store = tmp_path / "s.db"
     record_whole(store, A)
     with engine(store, Mode.REPLAY, allow_live=True) as made:
-        made.sessions.open(
-            "p", run_variables=B.run_variables, forking=Forking(given=Overrides(), live=True, at=3), child="kid"
+        made.sessions.open_session(
+            "p", run_variables=B.run_variables, forking=ForkState(given=Overrides(), live=True, at=3), child="kid"
         )
         for n in (1, 2):
             assert said(made, ask(made, B.body(n))) == B.text(n)
         record(made, ask(made, B.body(3)), B.text(3))
-        made.sessions.close("p")
+        made.sessions.close_session("p")
     for run in (A, B, C):
         replays_whole(store, run, "kid")
     replays_whole(store, C, "p")
@@ -112,12 +112,12 @@ def test_what_auto_added_in_another_run_is_of_that_run(tmp_path: Path) -> None:
     """Two recorded ids stand for one of today: each in recordings of its own run."""
     store = tmp_path / "s.db"
     with engine(store) as made:
-        made.sessions.open("p", run_variables=A.run_variables)
+        made.sessions.open_session("p", run_variables=A.run_variables)
         for n in (1, 2):
             record(made, ask(made, A.body(n)), A.text(n))
     give_slots(store, "p")
     with engine(store, Mode.AUTO) as made:
-        made.sessions.open("p", run_variables=B.run_variables)
+        made.sessions.open_session("p", run_variables=B.run_variables)
         assert said(made, ask(made, B.body(1))) == B.text(1)
         assert said(made, ask(made, B.body(2))) == B.text(2)
         record(made, ask(made, B.body(3)), B.text(3))
@@ -139,8 +139,8 @@ def test_an_overridden_result_is_held_against_bound_recordings(tmp_path: Path) -
     store = tmp_path / "s.db"
     record_whole(store, A)
     with engine(store, Mode.REPLAY) as made:
-        made.sessions.open(
-            "p", run_variables=B.run_variables, forking=Forking(given=parse_overrides(["run=no such chunk"], []))
+        made.sessions.open_session(
+            "p", run_variables=B.run_variables, forking=ForkState(given=parse_overrides(["run=no such chunk"], []))
         )
         assert said(made, ask(made, B.body(1))) == B.text(1)
         exchange = ask(made, B.body(2))
@@ -154,7 +154,7 @@ def test_an_override_that_says_what_was_recorded_is_a_bound_hit(tmp_path: Path) 
     record_whole(store, A)
     with engine(store, Mode.REPLAY) as made:
         override = parse_overrides([f"run=Chunk ID: {B.chunk}\n{B.cwd}"], [])
-        made.sessions.open("p", run_variables=B.run_variables, forking=Forking(given=override))
+        made.sessions.open_session("p", run_variables=B.run_variables, forking=ForkState(given=override))
         assert said(made, ask(made, B.body(1))) == B.text(1)
         assert said(made, ask(made, B.body(2, "Chunk ID: 000000 is gone"))) == B.text(2)
 
@@ -164,8 +164,8 @@ def test_an_overridden_answer_counts_in_a_run_elsewhere(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     record_whole(store, A)
     with engine(store, Mode.REPLAY) as made:
-        made.sessions.open(
-            "p", run_variables=B.run_variables, forking=Forking(given=parse_overrides([], ["1=by hand"]))
+        made.sessions.open_session(
+            "p", run_variables=B.run_variables, forking=ForkState(given=parse_overrides([], ["1=by hand"]))
         )
         assert said(made, ask(made, B.body(1))) == B.text(1)
         second = ask(made, B.body(2))

@@ -13,7 +13,7 @@ import pytest
 from llmproxy.core.bindings.volatile_fields import VolatileField
 from llmproxy.core.changes.accepted import AcceptedChange, Condition, accept_changes, build_call_removal
 from llmproxy.core.changes.values import Author, ChangeOrigin, Reason, TrialCall
-from llmproxy.core.engine.carried_answers import find_merged
+from llmproxy.core.engine.carried_answers import find_conflicting_answers
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import accepted_of, put_accepted, put_volatile_fields
@@ -321,7 +321,7 @@ def test_what_would_be_one_with_two_answers_is_found(tmp_path: Path) -> None:
         made += [change for call in _try(tmp_path / f"{name}.db", _ask(EDITED)) for change in call.changes]
     with open_store(store, writable=False, now=lambda: NOW) as opened:
         for changes, found in ((made[:1], []), (made, [(1, 2)])):
-            assert list(find_merged(opened, "c", accept_changes(changes, TODAY), Rules(), {})) == found
+            assert list(find_conflicting_answers(opened, "c", accept_changes(changes, TODAY), Rules(), {})) == found
 
 
 def test_another_folder_and_day_are_no_changes(tmp_path: Path) -> None:

@@ -157,9 +157,9 @@ def bearer(token: str) -> tuple[tuple[str, str], ...]:
 
 def asked(made: Engine, text: str, token: str) -> tuple[str | None, bool]:
     """Ask as a proxy does, the short way where there is one; the key that was found, and whether it was the short way."""
-    hit = made.fast_path.answer(made.place("POST", CHAT, None, bearer(token)), CLIENT, body(text))
+    hit = made.fast_path.find_answer(made.place("POST", CHAT, None, bearer(token)), CLIENT, body(text))
     if hit is not None:
-        made.fast_path.sum_up(hit)
+        made.fast_path.record_hit(hit)
         return hit.call.key, True
     exchange = ask(made, text, headers=bearer(token))
     if exchange.slot is not None:

@@ -10,16 +10,16 @@ import pytest
 
 from llmproxy.core.bindings import RunVariable, write_run_variables
 from llmproxy.core.engine.decide import (
-    Situation,
-    at_the_head,
+    DecisionInput,
+    choose_exhausted,
     decide,
+    decide_from_head,
     describe_failure,
-    exhausted_of,
-    is_perfect,
-    playable,
+    is_repeatable,
+    list_playable,
 )
-from llmproxy.core.engine.identity import Dispatcher, fingerprint_caller, read_store_secret
-from llmproxy.core.engine.learning import align
+from llmproxy.core.engine.request_identification import RequestDispatcher, fingerprint_caller, read_store_secret
+from llmproxy.core.engine.volatile_field_learning import align_runs
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
@@ -117,13 +117,15 @@ def told(verdict: Decided[Take]) -> str:
 @pytest.mark.parametrize(("mode", "takes", "expected"), TABLE)
 def test_modes(mode: Mode, takes: list[Take], expected: list[str]) -> None:
     """The table of the design."""
-    assert [told(decide(Situation(mode.policy, takes, nth))) for nth in range(1, len(expected) + 1)] == expected
+    assert [told(decide(DecisionInput(mode.policy, takes, nth))) for nth in range(1, len(expected) + 1)] == expected
 
 
 @pytest.mark.parametrize(("takes", "expected"), COMPLETE)
 def test_once_on_a_complete_cassette(takes: list[Take], expected: list[str]) -> None:
     """It plays as replay does, and never goes live."""
-    got = [told(decide(Situation(policy_of(ONCE, complete=True), takes, nth))) for nth in range(1, len(expected) + 1)]
+    got = [
+        told(decide(DecisionInput(policy_of(ONCE, complete=True), takes, nth))) for nth in range(1, len(expected) + 1)
+    ]
     assert got == expected
 
 
@@ -136,20 +138,20 @@ def test_once_on_a_complete_cassette(takes: list[Take], expected: list[str]) -> 
 def test_after_the_last_recording(mode: Mode, exhausted: Exhausted, expected: list[str]) -> None:
     """The rule for exhausted tapes counts in the modes that play them."""
     takes = [A, LIMIT, B]
-    got = [told(decide(Situation(policy_of(mode, complete=True), takes, nth, exhausted))) for nth in range(1, 6)]
+    got = [told(decide(DecisionInput(policy_of(mode, complete=True), takes, nth, exhausted))) for nth in range(1, 6)]
     assert got == expected
 
 
 def test_a_key_first_met_in_this_session_is_asked_again() -> None:
     """So that a first run in auto equals one in record."""
-    assert told(decide(Situation(AUTO.policy, [A, B], 1, recorded_here=True))) == "live"
-    assert told(decide(Situation(REPLAY.policy, [A], 1, recorded_here=True))) == "A"
+    assert told(decide(DecisionInput(AUTO.policy, [A, B], 1, recorded_here=True))) == "live"
+    assert told(decide(DecisionInput(REPLAY.policy, [A], 1, recorded_here=True))) == "A"
 
 
 @pytest.mark.parametrize("status", [200, 201, 302, 400, 404, 422])
 def test_answers_that_stay_what_they_are(status: int) -> None:
     """A wrong request stays wrong."""
-    assert is_perfect(Take("", status))
+    assert is_repeatable(Take("", status))
 
 
 @pytest.mark.parametrize(
@@ -157,13 +159,13 @@ def test_answers_that_stay_what_they_are(status: int) -> None:
 )
 def test_answers_that_may_be_others_tomorrow(take: Take) -> None:
     """Transient, about the key, or not whole."""
-    assert not is_perfect(take)
+    assert not is_repeatable(take)
 
 
 @pytest.mark.parametrize("take", [A, WRONG, LIMIT, DENIED, CUT, LEFT, AGAIN, OPEN])
 def test_a_failure_that_is_served_says_so(take: Take) -> None:
     """Whatever is no good answer has a word for the log; a good one has none."""
-    assert bool(describe_failure(take)) != is_perfect(take)
+    assert bool(describe_failure(take)) != is_repeatable(take)
 
 
 def test_each_mode_plays_what_it_may() -> None:
@@ -174,7 +176,7 @@ def test_each_mode_plays_what_it_may() -> None:
         (REPLAY, False): whole, (ONCE, True): whole, (ONCE, False): good, (AUTO, True): good, (AUTO, False): good,
     }  # fmt: skip
     for (mode, complete), names in expected.items():
-        assert [take.name for take in playable(policy_of(mode, complete=complete), takes)] == names
+        assert [take.name for take in list_playable(policy_of(mode, complete=complete), takes)] == names
 
 
 def test_every_reason_is_a_sentence() -> None:
@@ -193,18 +195,18 @@ def test_what_may_change_something_is_not_answered_twice(
     channel: Channel, method: str, operation: str, what: Exhausted
 ) -> None:
     """By default a call more than was recorded is a miss where it may do something; who asks for a cycle gets one."""
-    assert exhausted_of(Exhausted.LAST, channel, method, operation) is what
-    assert exhausted_of(Exhausted.CYCLE, channel, method, operation) is Exhausted.CYCLE
+    assert choose_exhausted(Exhausted.LAST, channel, method, operation) is what
+    assert choose_exhausted(Exhausted.CYCLE, channel, method, operation) is Exhausted.CYCLE
 
 
 SECRET = b"0" * 32
 CHAT, TELEMETRY = "/v1/chat/completions", "/v1/traces/ingest"
 
 
-def placing(mode: Mode, tmp_path: Path) -> tuple[Dispatcher, Sessions]:
+def placing(mode: Mode, tmp_path: Path) -> tuple[RequestDispatcher, Sessions]:
     """Return what reads heads, over no store."""
     sessions = Sessions(SessionDefaults(mode, 0.0, Exhausted.LAST), lambda _mode: None, "test")
-    return Dispatcher(Config(mode=mode, store=tmp_path / "x.db"), Redactor(), sessions), sessions
+    return RequestDispatcher(Config(mode=mode, store=tmp_path / "x.db"), Redactor(), sessions), sessions
 
 
 @pytest.mark.parametrize(("mode", "decision"), [
@@ -214,23 +216,23 @@ def placing(mode: Mode, tmp_path: Path) -> tuple[Dispatcher, Sessions]:
 def test_a_head_settles_what_need_not_be_looked_up(mode: Mode, decision: Decision | None, tmp_path: Path) -> None:
     """What is recorded or passed may stream through at once; what may be a hit waits for its body."""
     made, sessions = placing(mode, tmp_path)
-    place = made.place("POST", CHAT, None, ())
-    assert at_the_head(place, sessions.get(place.name)) is decision
-    assert at_the_head(place._replace(in_scope=False), sessions.get(place.name)) is Decision.PASS
+    place = made.place_request("POST", CHAT, None, ())
+    assert decide_from_head(place, sessions.get_or_open(place.name)) is decision
+    assert decide_from_head(place._replace(in_scope=False), sessions.get_or_open(place.name)) is Decision.PASS
 
 
 def test_a_stranger_is_let_through_only_where_the_network_is(tmp_path: Path) -> None:
     """In replay nothing leaves the machine but to hosts that were named."""
     host = ("https", "example.org", 443)
     with pytest.raises(RefusedError):
-        placing(Mode.REPLAY, tmp_path)[0].place("GET", "/x", host, ())
-    assert not placing(Mode.RECORD, tmp_path)[0].place("GET", "/x", host, ()).in_scope
+        placing(Mode.REPLAY, tmp_path)[0].place_request("GET", "/x", host, ())
+    assert not placing(Mode.RECORD, tmp_path)[0].place_request("GET", "/x", host, ()).in_scope
 
 
 def test_a_head_opens_no_session(tmp_path: Path) -> None:
     """Reading where a request belongs leaves no trace."""
     made, sessions = placing(Mode.REPLAY, tmp_path)
-    made.place("POST", f"/s/a{CHAT}", None, ())
+    made.place_request("POST", f"/s/a{CHAT}", None, ())
     assert sessions.walks == {}
 
 
@@ -290,7 +292,7 @@ def run_in(folder: str, question: str) -> Interaction:
 def test_only_the_folder_differs_and_is_exchanged() -> None:
     """Request, answer and key are those of the newer run, and the name is told."""
     old, new = run_in("/home/ann/shop", "Read"), run_in("/srv/build/7", "Read")
-    told = align([old], [new], (), Rules(), {})
+    told = align_runs([old], [new], (), Rules(), {})
     assert told.names == ("cwd",)
     (one,) = told.interactions
     assert (one.key, one.request) == (new.key, new.request)
@@ -300,7 +302,7 @@ def test_only_the_folder_differs_and_is_exchanged() -> None:
 def test_another_question_stays_another() -> None:
     """It has the newer run's folder, and its own words and key."""
     old, new = run_in("/home/ann/shop", "Delete"), run_in("/srv/build/7", "Read")
-    (one,) = align([old], [new], (), Rules(), {}).interactions
+    (one,) = align_runs([old], [new], (), Rules(), {}).interactions
     assert one.key == old.key != new.key
     assert b"Delete /srv/build/7/a.txt" in one.request.body
 
@@ -308,4 +310,4 @@ def test_another_question_stays_another() -> None:
 def test_nothing_declared_nothing_exchanged() -> None:
     """A recording without run variables comes back as it is."""
     old, new = (replace(run_in(folder, "Read"), run_variables="") for folder in ("/home/ann/shop", "/srv/build/7"))
-    assert align([old], [new], (), Rules(), {}) == ([old], ())
+    assert align_runs([old], [new], (), Rules(), {}) == ([old], ())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.calls import Call
-from llmproxy.core.engine.forking import ForkFeature, Forking, ForkInterceptor, _Numbered
+from llmproxy.core.engine.forking import ForkFeature, ForkInterceptor, ForkState, _RequestNumber
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.forks.table import Copy, fork_of
 from llmproxy.core.keys.normalize import Canonical
@@ -36,8 +36,10 @@ def forks(tmp_path: Path) -> Iterator[ForkInterceptor]:
     with engine(tmp_path / "x.db", Mode.RECORD, max_request=1000) as made:
         session = Session("a", "a", 1, SessionSettings(Mode.REPLAY))
         given = parse_overrides(["t=5"], [])
-        state = Forking(overrides=given, given=given, parent=("a", 1), live=True, child="b")
-        made.features.put(session, ForkInterceptor(made.features.get(ForkFeature).parts, session, state))
+        state = ForkState(overrides=given, given=given, parent=("a", 1), live=True, child="b")
+        made.features.add_interceptor(
+            session, ForkInterceptor(made.features.get_feature(ForkFeature).parts, session, state)
+        )
         yield made_for(session)
 
 
@@ -46,13 +48,13 @@ def canonical() -> Canonical:
 
 
 def made_for(session: Session) -> ForkInterceptor:
-    return known(session.find(ForkInterceptor))
+    return known(session.find_interceptor(ForkInterceptor))
 
 
 def exchange(forks: ForkInterceptor, *headers: tuple[str, str]) -> Exchange:
     """Return a request of the agent, its third."""
     made = chat_exchange(forks._session, headers)
-    made.state.put(_Numbered(3))
+    made.state.put(_RequestNumber(3))
     return made
 
 
@@ -76,7 +78,7 @@ def test_ids_are_looked_for_in_the_answers_so_far_once(forks: ForkInterceptor) -
     state, sent = forks.forking, exchange(forks)
     state.made[1] = answer
     sent.session.calls.begin()
-    sent.session.calls.add(Call(decision=Decision.REPLAY, method="POST", target="/", status=200, seq=1))
+    sent.session.calls.add_ended_call(Call(decision=Decision.REPLAY, method="POST", target="/", status=200, seq=1))
     for _ in range(2):
         assert json.loads(forks.before_key(sent, ALONE))["input"][0]["output"] == "5"
         assert state.scanned == 1
@@ -90,7 +92,7 @@ def test_a_fork_is_begun_in_the_store(tmp_path: Path, forks: ForkInterceptor, se
     state.overrides = parse_overrides([f"t={secret}"], [])
     state.shared.append(Copy(1, 1, NOW))
     state.made[2] = chat("two", "by hand", cassette="a", started_at=NOW + 1)
-    sent.session.arrive(("agent", chat("one").key), 1)
+    sent.session.count_arrival(("agent", chat("one").key), 1)
     hit = Decided[KeyedRecording](Decision.RECORD)
     assert forks.on_decision(sent, Lookup(chat("one").key, (), canonical), hit).decision is Decision.RECORD
     with FileStore.open(tmp_path / "x.db", writable=False, now=lambda: NOW) as store:
@@ -99,5 +101,5 @@ def test_a_fork_is_begun_in_the_store(tmp_path: Path, forks: ForkInterceptor, se
         assert secret not in str(found.overrides)
         assert (found.step, found.shared) == (3, 1)
     assert (sent.session.cassette, sent.session.settings.mode, sent.note) == ("b", Mode.RECORD, "fork: b")
-    assert not sent.session.supersedes(("agent", chat("one").key))
+    assert not sent.session.claim_superseding(("agent", chat("one").key))
     assert sent.session.served == {2, 3}

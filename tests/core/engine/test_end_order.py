@@ -9,8 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.engine.citations import MOST_BYTES, RecordedCall, correct_ends, read_citations
-from llmproxy.core.engine.end_order import LEAST_PAUSE, LONGEST_PAUSE, EndOrder, find_concurrent, find_dealt
+from llmproxy.core.engine.end_order import (
+    LEAST_PAUSE,
+    LONGEST_PAUSE,
+    EndOrder,
+    find_overlapping_duplicates,
+    group_concurrent,
+)
+from llmproxy.core.engine.end_time_inference import MOST_BYTES, RecordedCall, infer_end_times, read_citations
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Addition
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
@@ -23,8 +29,8 @@ A, B, C, LATER = RecordedCall(1, 0, 10), RecordedCall(2, 1, 5), RecordedCall(3, 
 
 def begin(*calls: RecordedCall, patience: float = 3) -> EndOrder:
     """Return an order in which these calls were asked for at second 0."""
-    order = EndOrder(find_concurrent([A, B, C, LATER]), patience)
-    assert all(order.on_begin(each.id, 0) for each in calls)
+    order = EndOrder(group_concurrent([A, B, C, LATER]), patience)
+    assert all(order.on_call_begin(each.id, 0) for each in calls)
     return order
 
 
@@ -41,85 +47,85 @@ def test_random_program_asks_again_what_it_asked_when_it_was_recorded(seed: int)
 
 def test_calls_that_overlap_nothing_have_no_place_in_the_order() -> None:
     """A sequential run is not ordered at all."""
-    assert find_concurrent([C, LATER, B]) == []
-    assert find_concurrent([LATER, C, B, A]) == [[A, B, C], [LATER]]
-    assert not begin().on_begin(LATER.id, 0)
+    assert group_concurrent([C, LATER, B]) == []
+    assert group_concurrent([LATER, C, B, A]) == [[A, B, C], [LATER]]
+    assert not begin().on_call_begin(LATER.id, 0)
 
 
 def test_end_waits_for_the_ends_and_begins_that_were_recorded_before_it() -> None:
     """A's end waits for B's end, for C to be asked, and for C's end; each end for the least pause behind another."""
     order = begin(A, B)
-    assert order.wait_before(A.id, None, 0) > 0
-    assert order.wait_before(B.id, None, 0) == 0
-    order.on_end(B.id, 1)
-    assert order.wait_before(A.id, None, 1.5) > 0
-    order.on_begin(C.id, 2)
-    assert order.wait_before(A.id, None, 2) > 0
-    assert order.wait_before(C.id, None, 2) == 0
-    order.on_end(C.id, 2)
-    assert order.wait_before(A.id, None, 2) == pytest.approx(LONGEST_PAUSE)
-    assert order.wait_before(A.id, None, 2 + LONGEST_PAUSE) == 0
+    assert order.get_send_delay(A.id, None, 0) > 0
+    assert order.get_send_delay(B.id, None, 0) == 0
+    order.on_call_end(B.id, 1)
+    assert order.get_send_delay(A.id, None, 1.5) > 0
+    order.on_call_begin(C.id, 2)
+    assert order.get_send_delay(A.id, None, 2) > 0
+    assert order.get_send_delay(C.id, None, 2) == 0
+    order.on_call_end(C.id, 2)
+    assert order.get_send_delay(A.id, None, 2) == pytest.approx(LONGEST_PAUSE)
+    assert order.get_send_delay(A.id, None, 2 + LONGEST_PAUSE) == 0
 
 
 def test_pieces_of_a_stream_go_out_as_far_as_the_order_lets_them() -> None:
     """What A said before B ended comes at once, what it said later waits."""
     order = begin(A, B)
-    assert order.wait_before(A.id, 4.9, 0) == 0
-    assert order.wait_before(A.id, 5.1, 0) > 0
+    assert order.get_send_delay(A.id, 4.9, 0) == 0
+    assert order.get_send_delay(A.id, 5.1, 0) > 0
 
 
 def test_call_that_never_comes_is_waited_for_once() -> None:
     """After the patience, and the time that the recorded program took, the others go on."""
     order = begin(A, B, patience=2)
-    order.on_end(B.id, 1)
+    order.on_call_end(B.id, 1)
     lead = C.began - B.ended
-    assert order.wait_before(A.id, None, 2.9 + lead) > 0
-    assert order.wait_before(A.id, None, 3.1 + lead) == 0
+    assert order.get_send_delay(A.id, None, 2.9 + lead) > 0
+    assert order.get_send_delay(A.id, None, 3.1 + lead) == 0
     assert order.expired == 1
-    assert order.on_begin(C.id, 9)
-    assert order.wait_before(C.id, None, 9) == 0
+    assert order.on_call_begin(C.id, 9)
+    assert order.get_send_delay(C.id, None, 9) == 0
 
 
 def test_call_that_another_one_stands_for_is_not_waited_for() -> None:
     """Whoever asks something else in its stead does not hold up the others."""
     order = begin(A, B)
-    order.on_end(B.id, 1)
-    order.give_up(C.id)
-    assert order.wait_before(A.id, None, 1 + LONGEST_PAUSE) == 0
+    order.on_call_end(B.id, 1)
+    order.stop_waiting_for(C.id)
+    assert order.get_send_delay(A.id, None, 1 + LONGEST_PAUSE) == 0
     assert order.expired == 0
 
 
 def test_recording_that_is_played_once_more_waits_for_nothing() -> None:
     """Only the first time has its place; a restart begins anew."""
     order = begin(B)
-    order.on_end(B.id, 1)
-    assert not order.on_begin(B.id, 2)
+    order.on_call_end(B.id, 1)
+    assert not order.on_call_begin(B.id, 2)
     order.restart()
-    assert order.on_begin(B.id, 3)
+    assert order.on_call_begin(B.id, 3)
 
 
 def test_recording_that_is_asked_for_twice_at_once_waits_for_the_same() -> None:
     """More requests than recordings share the last one: none of them hears it before its place."""
     order = begin(A, B)
-    assert order.on_begin(A.id, 0)
-    assert order.wait_before(A.id, None, 0) > 0
+    assert order.on_call_begin(A.id, 0)
+    assert order.get_send_delay(A.id, None, 0) > 0
 
 
 def test_equal_questions_at_once_with_other_answers_are_dealt() -> None:
     """What overlapped, was asked the same by the same party and was answered otherwise; nothing else."""
     one, two = RecordedCall(1, 0, 5, "agent", "k", 7), RecordedCall(2, 1, 6, "agent", "k", 8)
-    assert find_dealt([[one, two]]) == {1, 2}
+    assert find_overlapping_duplicates([[one, two]]) == {1, 2}
     for other in ({"answer": 7}, {"party": "judge"}, {"key": "l"}, {"began": 5.5}):
-        assert find_dealt([[one, two._replace(**other)]]) == frozenset()
+        assert find_overlapping_duplicates([[one, two._replace(**other)]]) == frozenset()
 
 
 def test_call_that_overlapped_nothing_waits_for_what_should_be_over() -> None:
     """It is asked while an answer that ended before it is still held back."""
     order = begin(A)
-    assert order.on_begin(LATER.id, 0)
-    assert order.wait_before(LATER.id, None, 0) > 0
-    order.on_end(A.id, 1)
-    assert order.wait_before(LATER.id, None, 1 + LONGEST_PAUSE) == 0
+    assert order.on_call_begin(LATER.id, 0)
+    assert order.get_send_delay(LATER.id, None, 0) > 0
+    order.on_call_end(A.id, 1)
+    assert order.get_send_delay(LATER.id, None, 1 + LONGEST_PAUSE) == 0
 
 
 X, Y = RecordedCall(5, 10.2, 11), RecordedCall(6, 12, 13)
@@ -139,7 +145,7 @@ def test_ends_are_where_the_next_requests_show_that_they_were_heard(
     def cites(asked: int, answered: int) -> int:
         return cited[asked].index(answered) if answered in cited.get(asked, []) else -1
 
-    found = correct_ends([SOON, CLOSE_BY, X, Y], cites)
+    found = infer_end_times([SOON, CLOSE_BY, X, Y], cites)
     assert {each.id: pytest.approx(each.ended, abs=1e-3) for each in found if each.id < 3} == heard
 
 
@@ -161,29 +167,29 @@ def test_ends_that_a_slow_client_took_together_lie_close(
     def cites(asked: int, answered: int) -> int:
         return cited[asked].index(answered) if answered in cited.get(asked, []) else -1
 
-    found = correct_ends([EARLIER, CLOSE_BY, REST, batch, NEXT], cites)
+    found = infer_end_times([EARLIER, CLOSE_BY, REST, batch, NEXT], cites)
     assert {each.id for each in found if each.together} == marked
-    order = EndOrder(find_concurrent(found), 3)
-    assert all(order.on_begin(each, 0) for each in (1, 2, 3))
-    order.on_end(1, 1)
-    assert order.wait_before(2, None, 1) == pytest.approx(LEAST_PAUSE if marked else LONGEST_PAUSE)
+    order = EndOrder(group_concurrent(found), 3)
+    assert all(order.on_call_begin(each, 0) for each in (1, 2, 3))
+    order.on_call_end(1, 1)
+    assert order.get_send_delay(2, None, 1) == pytest.approx(LEAST_PAUSE if marked else LONGEST_PAUSE)
 
 
 def test_end_that_was_heard_later_waits_a_short_while_for_what_was_asked_before() -> None:
     """And goes on without a word where that does not come; after two of them none waits any more."""
-    order = EndOrder(find_concurrent([SOON, CLOSE_BY._replace(ended=10.2 + 1e-6, grace=0.5, late=True), X]), 3)
-    assert order.on_begin(1, 0)
-    assert order.on_begin(2, 0)
-    order.on_end(1, 1)
-    assert order.wait_before(2, 1, 1.4) > 0
-    assert order.wait_before(2, None, 1.6) == 0
+    order = EndOrder(group_concurrent([SOON, CLOSE_BY._replace(ended=10.2 + 1e-6, grace=0.5, late=True), X]), 3)
+    assert order.on_call_begin(1, 0)
+    assert order.on_call_begin(2, 0)
+    order.on_call_end(1, 1)
+    assert order.get_send_delay(2, 1, 1.4) > 0
+    assert order.get_send_delay(2, None, 1.6) == 0
     assert (order.guessed, order.expired) == (1, 0)
     order.restart()
-    assert order.on_begin(1, 0)
-    assert order.on_begin(2, 0)
-    order.on_end(1, 1)
-    assert order.on_begin(5, 1.1)
-    assert order.wait_before(2, None, 1.2) == 0
+    assert order.on_call_begin(1, 0)
+    assert order.on_call_begin(2, 0)
+    order.on_call_end(1, 1)
+    assert order.on_call_begin(5, 1.1)
+    assert order.get_send_delay(2, None, 1.2) == 0
     assert order.guessed == 0
 
 
@@ -210,4 +216,4 @@ def test_nothing_is_corrected_where_the_requests_are_too_long(tmp_path: Path) ->
         ]
         ids = store.add_all(list(map(Addition, made)))
         calls = [each._replace(id=id_) for each, id_ in zip((SOON, CLOSE_BY, X, Y), ids, strict=True)]
-        assert correct_ends(calls, read_citations(store)) == calls
+        assert infer_end_times(calls, read_citations(store)) == calls

@@ -65,17 +65,17 @@ def body(text: str = "hi", **more: object) -> bytes:
 
 def ask(made: Engine, text: str = "hi", target: str = CHAT, headers: Headers = (), **more: object) -> Exchange:
     """Arrive and be identified."""
-    exchange = made.arrive("POST", target, None, headers)
+    exchange = made.begin_exchange("POST", target, None, headers)
     made.identify(exchange, body(text, **more))
     return exchange
 
 
 def answered(made: Engine, exchange: Exchange, answer: bytes = b'{"choices": []}', status: int = 200) -> None:
     """Give the provider's answer, and store it."""
-    exchange.recording.head(
+    exchange.recording.on_head(
         10, status, "OK", (("content-type", "application/json"), ("content-length", str(len(answer))))
     )
-    exchange.recording.data(20, answer)
+    exchange.recording.on_data(20, answer)
     made.store_answer(exchange, proper=True)
 
 
@@ -106,7 +106,7 @@ def test_a_mode_that_streams_the_upload_decides_at_the_head(tmp_path: Path) -> N
         (Mode.REPLAY, None),
     ):
         with engine(tmp_path / f"{mode}.db", mode) as made:
-            assert made.arrive("POST", CHAT, None, ()).decision is decision
+            assert made.begin_exchange("POST", CHAT, None, ()).decision is decision
 
 
 def test_a_miss_says_why_and_is_in_the_journal(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_what_is_asked_again_without_a_stream_is_one_miss(tmp_path: Path) -> Non
             True, True, False, True, True,
         ]  # fmt: skip
         assert "asked again by its client" in made.outcome(again, 404).note
-        assert len(made.journal.misses()) == 4
+        assert len(made.journal.list_misses()) == 4
 
 
 CLAUDE = ("user-agent", "claude-cli/2.1.332 (external, sdk-cli)")
@@ -188,7 +188,7 @@ def test_the_key_does_not_depend_on_the_caller(tmp_path: Path) -> None:
         assert ask(made, headers=(("Authorization", "Bearer sk-x"), ("User-Agent", "a"))).key == plain
         assert ask(made, target="/s/other/openai/v1/chat/completions").key == plain
         assert ask(made, headers=(("x-llmproxy-session", "third"),)).key == plain
-        forward = made.arrive("POST", CHAT, ("https", "api.openai.com", 443), ())
+        forward = made.begin_exchange("POST", CHAT, ("https", "api.openai.com", 443), ())
         made.identify(forward, body())
         assert forward.key == plain
         assert ask(made, temperature=1).key != plain
@@ -214,7 +214,7 @@ def test_the_request_that_was_redacted_for_its_key_is_the_one_that_is_stored(tmp
         answered(made, first)
         assert first.request.redacted is kept is not None
         second = ask(made, secret)
-        made.arrive("POST", CHAT, None, (("Authorization", f"Bearer {secret}"),))
+        made.begin_exchange("POST", CHAT, None, (("Authorization", f"Bearer {secret}"),))
         answered(made, second)
     assert secret.encode() not in store.read_bytes()
     with FileStore.open(store, writable=False, now=lambda: NOW) as read:
@@ -230,7 +230,7 @@ def test_the_request_that_was_redacted_for_its_key_is_the_one_that_is_stored(tmp
 def test_what_belongs_nowhere_is_refused(tmp_path: Path, target: str, headers: Headers, error: type[Exception]) -> None:
     """At the head, before anything is read or sent."""
     with engine(tmp_path / "x.db") as made, pytest.raises(error):
-        made.arrive("POST", target, None, headers)
+        made.begin_exchange("POST", target, None, headers)
 
 
 @pytest.mark.parametrize(("target", "headers", "error"), [
@@ -247,7 +247,7 @@ def test_what_cannot_go_upstream_is_refused_in_its_own_dialect(
 ) -> None:
     """Nobody said where it is, or it is signed for our address: not raised, so that the provider's own envelope says it."""
     with engine(tmp_path / "x.db", mode) as made:
-        exchange = made.arrive("POST", target, None, headers)
+        exchange = made.begin_exchange("POST", target, None, headers)
         made.identify(exchange, b"{}")
         assert (exchange.decision, type(exchange.error)) == (Decision.REFUSE, error)
         assert made.outcome(exchange, 400).miss is False
@@ -258,8 +258,8 @@ def test_a_second_recorder_is_refused(tmp_path: Path) -> None:
     with engine(tmp_path / "x.db", holder="first") as one, engine(tmp_path / "x.db", holder="second") as two:
         answered(one, ask(one))
         with pytest.raises(CassetteBusy, match="first"):
-            two.arrive("POST", CHAT, None, ())
-        assert two.arrive("POST", "/s/default~2/v1/chat/completions", None, ()).decision is Decision.RECORD
+            two.begin_exchange("POST", CHAT, None, ())
+        assert two.begin_exchange("POST", "/s/default~2/v1/chat/completions", None, ()).decision is Decision.RECORD
 
 
 def test_a_damaged_store_is_said_at_the_start(tmp_path: Path) -> None:
@@ -273,8 +273,8 @@ def test_a_damaged_store_is_said_at_the_start(tmp_path: Path) -> None:
 def test_an_answer_whose_request_never_ended_is_not_stored(tmp_path: Path) -> None:
     """It has no key."""
     with engine(tmp_path / "x.db") as made:
-        exchange = made.arrive("POST", CHAT, None, ())
-        exchange.recording.head(1, 413, "", ())
+        exchange = made.begin_exchange("POST", CHAT, None, ())
+        exchange.recording.on_head(1, 413, "", ())
         with pytest.raises(RecordingError, match="never came"):
             made.store_answer(exchange, proper=True)
         exchange = ask(made)
@@ -307,7 +307,7 @@ def test_several_answers_are_stored_together_or_not_at_all(tmp_path: Path) -> No
     with engine(store) as made:
         both = [ask(made, text) for text in "ab"]
         for exchange in both:
-            exchange.recording.head(10, 200, "OK", ())
+            exchange.recording.on_head(10, 200, "OK", ())
         both[1].recording.damaged = True
         with pytest.raises(RecordingError):
             made.stored_together([(exchange, True) for exchange in both])
@@ -355,7 +355,7 @@ def test_what_arrives_while_an_answer_is_stored_does_not_lose_it(tmp_path: Path,
 
     with engine(tmp_path / "x.db", mode) as made:
         for more in ({}, {"previous_response_id": "resp_1"}):
-            exchange = made.arrive("POST", "/v1/responses", None, ())
+            exchange = made.begin_exchange("POST", "/v1/responses", None, ())
             exchange.session.position.recorded_here = Growing()
             made.identify(exchange, json.dumps({"model": "m", "input": "b", **more}).encode())
             answered(made, exchange, b'{"error":{"message":"no"}}', status=status)
@@ -369,7 +369,7 @@ def test_auto_does_not_freeze_a_forgotten_id(tmp_path: Path) -> None:
     made_it = b'{"id":"resp_1","object":"response","status":"completed","output":[]}'
 
     def turn(made: Engine, sent: bytes) -> Exchange:
-        exchange = made.arrive("POST", "/v1/responses", None, ())
+        exchange = made.begin_exchange("POST", "/v1/responses", None, ())
         made.identify(exchange, sent)
         return exchange
 
@@ -403,12 +403,12 @@ def test_a_place_holds_while_nothing_that_it_rests_on_changes(tmp_path: Path) ->
         before = place(CHAT)
         with pytest.raises(RefusedError):
             place("/mine/v1/chat/completions")
-        made.sessions.open("a", upstreams={"mine": "http://gpu:8000/v1"})
+        made.sessions.open_session("a", upstreams={"mine": "http://gpu:8000/v1"})
         assert not made.holds(before)
         inside = place("/mine/v1/chat/completions")
         assert made.holds(inside)
         assert made.begin(inside).route.upstream.startswith("http://gpu:8000")
-        made.sessions.close("a")
+        made.sessions.close_session("a")
         assert not made.holds(inside)
 
 
@@ -427,13 +427,13 @@ def test_a_failed_first_run_does_not_poison_the_cassette(
     with engine(store, first) as made:
         answered(made, ask(made, "whole"), b'{"choices": [{"message": {"content": "w"}}]}')
         exchange = ask(made)
-        exchange.recording.head(10, status, "", (("content-type", "application/json"), ("content-length", "99")))
-        exchange.recording.data(20, b'{"choices": [')
+        exchange.recording.on_head(10, status, "", (("content-type", "application/json"), ("content-length", "99")))
+        exchange.recording.on_data(20, b'{"choices": [')
         exchange.recording.left = kind == b"left"
         made.store_answer(exchange, proper=kind is None)
-        made.sessions.close("default")
+        made.sessions.close_session("default")
     with engine(store, second) as made:
-        made.sessions.open("default", mode=second)
+        made.sessions.open_session("default", mode=second)
         again = ask(made, "whole")
         assert again.decision is (Decision.RECORD if second is Mode.RECORD else Decision.REPLAY)
         exchange = ask(made)
@@ -441,7 +441,7 @@ def test_a_failed_first_run_does_not_poison_the_cassette(
         answered(made, exchange, good)
         if again.decision is Decision.RECORD:
             answered(made, again)
-        made.sessions.close("default")
+        made.sessions.close_session("default")
     for mode in (Mode.REPLAY, Mode.ONCE, Mode.AUTO):
         with engine(store, mode) as made:
             exchange = ask(made)
@@ -457,7 +457,7 @@ def test_a_retry_inside_one_session_replays_as_one(mode: Mode, tmp_path: Path) -
     with engine(store, mode) as made:
         for status in (429, 401, 200):
             answered(made, ask(made), status=status)
-        made.sessions.close("default")
+        made.sessions.close_session("default")
     for _ in range(2):
         with engine(store, Mode.REPLAY) as made:
             asked = [ask(made) for _ in range(3)]
@@ -465,9 +465,9 @@ def test_a_retry_inside_one_session_replays_as_one(mode: Mode, tmp_path: Path) -
             for each in asked:
                 made.outcome(each, 200)
             assert [each.note for each in asked] == ["a recorded failure: 429", "a recorded failure: 401", ""]
-            assert made.sessions.get("default").calls.totals.to_json()["served_failures"] == 2
+            assert made.sessions.get_or_open("default").calls.totals.to_json()["served_failures"] == 2
         with engine(store, Mode.ONCE) as made:
-            assert made.sessions.get("default").complete
+            assert made.sessions.get_or_open("default").complete
 
 
 def test_a_cassette_that_holds_a_failure_is_sealed_by_saying_so(tmp_path: Path) -> None:
@@ -475,11 +475,11 @@ def test_a_cassette_that_holds_a_failure_is_sealed_by_saying_so(tmp_path: Path) 
     store = tmp_path / "x.db"
     for sealed in (None, True):
         with engine(store, Mode.ONCE) as made:
-            made.sessions.open("default")
+            made.sessions.open_session("default")
             exchange = ask(made)
             assert exchange.decision is Decision.RECORD
             answered(made, exchange, status=401)
-            made.sessions.close("default", complete=sealed)
+            made.sessions.close_session("default", complete=sealed)
     with engine(store, Mode.ONCE) as made:
         assert made.answer(ask(made)).status == 401
 
@@ -490,11 +490,11 @@ SSE = (("content-type", "text/event-stream"),)
 
 def begin_response(made: Engine, said: str, name: str, **more: object) -> Exchange:
     """Ask, and get the first event: it names the answer."""
-    exchange = made.arrive("POST", RESPONSES, None, ())
+    exchange = made.begin_exchange("POST", RESPONSES, None, ())
     made.identify(exchange, json.dumps({"model": "gpt-4o", "input": said, "stream": True, **more}).encode())
     if exchange.decision is Decision.RECORD:
-        exchange.recording.head(10, 200, "OK", SSE)
-        exchange.recording.data(20, _event("response.created", name))
+        exchange.recording.on_head(10, 200, "OK", SSE)
+        exchange.recording.on_data(20, _event("response.created", name))
     return exchange
 
 
@@ -505,7 +505,7 @@ def _event(kind: str, name: str) -> bytes:
 
 def end_response(made: Engine, exchange: Exchange, name: str, *, proper: bool = True) -> None:
     if proper:
-        exchange.recording.data(30, _event("response.completed", name))
+        exchange.recording.on_data(30, _event("response.completed", name))
     made.store_answer(exchange, proper=proper)
     made.outcome(exchange, 200)
 
@@ -519,7 +519,7 @@ def test_a_key_does_not_depend_on_when_the_answer_before_is_stored(
     """The next turn may name an answer that is not stored yet: its key is the one that replay derives."""
     store = tmp_path / "x.db"
     with engine(store, mode) as made:
-        made.sessions.open("default", mode=mode)
+        made.sessions.open_session("default", mode=mode)
         first = [begin_response(made, "hi", f"resp_{n}") for n in range(1 + twice)]
         if order == "stored first":
             for n, each in enumerate(first):
@@ -529,8 +529,8 @@ def test_a_key_does_not_depend_on_when_the_answer_before_is_stored(
         open_ += [(each, f"resp_1{n}") for n, each in enumerate(more)]
         for each, name in reversed(open_) if order == "reversed" else open_:
             end_response(made, each, name)
-        assert made.pending.none
-        made.sessions.close("default", complete=True)
+        assert made.pending.is_empty
+        made.sessions.close_session("default", complete=True)
     with engine(store, Mode.REPLAY) as made:
         for n in range(1 + twice):
             assert made.answer(begin_response(made, "hi", "")).body.count(f'"resp_{n}"'.encode())
@@ -546,13 +546,13 @@ def test_an_answer_that_is_cancelled_while_it_comes_replays(tmp_path: Path) -> N
     store = tmp_path / "x.db"
     with engine(store, Mode.RECORD) as made:
         first = begin_response(made, "hi", "resp_a", background=True)
-        cancel = made.arrive("POST", f"{RESPONSES}/resp_a/cancel", None, ())
+        cancel = made.begin_exchange("POST", f"{RESPONSES}/resp_a/cancel", None, ())
         made.identify(cancel, b"")
         answered(made, cancel, b'{"id": "resp_a", "status": "cancelled"}')
         end_response(made, first, "resp_a", proper=False)
     with engine(store, Mode.REPLAY) as made:
         assert b"resp_a" in made.answer(begin_response(made, "hi", "", background=True)).body
-        cancel = made.arrive("POST", f"{RESPONSES}/resp_a/cancel", None, ())
+        cancel = made.begin_exchange("POST", f"{RESPONSES}/resp_a/cancel", None, ())
         made.identify(cancel, b"")
         assert b"cancelled" in made.answer(cancel).body
 
@@ -562,9 +562,9 @@ def test_nothing_of_this_run_is_written_with_a_request(tmp_path: Path) -> None:
     store = tmp_path / "x.db"
     for port in (8080, 49152):
         with engine(store, Mode.AUTO, cassette_dir=tmp_path / "kept") as made:
-            made.sessions.open("default", mode=Mode.AUTO)
+            made.sessions.open_session("default", mode=Mode.AUTO)
             answered(made, ask(made, f"port {port}", headers=(("Host", f"127.0.0.1:{port}"),)))
-            made.sessions.close("default")
+            made.sessions.close_session("default")
     text = (tmp_path / "kept" / "default.yaml").read_text()
     assert "Host" not in text
     assert "49152" not in text.replace("port 49152", "")
@@ -591,7 +591,7 @@ def test_a_placeholder_is_no_credential_and_never_leaves_the_machine(
         exchange = ask(made, target=target, headers=headers)
         assert exchange.decision is Decision.REFUSE
         assert "placeholder of a recording" in str(exchange.error)
-        assert not made.may_pass(exchange)
+        assert not made.may_pass_unrecorded(exchange)
         assert ask(made, "other", headers=(("authorization", "Bearer real-0123456789abcdef"),)).error is None
 
 
@@ -618,7 +618,9 @@ def test_a_body_with_a_placeholder_for_a_credential_is_not_sent(mode: Mode, sent
     """The next token is asked for with the one of a recorded answer; what a conversation quotes is no credential."""
     kind = "json" if sent.startswith(b"{") else "x-www-form-urlencoded"
     with engine(tmp_path / "x.db", mode) as made:
-        exchange, quoting = (made.arrive("POST", CHAT, None, (("content-type", f"application/{kind}"),)) for _ in "12")
+        exchange, quoting = (
+            made.begin_exchange("POST", CHAT, None, (("content-type", f"application/{kind}"),)) for _ in "12"
+        )
         made.identify(exchange, sent)
         assert exchange.decision is Decision.REFUSE
         quoted = {"type": "tool_use", "input": {"access_token": "REDACTED-1:github****"}}
@@ -630,7 +632,7 @@ def test_a_large_body_is_prepared_on_a_thread_and_not_redacted_again(tmp_path: P
     """What takes long is there when `identify` asks; the key is the same, and what is known needs no thread."""
     large = "the answer is 42. " * 8_000
     with engine(tmp_path / "x.db", Mode.AUTO) as made:
-        small, exchange = (made.arrive("POST", CHAT, None, ()) for _ in range(2))
+        small, exchange = (made.begin_exchange("POST", CHAT, None, ()) for _ in range(2))
         sent = body(large)
         assert not made.is_long(small, body())
         assert made.is_long(exchange, sent)

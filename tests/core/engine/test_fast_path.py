@@ -15,7 +15,7 @@ from llmproxy.calls import Call
 from llmproxy.core.engine import fast_path
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import RequestPlace
-from llmproxy.core.sessions.session import Calls, Session
+from llmproxy.core.sessions.session import CallLog, Session
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.response_bytes import ClientHttp
 from llmproxy.protocol import Decision, Exhausted, Mode
@@ -45,8 +45,8 @@ def long_way(made: Engine, text: str = "hi", **more: Any) -> tuple[bytes, Call]:
 
 def short_way(made: Engine, text: str = "hi", place: RequestPlace | None = None) -> tuple[bytes, Call] | None:
     """Ask the short way."""
-    hit = made.fast_path.answer(place or made.place("POST", CHAT, None, ()), CLIENT, body(text))
-    return None if hit is None else (hit.data, made.fast_path.sum_up(hit))
+    hit = made.fast_path.find_answer(place or made.place("POST", CHAT, None, ()), CLIENT, body(text))
+    return None if hit is None else (hit.data, made.fast_path.record_hit(hit))
 
 
 def trace(session: Session) -> object:
@@ -54,11 +54,11 @@ def trace(session: Session) -> object:
     return (
         [
             session.position.counts[("agent", Key(key))]
-            for key in sorted({each.key or "" for each in session.calls.after(0)})
+            for key in sorted({each.key or "" for each in session.calls.list_calls_after(0)})
         ],
         sorted(session.served),
         session.calls.arrived,
-        session.calls.after(0),
+        session.calls.list_calls_after(0),
         session.calls.totals.to_json(),
     )
 
@@ -199,7 +199,7 @@ def test_of_very_many_requests_the_short_way_remembers_some(store: Path, monkeyp
         places = [made.place("POST", CHAT, None, ()) for _ in range(20)]
         found = [short_way(made, place=place) for place in places]
         gc.collect()
-        kept = [each for each in gc.get_objects() if type(each) is fast_path.Asked]
+        kept = [each for each in gc.get_objects() if type(each) is fast_path.CachedRequest]
         assert 0 < sum(any(each.place is place for place in places) for each in kept) <= 4
         assert [each and each[1].occurrence for each in found] == list(range(2, 22))
         assert made.sessions.walks["default"].calls.totals.to_json()["hits"] == 21
@@ -244,8 +244,8 @@ def test_a_session_of_the_same_name_is_another_session(store: Path) -> None:
         place = made.place("POST", f"/s/default{CHAT}", None, ())
         long_way(made)
         assert short_way(made, place=place) is not None
-        made.sessions.close("default")
-        made.sessions.open("default")
+        made.sessions.close_session("default")
+        made.sessions.open_session("default")
         found = known(short_way(made, place=place))
         assert (found[1].seq, found[1].occurrence) == (1, 1)
         assert made.sessions.walks["default"].calls.totals.to_json()["hits"] == 1
@@ -263,7 +263,7 @@ def test_another_file_under_the_name_of_the_store_is_another_store(tmp_path: Pat
         assert b'{"n": 1}' in long_way(made)[0]
         assert short_way(made) is not None
         other.replace(one)
-        made.sessions.open("live", mode=Mode.RECORD)
+        made.sessions.open_session("live", mode=Mode.RECORD)
         for data, outcome in (long_way(made), short_way(made) or (b"", None)):
             assert b'{"n": 2' in data
             assert outcome is not None
@@ -289,9 +289,9 @@ def test_a_session_that_was_closed_is_let_go(store: Path) -> None:
         long_way(made)
         assert short_way(made) is not None
         calls = id(made.sessions.walks["default"].calls)
-        made.sessions.close("default")
+        made.sessions.close_session("default")
         gc.collect()
-        assert calls not in [id(each) for each in gc.get_objects() if type(each) is Calls]
+        assert calls not in [id(each) for each in gc.get_objects() if type(each) is CallLog]
 
 
 def test_a_hit_says_that_it_is_one(store: Path) -> None:

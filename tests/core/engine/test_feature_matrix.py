@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from llmproxy.calls import Call
-from llmproxy.core.engine.accounts import OutcomeRecorder
-from llmproxy.core.engine.engine import Engine, Parts
+from llmproxy.core.engine.engine import Engine, EngineComponents
+from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from tests.core.engine.feature_matrix import DIALECTS, SITUATIONS, Bases, Cell, combinations, compare, expected, observe
 
 AGAIN = (
@@ -30,12 +30,12 @@ def test_features_do_together_what_they_did(tmp_path: Path, dialect: str) -> Non
 
 
 class _OtherStatus(OutcomeRecorder):
-    def outcome(self, exchange: Any, status: int, **told: Any) -> Call:  # noqa: ANN401 - as its parent's
-        return super().outcome(exchange, status + 1, **told)
+    def record_end(self, exchange: Any, status: int, **told: Any) -> Call:  # noqa: ANN401 - as its parent's
+        return super().record_end(exchange, status + 1, **told)
 
 
 class _OtherEngine(Engine):
-    parts = Parts(outcomes=_OtherStatus)
+    parts = EngineComponents(outcomes=_OtherStatus)
 
 
 def test_a_change_is_seen(tmp_path: Path) -> None:

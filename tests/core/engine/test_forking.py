@@ -13,7 +13,7 @@ import pytest
 from llmproxy.core.control.answering import ControlRequest, answer
 from llmproxy.core.control.table import ControlledProxy
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.forking import Forking, ForkInterceptor
+from llmproxy.core.engine.forking import ForkInterceptor, ForkState
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.forks.table import Fork, fork_of, make_fork
 from llmproxy.core.secrets.redact import Redactor
@@ -65,15 +65,15 @@ def ask(engine: Engine, messages: list[Json], *, upstream: Json = None, session:
     """Let the agent ask; what goes upstream is answered with `upstream`, a message of the model."""
     body = json.dumps({"model": "gpt-4o", "messages": messages, **more}).encode()
     headers = (("content-type", "application/json"),)
-    exchange = engine.arrive("POST", f"/s/{session}/v1/chat/completions", None, headers)
+    exchange = engine.begin_exchange("POST", f"/s/{session}/v1/chat/completions", None, headers)
     engine.identify(exchange, body)
     status = 404
     if exchange.decision is Decision.RECORD:
         said = json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", **(upstream or {})}}]}).encode()
-        exchange.recording.head(
+        exchange.recording.on_head(
             0, 200, "OK", (("content-type", "application/json"), ("content-length", str(len(said))))
         )
-        exchange.recording.data(1, said)
+        exchange.recording.on_data(1, said)
         engine.store_answer(exchange, proper=True)
         status = 200
     elif exchange.decision is Decision.REPLAY:
@@ -97,15 +97,17 @@ def said(exchange: Exchange) -> str:
     return str(json.loads(exchange.answer.made.body)["choices"][0]["message"]["content"])
 
 
-def opened(engine: Engine, overrides: Overrides, name: str = "a", **fork: Json) -> Forking:
+def opened(engine: Engine, overrides: Overrides, name: str = "a", **fork: Json) -> ForkState:
     """Open a session with overrides, and return their state."""
     child = fork.pop("child", None)
-    return overridden(engine.sessions.open(name, forking=Forking(given=overrides, **fork), child=child)).forking
+    return overridden(
+        engine.sessions.open_session(name, forking=ForkState(given=overrides, **fork), child=child)
+    ).forking
 
 
 def overridden(session: Session) -> ForkInterceptor:
     """Return what overrides in a session."""
-    return known(session.find(ForkInterceptor))
+    return known(session.find_interceptor(ForkInterceptor))
 
 
 def test_a_swapped_result_is_another_request(engine: Make) -> None:
@@ -151,9 +153,9 @@ def test_a_live_fork_records_its_child(engine: Make) -> None:
     assert forking.fork.cassette == "a@fork-1"
     assert forking.fork.why == "the result of get_weather (call 1) was overridden"
     with pytest.raises(SessionBusy, match="has forked"):
-        one.sessions.reset("a")
-    closed = one.sessions.close("a")
-    assert (closed.cassette, one.questions.unused_of(closed)) == ("a@fork-1", [])
+        one.sessions.reset_session("a")
+    closed = one.sessions.close_session("a")
+    assert (closed.cassette, one.questions.list_unused(closed)) == ("a@fork-1", [])
     assert texts(one, "a@fork-1") == ["", "Cold.", "Sure."]
     assert texts(one, "a") == ["", "Warm.", "Yes."]
     again = engine()
@@ -189,12 +191,12 @@ def test_a_fork_at_a_request_that_is_equal(engine: Make) -> None:
 
 def test_a_retry_is_the_call_that_it_retries(engine: Make) -> None:
     """An SDK that asks again after a 429 has not asked twice: answer 1 is the next one."""
-    forking = Forking(overrides=parse_overrides([], ["1=Cold."]))
+    forking = ForkState(overrides=parse_overrides([], ["1=Cold."]))
 
     def count(key: str, status: int) -> int | None:
         exchange = ask(engine(), FIRST)
         exchange.identity = replace(exchange.identity, key=Key(key))
-        number = forking.count(exchange)
+        number = forking.count_request(exchange)
         forking.on_call_end(exchange, status)
         return number
 
@@ -216,7 +218,7 @@ def test_overrides_are_for_replay(engine: Make, mode: Mode) -> None:
     """Anywhere else they would end up in the recording."""
     one = engine(Mode.AUTO)
     with pytest.raises(RefusedError, match="overrides and forks are for"):
-        one.sessions.open("a", mode=mode, forking=Forking(given=COLD))
+        one.sessions.open_session("a", mode=mode, forking=ForkState(given=COLD))
     assert one.sessions.walks == {}
 
 
@@ -234,8 +236,8 @@ def test_a_live_session_that_never_forks_leaves_nothing(engine: Make) -> None:
     for _ in range(2):
         assert opened(one, COLD, live=True).child == "a@fork-1"
         ask(one, FIRST)
-        one.sessions.heartbeat()
-        one.sessions.close("a")
+        one.sessions.renew_leases()
+        one.sessions.close_session("a")
     assert one.store is not None
     assert not one.store.has("a@fork-1", 1)
     assert one.store.conn.execute("SELECT count(*) FROM cassettes WHERE holder IS NOT NULL").fetchone() == (0,)
@@ -254,18 +256,18 @@ def test_overrides_on_a_child_go_above_those_that_it_has(engine: Make, tmp_path:
 
 def test_an_answer_that_nobody_can_write_is_refused(engine: Make) -> None:
     """Not guessed, and not sent upstream."""
-    forking = Forking(overrides=parse_overrides([], ["0=x"]))
+    forking = ForkState(overrides=parse_overrides([], ["0=x"]))
     exchange = ask(engine(), FIRST)
     exchange.place = exchange.place._replace(operation="embeddings")
-    assert forking.count(exchange) is None
+    assert forking.count_request(exchange) is None
     with pytest.raises(RefusedError, match="embeddings cannot be overridden"):
-        forking.answer(exchange, 0)
+        forking.build_overridden_answer(exchange, 0)
 
 
 def test_a_session_without_overrides_has_no_such_state(engine: Make) -> None:
     """Nearly every one: it is plain."""
     one = engine()
-    session: Session = one.sessions.open("a")
+    session: Session = one.sessions.open_session("a")
     ask(one, FIRST)
-    assert session.is_plain(Channel.LLM)
+    assert session.is_plain_replay(Channel.LLM)
     assert Response(200, "", (), (Chunk(0, b""),)).body == b""

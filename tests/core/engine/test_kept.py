@@ -128,14 +128,14 @@ def play(made: Engine, steps: Sequence[Step], suffix: str = "r") -> list[Played]
     found = []
     for step in steps:
         body = b"" if step.body is None else _fill(step.body, ids).encode()
-        exchange: Exchange = made.arrive(step.method, _fill(step.path, ids), None, JSON if body else ())
+        exchange: Exchange = made.begin_exchange(step.method, _fill(step.path, ids), None, JSON if body else ())
         made.identify(exchange, body)
         new = step.makes if "/" in step.makes else f"{step.makes}_{suffix}"
         if exchange.slot is None and exchange.error is None:
             kind = "name" if "/" in step.makes else "id"
             answer = json.dumps({kind: new, "object": "thing"} if step.makes else {"ok": True}).encode()
-            exchange.recording.head(1, 200, "OK", (*JSON, ("content-length", str(len(answer)))))
-            exchange.recording.data(2, answer)
+            exchange.recording.on_head(1, 200, "OK", (*JSON, ("content-length", str(len(answer)))))
+            exchange.recording.on_data(2, answer)
             made.store_answer(exchange, proper=True)
         made.outcome(exchange, 200 if exchange.error is None else 404)
         if step.makes and exchange.error is None:
@@ -222,7 +222,7 @@ def test_an_answer_is_served_only_in_the_state_in_which_it_was_given(kind: str, 
     for _ in range(40):
         asked = _mutate(rng, steps)
         with engine(tmp_path / "a.db", Mode.REPLAY) as made:
-            made.sessions.open("default")
+            made.sessions.open_session("default")
             got = play(made, asked)
         happened = [each.decision is Decision.REPLAY for each in got]
         for step, each, history in zip(asked, got, _histories(asked, happened), strict=True):
@@ -293,7 +293,7 @@ def test_what_was_read_after_a_change_is_not_served_without_it(case: str, tmp_pa
 
     def replay(*steps: Step) -> list[Played]:
         with engine(tmp_path / "a.db", Mode.REPLAY) as made:
-            made.sessions.open("default")
+            made.sessions.open_session("default")
             return play(made, steps)
 
     assert {each.decision for each in replay(make, look, change, look)} == {Decision.REPLAY}
@@ -336,7 +336,7 @@ def test_a_change_that_failed_changed_nothing(tmp_path: Path) -> None:
         recorded = play(made, steps)
         session = made.sessions.walks["default"]
         before = session.position.changes.state_of(["conv_r"], lambda _: None)
-        exchange = made.arrive("POST", "/v1/conversations/conv_r/items", None, JSON)
+        exchange = made.begin_exchange("POST", "/v1/conversations/conv_r/items", None, JSON)
         made.identify(exchange, b'{"items": []}')
         assert session.position.changes.state_of(["conv_r"], lambda _: None) != before
         made.outcome(exchange, 500)

@@ -39,9 +39,9 @@ def record(store: Path, question: str, path: Path, content_type: str) -> None:
     """Record what is read from a file piece by piece."""
     with engine(store) as made, path.open("rb") as file:
         exchange = ask(made, question)
-        exchange.recording.head(1, 200, "OK", (("content-type", content_type),))
+        exchange.recording.on_head(1, 200, "OK", (("content-type", content_type),))
         for number, piece in enumerate(iter(lambda: file.read(PIECE), b"")):
-            exchange.recording.data(number, piece)
+            exchange.recording.on_data(number, piece)
         made.store_answer(exchange, proper=True)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from llmproxy.calls import Call
-from llmproxy.core.engine.accounts import Priced, Prices, call_of
 from llmproxy.core.engine.engine import Engine
+from llmproxy.core.engine.outcome_recorder import CallPrice, PriceCache, build_call
 from llmproxy.core.forks.table import LIVE, Fork, put_fork
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session, SessionSettings
@@ -61,7 +61,7 @@ def test_a_live_run_s_cassette_is_named_for_what_was_live_in_it(store: Path, cha
     servers = {"tools": "http://127.0.0.1:9"}
 
     def called(made: Engine, session: str) -> Exchange:
-        exchange = made.arrive("POST", f"/s/{session}/tools/mcp", None, (("content-type", "application/json"),))
+        exchange = made.begin_exchange("POST", f"/s/{session}/tools/mcp", None, (("content-type", "application/json"),))
         made.identify(exchange, json.dumps(asked).encode())
         return exchange
 
@@ -98,7 +98,7 @@ def test_a_server_of_tools_that_was_not_there_is_told_from_a_call_that_differs(s
     def listed(made: Engine, cursor: str) -> Exchange:
         asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"cursor": cursor}}
         head = (("content-type", "application/json"), ("accept", "application/json, text/event-stream"))
-        exchange = made.arrive("POST", "/tools/mcp", None, head)
+        exchange = made.begin_exchange("POST", "/tools/mcp", None, head)
         made.identify(exchange, json.dumps(asked).encode())
         return exchange
 
@@ -118,14 +118,14 @@ def exchange(decision: Decision) -> Exchange:
     return made
 
 
-def came_to(made: Exchange, priced: Priced | None = None, usage: Usage | None = None) -> Call:
+def came_to(made: Exchange, priced: CallPrice | None = None, usage: Usage | None = None) -> Call:
     """Sum it up."""
-    return call_of(made, 200, target="/t", seconds=0.25, priced=priced, usage=usage, lost=False)
+    return build_call(made, 200, target="/t", seconds=0.25, priced=priced, usage=usage, lost=False)
 
 
 def test_a_replay_is_priced_by_its_recording() -> None:
     """Its usage and cost are those of the row."""
-    found = came_to(exchange(Decision.REPLAY), Priced(10, 2, Decimal("0.5"), "gpt-4o"))
+    found = came_to(exchange(Decision.REPLAY), CallPrice(10, 2, Decimal("0.5"), "gpt-4o"))
     assert (found.input, found.output, found.cost, found.ms, found.target) == (10, 2, Decimal("0.5"), 250.0, "/t")
 
 
@@ -146,10 +146,10 @@ def test_only_a_miss_is_a_miss() -> None:
 def test_prices_are_read_once(tmp_path: Path) -> None:
     """A row never changes, so the second time needs no open store."""
     fill(tmp_path / "a.db", chat())
-    prices = Prices()
+    prices = PriceCache()
     with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
-        first = prices.of(store, 1)
+        first = prices.find(store, 1)
     assert (first.input, first.output, first.model) == (11, 2, "gpt-4o")
     assert first.cost is not None
-    assert prices.of(store, 1) is first
-    assert prices.of(None, 2) == Priced(None, None, None, None)
+    assert prices.find(store, 1) is first
+    assert prices.find(None, 2) == CallPrice(None, None, None, None)

@@ -39,9 +39,9 @@ def test_each_near_duplicate_of_each_request_is_a_miss_that_names_the_place(tmp_
     parts = list(prefixes(run))
     store = tmp_path / "s.db"
     with engine(store) as made:
-        made.sessions.open("default", run_variables=[*recorded.run_variables(), *RECORDED])
+        made.sessions.open_session("default", run_variables=[*recorded.run_variables(), *RECORDED])
         for n, part in enumerate(parts):
-            exchange = made.arrive("POST", CHAT, None, ())
+            exchange = made.begin_exchange("POST", CHAT, None, ())
             made.identify(exchange, json.dumps(chat(part, recorded)).encode())
             message = {"role": "assistant", "content": f"answer {n}"}
             answered(made, exchange, json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
@@ -49,15 +49,15 @@ def test_each_near_duplicate_of_each_request_is_a_miss_that_names_the_place(tmp_
         put_volatile_fields(opened, "default", SLOTS)
     asked = 0
     with engine(store, Mode.REPLAY) as made:
-        made.sessions.open("default", run_variables=[*present.run_variables(), *PRESENT])
+        made.sessions.open_session("default", run_variables=[*present.run_variables(), *PRESENT])
         for part in parts:
             now = chat(part, present)
-            exchange = made.arrive("POST", CHAT, None, ())
+            exchange = made.begin_exchange("POST", CHAT, None, ())
             made.identify(exchange, json.dumps(now).encode())
             assert exchange.decision is Decision.REPLAY, exchange.error
             made.outcome(exchange, 200)
             for each in list_duplicates(rng, "chat.completions", part, recorded, present):
-                exchange = made.arrive("POST", CHAT, None, ())
+                exchange = made.begin_exchange("POST", CHAT, None, ())
                 made.identify(exchange, json.dumps(each.tree).encode())
                 assert exchange.decision is Decision.REFUSE, f"served: {each.why}"
                 assert isinstance(exchange.error, MissError)
@@ -122,10 +122,10 @@ def _answer(case: Case, folder: str) -> bytes:
 
 def _play(made: Engine, n: int, case: Case, folder: str, *, record: bool) -> bytes:
     """Send what the run names first, then a question without any folder; return the answer to that."""
-    made.sessions.open(f"s{n}", run_variables=(RunVariable(case.name, folder),))
+    made.sessions.open_session(f"s{n}", run_variables=(RunVariable(case.name, folder),))
     got = b""
     for question in (case.first.replace("{}", folder), "How does it go on?") if case.first else ("How does it go on?",):
-        exchange = made.arrive("POST", f"/s/s{n}{CHAT}", None, ())
+        exchange = made.begin_exchange("POST", f"/s/s{n}{CHAT}", None, ())
         made.identify(exchange, _ask(question))
         if record:
             answered(made, exchange, _answer(case, folder) if "folder" not in question else b"{}")

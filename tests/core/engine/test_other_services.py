@@ -26,12 +26,12 @@ engine = functools.partial(engine_of_a_chat, record_host=("api.example.com",))
 
 def ask(made: Engine, headers: Headers, target: str = "/api/me", method: str = "GET", body: bytes = b"") -> Exchange:
     """Send a request; where the service is asked, it answers."""
-    exchange = made.arrive(method, target, HOST, headers)
+    exchange = made.begin_exchange(method, target, HOST, headers)
     made.identify(exchange, body)
     if exchange.slot is None and exchange.error is None:
         answer = b'{"is": "%d"}' % len(str(headers))
-        exchange.recording.head(1, 200, "OK", (("content-length", str(len(answer))),))
-        exchange.recording.data(2, answer)
+        exchange.recording.on_head(1, 200, "OK", (("content-length", str(len(answer))),))
+        exchange.recording.on_data(2, answer)
         made.store_answer(exchange, proper=True)
     return exchange
 
@@ -164,11 +164,11 @@ def test_the_credential_of_a_connector_is_one(target: str, body: bytes, tmp_path
 
 
 def _chat(made: Engine, target: str, body: bytes) -> Exchange:
-    exchange = made.arrive("POST", target, None, (("content-type", "application/json"),))
+    exchange = made.begin_exchange("POST", target, None, (("content-type", "application/json"),))
     made.identify(exchange, body)
     if exchange.slot is None and exchange.error is None:
-        exchange.recording.head(1, 200, "OK", (("content-length", "2"),))
-        exchange.recording.data(2, b"{}")
+        exchange.recording.on_head(1, 200, "OK", (("content-length", "2"),))
+        exchange.recording.on_data(2, b"{}")
         made.store_answer(exchange, proper=True)
     return exchange
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.engine.fault_injection import explain_idle
+from llmproxy.core.engine.fault_injection import explain_idle_by_rule
 from llmproxy.core.faults import KINDS, PRESETS, BadFaults, Faulting, load_faults, read_faults
 from llmproxy.core.faults.injection import choose, draw
 from llmproxy.core.faults.pieces import after, split, time_pieces
@@ -152,7 +152,7 @@ RECORDED = [
 ])  # fmt: skip
 def test_why_it_struck_nothing(rule: dict[str, Any], said: str) -> None:
     """The first word that chooses nothing is named, with what there is."""
-    text = explain_idle(read_faults([{"kind": "reset", **rule}]), {}, RECORDED, came=2)[1]
+    text = explain_idle_by_rule(read_faults([{"kind": "reset", **rule}]), {}, RECORDED, came=2)[1]
     assert text.startswith("fault reset (rule 1) met no call: ")
     assert said in text
 
@@ -160,18 +160,18 @@ def test_why_it_struck_nothing(rule: dict[str, Any], said: str) -> None:
 def test_what_struck_is_not_told() -> None:
     """Only rules that did nothing are; without a call, or a recording, that is why."""
     faults = read_faults(["reset", "http-500"])
-    assert len(explain_idle(faults, {1: 3}, RECORDED, came=3)) == 1
-    assert "no call came" in explain_idle(faults, {}, RECORDED, came=0)[1]
+    assert len(explain_idle_by_rule(faults, {1: 3}, RECORDED, came=3)) == 1
+    assert "no call came" in explain_idle_by_rule(faults, {}, RECORDED, came=0)[1]
     assert (
         "nothing is recorded to compare it with; hosts that are no model provider's"
-        in explain_idle(faults, {}, [], came=1)[1]
+        in explain_idle_by_rule(faults, {}, [], came=1)[1]
     )
 
 
 def test_of_a_preset_only_what_the_recording_could_have_met_is_told() -> None:
     """Nobody chose its rule for servers of tools, where none is recorded."""
     faults = load_faults("flaky-network", Path())
-    told = explain_idle(faults, {}, RECORDED, came=2)
+    told = explain_idle_by_rule(faults, {}, RECORDED, came=2)
     assert len(told) == len(faults.rules) - 1
     assert not [line for line in told.values() if "mcp" in line]
 

@@ -16,10 +16,10 @@ from llmproxy.core.sessions.journal import (
     IN_MEMORY,
     SUFFIX,
     Journal,
-    read_asked,
-    read_injected,
+    read_faulted_calls,
     read_misses,
-    read_served,
+    read_questions,
+    read_served_ids,
 )
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision
@@ -44,8 +44,8 @@ def test_entries_are_on_disk_before_the_end_of_the_run(tmp_path: Path) -> None:
     """Decisions and misses are written behind the answer, without waiting for the end of the run."""
     path = tmp_path / "llmproxy.db.state.db"
     journal = Journal.open(path, lambda: 5.0)
-    journal.record(outcome())
-    journal.miss({"text": "no recorded response", "key": "v1:1"}, at=7.0)
+    journal.record_call(outcome())
+    journal.add_miss({"text": "no recorded response", "key": "v1:1"}, at=7.0)
     until = time.monotonic() + 120
     while time.monotonic() < until and not rows(path, "misses"):
         time.sleep(0.02)
@@ -63,7 +63,7 @@ def test_nothing_that_was_written_is_kept(tmp_path: Path) -> None:
     many = [outcome(n) for n in range(100)]
     counts = [sys.getrefcount(each) for each in many]
     for each in many:
-        journal.record(each)
+        journal.record_call(each)
     del each
     until = time.monotonic() + 120
     while [sys.getrefcount(each) for each in many] != counts:
@@ -78,10 +78,10 @@ def test_closing_writes_what_waits(tmp_path: Path) -> None:
     path = tmp_path / "j.db"
     journal = Journal.open(path, lambda: 0.0)
     for n in range(500):
-        journal.record(outcome(n))
+        journal.record_call(outcome(n))
     journal.close()
     journal.close()
-    journal.record(outcome(501))
+    journal.record_call(outcome(501))
     assert len(rows(path, "decisions")) == 500
     assert [file.name for file in tmp_path.iterdir()] == ["j.db"]
 
@@ -89,23 +89,23 @@ def test_closing_writes_what_waits(tmp_path: Path) -> None:
 def test_the_last_run_tells_what_was_used(tmp_path: Path) -> None:
     """Served and recorded rows of the last run only; no run is not the same as nothing used."""
     path = tmp_path / "j.db"
-    assert read_served(path) is None
+    assert read_served_ids(path) is None
     for ids in ((1, 2), (2, 3, 3)):
         journal = Journal.open(path, lambda: 0.0)
         for n in ids:
-            journal.record(outcome(n))
+            journal.record_call(outcome(n))
         journal.close()
-    assert read_served(path) == frozenset({2, 3})
+    assert read_served_ids(path) == frozenset({2, 3})
 
 
 def test_misses_are_known_at_once(tmp_path: Path) -> None:
     """The control API lists misses of this run before they are on disk, the last so many."""
     journal = Journal.open(tmp_path / "j.db", lambda: 0.0)
     for n in range(IN_MEMORY + 5):
-        journal.miss({"text": str(n)}, at=float(n))
-    assert [missed.text for missed in journal.misses(2)] == [str(IN_MEMORY + 3), str(IN_MEMORY + 4)]
-    assert len(journal.misses()) == IN_MEMORY
-    assert journal.misses(0) == []
+        journal.add_miss({"text": str(n)}, at=float(n))
+    assert [missed.text for missed in journal.list_misses(2)] == [str(IN_MEMORY + 3), str(IN_MEMORY + 4)]
+    assert len(journal.list_misses()) == IN_MEMORY
+    assert journal.list_misses(0) == []
     journal.close()
 
 
@@ -113,7 +113,7 @@ def test_odd_text_is_kept(tmp_path: Path) -> None:
     """Lone surrogates and control characters in what a client sent do not stop the journal."""
     path = tmp_path / "j.db"
     journal = Journal.open(path, lambda: 0.0)
-    journal.miss({"text": "a\udc80\x1b[31m", "list": ("x",)}, at=0.0)
+    journal.add_miss({"text": "a\udc80\x1b[31m", "list": ("x",)}, at=0.0)
     journal.close()
     (missed,) = read_misses(path, 1)
     assert (missed.text, missed.data["list"]) == ("a\udc80\x1b[31m", ["x"])
@@ -123,9 +123,9 @@ def test_a_place_that_takes_no_file_costs_only_the_journal() -> None:
     """In a folder that cannot be written to the run goes on; the note says that it is in memory only."""
     journal = Journal.open(Path("/proc/nothing.state.db"), lambda: 0.0)
     assert "in memory only" in journal.note
-    journal.record(outcome())
-    journal.miss({"text": "m"}, at=1.0)
-    assert [missed.text for missed in journal.misses(5)] == ["m"]
+    journal.record_call(outcome())
+    journal.add_miss({"text": "m"}, at=1.0)
+    assert [missed.text for missed in journal.list_misses(5)] == ["m"]
     journal.close()
 
 
@@ -137,7 +137,7 @@ def test_a_damaged_journal_is_put_aside(tmp_path: Path, content: bytes) -> None:
     assert read_misses(path, 5) == []
     journal = Journal.open(path, lambda: 0.0)
     assert "j.db.broken" in journal.note
-    journal.record(outcome())
+    journal.record_call(outcome())
     journal.close()
     assert len(rows(path, "decisions")) == 1
     assert (tmp_path / "j.db.broken").read_bytes() == content
@@ -159,7 +159,7 @@ def test_two_runs_share_a_journal(tmp_path: Path) -> None:
     both = [Journal.open(path, lambda: 0.0) for _ in range(2)]
     for n in range(50):
         for journal in both:
-            journal.record(outcome(n))
+            journal.record_call(outcome(n))
     for journal in both:
         journal.close()
         assert journal.note == ""
@@ -171,9 +171,9 @@ def test_beside_the_copy_of_a_servers_store_it_has_a_place_at_once(tmp_path: Pat
     copy = place("postgresql://me@db.example/team", {"XDG_CACHE_HOME": str(tmp_path / "new")})
     path = copy.with_name(f"{copy.name}{SUFFIX}")
     with closing(Journal.open(path, time.time)) as journal:
-        journal.record(outcome())
+        journal.record_call(outcome())
         assert not journal.note
-    assert read_served(path) == frozenset({1})
+    assert read_served_ids(path) == frozenset({1})
     assert copy.parent.stat().st_mode & 0o777 == 0o700
 
 
@@ -195,8 +195,8 @@ def test_calls_that_met_faults_are_found_by_their_fault(tmp_path: Path) -> None:
                 (Decision.PASS, None, "fault of mine"),
             ]
         ):
-            journal.record(outcome(n, decision)._replace(fault=fault, note=note))
-    assert [each.note for each in read_injected(path, 5)] == ["x", "later"]
+            journal.record_call(outcome(n, decision)._replace(fault=fault, note=note))
+    assert [each.note for each in read_faulted_calls(path, 5)] == ["x", "later"]
 
 
 @pytest.mark.parametrize("odd", [None, "x", b"\xff\x00", 1e308, "[", "[" * 100_000, "null", '{"a": "\\ud800"}', "\0"])
@@ -204,7 +204,7 @@ def test_a_row_with_a_value_that_is_none_of_its_columns_is_left_out(tmp_path: Pa
     """A journal may be lost; it is never in the way of who reads it."""
     path = tmp_path / "x.db.state.db"
     with closing(Journal.open(path, time.time)) as journal:
-        journal.record(outcome(1, Decision.FAULT)._replace(fault="http-429"))
+        journal.record_call(outcome(1, Decision.FAULT)._replace(fault="http-429"))
     asked = "INSERT INTO asked (run, at, interaction, method, target, headers, body) VALUES (1, 1.0, 1, 'POST', '/', '[[\"a\", \"b\"]]', NULL)"
     missed = "INSERT INTO misses (run, at, text, data) VALUES (1, 1.0, 'x', '{}')"
     tables = {
@@ -215,7 +215,7 @@ def test_a_row_with_a_value_that_is_none_of_its_columns_is_left_out(tmp_path: Pa
     with closing(sqlite3.connect(path)) as conn, conn:
         conn.execute(asked)
         conn.execute(missed)
-    assert (len(read_asked(path)), len(read_misses(path, 5)), len(read_injected(path, 5))) == (1, 1, 1)
+    assert (len(read_questions(path)), len(read_misses(path, 5)), len(read_faulted_calls(path, 5))) == (1, 1, 1)
     for table, columns in tables.items():
         for column in columns:
             with closing(sqlite3.connect(path)) as conn, conn:
@@ -224,6 +224,6 @@ def test_a_row_with_a_value_that_is_none_of_its_columns_is_left_out(tmp_path: Pa
                     conn.execute(f"UPDATE {table} SET {column} = ?", (odd,))
                 except sqlite3.IntegrityError:
                     continue
-            assert len(read_asked(path)) + len(read_misses(path, 5)) + len(read_injected(path, 5)) in (2, 3)
+            assert len(read_questions(path)) + len(read_misses(path, 5)) + len(read_faulted_calls(path, 5)) in (2, 3)
             with closing(sqlite3.connect(path)) as conn, conn:
                 conn.execute(f"UPDATE {table} SET {column} = ?", (before,))

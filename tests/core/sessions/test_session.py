@@ -10,17 +10,17 @@ from dataclasses import fields, replace
 import pytest
 
 from llmproxy.calls import Call
-from llmproxy.core.sessions.exchange import Config, Exchange, Harmless, Recording
+from llmproxy.core.sessions.exchange import Config, Exchange, HarmlessTelemetry, Recording
 from llmproxy.core.sessions.session import (
     KEPT_CALLS,
     KEPT_TEXTS,
     LONGEST_NAME,
     NOT_KEPT,
-    Calls,
+    CallLog,
     CallsGone,
     Session,
     SessionSettings,
-    check_party,
+    parse_party,
     split_name,
 )
 from llmproxy.core.traffic.interaction import Ending, Headers, Key
@@ -59,14 +59,14 @@ def test_a_name_that_cannot_be_is_refused(name: str) -> None:
 )
 def test_parties(value: str | None, party: str) -> None:
     """Who says nothing is the agent."""
-    assert check_party(value) == party
+    assert parse_party(value) == party
 
 
 @pytest.mark.parametrize("value", ["", "jugde", "agent.2", "user.", "judge.12345", "User", "user\n"])
 def test_an_unknown_party_is_refused(value: str) -> None:
     """Never guessed: a judge's call counted as the agent's would be a wrong verdict."""
     with pytest.raises(RefusedError):
-        check_party(value)
+        parse_party(value)
 
 
 # mode, recordings per key, arrivals -> their numbers
@@ -87,22 +87,22 @@ def test_a_walk_begins_anew_when_its_first_request_comes_again(
 ) -> None:
     """Only if its recordings are used up, another key came since, and the mode plays recordings."""
     walk = session(mode)
-    assert [walk.arrive(walker, recordings) for walker in arrivals] == numbers
+    assert [walk.count_arrival(walker, recordings) for walker in arrivals] == numbers
 
 
 def test_a_session_that_somebody_opened_does_not_begin_anew_by_itself() -> None:
     """It ends with close or reset."""
     walk = session()
     walk.settings = replace(walk.settings, opened=True)
-    assert [walk.arrive(walker, 1) for walker in (A, B, A)] == [1, 1, 2]
+    assert [walk.count_arrival(walker, 1) for walker in (A, B, A)] == [1, 1, 2]
     walk.restart()
-    assert walk.arrive(A, 1) == 1
+    assert walk.count_arrival(A, 1) == 1
 
 
 def test_parties_are_counted_apart() -> None:
     """The same question of the judge is another one."""
     walk = session()
-    assert [walk.arrive((party, A[1]), 5) for party in ("agent", "judge", "agent", "judge.2")] == [1, 1, 2, 1]
+    assert [walk.count_arrival((party, A[1]), 5) for party in ("agent", "judge", "agent", "judge.2")] == [1, 1, 2, 1]
 
 
 @pytest.mark.parametrize(("mode", "complete", "alone", "writes"), [
@@ -113,7 +113,7 @@ def test_which_sessions_write(mode: Mode, complete: bool, alone: bool, writes: b
     """Record replaces, auto and an open once add, the others leave the store alone."""
     walk = session(mode, complete=complete)
     assert (walk.policy.alone, walk.policy.writes) == (alone, writes)
-    assert [walk.supersedes(A), walk.supersedes(A), walk.supersedes(B)] == [
+    assert [walk.claim_superseding(A), walk.claim_superseding(A), walk.claim_superseding(B)] == [
         mode is Mode.RECORD, False, mode is Mode.RECORD,
     ]  # fmt: skip
 
@@ -121,9 +121,9 @@ def test_which_sessions_write(mode: Mode, complete: bool, alone: bool, writes: b
 def test_who_asks_what_is_party_and_key() -> None:
     """Before the body is here there is no key."""
     made = exchange(Decision.REPLAY)
-    assert made.walker == ("agent", Key(""))
+    assert made.party_and_key == ("agent", Key(""))
     made.identity = replace(made.identity, key=Key("v1:1"))
-    assert made.walker == ("agent", Key("v1:1"))
+    assert made.party_and_key == ("agent", Key("v1:1"))
     assert made.family == "openai"
 
 
@@ -131,18 +131,25 @@ def test_defaults_spend_nothing() -> None:
     """An engine that is told nothing replays, from this folder, and reaches nobody."""
     config = Config()
     assert (config.mode, config.allow_live, config.allow_host, config.miss_status) == (Mode.REPLAY, False, (), None)
-    assert Harmless.status == 204
+    assert HarmlessTelemetry.status == 204
 
 
 @pytest.mark.parametrize("kind", [Exchange, Session])
 def test_a_call_and_a_session_hold_what_every_one_has(kind: type) -> None:
-    """What a feature knows of them is a value of its own (`Slots`, `Interceptor`)."""
+    """What a feature knows of them is a value of its own (`CallState`, `Interceptor`)."""
     assert len(fields(kind)) <= 15
 
 
 def test_no_stage_of_a_call_is_long() -> None:
     """Nor does one begin to ask who has what."""
-    for name in ("stages", "decide", "identity", "fast_path", "accounts", "answer_writer"):
+    for name in (
+        "request_stages",
+        "decide",
+        "request_identification",
+        "fast_path",
+        "outcome_recorder",
+        "answer_writer",
+    ):
         for node in ast.walk(ast.parse((ROOT / f"llmproxy/core/engine/{name}.py").read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef):
                 assert (node.end_lineno or 0) - node.lineno < 50, node.name
@@ -155,21 +162,21 @@ SSE: Headers = (("content-type", "text/event-stream"),)
 def recorded(headers: Headers, *pieces: bytes, status: int = 200) -> Recording:
     """Return a recording of these pieces, 10 microseconds apart."""
     made = Recording()
-    assert not made.started
-    made.head(5, status, "OK", headers)
+    assert not made.has_head
+    made.on_head(5, status, "OK", headers)
     for n, piece in enumerate(pieces, 1):
-        made.data(n * 10, piece)
+        made.on_data(n * 10, piece)
     return made
 
 
 def end(made: Recording, *, stream: bool = True, proper: bool = True) -> Ending:
     """Return how it ended, as a chat completion."""
-    return made.end("openai", "chat.completions", stream=stream, proper=proper).ending
+    return made.build_response("openai", "chat.completions", stream=stream, proper=proper).ending
 
 
 def test_borders_and_times_are_kept() -> None:
     """Each piece is a chunk of its own; empty ones are none."""
-    response = recorded(SSE, b"da", b"", b"ta: 1\n\n").end("openai", "x", stream=True, proper=True)
+    response = recorded(SSE, b"da", b"", b"ta: 1\n\n").build_response("openai", "x", stream=True, proper=True)
     assert [(chunk.offset, chunk.data) for chunk in response.chunks] == [(10, b"da"), (30, b"ta: 1\n\n")]
     assert (response.head_offset, response.chunked, response.body) == (5, True, b"data: 1\n\n")
 
@@ -193,18 +200,18 @@ def test_a_body_with_a_length_is_complete_by_its_length() -> None:
     body = json.dumps({"choices": []}).encode()
     headers = (*JSON, ("content-length", str(len(body))))
     whole, part = recorded(headers, body[:5], body[5:]), recorded(headers, body[:5])
-    assert (whole.whole, part.whole) == (True, False)
+    assert (whole.is_whole, part.is_whole) == (True, False)
     assert end(whole, stream=False, proper=False) is Ending.COMPLETE
     assert end(part, stream=False, proper=False) is Ending.CUT
-    assert not whole.end("openai", "x", stream=False, proper=True).chunked
-    assert not recorded(JSON, body).whole, "without a length nobody knows"
+    assert not whole.build_response("openai", "x", stream=False, proper=True).chunked
+    assert not recorded(JSON, body).is_whole, "without a length nobody knows"
 
 
 def test_compression_is_undone_piece_by_piece() -> None:
     """Borders and times stay; the header goes with it."""
     packed = gzip.compress(b"data: {}\n\n" * 100)
     made = recorded((*SSE, ("content-encoding", "gzip")), packed[:20], packed[20:])
-    response = made.end("openai", "x", stream=True, proper=True)
+    response = made.build_response("openai", "x", stream=True, proper=True)
     assert response.body == b"data: {}\n\n" * 100
     assert "content-encoding" not in dict(response.headers)
 
@@ -212,16 +219,18 @@ def test_compression_is_undone_piece_by_piece() -> None:
 def test_what_does_not_decode_stays_as_it_came() -> None:
     """Nothing is lost for a header that lies."""
     assert (
-        recorded((*JSON, ("content-encoding", "gzip")), b"{}").end("openai", "x", stream=False, proper=True).body
+        recorded((*JSON, ("content-encoding", "gzip")), b"{}")
+        .build_response("openai", "x", stream=False, proper=True)
+        .body
         == b"{}"
     )
 
 
 def test_the_first_byte_is_timed() -> None:
     """The head's time stands in where there is no body."""
-    assert recorded(SSE, b"x").first_offset == 10
-    assert recorded(SSE).first_offset == 5
-    assert Recording().first_offset is None
+    assert recorded(SSE, b"x").first_byte_offset == 10
+    assert recorded(SSE).first_byte_offset == 5
+    assert Recording().first_byte_offset is None
 
 
 def ended(seq: int, *, miss: bool = False, note: str = "") -> Call:
@@ -232,33 +241,33 @@ def ended(seq: int, *, miss: bool = False, note: str = "") -> Call:
 
 def test_calls_are_told_in_the_order_of_their_arrival() -> None:
     """The second may be answered before the first; one that is open is not told, and counted as open."""
-    calls = Calls()
+    calls = CallLog()
     assert [calls.begin() for _ in range(3)] == [1, 2, 3]
-    calls.add(ended(2))
-    calls.add(ended(1))
-    assert [each.seq for each in calls.after(0)] == [1, 2]
-    assert [each.seq for each in calls.after(1)] == [2]
-    assert (calls.arrived, calls.open, calls.after(2)) == (3, 1, [])
+    calls.add_ended_call(ended(2))
+    calls.add_ended_call(ended(1))
+    assert [each.seq for each in calls.list_calls_after(0)] == [1, 2]
+    assert [each.seq for each in calls.list_calls_after(1)] == [2]
+    assert (calls.arrived, calls.open_count, calls.list_calls_after(2)) == (3, 1, [])
 
 
 def test_more_than_is_kept_is_an_error_and_no_gap() -> None:
     """Whoever asks from the start learns that the start is gone; from where it is kept, all of it is there."""
-    calls = Calls()
+    calls = CallLog()
     for _ in range(KEPT_CALLS + 5):
-        calls.add(ended(calls.begin()))
+        calls.add_ended_call(ended(calls.begin()))
     with pytest.raises(CallsGone) as error:
-        calls.after(4)
+        calls.list_calls_after(4)
     assert (error.value.status, "after 5" in error.value.hint) == (410, True)
-    assert len(calls.after(5)) == KEPT_CALLS
+    assert len(calls.list_calls_after(5)) == KEPT_CALLS
 
 
 def test_a_refused_call_says_what_its_client_was_told() -> None:
     """The text of a miss, else the note; beyond the bound it says where the text is."""
-    calls = Calls()
-    calls.add(ended(calls.begin(), miss=True, note="-"), "the nearest is ...")
-    calls.add(ended(calls.begin(), note="client left"))
-    first, second = calls.after(0)
-    assert (calls.text(first), calls.text(second)) == ("the nearest is ...", "client left")
+    calls = CallLog()
+    calls.add_ended_call(ended(calls.begin(), miss=True, note="-"), "the nearest is ...")
+    calls.add_ended_call(ended(calls.begin(), note="client left"))
+    first, second = calls.list_calls_after(0)
+    assert (calls.get_call_text(first), calls.get_call_text(second)) == ("the nearest is ...", "client left")
     for _ in range(KEPT_TEXTS):
-        calls.add(ended(calls.begin(), miss=True), "text")
-    assert calls.text(calls.after(0)[-1]) == NOT_KEPT.format(KEPT_TEXTS)
+        calls.add_ended_call(ended(calls.begin(), miss=True), "text")
+    assert calls.get_call_text(calls.list_calls_after(0)[-1]) == NOT_KEPT.format(KEPT_TEXTS)

@@ -17,7 +17,7 @@ from llmproxy.core.sessions.session import (
     SessionDefaults,
     Sessions,
     SessionUnknown,
-    canonical,
+    canonical_name,
 )
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
@@ -45,82 +45,90 @@ NAMES = [("x", "x"), ("x~1", "x"), ("x~01", "x"), ("x~2", "x~2"), ("x~002", "x~2
 @pytest.mark.parametrize(("said", "meant"), NAMES)
 def test_a_cassette_and_sample_has_one_name(said: str, meant: str) -> None:
     """`x` and `x~1` are one session; a name that is already canonical stays as it is."""
-    assert canonical(said) == canonical(meant) == meant
+    assert canonical_name(said) == canonical_name(meant) == meant
 
 
 def test_two_names_of_one_cassette_are_one_session(store: Store) -> None:
     """A URL that says `x~1` walks the session `x`, it does not record beside it."""
     found = sessions(store)
-    opened = found.open("x~1", mode=Mode.RECORD)
-    assert found.get("x") is opened
+    opened = found.open_session("x~1", mode=Mode.RECORD)
+    assert found.get_or_open("x") is opened
     assert found.get_session("x~01") is opened
     with pytest.raises(SessionBusy):
-        found.open("x")
+        found.open_session("x")
 
 
 def test_a_session_has_properties_of_its_own(store: Store) -> None:
     """What `open` does not say is the proxy's; the next session is not affected."""
     found = sessions(store)
-    one = found.open("a", mode=Mode.REPLAY, speed=2.0, exhausted=Exhausted.MISS, upstreams={"openai": "http://o"})
-    seen = [(s.mode, s.speed, s.exhausted, s.upstreams) for s in (one.settings, found.open("b").settings)]
+    one = found.open_session(
+        "a", mode=Mode.REPLAY, speed=2.0, exhausted=Exhausted.MISS, upstreams={"openai": "http://o"}
+    )
+    seen = [(s.mode, s.speed, s.exhausted, s.upstreams) for s in (one.settings, found.open_session("b").settings)]
     assert seen == [("replay", 2.0, "miss", {"openai": "http://o"}), ("auto", 0.0, "last", {})]
-    assert found.get("a") is one
+    assert found.get_or_open("a") is one
 
 
 def test_open_twice_is_busy_and_says_what_to_do(store: Store) -> None:
     """The hint names the very URL that closes it, the name percent-encoded."""
     found = sessions(store)
-    found.open("a/b ü")
+    found.open_session("a/b ü")
     with pytest.raises(SessionBusy) as error:
-        found.open("a/b ü")
+        found.open_session("a/b ü")
     assert "POST /_llmproxy/sessions/a%2Fb%20%C3%BC/close" in error.value.hint
 
 
 def test_opening_takes_over_what_nobody_opened(store: Store) -> None:
     """A request under the name before `open` does not count for the session; what is bound to the name stays bound."""
     found = sessions(store)
-    before = found.get("a")
-    before.arrive(("agent", key(1)), 1)
-    found.bind("worker", "a")
-    after = found.open("a")
+    before = found.get_or_open("a")
+    before.count_arrival(("agent", key(1)), 1)
+    found.bind_name("worker", "a")
+    after = found.open_session("a")
     assert after is not before
-    assert after.arrive(("agent", key(1)), 1) == 1
-    assert found.get("worker") is after
+    assert after.count_arrival(("agent", key(1)), 1) == 1
+    assert found.get_or_open("worker") is after
 
 
 def test_a_replay_proxy_opens_nothing_live(store: Store) -> None:
     """Only with --allow-live; the refusal comes before anything is changed."""
     found = sessions(store, Mode.REPLAY)
-    walk = found.get("a")
+    walk = found.get_or_open("a")
     for mode in (Mode.AUTO, Mode.RECORD, Mode.ONCE, Mode.PASSTHROUGH):
         with pytest.raises(LiveForbidden) as error:
-            found.open("a", mode=mode)
+            found.open_session("a", mode=mode)
         assert error.value.status == 403
         assert "--allow-live" in error.value.hint
-    assert found.get("a") is walk
-    assert found.open("a", mode=Mode.REPLAY).settings.opened
-    assert sessions(store, Mode.REPLAY, allow_live=True).open("a", mode=Mode.RECORD).settings.mode is Mode.RECORD
+    assert found.get_or_open("a") is walk
+    assert found.open_session("a", mode=Mode.REPLAY).settings.opened
+    assert (
+        sessions(store, Mode.REPLAY, allow_live=True).open_session("a", mode=Mode.RECORD).settings.mode is Mode.RECORD
+    )
 
 
 @pytest.mark.parametrize("name", ["", "x" * 301, "a\nb", "\0"])
 def test_names_that_cannot_be(store: Store, name: str) -> None:
     """Empty, too long, unprintable: refused wherever they are said."""
     found = sessions(store)
-    found.open("ok")
-    for attempt in (lambda: found.open(name), lambda: found.get(name), lambda: found.bind(name, "ok")):
+    found.open_session("ok")
+    for attempt in (
+        lambda: found.open_session(name),
+        lambda: found.get_or_open(name),
+        lambda: found.bind_name(name, "ok"),
+    ):
         with pytest.raises(RefusedError):
             attempt()
     with pytest.raises(SessionUnknown):
-        found.close(name)
+        found.close_session(name)
 
 
 @pytest.mark.parametrize("name", ["a/b", "ünïcode 日本", "x" * 300, "..", "x~0", "a b", "%2F", "?", "'; DROP TABLE"])
 def test_odd_names_are_names(store: Store, name: str) -> None:
     """Whatever can be printed can be opened, recorded, closed and found again."""
     found = sessions(store)
-    session = found.open(name, mode=Mode.RECORD)
+    session = found.open_session(name, mode=Mode.RECORD)
     store.add(interaction(1, cassette=session.cassette), supersede=False)
-    assert found.close(name) is session
+    assert found.close_session(name) is session
     assert store.closed_cleanly(session.cassette, 1)
 
 
@@ -128,18 +136,18 @@ def test_what_is_not_open_is_unknown(store: Store) -> None:
     """Close, reset, bind and unbind say so, and name what is open, shortened."""
     found = sessions(store)
     for n in range(12):
-        found.open(f"s{n:02}" + "x" * 100)
+        found.open_session(f"s{n:02}" + "x" * 100)
     for attempt in (
-        lambda: found.close("a"),
-        lambda: found.reset("a"),
-        lambda: found.bind("w", "a"),
-        lambda: found.unbind("a"),
-        lambda: found.unbind(""),
+        lambda: found.close_session("a"),
+        lambda: found.reset_session("a"),
+        lambda: found.bind_name("w", "a"),
+        lambda: found.unbind_name("a"),
+        lambda: found.unbind_name(""),
     ):
         with pytest.raises(SessionUnknown):
             attempt()
     with pytest.raises(SessionUnknown) as error:
-        found.close("a")
+        found.close_session("a")
     assert error.value.hint.startswith("Open now: 's00xxx")
     assert error.value.hint.endswith(", ...")
     assert len(error.value.hint) < 600
@@ -148,26 +156,26 @@ def test_what_is_not_open_is_unknown(store: Store) -> None:
 def test_a_binding_sends_a_name_to_a_session(store: Store) -> None:
     """Until it is unbound or the session closed; then the name is its own again."""
     found = sessions(store)
-    one, two = found.open("one"), found.open("two")
-    found.bind("worker", "one")
-    assert found.get("worker") is one
-    found.unbind("worker")
-    assert found.get("worker").name == "worker"
-    found.bind("worker", "two")
-    assert found.get("worker") is two
-    found.close("two")
+    one, two = found.open_session("one"), found.open_session("two")
+    found.bind_name("worker", "one")
+    assert found.get_or_open("worker") is one
+    found.unbind_name("worker")
+    assert found.get_or_open("worker").name == "worker"
+    found.bind_name("worker", "two")
+    assert found.get_or_open("worker") is two
+    found.close_session("two")
     assert found.bindings == {}
-    assert found.get("worker").name == "worker"
+    assert found.get_or_open("worker").name == "worker"
 
 
 @pytest.mark.parametrize(("name", "error"), [("worker~1", SessionBusy), ("one~1", RefusedError)])
 def test_binding_twice_or_to_itself_is_refused(store: Store, name: str, error: type[Exception]) -> None:
     """Twice also to the same session: two tests that share a process by mistake must not mix."""
     found = sessions(store)
-    one = found.open("one")
-    found.bind("worker", "one")
+    one = found.open_session("one")
+    found.bind_name("worker", "one")
     with pytest.raises(error):
-        found.bind(name, "one")
+        found.bind_name(name, "one")
     assert found.bindings == {"worker": "one"}
     assert (found.find_open("worker"), found.find_open("one~1"), found.find_open("nobody")) == (one, one, None)
     assert list(found.walks) == ["one"], "looked up without opening"
@@ -176,75 +184,77 @@ def test_binding_twice_or_to_itself_is_refused(store: Store, name: str, error: t
 def test_bindings_do_not_chain(store: Store) -> None:
     """Where a goes to b and b to c, what arrives under a belongs to b."""
     found = sessions(store)
-    b, c = found.open("b"), found.open("c")
-    found.bind("b", "c")
-    found.bind("a", "b")
-    assert (found.get("a"), found.get("b")) == (b, c)
+    b, c = found.open_session("b"), found.open_session("c")
+    found.bind_name("b", "c")
+    found.bind_name("a", "b")
+    assert (found.get_or_open("a"), found.get_or_open("b")) == (b, c)
 
 
 def test_a_reset_walks_anew_and_keeps_the_counts(store: Store) -> None:
     """In the middle of a walk, the next request of a key is its first again."""
     found = sessions(store)
-    session = found.open("a", mode=Mode.REPLAY)
+    session = found.open_session("a", mode=Mode.REPLAY)
     session.served.add(7)
-    assert [session.arrive(("agent", key(1)), 3) for _ in range(2)] == [1, 2]
-    found.reset("a")
-    assert session.arrive(("agent", key(1)), 3) == 1
+    assert [session.count_arrival(("agent", key(1)), 3) for _ in range(2)] == [1, 2]
+    found.reset_session("a")
+    assert session.count_arrival(("agent", key(1)), 3) == 1
     assert session.served == {7}
 
 
 def test_a_reset_while_recording_replaces_what_came_before(store: Store) -> None:
     """A test that is tried again leaves the recording of its last try, not of both."""
     found = sessions(store)
-    session = found.open("a", mode=Mode.RECORD)
+    session = found.open_session("a", mode=Mode.RECORD)
     for n in (1, 1, 1):
-        supersede = session.supersedes(("agent", key(n)))
-        store.add(interaction(n, cassette="a", occurrence=session.arrive(("agent", key(n)), 0)), supersede=supersede)
-    found.reset("a")
-    last = store.add(interaction(1, cassette="a"), supersede=session.supersedes(("agent", key(1))))
+        supersede = session.claim_superseding(("agent", key(n)))
+        store.add(
+            interaction(n, cassette="a", occurrence=session.count_arrival(("agent", key(n)), 0)), supersede=supersede
+        )
+    found.reset_session("a")
+    last = store.add(interaction(1, cassette="a"), supersede=session.claim_superseding(("agent", key(1))))
     assert [slot.id for slot in store.slots("a", 1, "agent", key(1))] == [last]
 
 
 def test_once_is_complete_after_a_close(store: Store) -> None:
     """A cassette that was closed replays; one that was not is recorded to its end, by one session at a time."""
     found = sessions(store)
-    assert found.open("a", mode=Mode.ONCE).policy.alone
+    assert found.open_session("a", mode=Mode.ONCE).policy.alone
     store.add(interaction(1, cassette="a"), supersede=False)
-    found.close("a")
-    assert not found.open("a", mode=Mode.ONCE).policy.alone
+    found.close_session("a")
+    assert not found.open_session("a", mode=Mode.ONCE).policy.alone
     store.add(interaction(1, cassette="b"), supersede=False)  # somebody crashed
-    assert found.open("b", mode=Mode.ONCE).policy.alone
+    assert found.open_session("b", mode=Mode.ONCE).policy.alone
 
 
 @pytest.mark.parametrize("again", [None, Mode.REPLAY])
 def test_what_is_stored_after_the_close_leaves_the_cassette_complete(store: Store, again: Mode | None) -> None:
     """The answer of a call that was still open at the close is kept, and counted as served in the end."""
     found = sessions(store)
-    session = found.open("a", mode=Mode.ONCE)
-    found.close("a")
+    session = found.open_session("a", mode=Mode.ONCE)
+    found.close_session("a")
     if again is not None:
-        found.open("a", mode=again)
+        found.open_session("a", mode=again)
     late = store.add(interaction(1, cassette="a"), supersede=False)
     session.served.add(late)
     found.on_recording_stored(session)
     assert store.closed_cleanly("a", 1)
-    assert [(each.cassette, list(each.served)) for each in found.closed] == [("a", [late])]
+    assert [(each.cassette, list(each.served)) for each in found.ended_sessions] == [("a", [late])]
 
 
 def test_what_is_stored_late_does_not_end_another_recording(store: Store) -> None:
     """While a session records the cassette, only its own end makes it complete; its lease stays its own."""
     found = sessions(store)
-    session = found.open("a", mode=Mode.RECORD)
+    session = found.open_session("a", mode=Mode.RECORD)
     store.add(interaction(1, cassette="a"), supersede=False)
     found.on_recording_stored(session)
-    assert (store.closed_cleanly("a", 1), found.closed) == (False, [])
-    found.close("a")
-    found.open("a", mode=Mode.RECORD)
+    assert (store.closed_cleanly("a", 1), found.ended_sessions) == (False, [])
+    found.close_session("a")
+    found.open_session("a", mode=Mode.RECORD)
     store.add(interaction(1, cassette="a"), supersede=False)
     found.on_recording_stored(session)
     assert not store.closed_cleanly("a", 1)
     assert store.heartbeat("a", 1, "me")
-    found.close("a")
+    found.close_session("a")
     assert store.closed_cleanly("a", 1)
 
 
@@ -270,11 +280,11 @@ def test_two_recorders_of_one_cassette(store: Store) -> None:
         assert other.stdout.readline() == "held\n"
         found = sessions(store)
         with pytest.raises(CassetteBusy, match="the other"):
-            found.open("a", mode=Mode.RECORD)
+            found.open_session("a", mode=Mode.RECORD)
         assert found.walks == {}
         other.stdin.close()
         other.wait(20)
-    assert found.open("a", mode=Mode.RECORD).policy.alone
+    assert found.open_session("a", mode=Mode.RECORD).policy.alone
 
 
 class Stuck(FileStore):
@@ -293,18 +303,18 @@ def stuck(tmp_path: Path) -> Iterator[Sessions]:
     with Stuck.open(tmp_path / "x.db", writable=True, now=lambda: 0.0) as opened:
         found = sessions(opened)
         for name in ("a", "stuck", "z"):
-            found.open(name, mode=Mode.RECORD)
+            found.open_session(name, mode=Mode.RECORD)
         yield found
 
 
 def test_a_close_that_fails_leaves_the_session_open_and_does_not_keep_the_others(stuck: Sessions) -> None:
     """It can be tried again, nothing is unbound; at the end of the proxy every other lease is given back."""
-    stuck.bind("w", "stuck")
+    stuck.bind_name("w", "stuck")
     with pytest.raises(CassetteBusy):
-        stuck.close("stuck")
+        stuck.close_session("stuck")
     assert ("stuck" in stuck.walks, stuck.bindings) == (True, {"w": "stuck"})
     with pytest.raises(LLMProxyError):
-        stuck.close_all()
+        stuck.close_sessions()
     store = stuck.store(Mode.RECORD)
     assert store is not None
     assert [store.heartbeat(name, 1, "me") for name in ("a", "stuck", "z")] == [False, True, False]
@@ -325,8 +335,8 @@ def test_a_file_that_cannot_be_kept_loses_no_recording(store: Store, caplog: pyt
         raise OSError("No space left on device")
 
     found = sessions(store)
-    session = found.open("a", mode=Mode.RECORD)
-    found.close("a")
+    session = found.open_session("a", mode=Mode.RECORD)
+    found.close_session("a")
     found.on_run_end = full
     found.on_recording_stored(session)
     assert "No space left on device" in caplog.text
@@ -335,23 +345,23 @@ def test_a_file_that_cannot_be_kept_loses_no_recording(store: Store, caplog: pyt
 def test_without_a_store_there_is_nothing_to_write() -> None:
     """A replay proxy whose store was not recorded yet opens and closes all the same."""
     found = sessions(None, Mode.REPLAY)
-    found.open("a")
-    found.heartbeat()
-    found.close("a")
-    found.close_all()
-    assert [(each.cassette, each.sample) for each in found.closed] == [("a", 1)]
+    found.open_session("a")
+    found.renew_leases()
+    found.close_session("a")
+    found.close_sessions()
+    assert [(each.cassette, each.sample) for each in found.ended_sessions] == [("a", 1)]
 
 
 def test_sessions_that_ended_are_merged_by_cassette(store: Store) -> None:
     """The summary of the run sees what any of them served, once."""
     found = sessions(store)
     for served in ({1, 2}, {2, 3}, set[int]()):
-        session: Session = found.open("a", mode=Mode.REPLAY)
+        session: Session = found.open_session("a", mode=Mode.REPLAY)
         session.served.update(served)
-        found.close("a")
-    found.open("a~2")
-    found.close("a~2")
-    assert [(each.cassette, each.sample, sorted(each.served)) for each in found.closed] == [
+        found.close_session("a")
+    found.open_session("a~2")
+    found.close_session("a~2")
+    assert [(each.cassette, each.sample, sorted(each.served)) for each in found.ended_sessions] == [
         ("a", 1, [1, 2, 3]),
         ("a", 2, []),
     ]
@@ -363,12 +373,12 @@ def test_ten_thousand_closed_sessions_are_little(store: Store) -> None:
     found = sessions(store, Mode.REPLAY)
 
     def walk(n: int) -> None:
-        session = found.open(f"tests-agent-{n:05}-0123abcd")
+        session = found.open_session(f"tests-agent-{n:05}-0123abcd")
         session.calls.totals.miss_texts.extend(f"a long text {n} {i}" * 100 for i in range(3))
         for i in range(20):
-            session.arrive(("agent", key(i)), 1)
+            session.count_arrival(("agent", key(i)), 1)
             session.served.add(n * 20 + i)
-        found.close(session.name)
+        found.close_session(session.name)
 
     walk(0)
     tracemalloc.start()
@@ -379,5 +389,5 @@ def test_ten_thousand_closed_sessions_are_little(store: Store) -> None:
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(found.closed) == 10_001
+    assert len(found.ended_sessions) == 10_001
     assert after - before < 5_000_000

@@ -48,7 +48,7 @@ def engine(store: Path, mode: Mode = Mode.REPLAY, rules: Rules | None = None) ->
 
 def ask(made: Engine, asked: Asked) -> Exchange:
     """Send a request."""
-    exchange = made.arrive("POST", asked[0], None, JSON)
+    exchange = made.begin_exchange("POST", asked[0], None, JSON)
     made.identify(exchange, json.dumps(asked[1]).encode())
     return exchange
 

@@ -15,8 +15,8 @@ import pytest
 
 from llmproxy.core.control.tool_lines import ToolLine, ToolLines
 from llmproxy.core.engine.answer_writer import AnswerWriter
-from llmproxy.core.engine.engine import Engine, Parts
-from llmproxy.core.engine.stages import Stages
+from llmproxy.core.engine.engine import Engine, EngineComponents
+from llmproxy.core.engine.request_stages import RequestStages
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteCorrupt, RecordingError
@@ -106,27 +106,27 @@ def test_the_rules_of_the_control_api_hold(tmp_path: Path) -> None:
 class NotWriting(AnswerWriter):
     """Stores nothing."""
 
-    def stored_together(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
+    def store_answers(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
         raise RecordingError("The store did not take the recording: disk full.")
 
 
-class NotReading(Stages):
+class NotReading(RequestStages):
     """Cannot say what a message is."""
 
-    def identify(self, exchange: Exchange, body: bytes) -> None:
+    def identify_and_decide(self, exchange: Exchange, body: bytes) -> None:
         raise CassetteCorrupt("The store is damaged.")
 
 
 class FullDisk(Engine):
     """An engine that stores nothing."""
 
-    parts = Parts(writer=NotWriting)
+    parts = EngineComponents(writer=NotWriting)
 
 
 class Damaged(Engine):
     """An engine that reads nothing."""
 
-    parts = Parts(stages=NotReading)
+    parts = EngineComponents(stages=NotReading)
 
 
 def test_an_answer_that_could_not_be_stored_is_not_acknowledged(tmp_path: Path) -> None:

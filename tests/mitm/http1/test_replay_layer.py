@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.sessions.session import Calls
+from llmproxy.core.sessions.session import CallLog
 from llmproxy.core.traffic.interaction import Chunk, Ending, Response
 from llmproxy.mitm.framing import Head, parse_head
 from llmproxy.mitm.http1.incoming_request import split_absolute_target
@@ -541,7 +541,7 @@ def test_ten_thousand_requests_on_one_connection_leave_nothing_behind(tape: Path
 
     def objects(rig: Rig) -> int:
         for session in rig.shell.engine.sessions.walks.values():
-            session.calls = Calls(arrived=session.calls.arrived)  # up to so many of them are kept, by design
+            session.calls = CallLog(arrived=session.calls.arrived)  # up to so many of them are kept, by design
         gc.collect()
         return len(gc.get_objects())
 

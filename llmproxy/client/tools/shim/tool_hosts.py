@@ -177,7 +177,7 @@ class OwnHost:
             config, redactor=Redactor(), journal=self._journal, now=time.time, clock=time.monotonic, holder=holder
         )
         found = [check_run_variable(**each) for each in gather_run_variables(env, Path.cwd(), git=False)]
-        session = self._engine.sessions.open(settings.cassette, mode=settings.mode, run_variables=found)
+        session = self._engine.sessions.open_session(settings.cassette, mode=settings.mode, run_variables=found)
         self._line: ToolLine = ToolLine(self._engine, _OwnContext(self._engine), session.name, server)
         self._line.learn(secrets)
 

@@ -30,13 +30,13 @@ class PendingRecordings:
         self._places: dict[tuple[str, int], dict[int, Exchange]] = {}
         """By cassette and sample, then by `id`."""
 
-    def reserve(self, exchange: Exchange, slots: Sequence[KeyedRecording]) -> None:
+    def reserve_occurrence(self, exchange: Exchange, slots: Sequence[KeyedRecording]) -> None:
         """Reserve the occurrence of an answer to be recorded: its ids may come back before it is stored."""
         if exchange.decision is not Decision.RECORD:
             return
         session = exchange.session
-        beside = self._places.setdefault(exchange.kept_in, {})
-        twins = [each.kept for each in beside.values() if each.walker == exchange.walker]
+        beside = self._places.setdefault(exchange.save_target, {})
+        twins = [each.kept for each in beside.values() if each.party_and_key == exchange.party_and_key]
         for each in (*twins, exchange.kept) if twins else ():
             each.has_twin = True
         taken = [each.occurrence for each in twins]
@@ -46,26 +46,26 @@ class PendingRecordings:
         beside[id(exchange)] = exchange
 
     @property
-    def none(self) -> bool:
+    def is_empty(self) -> bool:
         return not any(self._places.values())
 
     def on_call_end(self, exchange: Exchange) -> None:
         """Hear that an exchange is over, whatever became of it."""
-        self._places.get(exchange.kept_in, {}).pop(id(exchange), None)
+        self._places.get(exchange.save_target, {}).pop(id(exchange), None)
 
-    def made_by(self, place: tuple[str, int], name: str) -> Origin | None:
+    def find_id_origin(self, place: tuple[str, int], name: str) -> Origin | None:
         """Return which unstored answer made an id: its first chunk may be used before the last one comes."""
         for each in self._places.get(place, {}).values():
-            so_far = each.recording.so_far if each.key is not None else b""
+            so_far = each.recording.body_so_far if each.key is not None else b""
             if name.encode("utf-8", "surrogatepass") not in so_far:
                 continue
-            made = new_ids(made_ids(each.family, each.operation, each.recording.kind, so_far), each.identity.refs)
+            made = new_ids(made_ids(each.family, each.operation, each.recording.mime_type, so_far), each.identity.refs)
             if each.key is not None and name in made:
                 return Origin(each.key, each.kept.occurrence, made.index(name))
         return None
 
 
-class Stores:
+class EngineStore:
     """The store of one engine, open or not yet."""
 
     def __init__(self, config: Config, now: Callable[[], float], forget: Callable[[], None]) -> None:
@@ -74,7 +74,7 @@ class Stores:
         self.opened: Store | None = None
         """The store if it is open already."""
 
-    def begin(self) -> None:
+    def open_at_start(self) -> None:
         """Open (or, to record, create) the store: a damaged one is said at the start, not at the first request."""
         if self._config.mode.policy.writes:
             self.opened = self._open_store(writable=True)
@@ -97,14 +97,14 @@ class Stores:
         store = open_store(self._config.store, writable=writable, now=self._now, whole=False)
         store.reopened = self._forget
 
-        def make_ready(places: Sequence[tuple[str, int]]) -> None:
+        def refresh_cassette(places: Sequence[tuple[str, int]]) -> None:
             for place in places:
-                self.make_ready(store, *place)
+                self.refresh_cassette(store, *place)
 
-        store.hear_replaced = make_ready
+        store.hear_replaced = refresh_cassette
         return store
 
-    def open_for(self, mode: Mode) -> Store | None:
+    def open_for_mode(self, mode: Mode) -> Store | None:
         """Return the store, open for writing if this mode writes; a replay proxy opens it so only when asked."""
         store = self.current
         if not mode.policy.writes or (store is not None and store.writable):
@@ -117,15 +117,15 @@ class Stores:
             self._forget()
         self.opened = self._open_store(writable=True)
         for place in opened:
-            self.make_ready(self.opened, *place)
+            self.refresh_cassette(self.opened, *place)
         return self.opened
 
-    def make_ready(self, store: Store, cassette: str, sample: int) -> None:
+    def refresh_cassette(self, store: Store, cassette: str, sample: int) -> None:
         """See what others recorded in a cassette; give what an older version did its keys of today."""
         store.refresh(cassette)
         derive(store, cassette, sample, self._config.rules, self._config.upstreams)
 
-    def keep_file(self, session: Session) -> None:
+    def write_cassette_file(self, session: Session) -> None:
         """Write the cassette's file, where such are kept; from any thread, so over a connection of its own."""
         if self._config.cassette_dir is not None:
             from llmproxy.core.cassettes.folder import CassetteDir
@@ -143,7 +143,7 @@ class Stores:
 
 
 @dataclass(slots=True)
-class State:
+class EngineState:
     """Settings, clocks, and what is remembered between requests; each part of an engine takes what it needs."""
 
     config: Config
@@ -153,12 +153,12 @@ class State:
     """Unix seconds."""
     clock: Callable[[], float]
     """Monotonic seconds."""
-    stores: Stores
+    stores: EngineStore
     sessions: Sessions
     memory: Memory = field(default_factory=Memory)
     plans: Plans = field(default_factory=Plans)
     pending: PendingRecordings = field(default_factory=PendingRecordings)
 
-    def forget(self) -> None:
+    def clear_caches(self) -> None:
         """Forget what was remembered by id: under the store's name there may be another file, with other ids."""
         self.plans.forget()

@@ -57,19 +57,19 @@ Cites = Callable[[int, int], int]
 """Where in a call's request another call's answer stands; -1 if it does not."""
 
 
-class _TooLong(Exception):
+class _TooLongToRead(Exception):
     """The requests are too long to be read all."""
 
 
-def correct_ends(calls: Sequence[RecordedCall], cites: Cites) -> list[RecordedCall]:
+def infer_end_times(calls: Sequence[RecordedCall], cites: Cites) -> list[RecordedCall]:
     """Return calls with their ends when they were heard, in the order of their begins."""
     try:
-        return _correct_ends(calls, cites)
-    except _TooLong:
+        return _infer_end_times(calls, cites)
+    except _TooLongToRead:
         return list(calls)
 
 
-def _correct_ends(calls: Sequence[RecordedCall], cites: Cites) -> list[RecordedCall]:
+def _infer_end_times(calls: Sequence[RecordedCall], cites: Cites) -> list[RecordedCall]:
     made = sorted(calls, key=attrgetter("began", "id"))
     begins = [each.began for each in made]
     ended = sorted(range(len(made)), key=lambda n: made[n].ended)
@@ -82,11 +82,11 @@ def _correct_ends(calls: Sequence[RecordedCall], cites: Cites) -> list[RecordedC
             continue
         looked.update((n, *near))
         if len(looked) > MOST:
-            raise _TooLong
+            raise _TooLongToRead
         at = {m: cites(asked.id, made[m].id) for m in near}
         heard = [m for m in near if at[m] >= 0]
-        _put_in_order(made, heard, at, begins)
-        _mark_together(made, n, heard, cites)
+        _order_ends(made, heard, at, begins)
+        _mark_simultaneous_ends(made, n, heard, cites)
         for m in near:
             late = made[m]
             before = [made[each].ended for each in heard if late.began < made[each].ended < late.ended + CLOSE]
@@ -103,7 +103,7 @@ def _is_cited_later(made: Sequence[RecordedCall], n: int, m: int, heard: Sequenc
     return first > n and any(cites(made[first].id, made[each].id) >= 0 for each in heard)
 
 
-def _mark_together(made: list[RecordedCall], n: int, heard: Sequence[int], cites: Cites) -> None:
+def _mark_simultaneous_ends(made: list[RecordedCall], n: int, heard: Sequence[int], cites: Cites) -> None:
     """Mark ends that a client took together because it was slow: it asks when some of them are there, not all.
 
     Its next request cites both; another one that says what this says cites an end of the same crowd that was later.
@@ -118,7 +118,7 @@ def _mark_together(made: list[RecordedCall], n: int, heard: Sequence[int], cites
             made[b] = made[b]._replace(together=True)
 
 
-def _put_in_order(made: list[RecordedCall], heard: Sequence[int], at: dict[int, int], begins: Sequence[float]) -> None:
+def _order_ends(made: list[RecordedCall], heard: Sequence[int], at: dict[int, int], begins: Sequence[float]) -> None:
     """Give ends that lie close the order in which a request cites them; none where something was asked between."""
     runs: list[list[int]] = []
     for m in heard:
@@ -145,15 +145,15 @@ def read_citations(store: Store) -> Cites:
         for each in {asked, answered} - requests.keys():
             made = store.load(each)
             if (size := size + len(made.request.body)) > MOST_BYTES:
-                raise _TooLong
-            requests[each], answers[each] = made.request.body, _first_words(made)
+                raise _TooLongToRead
+            requests[each], answers[each] = made.request.body, _build_citation_pattern(made)
         words = answers[answered]
         return max((each.start() for each in words.finditer(requests[asked])), default=-1) if words else -1
 
     return cites
 
 
-def _first_words(made: Interaction) -> re.Pattern[bytes] | None:
+def _build_citation_pattern(made: Interaction) -> re.Pattern[bytes] | None:
     """Return what finds the beginning of an answer in JSON, or the id of its first call of a tool."""
     if (said := answer_of(made)) is None:
         return None

@@ -1,7 +1,7 @@
 """The stages of a call: it arrives, its body is here, so it gets its key, is looked up, and is decided over.
 
 They know no feature: at each border the interceptors of the call's session are asked (`core.sessions.interceptor`).
-Where the head settled what becomes of a call (`decide.at_the_head`), nobody is asked.
+Where the head settled what becomes of a call (`decide.decide_from_head`), nobody is asked.
 
 A request that nothing answers is refused, with the whole explanation, once. `core.misses.explain` is given what was
 asked, what there is, and which recordings it could have meant.
@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from llmproxy.core.dialects.conversation import last_user_text
 from llmproxy.core.dialects.table import find_degrading
-from llmproxy.core.engine.decide import at_the_head, count, describe_failure, judge, playable
-from llmproxy.core.engine.identity import Keying, check_upstream
-from llmproxy.core.engine.state import TEXT, State
+from llmproxy.core.engine.decide import count_arrival, decide_arrival, decide_from_head, describe_failure, list_playable
+from llmproxy.core.engine.engine_state import TEXT, EngineState
+from llmproxy.core.engine.request_identification import KeyDeriver, check_upstream_allowed
 from llmproxy.core.forks.table import fork_of
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_state import is_success
@@ -26,7 +26,7 @@ from llmproxy.core.misses.context import MissContext, MissPlace
 from llmproxy.core.misses.explain import ExplainedMiss, explain
 from llmproxy.core.misses.nearest import AS_RECORDED, Wording
 from llmproxy.core.providers.table import client_of
-from llmproxy.core.sessions.exchange import Config, Exchange, Progress, ReceivedRequest, RequestPlace
+from llmproxy.core.sessions.exchange import CallProgress, Config, Exchange, ReceivedRequest, RequestPlace
 from llmproxy.core.sessions.interceptor import ClientEnds, Lookup, MissReason, Playback
 from llmproxy.core.sessions.journal import AnsweredQuestion
 from llmproxy.core.sessions.session import MissedCall, Question
@@ -44,7 +44,7 @@ PLACES = 3
 """Other places of the key that are named."""
 
 
-def context_of(exchange: Exchange, config: Config) -> MissContext:
+def build_miss_context(exchange: Exchange, config: Config) -> MissContext:
     """Return what an exchange itself says of its miss, and how its proxy was started."""
     session = exchange.session
     return MissContext(
@@ -70,11 +70,12 @@ def explain_miss(
     key = exchange.key or Key("")
     place, kind = (session.cassette, session.sample), (where.provider.name, exchange.operation)
     context = replace(
-        context_of(exchange, config), stream=exchange.identity.stream, last_user=last_user_text(request.body) or "",
+        build_miss_context(exchange, config),
+        stream=exchange.identity.stream, last_user=last_user_text(request.body) or "",
         store_exists=store is not None, recordings=count_recordings(store, *place) if store else 0,
         same_operation=count_recordings(store, *place, *kind) if store else 0,
         played=recordings if why is MissReason.EXHAUSTED else 0,
-        elsewhere=_find_elsewhere(store, key, exchange.channel) if store else (), complete=session.complete,
+        elsewhere=_find_other_places(store, key, exchange.channel) if store else (), complete=session.complete,
         toolless=store is not None and exchange.channel is Channel.MCP and not count_of(store, *place, Channel.MCP),
         client=client_of(exchange.request.headers),
         is_placeholder=any(PLACEHOLDER_KEY in value for _, value in exchange.request.headers),
@@ -84,13 +85,13 @@ def explain_miss(
         context = each.on_explain(exchange, context)
     if store is None:
         return explain(context, wanted, ())
-    told = (each.wording(store, wanted) for each in exchange.interceptors)
+    told = (each.build_restater(store, wanted) for each in exchange.interceptors)
     wording = next((each for each in told if each is not None), AS_RECORDED)
     found = _list_candidates(exchange, config, store, wording)
     return explain(context, wanted, found, wording, lambda id_: client_of(store.load(id_).request.headers))
 
 
-def _find_elsewhere(store: Store, key: Key, channel: Channel) -> tuple[MissPlace, ...]:
+def _find_other_places(store: Store, key: Key, channel: Channel) -> tuple[MissPlace, ...]:
     """Return where else a key is recorded. A tool's call in a live run without tools may be a refused one."""
     found = [MissPlace(*each) for each in find_other_places(store, key, limit=PLACES)]
     forks = {each: fork_of(store, each.cassette, each.sample) for each in found}
@@ -118,7 +119,7 @@ class RepeatedMiss(MissError):
     note = "asked again by its client: the miss before"
 
 
-def find_question(exchange: Exchange, wanted: Canonical, typed: str) -> Question | None:
+def build_question(exchange: Exchange, wanted: Canonical, typed: str) -> Question | None:
     """Return what all attempts at one question have in common, for a client that drops options and asks on."""
     client = find_degrading(exchange.request.headers)
     if client is None:
@@ -128,16 +129,16 @@ def find_question(exchange: Exchange, wanted: Canonical, typed: str) -> Question
     return client, exchange.party, exchange.identity.model, typed, len(answers)
 
 
-class Misses:
-    def __init__(self, state: State, keying: Keying) -> None:
+class MissExplainer:
+    def __init__(self, state: EngineState, keying: KeyDeriver) -> None:
         self._state, self._keying = state, keying
 
-    def miss(self, exchange: Exchange, why: MissReason, recordings: int) -> MissError:
+    def record_miss(self, exchange: Exchange, why: MissReason, recordings: int) -> MissError:
         """Explain a miss: to the client in the error, and in the journal for `llmproxy why`."""
-        wanted = self._keying.canonical(exchange, exchange.request.data)
+        wanted = self._keying.build_canonical(exchange, exchange.request.data)
         miss = self.explain_refusal(exchange, why, recordings, wanted)
         exchange.kept.asked = self._state.redactor.text(miss.context.last_user[:TEXT])
-        question = find_question(exchange, wanted, miss.context.last_user)
+        question = build_question(exchange, wanted, miss.context.last_user)
         this = MissedCall(wanted, question, exchange.progress.arrived)
         first = exchange.session.find_first_attempt(this)
         if first is not None and isinstance(first.error, MissError):
@@ -146,10 +147,10 @@ class Misses:
             error.nearest = first.error.nearest
             return error
         places = miss.nearest.places if miss.nearest else ()
-        self._state.journal.miss(miss.to_dict(), at=exchange.progress.started_at, places=places, steps=miss.steps)
+        self._state.journal.add_miss(miss.to_dict(), at=exchange.progress.started_at, places=places, steps=miss.steps)
         text = miss.text
         for each in exchange.interceptors:
-            text = each.on_miss_told(exchange, miss, text)
+            text = each.on_miss_message(exchange, miss, text)
         error = MissError(self._state.redactor.text(text))
         error.nearest = miss.nearest.id if miss.nearest else None
         this.error = error
@@ -157,28 +158,28 @@ class Misses:
 
     def explain_refusal(self, exchange: Exchange, why: MissReason, recordings: int, wanted: Canonical) -> ExplainedMiss:
         """Explain why an exchange is refused; `recordings` of its key exist."""
-        request = self._keying.request(exchange, exchange.request.data)
+        request = self._keying.redact(exchange, exchange.request.data)
         return explain_miss(
             exchange, why, recordings, request=request, wanted=wanted, config=self._state.config,
             store=self._state.stores.current,
         )  # fmt: skip
 
 
-class Stages:
-    def __init__(self, state: State, keying: Keying, misses: Misses) -> None:
+class RequestStages:
+    def __init__(self, state: EngineState, keying: KeyDeriver, misses: MissExplainer) -> None:
         self._state, self._keying, self._misses = state, keying, misses
 
-    def begin(self, place: RequestPlace) -> Exchange:
-        """Count a request's arrival; `place` was read from its head, now or before. Raises as `Engine.arrive`."""
+    def begin_exchange(self, place: RequestPlace) -> Exchange:
+        """Count a request's arrival; `place` was read from its head, now or before. Raises as the engine's."""
         state = self._state
-        session = state.sessions.get(place.name)
-        progress = Progress(session.calls.begin(), state.clock(), state.now())
-        received, decision = ReceivedRequest(place.headers), at_the_head(place, session)
+        session = state.sessions.get_or_open(place.name)
+        progress = CallProgress(session.calls.begin(), state.clock(), state.now())
+        received, decision = ReceivedRequest(place.headers), decide_from_head(place, session)
         exchange = Exchange(place, session, progress, received, decision=decision)
-        check_upstream(exchange)
+        check_upstream_allowed(exchange)
         return exchange
 
-    def identify(self, exchange: Exchange, body: bytes) -> None:
+    def identify_and_decide(self, exchange: Exchange, body: bytes) -> None:
         """Derive the key, count the arrival and, where the head did not settle it, decide."""
         self._identify_call(exchange, body)
         if exchange.change is not None:
@@ -199,7 +200,7 @@ class Stages:
             if exchange.decision is not None:
                 return
         seen = self._derive_key(exchange, body)
-        check_upstream(exchange)
+        check_upstream_allowed(exchange)
         if exchange.decision is Decision.PASS or exchange.error is not None:
             return
         found = self._look_up(exchange, body, seen)
@@ -207,9 +208,9 @@ class Stages:
             found = each.on_lookup(exchange, found)
             if exchange.decision is not None:
                 return
-        count(exchange, found)
+        count_arrival(exchange, found)
         if exchange.decision is not None:
-            self._state.pending.reserve(exchange, found.recordings)
+            self._state.pending.reserve_occurrence(exchange, found.recordings)
             return
         self._decide_call(exchange, found)
 
@@ -218,7 +219,7 @@ class Stages:
         if exchange.session.position.changes.made and self._starts_again(exchange, known.key):
             exchange.session.restart()
         exchange.session.position.stateless = (exchange.party, known.key)
-        known, seen = self._keying.add_state(exchange, body, known, seen)
+        known, seen = self._keying.add_server_state(exchange, body, known, seen)
         exchange.identity = known
         return seen
 
@@ -226,21 +227,21 @@ class Stages:
         """Return the recordings of a call's key; what is recorded anew asks for none."""
         session, store = exchange.session, self._state.stores.current
         if session.first is None and store:
-            self._state.stores.make_ready(store, session.cassette, session.sample)
-            self._state.sessions.find_first(session, store)
+            self._state.stores.refresh_cassette(store, session.cassette, session.sample)
+            self._state.sessions.read_first_key(session, store)
         key = exchange.key or Key("")
         slots: tuple[KeyedRecording, ...] = ()
         if store and not (exchange.decision is Decision.RECORD and session.policy.anew):
             slots = store.slots(session.cassette, session.sample, exchange.party, key)
 
         def canonical() -> Canonical:
-            return seen or self._keying.canonical(exchange, body)
+            return seen or self._keying.build_canonical(exchange, body)
 
         return Lookup(key, slots, canonical)
 
     def _decide_call(self, exchange: Exchange, found: Lookup) -> None:
         slots = found.recordings
-        verdict = judge(exchange, found, exchange.nth)
+        verdict = decide_arrival(exchange, found, exchange.nth)
         for each in exchange.interceptors:
             verdict = each.on_decision(exchange, found, verdict)
         exchange.decision = verdict.decision
@@ -248,15 +249,15 @@ class Stages:
             exchange.slot = verdict.recording
             exchange.note = exchange.note or describe_failure(verdict.recording)
             if found.key == exchange.key:
-                self._note_question(exchange, verdict.recording)
+                self._record_question(exchange, verdict.recording)
         elif (why := verdict.reason) is not None:
             if not any(each.on_miss(exchange, why, len(slots)) for each in exchange.interceptors):
-                exchange.error = self._misses.miss(exchange, why, len(slots))
+                exchange.error = self._misses.record_miss(exchange, why, len(slots))
         elif verdict.decision is not Decision.REFUSE:
             if not slots or not exchange.session.policy.writes:
-                exchange.session.record(exchange.walker)
-            check_upstream(exchange)
-            self._state.pending.reserve(exchange, slots)
+                exchange.session.mark_recorded(exchange.party_and_key)
+            check_upstream_allowed(exchange)
+            self._state.pending.reserve_occurrence(exchange, slots)
 
     def _starts_again(self, exchange: Exchange, key: Key) -> bool:
         """Return whether this is the first request of another run of the agent, which changed nothing yet."""
@@ -265,9 +266,9 @@ class Stages:
         if walker != session.first or store is None or session.position.stateless == walker:
             return False
         slots = store.slots(session.cassette, session.sample, *walker)
-        return session.starts_again(walker, len(playable(session.policy, slots)))
+        return session.is_new_run(walker, len(list_playable(session.policy, slots)))
 
-    def _note_question(self, exchange: Exchange, slot: KeyedRecording) -> None:
+    def _record_question(self, exchange: Exchange, slot: KeyedRecording) -> None:
         """Keep a question with a derived key beside its recording, for `llmproxy audit`."""
         redacted = exchange.request.redacted
         if self._state.journal.asks <= 0 or redacted is None or exchange.answer.made is not None:
@@ -277,11 +278,11 @@ class Stages:
         self._state.journal.record_question(AnsweredQuestion(exchange.progress.started_at, slot.id, request, same))
 
 
-class Answering:
-    def __init__(self, state: State) -> None:
+class AnswerPlanner:
+    def __init__(self, state: EngineState) -> None:
         self._state = state
 
-    def answer(self, exchange: Exchange) -> Response:
+    def serve_recorded(self, exchange: Exchange) -> Response:
         """Return the recorded response that was chosen, and note it as served."""
         if exchange.slot is None and exchange.answer.made is not None:
             return exchange.answer.made
@@ -289,12 +290,12 @@ class Answering:
             msg = "answer() is for exchanges decided REPLAY"
             raise ValueError(msg)
         response = exchange.answer.made or self._state.stores.opened.response(exchange.slot.id)
-        self._note_served(exchange, exchange.slot)
+        self._record_served(exchange, exchange.slot)
         for each in reversed(exchange.interceptors):
             response = each.on_answer(exchange, response)
         return response
 
-    def plan(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
+    def plan_recorded(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
         """Lay out the recorded response that was chosen for its client, in the session's time."""
         if (slot := exchange.slot) is None:
             if exchange.answer.made is None:
@@ -305,25 +306,25 @@ class Answering:
         extra = (*extra, *exchange.answer.told)
         looked_at = exchange.answer.made is not None or any(each.reads_answers for each in exchange.interceptors)
         if speed or looked_at or exchange.answer.held or slot.status in REDIRECTS:
-            answer = self.answer(exchange)
+            answer = self.serve_recorded(exchange)
             if (host := leads_to(answer.headers)) is not None:
                 exchange.note = f"location left out: it leads to {host}, and in replay nothing leaves the machine"
             timed = exchange.answer.held and answer.chunked
             laid = plan(answer, client, speed=speed, now=now, extra=extra, prefix=exchange.place.prefix, timed=timed)
-            return self._plan_in_turn(exchange, laid)
+            return self._apply_plan_hooks(exchange, laid)
         if self._state.stores.opened is None:
             raise ValueError("a recording without a store")
         sent = self._state.plans.at_once(slot.id, client, now=now, extra=extra, read=self._state.stores.opened.response)
-        self._note_served(exchange, slot)
-        return self._plan_in_turn(exchange, SendingPlan(((0, sent.data),), sent.close))
+        self._record_served(exchange, slot)
+        return self._apply_plan_hooks(exchange, SendingPlan(((0, sent.data),), sent.close))
 
     @staticmethod
-    def _plan_in_turn(exchange: Exchange, laid: SendingPlan) -> SendingPlan:
+    def _apply_plan_hooks(exchange: Exchange, laid: SendingPlan) -> SendingPlan:
         for each in reversed(exchange.interceptors):
-            laid = each.on_plan(exchange, laid)
+            laid = each.on_send_plan(exchange, laid)
         return laid
 
-    def wait_before(
+    def get_send_delay(
         self, exchange: Exchange, offset: int | None, ends: ClientEnds, has_read: Callable[[ClientEnds], bool]
     ) -> float:
         """Return in how many seconds to ask again whether a piece of a recorded answer may go out; 0 if it may now.
@@ -334,40 +335,40 @@ class Answering:
         if not exchange.answer.held:
             return 0.0
         recorded = None if offset is None else offset * (exchange.session.settings.speed or 1) / MICROSECONDS
-        waits = (each.wait_before(exchange, recorded, ends, has_read) for each in exchange.interceptors)
+        waits = (each.get_send_delay(exchange, recorded, ends, has_read) for each in exchange.interceptors)
         return max(waits, default=0.0)
 
     @staticmethod
-    def playback(exchange: Exchange) -> Playback | None:
-        """Return what goes on when its client has done what the recorded one did; None for nearly all. After `plan`."""
-        made = (each.playback(exchange) for each in exchange.interceptors)
+    def get_playback(exchange: Exchange) -> Playback | None:
+        """Return what goes on when its client did what the recorded one did; mostly None. After `plan_recorded`."""
+        made = (each.get_playback(exchange) for each in exchange.interceptors)
         return next((each for each in made if each is not None and each.turns is not None), None)
 
     def plan_playback(
         self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()
     ) -> tuple[Playback, OpenPlan] | None:
-        """Lay out how an answer begins that must wait for its client; None for every other. After `plan`."""
-        playback = self.playback(exchange)
+        """Lay out how an answer begins that must wait for its client; None for every other. After `plan_recorded`."""
+        playback = self.get_playback(exchange)
         if playback is None or client.method == "HEAD":
             return None
         extra = (*extra, *exchange.answer.told)
         return playback, plan_open(playback.response, client, now=self._state.now(), extra=extra)
 
     @staticmethod
-    def on_sent(exchange: Exchange) -> list[Callable[[], None]]:
+    def on_answer_sent(exchange: Exchange) -> list[Callable[[], None]]:
         """Hear that all of a replayed answer was sent; return what is to be done in the writer's thread."""
         return [job for each in exchange.interceptors if (job := each.on_sent(exchange)) is not None]
 
-    def plan_made(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
+    def plan_made_answer(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
         """Lay out, in its own time, what an interceptor made in place of the provider's answer; nothing of nothing."""
         laid, made = SendingPlan((), close=True), exchange.answer.made
         if made is not None:
             said = "fault" if exchange.decision is Decision.FAULT else "passed"
             more, now, prefix = (*exchange.answer.told, *extra), self._state.now(), exchange.place.prefix
             laid = plan(made, client, speed=1, now=now, extra=more, prefix=prefix, said=said)
-        return self._plan_in_turn(exchange, laid)
+        return self._apply_plan_hooks(exchange, laid)
 
     @staticmethod
-    def _note_served(exchange: Exchange, slot: KeyedRecording) -> None:
+    def _record_served(exchange: Exchange, slot: KeyedRecording) -> None:
         exchange.session.served.add(slot.id)
         exchange.kept.interaction = slot.id

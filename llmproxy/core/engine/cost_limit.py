@@ -14,7 +14,7 @@ from typing import Any, override
 from llmproxy.calls import Call
 from llmproxy.core.dialects.usage import MARGIN, cost_at_most
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.engine.stale_answers import Stale
+from llmproxy.core.engine.stale_answers import StaleHit
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
@@ -29,14 +29,14 @@ _FAILED = 400
 
 
 @dataclass(slots=True)
-class Spending:
+class CostMeter:
     most: Decimal | None
     """US dollars; None: any."""
     spent: Decimal = Decimal(0)
     reserved: dict[int, Decimal] = field(default_factory=dict)
     """By `id` of a call that is under way: what it may cost."""
 
-    def find_objection(self, call: Exchange, body: bytes, prompt: int) -> str:
+    def reserve_cost(self, call: Exchange, body: bytes, prompt: int) -> str:
         """Return why a call of a prompt of so many tokens may not be asked; empty: it may, and its cost is reserved."""
         if self.most is None:
             return ""
@@ -52,7 +52,7 @@ class Spending:
         self.reserved[id(call)] = cost
         return ""
 
-    def on_end(self, call: Exchange, record: Call) -> None:
+    def on_call_end(self, call: Exchange, record: Call) -> None:
         """Count a call; one whose price nobody knows counts with the most that it may cost."""
         most = self.reserved.pop(id(call), None)
         if most is not None and record.status < _FAILED:
@@ -64,20 +64,20 @@ class BudgetInterceptor(Interceptor[Exchange]):
 
     sees_whole = True
 
-    def __init__(self, parts: EngineParts, spending: Spending) -> None:
+    def __init__(self, parts: EngineParts, spending: CostMeter) -> None:
         self._state, self._keying, self._spending = parts.state, parts.keying, spending
 
     @override
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
         if decided.decision not in {Decision.RECORD, Decision.PASS} or call.channel is not Channel.LLM:
             return decided
-        stale, store = call.state.get(Stale), self._state.stores.current
-        body = self._keying.request(call, call.request.body or b"").body
+        stale, store = call.state.get(StaleHit), self._state.stores.current
+        body = self._keying.redact(call, call.request.body or b"").body
         prompt = len(body)  # no token is shorter than a byte
         if stale is not None and store is not None and found.key == call.key:
             tokens = summary(store, stale.recording.id).tokens_in
             prompt = prompt if tokens is None else int(tokens * MARGIN) + 1
-        if not (why := self._spending.find_objection(call, body, prompt)):
+        if not (why := self._spending.reserve_cost(call, body, prompt)):
             return decided
         if stale is not None:
             return Decided(Decision.REPLAY, stale.recording)
@@ -86,7 +86,7 @@ class BudgetInterceptor(Interceptor[Exchange]):
 
     @override
     def on_end(self, call: Exchange, record: Call) -> Call:
-        self._spending.on_end(call, record)
+        self._spending.on_call_end(call, record)
         return record
 
 
@@ -97,17 +97,17 @@ class BudgetFeature(Feature):
 
     def __init__(self, parts: EngineParts) -> None:
         super().__init__(parts)
-        self._spending = Spending(parts.state.config.max_cost)
+        self._spending = CostMeter(parts.state.config.max_cost)
 
     @property
-    def _limits(self) -> bool:
+    def _has_limit(self) -> bool:
         config = self.parts.state.config  # what asks only what has changed counts itself
         return config.max_cost is not None and config.update is not Update.CHANGED
 
     @override
-    def check(self, mode: Mode, asked: Mapping[str, Any]) -> None:
+    def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
         forking = asked.get("forking")
-        if self._limits and mode in OFFLINE and (
+        if self._has_limit and mode in OFFLINE and (
             asked.get("live") or self.parts.state.config.live or (forking is not None and forking.live)
         ):  # fmt: skip
             raise RefusedError(
@@ -115,6 +115,6 @@ class BudgetFeature(Feature):
             )
 
     @override
-    def plug(self, session: Session, asked: Mapping[str, Any]) -> BudgetInterceptor | None:
-        asks = self._limits and session.policy.reaches_network
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> BudgetInterceptor | None:
+        asks = self._has_limit and session.policy.reaches_network
         return BudgetInterceptor(self.parts, self._spending) if asks else None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llmproxy.core.changes.values import TrialCall
-from llmproxy.core.sessions.journal import SUFFIX, open_state, query_state
+from llmproxy.core.sessions.journal import SUFFIX, open_state, query_journal
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.rows import from_sql, to_sql
 from llmproxy.sqlite_file import write_transaction
@@ -33,7 +33,7 @@ _SINCE = (
 _ONE = "SELECT calls, seen, passed, served FROM trial_runs WHERE cassette = ? AND sample = ? AND at >= ?"
 
 
-class Trial(NamedTuple):
+class TrialResult(NamedTuple):
     """What the last sessions on trial of one cassette came to."""
 
     cassette: str
@@ -53,17 +53,17 @@ class Trial(NamedTuple):
         return self.cassette, self.sample
 
 
-class Trials:
+class TrialStore:
     """Keeps what sessions of one proxy saw."""
 
     def __init__(self, store: Path, now: Callable[[], float]) -> None:
-        self._path, self._now = state_of(store), now
+        self._path, self._now = get_state_path(store), now
         self._since = now()
         self._conn: sqlite3.Connection | None = None
 
-    def keep(self, session: Session) -> None:
+    def store_trial(self, session: Session) -> None:
         """Keep what an ended session on trial saw, with what this proxy's others saw in its cassette."""
-        told = {name: value for each in session.interceptors for name, value in each.report().items()}
+        told = {name: value for each in session.interceptors for name, value in each.build_report().items()}
         seen = [] if told.get("replaced") else told.get("trial")
         if seen is None or not session.calls.arrived:
             return
@@ -92,21 +92,21 @@ class Trials:
             self._conn = None
 
 
-def forget_served(store: Path, since: float) -> None:
+def clear_served(store: Path, since: float) -> None:
     """Forget which recordings trials played that ended since then: what ran did not come to its end."""
-    with suppress(OSError, sqlite3.Error), closing(open_state(state_of(store))) as conn, write_transaction(conn):
+    with suppress(OSError, sqlite3.Error), closing(open_state(get_state_path(store))) as conn, write_transaction(conn):
         conn.execute(_TABLE)
         conn.execute("UPDATE trial_runs SET served = NULL WHERE at >= ?", (since,))
 
 
-def state_of(store: Path) -> Path:
+def get_state_path(store: Path) -> Path:
     return Path(f"{store}{SUFFIX}")
 
 
-def read_trials(store: Path, since: float = 0.0) -> list[Trial]:
+def read_trials(store: Path, since: float = 0.0) -> list[TrialResult]:
     """Return what trials saw that ended at `since` (Unix time) or later, by cassette; nothing where none is kept."""
     return [
-        Trial(
+        TrialResult(
             from_sql(name),
             sample,
             at,
@@ -115,5 +115,5 @@ def read_trials(store: Path, since: float = 0.0) -> list[Trial]:
             tuple(map(TrialCall.from_json, json.loads(seen))),
             None if served is None else frozenset(json.loads(served)),
         )
-        for name, sample, at, passed, calls, seen, served in query_state(state_of(store), _SINCE, (since,))
+        for name, sample, at, passed, calls, seen, served in query_journal(get_state_path(store), _SINCE, (since,))
     ]

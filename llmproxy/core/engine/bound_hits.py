@@ -1,6 +1,6 @@
 """Bound hits: a request without a recording of its own is held against those that it may be, in this run's words.
 
-    call, canonical request -> the recording that fits (`FoundRecording`), or why none does
+    call, canonical request -> the recording that fits (`BoundRecording`), or why none does
     the recording that was chosen -> its answer with this run's values (`BoundAnswer`)
 
 The exact key is asked first, always. Candidates have the same bound key; each is compared (`bindings.fit_request`).
@@ -37,7 +37,7 @@ from llmproxy.core.bindings.request_comparison import RequestRewriter
 from llmproxy.core.bindings.session_bindings import BoundAnswer, LearningTrial, SessionBindings
 from llmproxy.core.bindings.volatile_fields import list_builtin
 from llmproxy.core.bindings.volatile_learning import learn_volatile_fields, restate
-from llmproxy.core.engine.decide import playable
+from llmproxy.core.engine.decide import list_playable
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.context import MissContext
@@ -84,7 +84,7 @@ _Index = dict[str, dict[Key, list[int]]]
 
 
 @dataclass(frozen=True, slots=True)
-class FoundRecording:
+class BoundRecording:
     key: Key
     """Exact key of the recordings."""
     slots: tuple[KeyedRecording, ...]
@@ -92,7 +92,7 @@ class FoundRecording:
     table: Bindings
 
 
-def _why_not(teaching: Sequence[int], outside: Sequence[tuple[int, Mismatch]]) -> str:
+def _explain_unlearned(teaching: Sequence[int], outside: Sequence[tuple[int, Mismatch]]) -> str:
     """Say why nothing is learned from a request: which recordings would fit, or where the nearest one differs."""
     if teaching:
         return (
@@ -105,17 +105,17 @@ def _why_not(teaching: Sequence[int], outside: Sequence[tuple[int, Mismatch]]) -
     return f"{rule}; no recording that is not used yet asks the like"
 
 
-class RecordedRequests:
+class RecordedRequestCache:
     """What is remembered of the recorded requests of one store."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self.declared_of = lru_cache(REMEMBERED_KEYS)(self._read_declared)
+        self.declared_of = lru_cache(REMEMBERED_KEYS)(self._read_run_variables)
         """Returns what was declared of the run that made a recording: the same text for the same run variables."""
         self._bound_key = lru_cache(REMEMBERED_KEYS)(self._read_bound_key)
-        self.forget()
+        self.clear()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Forget everything; ids are another store's from now on."""
         self.declared_of.cache_clear()
         self._bound_key.cache_clear()
@@ -125,7 +125,7 @@ class RecordedRequests:
         self._bytes = self._shared_bytes = 0
         self._indexes: dict[_Kind, tuple[tuple[int, int], _Index]] = {}
 
-    def index(self, store: Store, kind: _Kind) -> _Index:
+    def index_by_bound_key(self, store: Store, kind: _Kind) -> _Index:
         """Return the recordings of one kind of request by their bound keys; remembered until anybody commits."""
         generation = store.generation
         if (known := self._indexes.get(kind)) is not None and known[0] == generation:
@@ -140,14 +140,14 @@ class RecordedRequests:
         return made
 
     @staticmethod
-    def _read_declared(store: Store, id_: int) -> str:
+    def _read_run_variables(store: Store, id_: int) -> str:
         return store.read_declared([id_]).get(id_, "")
 
     def _read_bound_key(self, store: Store, id_: int) -> str:
-        canonical = self.load(store, id_)
+        canonical = self.load_canonical(store, id_)
         return "" if canonical is None else bound_key(canonical)
 
-    def load(self, store: Store, id_: int) -> Canonical | None:
+    def load_canonical(self, store: Store, id_: int) -> Canonical | None:
         """Return the canonical request of a recording; None for one that is damaged, or that no route knows today."""
         if (known := self._requests.get(id_)) is not None:
             self._requests.move_to_end(id_)
@@ -164,7 +164,7 @@ class RecordedRequests:
             self._bytes -= len(gone.body) + 1000
         return made
 
-    def recall(self, id_: int) -> Canonical | None:
+    def find_cached(self, id_: int) -> Canonical | None:
         """Return the canonical request of a recording that was compared not long ago."""
         return self._requests.get(id_)
 
@@ -179,11 +179,11 @@ class RecordedRequests:
             self._shared.clear()
             self._shared_bytes = 0
 
-    def record_captured(self, session: Session, store: Store, run_variables: Sequence[RunVariable]) -> None:
+    def record_captured_fields(self, session: Session, store: Store, run_variables: Sequence[RunVariable]) -> None:
         """Keep volatile fields where captured values stood in what this session recorded before they were declared."""
         known = volatile_fields_of(store, session.cassette)
         ids = sorted(session.served)[-_LOOKED_AT:]
-        trees = [made.tree for id_ in ids if (made := self.load(store, id_)) is not None]
+        trees = [made.tree for id_ in ids if (made := self.load_canonical(store, id_)) is not None]
         found = [slot for each in run_variables for slot in find_captured_fields(trees, each)]
         places = {(slot.tool, slot.at, slot.before) for slot in known}
         new = [slot for slot in dict.fromkeys(found) if (slot.tool, slot.at, slot.before) not in places]
@@ -191,10 +191,10 @@ class RecordedRequests:
             put_volatile_fields(store, session.cassette, [*known, *new])
 
 
-class _InThisRunsWords(Wording):
+class _RunRestater(Wording):
     """Recordings with this run's run variables for their own, which are no difference."""
 
-    def __init__(self, bound: SessionBindings, requests: RecordedRequests, store: Store, wanted: Canonical) -> None:
+    def __init__(self, bound: SessionBindings, requests: RecordedRequestCache, store: Store, wanted: Canonical) -> None:
         self._bound, self._requests, self._store, self._wanted = bound, requests, store, wanted
         self._renamers: dict[int, RequestRewriter] = {}
         """By table: recordings of one run share theirs."""
@@ -204,7 +204,7 @@ class _InThisRunsWords(Wording):
         """
 
     def recall(self, id_: int) -> Canonical | None:
-        return self._requests.recall(id_)
+        return self._requests.find_cached(id_)
 
     def message(self, id_: int, recorded: Canonical, n: int) -> object:
         member, said = conversation(recorded.tree)
@@ -213,7 +213,7 @@ class _InThisRunsWords(Wording):
             return said[n]
         which = id(table), id(said[n])
         if which not in self._messages:
-            self._messages[which] = said[n], self._find_renamer(table).rewrite_message(member, said[n])
+            self._messages[which] = said[n], self._get_rewriter(table).rewrite_message(member, said[n])
         return self._messages[which][1]
 
     def whole(self, id_: int, recorded: Canonical) -> Canonical:
@@ -228,8 +228,8 @@ class _InThisRunsWords(Wording):
         """Return the whole of a recording, its messages as they were told already."""
         member, said = conversation(recorded.tree)
         if not isinstance(recorded.tree, dict) or not isinstance(recorded.tree.get(member), list):
-            return self._find_renamer(table).rewrite_tree(recorded.tree)
-        rest = self._find_renamer(table).rewrite_tree({**recorded.tree, member: []})
+            return self._get_rewriter(table).rewrite_tree(recorded.tree)
+        rest = self._get_rewriter(table).rewrite_tree({**recorded.tree, member: []})
         messages = [self.message(id_, recorded, n) for n in range(len(said))]
         return {**rest, member: messages} if isinstance(rest, dict) else rest
 
@@ -250,12 +250,12 @@ class _InThisRunsWords(Wording):
         """Return what binds a recording in this session."""
         return self._bound.build_bindings(self._requests.declared_of(self._store, id_))
 
-    def _find_renamer(self, table: Bindings) -> RequestRewriter:
+    def _get_rewriter(self, table: Bindings) -> RequestRewriter:
         return self._renamers.setdefault(id(table), RequestRewriter(table))
 
 
 @dataclass(slots=True)
-class _Compared:
+class _CandidateComparison:
     """How recordings were held against a call."""
 
     why: str = ""
@@ -267,7 +267,7 @@ class _Compared:
 class BindingInterceptor(Interceptor[Exchange]):
     """What one session binds: run variables, the volatile fields of its cassette, what tools made in it so far."""
 
-    def __init__(self, parts: EngineParts, requests: RecordedRequests, bound: SessionBindings) -> None:
+    def __init__(self, parts: EngineParts, requests: RecordedRequestCache, bound: SessionBindings) -> None:
         self._parts, self._requests, self.bound = parts, requests, bound
         self._said: tuple[str, int, str] = ("", 0, "")
         """Run variables, credentials learned when they were redacted, and as they are kept: the same all through a run.
@@ -275,10 +275,10 @@ class BindingInterceptor(Interceptor[Exchange]):
 
     # -- the session
 
-    def restart(self) -> None:
+    def on_restart(self) -> None:
         self.bound.forget_identities()
 
-    def report(self) -> Mapping[str, Any]:
+    def build_report(self) -> Mapping[str, Any]:
         """Return the run variables, too; one that is a secret without its value."""
         text = self._parts.state.redactor.text
         declared = [
@@ -302,7 +302,7 @@ class BindingInterceptor(Interceptor[Exchange]):
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
         """Give a hit its answer in this run's words; where that cannot be written it is a miss."""
-        slot, store, other = decided.recording, self._parts.state.stores.current, call.state.get(FoundRecording)
+        slot, store, other = decided.recording, self._parts.state.stores.current, call.state.get(BoundRecording)
         if slot is None or store is None:
             return decided
         answer = (
@@ -316,7 +316,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             call.state.put(answer)
             call.answer.made, call.answer.told = answer.response, ((BOUND_HEADER, ", ".join(answer.names)),)
             return decided
-        call.state.put(_Compared(f"the answer of recording #{slot.id}: {answer}"))
+        call.state.put(_CandidateComparison(f"the answer of recording #{slot.id}: {answer}"))
         if call.session.policy.writes:
             return Decided(Decision.RECORD)
         return Decided(Decision.REFUSE, reason=MissReason.UNBOUND)
@@ -345,30 +345,30 @@ class BindingInterceptor(Interceptor[Exchange]):
 
     @override
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
-        compared = call.state.get(_Compared)
+        compared = call.state.get(_CandidateComparison)
         if compared is None or context.state:
             return context
         return replace(context, unbound=compared.why, unbound_at=compared.at)
 
-    def wording(self, store: Store, wanted: Canonical) -> Wording:
-        return _InThisRunsWords(self.bound, self._requests, store, wanted)
+    def build_restater(self, store: Store, wanted: Canonical) -> Wording:
+        return _RunRestater(self.bound, self._requests, store, wanted)
 
     # -- which recording?
 
     def _find_fitting_recording(
         self, call: Exchange, store: Store, canonical: Callable[[], Canonical]
-    ) -> FoundRecording | None:
-        """Return the recording that fits a request without its own. Else `_Compared` says why none does."""
-        session, bound, compared = call.session, self.bound, _Compared()
+    ) -> BoundRecording | None:
+        """Return the recording that fits a request without its own. Else `_CandidateComparison` says why none does."""
+        session, bound, compared = call.session, self.bound, _CandidateComparison()
         if session.policy.plays is Plays.NOTHING or call.route.not_llm:
             return None
         call.state.put(compared)
         wanted = canonical()
-        fitting: list[FoundRecording] = []
+        fitting: list[BoundRecording] = []
         typed = None if len(bound.known) else read_last_user_text(wanted, bound.typed)
         for key, ids in self._list_candidates(call, store, wanted):
             table = bound.build_bindings(self._requests.declared_of(store, ids[0]))
-            if not table or (recorded := self._requests.load(store, ids[0])) is None:
+            if not table or (recorded := self._requests.load_canonical(store, ids[0])) is None:
                 continue
             if compared.why and typed is not None and not typed.may_equal(ids[0], recorded, table):
                 continue
@@ -379,10 +379,10 @@ class BindingInterceptor(Interceptor[Exchange]):
                     compared.at = result.path if result.why is Misfit.DIFFERENT else ""
                 continue
             slots = store.slots(session.cassette, session.sample, call.party, key)
-            if playable(session.policy, slots):
-                fitting.append(FoundRecording(key, slots, result, table))
+            if list_playable(session.policy, slots):
+                fitting.append(BoundRecording(key, slots, result, table))
         if not fitting and bound.trial is not None:
-            return self._learn_on_trial(call, store, wanted)
+            return self._learn_from_miss(call, store, wanted)
         if not fitting and session.policy.on_miss is Decision.REFUSE:
             advice = self._describe_missing_fields(call, store, wanted)
             compared.why = "; ".join(filter(None, (compared.why, advice)))
@@ -396,7 +396,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             return ""
         fresh = [ids[0] for _, ids in self._list_candidates(call, store, wanted) if ids[0] not in session.served]
         for id_ in fresh[:_MOST_ADVISED]:
-            if (recorded := self._requests.load(store, id_)) is None:
+            if (recorded := self._requests.load_canonical(store, id_)) is None:
                 continue
             table = bound.build_bindings(self._requests.declared_of(store, id_))
             lessons = learn_volatile_fields(table, recorded.tree, wanted.tree, bound.known)
@@ -407,11 +407,11 @@ class BindingInterceptor(Interceptor[Exchange]):
                 more = f" and {len(lessons) - _MOST_ADVISED} more" if len(lessons) > _MOST_ADVISED else ""
                 return (
                     f"recording #{id_} would be a hit if what tools made were volatile fields ({named}{more}): "
-                    f"{self._parts.state.config.learn_command(session.cassette)}"
+                    f"{self._parts.state.config.build_learn_command(session.cassette)}"
                 )
         return ""
 
-    def _learn_on_trial(self, call: Exchange, store: Store, wanted: Canonical) -> FoundRecording | None:
+    def _learn_from_miss(self, call: Exchange, store: Store, wanted: Canonical) -> BoundRecording | None:
         """Learn which values vary, where exactly one recording that was not used yet would fit if they did."""
         session, bound = call.session, self.bound
         if bound.trial is None:
@@ -420,7 +420,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         typed = None if len(bound.known) else read_last_user_text(wanted, bound.typed)
         outside: list[tuple[int, Mismatch]] = []
         for key, ids in self._list_candidates(call, store, wanted):
-            if ids[0] in session.served or (recorded := self._requests.load(store, ids[0])) is None:
+            if ids[0] in session.served or (recorded := self._requests.load_canonical(store, ids[0])) is None:
                 continue
             table = bound.build_bindings(said := self._requests.declared_of(store, ids[0]))
             if outside and typed is not None and not typed.may_equal(ids[0], recorded, table):
@@ -431,18 +431,18 @@ class BindingInterceptor(Interceptor[Exchange]):
             else:
                 teaching.append((key, ids[0], said, recorded, lessons))
         if len(teaching) != 1:
-            call.state.put(_Compared(ON_TRIAL + _why_not([each[1] for each in teaching], outside)))
+            call.state.put(_CandidateComparison(ON_TRIAL + _explain_unlearned([each[1] for each in teaching], outside)))
             return None
         key, _, said, recorded, lessons = teaching[0]
         bound.add_learned_fields(lessons)
         table = bound.build_bindings(said)
         result = fit_request(table, recorded.tree, wanted.tree, bound.known)
         slots = store.slots(session.cassette, session.sample, call.party, key)
-        if isinstance(result, Mismatch) or not playable(session.policy, slots):
+        if isinstance(result, Mismatch) or not list_playable(session.policy, slots):
             return None
         bound.trial.served += 1
-        call.state.drop(_Compared)
-        return FoundRecording(key, slots, result, table)
+        call.state.drop(_CandidateComparison)
+        return BoundRecording(key, slots, result, table)
 
     def _list_candidates(self, call: Exchange, store: Store, wanted: Canonical) -> list[tuple[Key, list[int]]]:
         """Return the recordings that may fit, by their exact key, in the order in which they were requested."""
@@ -450,11 +450,11 @@ class BindingInterceptor(Interceptor[Exchange]):
         if wanted.kind != "json":
             return []
         kind = (session.cassette, session.sample, call.party, where.provider.name, call.operation, wanted.stream)
-        alike = self._requests.index(store, kind).get(bound_key(wanted), {})
+        alike = self._requests.index_by_bound_key(store, kind).get(bound_key(wanted), {})
         fresh = ((key, ids) for key, ids in alike.items() if (call.party, key) not in session.position.recorded_here)
         return list(islice(fresh, _MOST_COMPARED))
 
-    def _choose_fitting(self, call: Exchange, store: Store, fitting: Sequence[FoundRecording]) -> FoundRecording | None:
+    def _choose_fitting(self, call: Exchange, store: Store, fitting: Sequence[BoundRecording]) -> BoundRecording | None:
         """Return the one that fits; of several whose answers differ after binding, the next in the walk."""
         if len(fitting) == 1:
             return fitting[0]
@@ -469,7 +469,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             return found
         named = " and ".join(f"#{each.slots[0].id}" for each in fitting[:2])
         why = f"recordings {named} both fit, their answers differ, and the order of the run does not say which is meant"
-        call.state.put(_Compared(why))
+        call.state.put(_CandidateComparison(why))
         return None
 
     @staticmethod
@@ -477,14 +477,14 @@ class BindingInterceptor(Interceptor[Exchange]):
         """Return the key of the recording that comes after what this walk was served last."""
         session = call.session
         order = list_in_order(store, (session.cassette, session.sample), call.party)
-        last = session.last_of(call.party)
+        last = session.find_last_key(call.party)
         if last is None:
             return order[0][1] if order else None
         nth = session.position.counts[(call.party, last)]
         at = next((n for n, (_, key, occurrence) in enumerate(order) if key == last and occurrence == nth), None)
         return order[at + 1][1] if at is not None and at + 1 < len(order) else None
 
-    def _rewrite_found(self, store: Store, found: FoundRecording, slot: KeyedRecording) -> BoundAnswer | Mismatch:
+    def _rewrite_found(self, store: Store, found: BoundRecording, slot: KeyedRecording) -> BoundAnswer | Mismatch:
         response = rewrite_answer(found.table, found.fit, store.response(slot.id), self.bound.known)
         if isinstance(response, Mismatch):
             return response
@@ -520,47 +520,47 @@ class BindingFeature(Feature):
 
     def __init__(self, parts: EngineParts) -> None:
         super().__init__(parts)
-        self._requests = RecordedRequests(parts.state.config)
+        self._requests = RecordedRequestCache(parts.state.config)
 
-    def forget(self) -> None:
-        self._requests.forget()
+    def clear_caches(self) -> None:
+        self._requests.clear()
 
-    def plug(self, session: Session, asked: Mapping[str, Any]) -> BindingInterceptor | None:
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> BindingInterceptor | None:
         """Return one where the cassette has volatile fields, something is declared, or the scope is not the proxy's."""
         ours, variables = self.parts.state.config.bind, tuple(asked.get("run_variables") or ())
         scope: Scope = asked.get("bind") or ours
-        fields = self._fields_of(session) if scope in {Scope.ALL, ours} else ()
+        fields = self._list_fields(session) if scope in {Scope.ALL, ours} else ()
         if not variables and scope is ours and not (fields and scope is Scope.ALL):
             return None
         made = self._build_interceptor(scope, fields)
         made.bound.declare_variables(variables)
         return made
 
-    def _fields_of(self, session: Session) -> tuple[VolatileField, ...]:
+    def _list_fields(self, session: Session) -> tuple[VolatileField, ...]:
         store = self.parts.state.sessions.store(session.settings.mode)
         return volatile_fields_of(store, session.cassette) if store is not None else ()
 
     def _build_interceptor(self, scope: Scope, fields: Sequence[VolatileField]) -> BindingInterceptor:
         return BindingInterceptor(self.parts, self._requests, SessionBindings(scope, slots=(*fields, *list_builtin())))
 
-    def _find_bound(self, session: Session) -> SessionBindings:
-        if (known := session.find(BindingInterceptor)) is None:
-            known = self._build_interceptor(self.parts.state.config.bind, self._fields_of(session))
-            self.parts.state.sessions.features.put(session, known)
+    def _get_bindings(self, session: Session) -> SessionBindings:
+        if (known := session.find_interceptor(BindingInterceptor)) is None:
+            known = self._build_interceptor(self.parts.state.config.bind, self._list_fields(session))
+            self.parts.state.sessions.features.add_interceptor(session, known)
         return known.bound
 
-    def declare(self, session: Session, run_variables: Sequence[RunVariable]) -> None:
+    def declare_variables(self, session: Session, run_variables: Sequence[RunVariable]) -> None:
         """Declare a session's run variables, from its next request on; captured values become volatile fields."""
         if run_variables:
-            self._find_bound(session).declare_variables(run_variables)
+            self._get_bindings(session).declare_variables(run_variables)
         store = self.parts.state.stores.opened
         if session.policy.writes and session.served and store is not None:
-            self._requests.record_captured(session, store, run_variables)
+            self._requests.record_captured_fields(session, store, run_variables)
 
-    def try_out(self, session: Session) -> None:
+    def enable_learning(self, session: Session) -> None:
         """Let a session's misses teach what varies. Raises RefusedError where it does not replay, or binds no slots."""
         if session.settings.mode not in OFFLINE:
             raise RefusedError("llmproxy: only a replay can be tried: nothing is learned from answers that are new.")
-        if (bound := self._find_bound(session)).scope is not Scope.ALL:
+        if (bound := self._get_bindings(session)).scope is not Scope.ALL:
             raise RefusedError("llmproxy: what varies can be learned only with --bind all.")
         bound.trial = LearningTrial()

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-from llmproxy.core.engine.state import State
+from llmproxy.core.engine.engine_state import EngineState
 from llmproxy.core.keys.fields import (
     CREDENTIAL,
     DECLARED,
@@ -35,7 +35,7 @@ from llmproxy.core.providers.table import HTTP_PREFIX, Family, channel_of, host_
 from llmproxy.core.secrets.encodings import Fingerprints
 from llmproxy.core.secrets.redact import Redactor, find_placeholder
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
-from llmproxy.core.sessions.session import Session, Sessions, check_party
+from llmproxy.core.sessions.session import Session, Sessions, parse_party
 from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import Headers, Request, attempt_of, header, without
 from llmproxy.core.traffic.json_bytes import parse_json
@@ -54,7 +54,7 @@ CONNECTORS = ("tools.authorization", "mcp_servers.authorization_token")
 _SECRET_LENGTH = 32
 
 
-class Dispatcher:
+class RequestDispatcher:
     """Reads heads for one engine."""
 
     def __init__(self, config: Config, redactor: Redactor, sessions: Sessions) -> None:
@@ -62,21 +62,21 @@ class Dispatcher:
         self._secret: bytes | None = None
         self._stubs = make_rows(config.stubs)
 
-    def place(
+    def place_request(
         self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
     ) -> RequestPlace:
-        """Read from a head where its request belongs; `holds` says how long that is true. Raises as `arrive`."""
+        """Read from a head where its request belongs; `is_still_valid` says how long. Raises as the engine's."""
         said = header(headers, PARTY_HEADER)
         named = split_session(target)[0] if host is None else None
         name = named or user or header(headers, SESSION_HEADER) or self._config.cassette
-        speaker = self._sessions.speaker(name)
-        mode = self.mode_of(name) if host is not None else Mode.REPLAY  # by base URL everything is in scope
-        own = self._upstreams_of(name)
+        speaker = self._sessions.find_bound_party(name)
+        mode = self.get_mode(name) if host is not None else Mode.REPLAY  # by base URL everything is in scope
+        own = self._get_upstreams(name)
         where, in_scope = self._find_route(method, target, headers, host, {**self._config.upstreams, **own}, mode)
         self._redactor.learn(headers, where.target, where.provider.credentials)
-        kept, stubs = self._keep_headers(headers, where), self._find_stubs(where, method, headers)
+        kept, stubs = self._select_headers(headers, where), self._find_stubs(where, method, headers)
         return RequestPlace(
-            party=speaker if said is None else check_party(said), name=name, speaker=speaker, route=where,
+            party=speaker if said is None else parse_party(said), name=name, speaker=speaker, route=where,
             in_scope=in_scope, method=method, headers=kept,
             operation=where.operation if where.known else self._redactor.text(where.operation),
             counted=Memory.read_head(where.provider.name, method, where.target, kept, known=where.known),
@@ -86,24 +86,24 @@ class Dispatcher:
             stubs=stubs,
         )  # fmt: skip
 
-    def holds(self, place: RequestPlace) -> bool:
+    def is_still_valid(self, place: RequestPlace) -> bool:
         """Return whether the same head would be placed there again: nothing learned, equal upstreams and speaker."""
-        same = place.learned == self._redactor.epoch.count and place.upstreams == self._upstreams_of(place.name)
-        return same and place.speaker == self._sessions.speaker(place.name)
+        same = place.learned == self._redactor.epoch.count and place.upstreams == self._get_upstreams(place.name)
+        return same and place.speaker == self._sessions.find_bound_party(place.name)
 
-    def _upstreams_of(self, name: str) -> Mapping[str, str]:
+    def _get_upstreams(self, name: str) -> Mapping[str, str]:
         """Return the upstreams that the session of a request has of its own; one that is not open has none."""
         session = self._sessions.find_open(name)
         return session.settings.upstreams if session is not None else NO_UPSTREAMS
 
-    def family_of(self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers) -> Family:
+    def find_family(self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers) -> Family:
         """Return the dialect of what a request seems to be for; it opens no session, and keeps and learns nothing."""
         try:
             return self._find_route(method, target, headers, host, self._config.upstreams, Mode.REPLAY)[0].family
         except LLMProxyError:
             return "openai"
 
-    def in_scope(self, host: str, port: int) -> bool:
+    def is_in_scope(self, host: str, port: int) -> bool:
         """Return whether a host is a provider's, or one of --upstream or --record-host, whatever the path."""
         named = (urlsplit(url) for url in self._config.upstreams.values())
         if any(parts.hostname == host and port_of(parts.scheme, parts.port) == port for parts in named):
@@ -119,16 +119,16 @@ class Dispatcher:
             return ()
         return find_stubs(self._stubs, where, method, headers)
 
-    def is_stubbed(self, host: str, *, offline: bool) -> bool:
+    def may_be_stubbed(self, host: str, *, offline: bool) -> bool:
         """Return whether calls to a host that is out of scope may be auxiliary ones, which are looked into."""
         return not host_matches(self._config.allow_host, host) and has_stubs(self._stubs, host, offline=offline)
 
-    def mode_of(self, name: str | None) -> Mode:
+    def get_mode(self, name: str | None) -> Mode:
         """Return the mode of what arrives under a session's name, or under none; opens nothing. Raises RefusedError."""
         known = self._sessions.find_open(name) if name else None
         return known.settings.mode if known is not None else self._config.mode
 
-    def _keep_headers(self, headers: Headers, where: Route) -> Headers:
+    def _select_headers(self, headers: Headers, where: Route) -> Headers:
         """Return the headers without ours, and with the fingerprints of what counts and is never stored."""
         kept = tuple((name, value) for name, value in headers if not name.lower().startswith(OUR_HEADERS_PREFIX))
         if not where.known and (said := describe_unstored(kept, Fingerprints().of)):
@@ -166,7 +166,7 @@ class Dispatcher:
             if led and f"{scheme}://{name}" in found.upstream:
                 found = route(method, f"/{found.provider.name}{found.target}", headers, upstreams)
             return found, True
-        if host_matches(recorded, name) or self.is_stubbed(name, offline=True):
+        if host_matches(recorded, name) or self.may_be_stubbed(name, offline=True):
             provider, url = service(scheme, name, port)
             found, ours = route_host(*host, method, target, headers, {provider: url}), host_matches(recorded, name)
             if found is not None and (ours or self._find_stubs(found, method, headers)):
@@ -192,7 +192,7 @@ _PLACEHOLDER_HINT = (
 )
 
 
-def check_upstream(exchange: Exchange) -> None:
+def check_upstream_allowed(exchange: Exchange) -> None:
     """Refuse what cannot go upstream.
 
     Nobody said where that is (Azure without an endpoint), or it is signed for our own address.
@@ -291,32 +291,32 @@ ROTATING = 8
 """Credentials from which on it is worth knowing what more of them cannot change."""
 
 
-class Keying:
+class KeyDeriver:
     """Derives the keys of one engine's requests, and remembers them."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: EngineState) -> None:
         self._state = state
 
     def derive_key(self, exchange: Exchange, body: bytes) -> tuple[KnownRequest, Canonical | None]:
         """Return what is known of a request, and its canonical form where that had to be made."""
         config = self._state.config
         if config.match_credential and (said := fingerprint_connectors(body, config.store)):
-            exchange.request.add(CALLER_HEADER, said)
+            exchange.request.add_header(CALLER_HEADER, said)
         digest = self._state.memory.digest(exchange.place.counted, body)
         learned = self._state.redactor.epoch
         if (known := self._state.memory.get(digest, learned)) is not None:
             return known, None
         if learned.count > ROTATING and exchange.request.redacted is None:
-            derive = partial(self.canonical, exchange, body)
+            derive = partial(self.build_canonical, exchange, body)
             canonical, noted = self._state.redactor.run_noting(derive, exchange.place.counted)
         else:
-            canonical, noted = self.canonical(exchange, body), False
+            canonical, noted = self.build_canonical(exchange, body), False
         model = canonical.model or named_model(canonical)
         known = KnownRequest(key_of(canonical), model, canonical.stream, canonical.refs, canonical.operation, noted)
         self._state.memory.put(digest, known, learned)
         return known, canonical
 
-    def add_state(
+    def add_server_state(
         self, exchange: Exchange, body: bytes, known: KnownRequest, seen: Canonical | None
     ) -> tuple[KnownRequest, Canonical | None]:
         """Add what this session changed before of what a request names, and find what the request itself changes."""
@@ -326,15 +326,15 @@ class Keying:
         if exchange.place.changes or where.changes:
             change = find_change(where, exchange.method, known.key, known.refs, tree)
         if changes.made:
-            made_by = self.made_by(exchange.session)
+            made_by = self.find_origins(exchange.session)
             if state := changes.state_before(where, exchange.method, known.refs, change, made_by):
-                exchange.request.add(STATE_HEADER, state)
-                seen = self.canonical(exchange, body)
+                exchange.request.add_header(STATE_HEADER, state)
+                seen = self.build_canonical(exchange, body)
                 known = replace(known, key=key_of(seen))
         exchange.change = change and change._replace(key=known.key)
         return known, seen
 
-    def is_long(self, exchange: Exchange, body: bytes) -> bool:
+    def is_slow_to_prepare(self, exchange: Exchange, body: bytes) -> bool:
         """Return whether a request is better prepared on a thread: its body is large, and was not seen before."""
         let_through = exchange.decision is Decision.PASS and exchange.route.not_llm
         if len(exchange.place.counted) + len(body) < WORTH_A_THREAD or exchange.error is not None or let_through:
@@ -344,21 +344,21 @@ class Keying:
             is None
         )
 
-    def prepare(self, exchange: Exchange, body: bytes) -> None:
-        """Take the secrets out of a body before `identify` asks for it; on any thread: a megabyte takes its time."""
-        learned, headers = self._state.redactor.epoch.count, own_length(exchange.request.headers, len(body))
-        exchange.request.redacted = (learned, self._redact(exchange, body, headers))
+    def redact_ahead(self, exchange: Exchange, body: bytes) -> None:
+        """Redact a body before `identify_and_decide` asks for it; on any thread: a megabyte takes its time."""
+        learned, headers = self._state.redactor.epoch.count, set_content_length(exchange.request.headers, len(body))
+        exchange.request.redacted = (learned, self._redact_body(exchange, body, headers))
 
-    def request(self, exchange: Exchange, body: bytes) -> Request:
+    def redact(self, exchange: Exchange, body: bytes) -> Request:
         """Return the request as kept: content-encoding undone, secrets gone. Made once, unless more is learned."""
         learned, received = self._state.redactor.epoch.count, exchange.request
         if received.redacted is not None and received.redacted[0] == learned and body is received.body:
             return received.redacted[1]
-        request = self._redact(exchange, body, own_length(received.headers, len(received.data)))
+        request = self._redact_body(exchange, body, set_content_length(received.headers, len(received.data)))
         received.redacted = (learned, request)
         return request
 
-    def _redact(self, exchange: Exchange, body: bytes, headers: Headers) -> Request:
+    def _redact_body(self, exchange: Exchange, body: bytes, headers: Headers) -> Request:
         coding = header(headers, "content-encoding")
         if coding and coding.strip().lower() != "identity":
             try:
@@ -373,25 +373,25 @@ class Keying:
             Request(exchange.method, where.target, headers, body), where.provider.credentials
         )
 
-    def canonical(self, exchange: Exchange, body: bytes) -> Canonical:
+    def build_canonical(self, exchange: Exchange, body: bytes) -> Canonical:
         """Return the canonical form of a request: what counts of it."""
         return canonicalize(
-            self.request(exchange, body), exchange.route, self._state.config.rules, self.made_by(exchange.session)
+            self.redact(exchange, body), exchange.route, self._state.config.rules, self.find_origins(exchange.session)
         )
 
-    def made_by(self, session: Session) -> Callable[[str], Origin | None]:
+    def find_origins(self, session: Session) -> Callable[[str], Origin | None]:
         """Return who tells which answer of a session's cassette made an id, stored or still on its way."""
         store = self._state.stores.current
 
-        def made_by(name: str) -> Origin | None:
-            place = session.made_in
-            places = dict.fromkeys((place, session.kept_in)) if store else ()
+        def find_origins(name: str) -> Origin | None:
+            place = session.id_source
+            places = dict.fromkeys((place, session.save_target)) if store else ()
             found = next((known for each in places if store and (known := store.made_by(*each, name))), None)
-            return found or self._state.pending.made_by(place, name)
+            return found or self._state.pending.find_id_origin(place, name)
 
-        return made_by
+        return find_origins
 
 
-def own_length(headers: Headers, length: int) -> Headers:
+def set_content_length(headers: Headers, length: int) -> Headers:
     """Return headers with a request's own content-length: a known head is shared by all that differ in it alone."""
     return tuple((name, str(length) if name.lower() == "content-length" else value) for name, value in headers)

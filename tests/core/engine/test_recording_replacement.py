@@ -19,13 +19,13 @@ from tests.core.engine.test_engine import NOW, answered, ask, engine
 
 def record(made: Engine, *texts: str, name: str = "t", status: int = 200, complete: bool | None = True) -> None:
     """Record a session of these questions."""
-    made.sessions.open(name)
+    made.sessions.open_session(name)
     for text in texts:
         call = ask(made, text, f"/s/{name}/v1/chat/completions")
         answered(made, call, f'{{"choices": [], "said": "{text}"}}'.encode(), status)
         made.outcome(call, status)
     if complete is not None:
-        made.sessions.close(name, complete=complete)
+        made.sessions.close_session(name, complete=complete)
 
 
 def live(store: Path, cassette: str = "t") -> list[str | None]:
@@ -48,7 +48,7 @@ def test_old_recordings_go_when_the_session_ends_well(store: Path) -> None:
         record(made, "both", "new", complete=None)
         assert live(store) == ["old", "both"]
         assert live(store, "t@new") == ["both", "new"]
-        made.sessions.close("t", complete=True)
+        made.sessions.close_session("t", complete=True)
         assert made.questions.count_unused() == 0
     assert (live(store), live(store, "t@new")) == (["both", "new"], [])
     with FileStore.open(store, writable=False, now=lambda: NOW) as reading:
@@ -101,8 +101,8 @@ def test_two_that_replace_one_cassette_exclude_each_other(store: Path) -> None:
     with engine(store, update=Update.ALL) as made, engine(store, update=Update.ALL, holder="other") as other:
         record(made, "new", complete=None)
         with pytest.raises(CassetteBusy):
-            other.sessions.open("t")
-        made.sessions.close("t", complete=True)
+            other.sessions.open_session("t")
+        made.sessions.close_session("t", complete=True)
     assert live(store) == ["new"]
 
 

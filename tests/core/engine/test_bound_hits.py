@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.bindings import Identity, RunVariable, VolatileField
-from llmproxy.core.engine.binding import BindingFeature, BindingInterceptor
+from llmproxy.core.engine.bound_hits import BindingFeature, BindingInterceptor
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import FileStore
@@ -35,13 +35,13 @@ def _answer(text: str) -> bytes:
 
 
 def _ask(made: Engine, body: bytes) -> Exchange:
-    exchange = made.arrive("POST", CHAT, None, ())
+    exchange = made.begin_exchange("POST", CHAT, None, ())
     made.identify(exchange, body)
     return exchange
 
 
 def _open(made: Engine, run_variables: tuple[RunVariable, ...]) -> None:
-    made.sessions.open("default", run_variables=run_variables)
+    made.sessions.open_session("default", run_variables=run_variables)
 
 
 def _record(store: Path, *pairs: tuple[bytes, str], run_variables: tuple[RunVariable, ...] = A) -> None:
@@ -190,7 +190,7 @@ def test_what_a_tool_made_this_time_stands_in_the_answer(tmp_path: Path) -> None
         first = _ask(made, _minted("2026-11-23", "/srv/ci/w", new))
         assert _text(made, first) == f"made {new}"
         assert made.outcome(first, 200).bound == ("cwd", "date", "made")
-        interceptor = made.sessions.get_session("default").find(BindingInterceptor)
+        interceptor = made.sessions.get_session("default").find_interceptor(BindingInterceptor)
         assert interceptor is not None
         assert list(interceptor.bound.known) == [Identity("made", "uuid", old, new)]
         say_old, say_new = ({"role": "assistant", "content": f"made {value}"} for value in (old, new))
@@ -309,7 +309,7 @@ def test_run_variables_are_declared_while_the_session_is_open(tmp_path: Path) ->
         if record:
             answered(made, first, _answer("ok"))
         declared = [RunVariable("task.id", str(number))]
-        made.features.get(BindingFeature).declare(made.sessions.get_session("default"), declared)
+        made.features.get_feature(BindingFeature).declare_variables(made.sessions.get_session("default"), declared)
         call = {"id": "c", "type": "function", "function": {"name": "list_tasks", "arguments": "{}"}}
         result = {"role": "tool", "tool_call_id": "c", "content": json.dumps([{"id": number, "seats": 7}])}
         return _ask(made, _request("/tmp/a", "2026-11-22", {"role": "assistant", "tool_calls": [call]}, result))
@@ -337,4 +337,4 @@ def test_a_second_run_of_the_same_agent_begins_anew(tmp_path: Path) -> None:
         for n in range(3):
             new = f"{n}7777777-1111-4111-8111-00000000000b"
             assert _text(made, _ask(made, _minted("2026-11-23", "/srv/ci/w", new))) == f"made {new}"
-            made.sessions.reset("default")
+            made.sessions.reset_session("default")

@@ -23,10 +23,10 @@ from llmproxy.core.changes.values import Change, Reason
 from llmproxy.core.dialects.conversation import answer_of, read_conversation
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage import MARGIN
-from llmproxy.core.engine.budget import Spending
-from llmproxy.core.engine.carried_answers import Found
+from llmproxy.core.engine.carried_answers import Carried
+from llmproxy.core.engine.cost_limit import CostMeter
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.engine.identity import check_upstream
+from llmproxy.core.engine.request_identification import check_upstream_allowed
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Interceptor, Lookup
@@ -60,45 +60,45 @@ class ReplacementInterceptor(Interceptor[Exchange]):
             store.begin(*self.staged, exclusive=True, holder=self._state.sessions.holder)
 
     @property
-    def place(self) -> Place:
+    def old_place(self) -> Place:
         return self._session.cassette, self._session.sample
 
     @property
-    def kept_in(self) -> Place:
+    def save_target(self) -> Place:
         return self.staged
 
     @property
-    def leased(self) -> Place:
+    def leased_cassette(self) -> Place:
         return self.staged
 
     def on_session_end(self) -> None:
         """Replace what is to be replaced, if the session was closed by who opened it and nothing in it failed."""
         store = self._state.stores.opened
-        if store is None or not self._session.is_over or self._find_objection(store):
+        if store is None or not self._session.is_over or self._explain_no_replacement(store):
             return
         made = store.list_keys(*self.staged)
         asked = {(row.party, row.key) for row in made}
-        ours = self._ours.setdefault(self.place, set())
+        ours = self._ours.setdefault(self.old_place, set())
         gone = [
             row.id
-            for row in store.list_keys(*self.place)
-            if self.replaces(row.id) and (row.id not in ours or (row.party, row.key) in asked)
+            for row in store.list_keys(*self.old_place)
+            if self.replaces_recording(row.id) and (row.id not in ours or (row.party, row.key) in asked)
         ]
-        holder, clean = self._state.sessions.holder, self.is_complete(store)
-        store.promote(self.staged, self.place, gone, holder=holder, clean=clean)
+        holder, clean = self._state.sessions.holder, self.will_be_complete(store)
+        store.promote(self.staged, self.old_place, gone, holder=holder, clean=clean)
         self.replaced = True
         if self._session.sealed is not False:  # an attempt that failed makes room for the next one
             ours.update(row.id for row in made)
 
-    def is_complete(self, store: Store) -> bool:  # noqa: ARG002 - of all of its kind
+    def will_be_complete(self, store: Store) -> bool:  # noqa: ARG002 - of all of its kind
         """Return whether nothing is missing in the cassette afterwards."""
         return self._session.sealed is not False
 
-    def replaces(self, recording: int) -> bool:  # noqa: ARG002 - of all of its kind
+    def replaces_recording(self, recording: int) -> bool:  # noqa: ARG002 - of all of its kind
         """Return whether a recording of the cassette goes when the new ones come."""
         return True
 
-    def _find_objection(self, store: Store) -> str:
+    def _explain_no_replacement(self, store: Store) -> str:
         """Return why the old recordings stay; empty if they do not."""
         totals = self._session.calls.totals
         if not store.list_keys(*self.staged):
@@ -108,19 +108,19 @@ class ReplacementInterceptor(Interceptor[Exchange]):
         failed = store.rows(UNFINISHED, (to_sql(self.staged[0]), self.staged[1]))
         return "an answer had failed, or was cut" if failed else ""
 
-    def report(self) -> Mapping[str, Any]:
+    def build_report(self) -> Mapping[str, Any]:
         store = self._state.stores.opened
-        why = self._find_objection(store) if store is not None else "nothing was recorded"
+        why = self._explain_no_replacement(store) if store is not None else "nothing was recorded"
         replaced: dict[str, Any] = {} if why else {"unused": [], "unused_total": 0}  # nothing of them is left
         return {"replacement": {"cassette": self.staged[0], "why_not": why}} | replaced
 
 
-class _AskedAnew(NamedTuple):
+class _ReaskedCall(NamedTuple):
     before: Message | None
     """What was recorded at the call's place."""
 
 
-def _count_prompt(body: bytes, recorded: Interaction | None, looked: Found | None) -> int:
+def _estimate_prompt_tokens(body: bytes, recorded: Interaction | None, looked: Carried | None) -> int:
     """Return how many tokens a prompt has at most: recorded ones, and one for each new byte (or each, if unknown)."""
     tokens = None if recorded is None else recorded.usage.input
     if recorded is None or tokens is None:
@@ -133,10 +133,10 @@ def _count_prompt(body: bytes, recorded: Interaction | None, looked: Found | Non
     return int(tokens * MARGIN) + 1 + max(new, len(body) - len(recorded.request.body))
 
 
-class ChangedInterceptor(ReplacementInterceptor):
+class ReaskInterceptor(ReplacementInterceptor):
     """Of a replay: asks what has changed or was chosen, and what follows from it; replays all else."""
 
-    def __init__(self, parts: EngineParts, session: Session, ours: dict[Place, set[int]], spending: Spending) -> None:
+    def __init__(self, parts: EngineParts, session: Session, ours: dict[Place, set[int]], spending: CostMeter) -> None:
         super().__init__(parts, session, ours)
         self._spending, self._keying = spending, parts.keying
         names = parts.state.config.change
@@ -151,111 +151,111 @@ class ChangedInterceptor(ReplacementInterceptor):
         """Those that came."""
 
     @property
-    def made_in(self) -> Place:
-        return self.place
+    def id_source(self) -> Place:
+        return self.old_place
 
     @override
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
-        looked, store = call.state.get(Found), self._state.stores.current
+        looked, store = call.state.get(Carried), self._state.stores.current
         again = next((each for each in found.recordings if each.id in self._chosen), None)
-        if call.key is None or not (again or (looked is not None and self._must_ask(call, looked))):
+        if call.key is None or not (again or (looked is not None and self._must_reask(call, looked))):
             return found
         standing = None if looked is None else looked.standing
         at = standing.recorded if again is None and standing is not None else again
         recorded = store.load(at.id) if at is not None and store else None
-        body = self._keying.request(call, call.request.body or b"").body
-        if why := self._spending.find_objection(call, body, _count_prompt(body, recorded, looked)):
+        body = self._keying.redact(call, call.request.body or b"").body
+        if why := self._spending.reserve_cost(call, body, _estimate_prompt_tokens(body, recorded, looked)):
             self._stopped = True
             call.refuse(RefusedError(f"llmproxy: nothing more is asked: {why}.", hint=_HINT))
             return found
         if recorded is not None and store is not None:
-            slots = store.slots(*self.place, call.party, found.key if again is not None else recorded.key)
+            slots = store.slots(*self.old_place, call.party, found.key if again is not None else recorded.key)
             self._gone.update(slot.id for slot in slots)
         self._asked.add(call.key)
-        call.state.put(_AskedAnew(None if recorded is None else answer_of(recorded)))
-        call.nth = call.session.arrive(call.walker, 1)
-        call.session.record(call.walker)
+        call.state.put(_ReaskedCall(None if recorded is None else answer_of(recorded)))
+        call.nth = call.session.count_arrival(call.party_and_key, 1)
+        call.session.mark_recorded(call.party_and_key)
         call.decision = Decision.RECORD
-        check_upstream(call)
-        self._state.pending.reserve(call, ())
+        check_upstream_allowed(call)
+        self._state.pending.reserve_occurrence(call, ())
         return found
 
-    def _must_ask(self, call: Exchange, looked: Found) -> bool:
+    def _must_reask(self, call: Exchange, looked: Carried) -> bool:
         """Return whether a call without a recording of its own is to be asked."""
         if call.key in self._asked:
             return True
         if looked.refusal is None:
-            return any(map(self._is_chosen, looked.pending))
+            return any(map(self._is_chosen_change, looked.pending))
         if looked.refusal.why in {Reason.NO_PLACE, Reason.NOT_LOOKED_AT, Reason.AMBIGUOUS}:
             return self._follows_new_answer(call) or (looked.refusal.why is Reason.NOT_LOOKED_AT and bool(self._asked))
-        return not self._state.config.change or any(self._is_chosen(each) for each in looked.changes)
+        return not self._state.config.change or any(self._is_chosen_change(each) for each in looked.changes)
 
-    def _is_chosen(self, change: Change) -> bool:
+    def _is_chosen_change(self, change: Change) -> bool:
         return not self._state.config.change or change.name in self._state.config.change
 
     def _follows_new_answer(self, call: Exchange) -> bool:
         """Return whether a request's history holds an answer that came in this session."""
         said = read_conversation(call.family, call.operation, call.request.body or b"")
-        return any(_is_same(answer, message) for answer in self._new for message in said)
+        return any(_is_same_answer(answer, message) for answer in self._new for message in said)
 
     def on_stored(self, call: Exchange, made: Interaction) -> None:
-        asked, answer = call.state.get(_AskedAnew), answer_of(made)
+        asked, answer = call.state.get(_ReaskedCall), answer_of(made)
         if asked is None or answer is None:
             return
         self._new.append(answer)
-        if asked.before is not None and _read_meaning(asked.before) != _read_meaning(answer):
+        if asked.before is not None and _get_answer_content(asked.before) != _get_answer_content(answer):
             self._lost.append(asked.before)
 
     @override
     def on_end(self, call: Exchange, record: Call) -> Call:
-        self._spending.on_end(call, record)
+        self._spending.on_call_end(call, record)
         return record
 
     def on_session_end(self) -> None:
         store = self._state.stores.opened
-        if store is None or not self._session.is_over or self._find_objection(store):
+        if store is None or not self._session.is_over or self._explain_no_replacement(store):
             return
         self._gone.update(self._find_dependents(store))
         super().on_session_end()
-        self._state.stores.keep_file(self._session)
+        self._state.stores.write_cassette_file(self._session)
 
     def _find_dependents(self, store: Store) -> Iterator[int]:
         """Yield the recordings that nobody asked for and whose history holds an answer that is another one now."""
-        for row in store.summaries(*self.place) if self._lost else ():
+        for row in store.summaries(*self.old_place) if self._lost else ():
             if row.id in self._session.served or row.id in self._gone:
                 continue
             one = store.load(row.id)
             said = read_conversation(family_of(one.provider, one.operation), one.operation, one.request.body)
-            if any(_is_same(answer, message) for answer in self._lost for message in said):
+            if any(_is_same_answer(answer, message) for answer in self._lost for message in said):
                 yield row.id
 
     @override
-    def replaces(self, recording: int) -> bool:
+    def replaces_recording(self, recording: int) -> bool:
         return recording in self._gone
 
     @override
-    def is_complete(self, store: Store) -> bool:
-        return super().is_complete(store) and store.closed_cleanly(*self.place)
+    def will_be_complete(self, store: Store) -> bool:
+        return super().will_be_complete(store) and store.closed_cleanly(*self.old_place)
 
     @override
-    def _find_objection(self, store: Store) -> str:
+    def _explain_no_replacement(self, store: Store) -> str:
         if self._session.sealed is False:
             return "what ran in it failed"
         if self._stopped:
             return "--max-cost might not be enough"
         missed = "a request was never recorded" if self._session.calls.totals.misses else ""
-        return super()._find_objection(store) or missed
+        return super()._explain_no_replacement(store) or missed
 
     @override
-    def report(self) -> Mapping[str, Any]:
+    def build_report(self) -> Mapping[str, Any]:
         store = self._state.stores.opened
         if self.replaced or store is None or not (self._asked or self._stopped):
             return {"replaced": True} if self.replaced else {}
-        told = super().report()["replacement"]
+        told = super().build_report()["replacement"]
         if told["why_not"]:
             return {"replacement": told}
         gone = {*self._gone, *self._find_dependents(store)}
-        left = [row for row in store.list_unused(*self.place, self._session.served) or () if row.id not in gone]
+        left = [row for row in store.list_unused(*self.old_place, self._session.served) or () if row.id not in gone]
         rows = [
             {"id": row.id, "operation": row.operation, "model": row.model, "text": row.last_user_text} for row in left
         ]
@@ -265,7 +265,7 @@ class ChangedInterceptor(ReplacementInterceptor):
 _HINT = "What was recorded before stays as it was."
 
 
-def _is_same(answer: Message, message: Message) -> bool:
+def _is_same_answer(answer: Message, message: Message) -> bool:
     """Return whether a message of a history is this answer: by the ids of its calls, else by its text."""
     ids = {call.id for call in answer.tool_calls if call.id}
     if ids:
@@ -276,7 +276,7 @@ def _is_same(answer: Message, message: Message) -> bool:
 _OF_MODEL = ("assistant", "model")
 
 
-def _read_meaning(answer: Message) -> object:
+def _get_answer_content(answer: Message) -> object:
     return answer.text, [(call.name, call.arguments) for call in answer.tool_calls]
 
 
@@ -289,27 +289,27 @@ class ReplacementFeature(Feature):
         super().__init__(parts)
         self._ours: dict[Place, set[int]] = {}
 
-    def plug(self, session: Session, asked: Mapping[str, Any]) -> ReplacementInterceptor | None:  # noqa: ARG002 - as all
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> ReplacementInterceptor | None:  # noqa: ARG002 - as all
         if self.parts.state.config.update is not Update.ALL or not session.policy.anew:
             return None
         return ReplacementInterceptor(self.parts, session, self._ours)
 
 
-class ChangedFeature(Feature):
+class ReaskFeature(Feature):
     """What has changed is asked anew, and replaced when a session ends well, at once."""
 
-    kind = ChangedInterceptor
+    kind = ReaskInterceptor
 
     def __init__(self, parts: EngineParts) -> None:
         super().__init__(parts)
         self._ours: dict[Place, set[int]] = {}
-        self._spending = Spending(parts.state.config.max_cost)
+        self._spending = CostMeter(parts.state.config.max_cost)
 
-    def check(self, mode: Mode, asked: Mapping[str, Any]) -> None:  # noqa: ARG002 - as all
+    def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:  # noqa: ARG002 - as all
         if self.parts.state.config.update is Update.CHANGED and mode in OFFLINE:
-            self.parts.state.sessions.refuse_network("that asks what has changed")
+            self.parts.state.sessions.require_network_allowed("that asks what has changed")
 
-    def plug(self, session: Session, asked: Mapping[str, Any]) -> ChangedInterceptor | None:  # noqa: ARG002 - as all
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> ReaskInterceptor | None:  # noqa: ARG002 - as all
         if self.parts.state.config.update is not Update.CHANGED or session.settings.mode not in OFFLINE:
             return None
-        return ChangedInterceptor(self.parts, session, self._ours, self._spending)
+        return ReaskInterceptor(self.parts, session, self._ours, self._spending)

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from llmproxy.calls import Call
 from llmproxy.core.dialects.usage import cost_of
-from llmproxy.core.engine.decide import is_perfect
-from llmproxy.core.engine.stages import RepeatedMiss
-from llmproxy.core.engine.state import TEXT, State
+from llmproxy.core.engine.decide import is_repeatable
+from llmproxy.core.engine.engine_state import TEXT, EngineState
+from llmproxy.core.engine.request_stages import RepeatedMiss
 from llmproxy.core.keys.server_state import is_success
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
@@ -26,7 +26,7 @@ REMEMBERED_PRICES = 20_000
 """Interactions; about 1 KB each."""
 
 
-class Priced(NamedTuple):
+class CallPrice(NamedTuple):
     """What a recorded call used, and would have cost again."""
 
     input: int | None
@@ -41,10 +41,10 @@ class Priced(NamedTuple):
 _PRICED = """
 SELECT input_tokens, output_tokens, cost_usd, model, last_user_text, answer_text FROM interactions WHERE id = ?
 """
-_UNKNOWN = Priced(None, None, None, None)
+_UNKNOWN = CallPrice(None, None, None, None)
 
 
-class Prices:
+class PriceCache:
     """What recorded calls used; rows never change, so each is read once."""
 
     def __init__(self) -> None:
@@ -52,30 +52,30 @@ class Prices:
         self.forget = self._read.cache_clear
         """Forgets everything; ids are another store's from now on."""
 
-    def of(self, store: Store | None, interaction: int) -> Priced:
+    def find(self, store: Store | None, interaction: int) -> CallPrice:
         """Return what a recording used and would cost."""
         with suppress(CassetteError):  # damaged or gone since it was served: what it used is unknown
             return _UNKNOWN if store is None else self._read(store, interaction)
         return _UNKNOWN
 
 
-def _read_price(store: Store, interaction: int) -> Priced:
+def _read_price(store: Store, interaction: int) -> CallPrice:
     found = store.rows(_PRICED, [interaction])
     if not found:
         return _UNKNOWN
     tokens_in, tokens_out, cost, *texts = found[0]
     model, asked, answered = (None if text is None else from_sql(text) for text in texts)
     cost = Decimal(str(cost)) if cost is not None else None
-    return Priced(tokens_in, tokens_out, cost, model, (asked or "")[:TEXT], (answered or "")[:TEXT])
+    return CallPrice(tokens_in, tokens_out, cost, model, (asked or "")[:TEXT], (answered or "")[:TEXT])
 
 
-def call_of(
+def build_call(
     exchange: Exchange,
     status: int,
     *,
     target: str,
     seconds: float,
-    priced: Priced | None,
+    priced: CallPrice | None,
     usage: Usage | None,
     lost: bool,
 ) -> Call:
@@ -88,7 +88,7 @@ def call_of(
         usage, cost = Usage(input=priced.input, output=priced.output), priced.cost
     elif usage is not None:
         cost = cost_of(exchange.route.provider.name, exchange.identity.model, usage)
-    first, error = exchange.first_offset, exchange.error
+    first, error = exchange.first_byte_offset, exchange.error
     return Call(
         decision=decision, method=exchange.method, target=target, status=status, session=exchange.session.name,
         party=exchange.party, provider=exchange.route.provider.name, operation=exchange.operation,
@@ -100,7 +100,7 @@ def call_of(
         note=exchange.note, asked=(priced or kept).asked, answered=(priced or kept).answered,
         attempt=exchange.place.attempt, at=exchange.progress.started_at,
         miss=isinstance(error, MissError) and not isinstance(error, RepeatedMiss), lost=lost,
-        failed=decision is Decision.REPLAY and exchange.slot is not None and not is_perfect(exchange.slot),
+        failed=decision is Decision.REPLAY and exchange.slot is not None and not is_repeatable(exchange.slot),
         seq=exchange.progress.seq,
     )  # fmt: skip
 
@@ -111,7 +111,7 @@ STRAYS, LONGEST_STRAY = 200, 200
 """How many refused requests are remembered, and how many characters of each target."""
 
 
-class Stray(NamedTuple):
+class StrayCall(NamedTuple):
     """A request that was refused before it belonged to a session."""
 
     at: float
@@ -127,20 +127,20 @@ class Stray(NamedTuple):
 class OutcomeRecorder:
     """Sums up the requests of one engine: for its journal, its sessions and who asks."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: EngineState) -> None:
         self._state = state
-        self.prices = Prices()
+        self.prices = PriceCache()
         self._targets: dict[str, tuple[str, int, bool]] = {}
-        self.strays: deque[Stray] = deque(maxlen=STRAYS)
+        self.strays: deque[StrayCall] = deque(maxlen=STRAYS)
         """The last requests that were refused before they belonged to a session."""
 
-    def outcome(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> Call:
+    def record_end(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> Call:
         """Sum up an exchange that is over, and write it into the journal."""
         replayed = exchange.decision is Decision.REPLAY and exchange.kept.interaction is not None
-        call = call_of(
-            exchange, status, target=self.show_target(exchange.route.target),
+        call = build_call(
+            exchange, status, target=self.redact_target(exchange.route.target),
             seconds=self._state.clock() - exchange.progress.arrived,
-            priced=self.prices.of(self._state.stores.opened, exchange.kept.interaction or 0) if replayed else None,
+            priced=self.prices.find(self._state.stores.opened, exchange.kept.interaction or 0) if replayed else None,
             usage=usage, lost=lost,
         )  # fmt: skip
         error = exchange.error
@@ -151,15 +151,15 @@ class OutcomeRecorder:
             exchange.session.position.changes.undo(exchange.change)
         for each in reversed(exchange.interceptors):
             call = each.on_end(exchange, call)
-        self.record(exchange.session, call, said)
+        self.record_call(exchange.session, call, said)
         return call
 
-    def record(self, session: Session, call: Call, said: str = "") -> None:
+    def record_call(self, session: Session, call: Call, said: str = "") -> None:
         """Count what became of a call, and keep it; `said` is what a refused client was told."""
-        session.calls.add(call, said)
-        self._state.journal.record(call)
+        session.calls.add_ended_call(call, said)
+        self._state.journal.record_call(call)
 
-    def show_target(self, target: str) -> str:
+    def redact_target(self, target: str) -> str:
         """Return a request's target, redacted; the same few come all the time."""
         learned, known = self._state.redactor.epoch, self._targets
         if (seen := known.get(target)) is not None and learned.changes_nothing(seen[1], noted=seen[2]):
@@ -172,15 +172,15 @@ class OutcomeRecorder:
         known[target] = text, learned.count, noted
         return text
 
-    def sum_up_refusal(self, method: str, target: str, status: int, error: LLMProxyError) -> Call:
+    def record_refusal(self, method: str, target: str, status: int, error: LLMProxyError) -> Call:
         """Sum up a request that belongs nowhere."""
         call = Call(
             decision=Decision.REFUSE, method=method, target=self._state.redactor.line(target), status=status,
             note=self._state.redactor.text(error.message), at=self._state.now(),
         )  # fmt: skip
-        self._state.journal.record(call)
+        self._state.journal.record_call(call)
         said = unsign_text(self._state.redactor.text(str(error))).replace("\n", " ")
         self.strays.append(
-            Stray(call.at, method[:LONGEST_STRAY], call.target[:LONGEST_STRAY], status, said[: 2 * LONGEST_STRAY])
+            StrayCall(call.at, method[:LONGEST_STRAY], call.target[:LONGEST_STRAY], status, said[: 2 * LONGEST_STRAY])
         )
         return call

@@ -65,7 +65,7 @@ class _LearnedRun(NamedTuple):
     canonical: Canonical
 
 
-def find_varying(store: Store, cassette: str, rules: Rules, upstreams: Mapping[str, str]) -> tuple[LearnedField, ...]:
+def learn_fields(store: Store, cassette: str, rules: Rules, upstreams: Mapping[str, str]) -> tuple[LearnedField, ...]:
     """Return what varies between a cassette's runs beyond its fields: a recording against the one older that fits."""
     lessons: list[LearnedField] = []
     known = (*volatile_fields_of(store, cassette), *list_builtin())
@@ -88,7 +88,7 @@ def find_varying(store: Store, cassette: str, rules: Rules, upstreams: Mapping[s
     return tuple(lessons)
 
 
-def find_merges(
+def find_field_merges(
     store: Store, cassette: str, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> list[Merge]:
     """Return the recordings that volatile fields would merge: these, the cassette's own, and the shipped ones."""
@@ -97,7 +97,7 @@ def find_merges(
     tables: dict[tuple[str, str], tuple[Bindings, ExpectedMessages]] = {}
     found = []
     for group in _group_recordings(store, cassette, rules, upstreams).values():
-        held = [each for each in group if _may_hold(slots, each.canonical.body)]
+        held = [each for each in group if _may_hold_fields(slots, each.canonical.body)]
         for n, present in enumerate(held):
             for recorded in held[:n]:
                 if recorded.row.key == present.row.key:
@@ -119,7 +119,7 @@ def _build_merge(table: Bindings, fit: Fit, recorded: Interaction, present: Inte
     return Merge(tuple(sorted(guilty)), recorded.id or 0, present.id or 0, alike)
 
 
-def _may_hold(slots: Sequence[VolatileField], body: bytes) -> bool:
+def _may_hold_fields(slots: Sequence[VolatileField], body: bytes) -> bool:
     """Return at little cost whether a request has tools' results, or other places, with volatile fields."""
     return any(slot.tool in (BLOCK, OUTSIDE, SYSTEM) or json.dumps(slot.tool).encode() in body for slot in slots)
 
@@ -162,7 +162,7 @@ class Alignment(NamedTuple):
     """Run variables and volatile fields that were exchanged, sorted."""
 
 
-def align(
+def align_runs(
     old: Sequence[Interaction],
     new: Sequence[Interaction],
     slots: Sequence[VolatileField],
@@ -184,8 +184,8 @@ def align(
         for n, other, theirs in waiting[bound_key(canonical)] if canonical is not None else ():
             if n in used or canonical is None:
                 continue
-            fit = fit_between(one, other, slots, canonical, theirs, known)
-            if isinstance(fit, Fit) and (found := _as_asked(one, other, slots, fit, known)) is not None:
+            fit = fit_recordings(one, other, slots, canonical, theirs, known)
+            if isinstance(fit, Fit) and (found := _restate_as_asked(one, other, slots, fit, known)) is not None:
                 used.add(n)
                 names |= set(fit.names)
                 made = found
@@ -201,10 +201,10 @@ def compare_requests(
 ) -> Fit | Mismatch | None:
     """Return whether the first would answer the second under its run variables; None for what is no JSON."""
     mine, theirs = _canonicalize_json(one, rules, upstreams), _canonicalize_json(other, rules, upstreams)
-    return None if mine is None or theirs is None else fit_between(one, other, slots, mine, theirs, None)
+    return None if mine is None or theirs is None else fit_recordings(one, other, slots, mine, theirs, None)
 
 
-def fit_between(
+def fit_recordings(
     one: Interaction,
     other: Interaction,
     slots: Sequence[VolatileField],
@@ -216,7 +216,7 @@ def fit_between(
     return fit_request(_build_bindings(one, other, slots), mine.tree, theirs.tree, known)
 
 
-def _as_asked(
+def _restate_as_asked(
     one: Interaction, other: Interaction, slots: Sequence[VolatileField], fit: Fit, known: Identities
 ) -> Interaction | None:
     response = rewrite_answer(_build_bindings(one, other, slots), fit, one.response, known)
