@@ -21,6 +21,8 @@ def kinds_table() -> str:
     """Return all kinds of faults, for docs/fault-kinds.md."""
     lines = ["| kind | what the client sees | takes (default) |", "|---|---|---|"]
     for kind in KINDS.values():
-        takes = ", ".join(f"`{name}` ({value:g})" for name, value in kind.defaults.items())
+        takes = ", ".join(
+            f"`{name}` ({'half' if name == 'chunk' else f'{value:g}'})" for name, value in kind.defaults.items()
+        )
         lines.append(f"| `{kind.name}` | {kind.about} | {takes} |")
     return "\n".join(lines) + "\n"

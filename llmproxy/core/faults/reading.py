@@ -34,7 +34,7 @@ PRESETS: Mapping[str, str] = {
     "flaky-network": "connections are reset, end in the middle, or start slowly",
     "rate-limited": "429 with retry-after, sometimes twice in a row",
     "overloaded": "529, 503 and 500, and error events in the middle of streams",
-    "broken-stream": "streams that end in an event, in a character, or before their last event",
+    "broken-stream": "streams that break inside an event, inside a character, or before their last event",
     "flaky-tools": "MCP servers that fail, answer late or go away",
     "odd-answers": "complete but bad answers: empty, truncated, refused, or with invalid tool calls",
 }

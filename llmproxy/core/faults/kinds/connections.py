@@ -113,15 +113,15 @@ CUTS = (
         (CHUNK,), Needs.ANSWER,
     ),
     FaultKind(
-        "cut-character", "the connection ends in the middle of a multi-byte character", _WHOLE, _cut_character,
-        (CHUNK,), Needs.ANSWER,
+        "cut-character", "the connection ends inside the first multi-byte character after `chunk` events",
+        _WHOLE, _cut_character, (CHUNK,), Needs.ANSWER,
     ),
     FaultKind(
-        "early-end", "a stream ends normally, but without the provider's last event ([DONE], message_stop)",
+        "early-end", "a stream ends normally after `chunk` events, without the provider's last ([DONE], message_stop)",
         "notices that the end is missing, and does not use the partial answer", _early_end, (CHUNK,), Needs.ANSWER,
     ),
     FaultKind(
-        "error-event", "the provider's own error event in the middle of a stream, after `chunk` events",
+        "error-event", "a stream ends after `chunk` events, with the provider's own error event",
         "does not use the partial answer: retries, or reports the provider's error", _error_event,
         (CHUNK,), Needs.ANSWER,
     ),
@@ -205,12 +205,12 @@ LATE = (
         (Parameter("seconds", 10, "seconds to wait"),), Needs.ANSWER, sweep=None,
     ),
     FaultKind(
-        "slow-tokens", "a pause of `seconds` between two events of a stream",
+        "slow-tokens", "a pause of `seconds` before each event of a stream but the first",
         "continues to read, because data still arrives", _slow_tokens,
         (Parameter("seconds", 0.5, "seconds between two events"),), Needs.ANSWER, sweep=None,
     ),
     FaultKind(
-        "stall", "the answer pauses for `seconds` in the middle, then continues",
+        "stall", "the answer pauses for `seconds` after `chunk` events, then continues",
         "stops at its own timeout, and retries or reports it; never waits forever", _stall,
         (Parameter("seconds", 30, "seconds of silence"), CHUNK), Needs.ANSWER, sweep={"seconds": 5},
     ),
