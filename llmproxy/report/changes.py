@@ -125,7 +125,7 @@ class Changes:
             yield f"  {each.name:<{width}}  {each.text}   {calls}  {where}"
         yield from self._test_lines()
         if self.groups:
-            yield "(carried answers show that the program still reads them; they say nothing of what the change does)"
+            yield "(recorded answers show how the program reacts to them, not how the model reacts to the change)"
         if self.bill is not None:
             yield str(self.bill)
 

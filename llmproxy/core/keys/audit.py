@@ -24,8 +24,8 @@ from llmproxy.core.traffic.interaction import Headers, Request, header
 from llmproxy.core.traffic.json_bytes import NotLossless, parse
 
 NULLS = (
-    "members that are `null` count as absent in every object named below; in tool schemas, inputs and results "
-    "they count"
+    "a member that is `null` counts as absent at the top of the body, in messages and in their parts; in tool schemas, "
+    "inputs and results it counts"
 )
 MOST = 200
 """Differences of two bodies that are looked at."""

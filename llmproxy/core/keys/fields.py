@@ -151,12 +151,12 @@ IGNORED: dict[str, str] = {
 }  # fmt: skip
 """Fields that count nowhere, with the reason."""
 IGNORED_PREFIXES: dict[str, str] = {
-    "x-llmproxy-": "llmproxy's own; not sent to providers", "x-stainless-": _CLIENT + ", and the retry number",
+    "x-llmproxy-": "llmproxy's own; not sent to providers", "x-stainless-": _CLIENT,
     "x-fern-": _CLIENT, "x-codex-": _CLIENT, "x-datadog-": _TRACING, "x-b3-": _TRACING, "ot-tracer-": _TRACING,
     "x-sentry-": _TRACING, "x-forwarded-": _ROUTE, "x-envoy-": _ROUTE,
     "sec-": "set by browsers, or part of a WebSocket handshake", "proxy-": "meant for a proxy on the way",
     "helicone-session-": _LABELS, "helicone-property-": _LABELS, "x-amz-checksum-": _DIGEST,
-    "access-control-": "set by browsers",
+    "access-control-": "set by browsers, or part of a WebSocket handshake",
 }  # fmt: skip
 """How the names of fields begin that count nowhere, with the reason."""
 CREDENTIAL = "a credential or account: replay works with any key; --match-credential distinguishes callers"
@@ -188,7 +188,7 @@ ELSEWHERE_PREFIXES: dict[str, str] = {
     "x-llmproxy-": IGNORED_PREFIXES["x-llmproxy-"],
     "x-stainless-": "names the client library and the retry number",
     "x-fern-": "names the client library",
-    "xai-sdk-": "names the client library",
+    "xai-sdk-": _CLIENT,
     **{name: why for name, why in IGNORED_PREFIXES.items() if why in (_TRACING, _DIGEST)},
     "sec-websocket-": "part of a WebSocket handshake",
     "proxy-": IGNORED_PREFIXES["proxy-"],

@@ -82,7 +82,7 @@ def _into(into: Shape, why: str = "holds ids or markers", do: Do = Do.WALK) -> R
 
 STREAM = {"stream": Rule(Do.STREAM, "the stream flag is a separate part of the key; `false` equals absent")}
 CACHE_MARKS = _ignore(
-    ("cache_control", "prompt-cache marker: changes the cost, not the answer; agents move it every turn"),
+    ("cache_control", "prompt-cache marker: changes the cost, not the answer"),
     ("prompt_cache_breakpoint", "prompt-cache marker: changes the cost, not the answer"),
 )
 DECLARE = Rule(Do.DECLARE, "ids of calls are random; frameworks generate them if the provider gives none")
@@ -91,16 +91,16 @@ EMPTY = Rule(Do.SPARE, "libraries send an empty value instead of none")
 ARGUMENTS = Rule(Do.JSON, "frameworks re-serialise this JSON (LangChain adds spaces)")
 
 TOOL = Shape(CACHE_MARKS)
-TOOLS = _into(TOOL, "ollama and openai-agents send [] for none; tools carry cache markers", Do.SPARE)
+TOOLS = _into(TOOL, EMPTY.why, Do.SPARE)
 
 # -- OpenAI: chat completions, and everybody who speaks it -------------------------------------------------------------
 
 OPENAI_ACCOUNTING = _ignore(
     ("user", "end-user id for abuse detection"), ("safety_identifier", "end-user id for abuse detection"),
     ("metadata", "labels for the provider's dashboard"),
-    ("client_metadata", "Codex puts installation and turn ids there"), ("prompt_cache_key", "routing to a warm cache"),
-    ("prompt_cache_retention", "how long a cache lives"), ("prompt_cache_options", "cache accounting"),
-    ("service_tier", "priority and price"),
+    ("client_metadata", "Codex puts installation and turn ids there"), ("prompt_cache_key", "prompt cache"),
+    ("prompt_cache_retention", "prompt cache"), ("prompt_cache_options", "prompt cache"),
+    ("service_tier", "price, speed or region"),
     ("store", "whether the provider stores a copy; later GETs have recordings of their own"),
 )  # fmt: skip
 FILE = Shape({"file_id": REFER})
@@ -109,7 +109,7 @@ CHAT_CALL = Shape({"id": DECLARE, "function": _into(Shape({"arguments": ARGUMENT
 CHAT_MESSAGE = Shape(
     {
         **CACHE_MARKS, "content": _into(CHAT_PART),
-        "tool_calls": _into(CHAT_CALL, "LangChain and Ollama write [] for none", Do.SPARE), "tool_call_id": REFER,
+        "tool_calls": _into(CHAT_CALL, EMPTY.why, Do.SPARE), "tool_call_id": REFER,
         "function_call": _into(Shape({"arguments": ARGUMENTS})),
         "audio": _into(Shape({"id": REFER}), "audio of an earlier answer"), "images": EMPTY,
     },
@@ -165,7 +165,7 @@ RESPONSES_TOOL = Shape(_TOOL, kinds={"mcp": Shape({**_TOOL, **_ignore(("authoriz
 RESPONSES = Shape(
     {
         **OPENAI_TOP, "input": _into(INPUT_ITEM),
-        "tools": _into(RESPONSES_TOOL, "openai-agents sends [] for none", Do.SPARE), "include": EMPTY,
+        "tools": _into(RESPONSES_TOOL, EMPTY.why, Do.SPARE), "include": EMPTY,
         "previous_response_id": REFER, "conversation": Rule(Do.REFER, REFER.why, Shape({"id": REFER})),
     },
     nulls=True,
@@ -211,11 +211,11 @@ MESSAGES = Shape(
         **STREAM,
         **CACHE_MARKS,
         **_ignore(
-            ("metadata", "user_id for abuse detection; Claude Code puts session ids there"),
+            ("metadata", "end-user id for abuse detection"),
             ("diagnostics", "refers to the previous message, for the provider's cache statistics"),
-            ("service_tier", "priority and price"),
-            ("speed", "price and speed"),
-            ("inference_geo", "region in which the model runs"),
+            ("service_tier", "price, speed or region"),
+            ("speed", "price, speed or region"),
+            ("inference_geo", "price, speed or region"),
         ),
         "system": SYSTEM_BLOCKS,
         "messages": _into(Shape({**CACHE_MARKS, "content": _into(BLOCK)}, nulls=True)),
@@ -242,7 +242,7 @@ GEMINI_PART = Shape(
 CONTENT = _into(Shape({"parts": _into(GEMINI_PART)}, nulls=True))
 GENERATE = Shape(
     {
-        **_ignore(("labels", "Vertex: labels for billing")),
+        **_ignore(("labels", "labels for the provider's dashboard")),
         **dict.fromkeys(("contents", "content", "systemInstruction", "system_instruction"), CONTENT),
         **dict.fromkeys(("generationConfig", "generation_config", "tools"), EMPTY), "cachedContent": REFER,
         "cached_content": REFER,
@@ -258,7 +258,7 @@ _RECORD = Shape(
 )
 CONVERSE = Shape(
     {
-        **_ignore(("requestMetadata", "labels for logs")), "inferenceConfig": EMPTY,
+        **_ignore(("requestMetadata", "labels for the provider's dashboard")), "inferenceConfig": EMPTY,
         "messages": _into(Shape({"content": _into(_RECORD)}, nulls=True)),
     },
     nulls=True,

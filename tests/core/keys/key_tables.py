@@ -14,25 +14,34 @@ from llmproxy.core.keys.rules import SHAPES, Do, Rule, Shape
 PAGE = Path(__file__).resolve().parents[3] / "docs/keys.md"
 BEGIN, END = "<!-- tables: made by tests/core/keys/key_tables.py -->\n", "<!-- /tables -->"
 LEFT_OUT = (
-    "In a known operation of a model, no field in this table is part of the key. In other requests, only the fields with a * "
-    "are left out."
+    "In a known operation, none of these fields counts, and neither does a field in no list. In other requests, only the fields with a * "
+    "do not count."
+)
+ORDER = (
+    "In a known operation, the first rule that fits a field decides: a name in this list, [a name or prefix that does not "
+    "count](#header-fields-that-do-not-count), a prefix that counts, a word that counts."
+)
+TWICE = (
+    "`a…b` is the member `b` somewhere below `a`, at the places where the provider's API has it. A name can be in two rows, for two kinds "
+    "of objects: `input…call_id` is an id inside the request in a tool call, and refers to that id in a tool's result."
 )
 
 
 def tables() -> str:
     """Return all tables in Markdown: what counts of a request's head, what does not, what rules say of bodies."""
     parts = [
-        "### Header fields that count everywhere",
-        f"{_names(fields.KEYED)}.",
-        f"Fields with these prefixes count everywhere, too: {_names(fields.KEYED_PREFIXES)}.",
-        f"So does a field with one of these words in its name ({_names(fields.WORDS)}): {fields.KEYED_WORDS_WHY}.",
+        "### Header fields that count",
+        f"{ORDER} In other requests, these names count even if a prefix with a * fits.",
+        f"Names: {_names(fields.KEYED)}.",
+        f"Prefixes: {_names(fields.KEYED_PREFIXES)}.",
+        f"Words, set off by `-` or `_`, which suggest that the field selects who or what answers: {_names(fields.WORDS)}.",
         "### Header fields that do not count",
         LEFT_OUT,
         _table(("field", "why"), _uncounted(fields.IGNORED, fields.ELSEWHERE)),
         "The same applies to fields with these prefixes:",
         _table(("begins with", "why"), _uncounted(fields.IGNORED_PREFIXES, fields.ELSEWHERE_PREFIXES)),
         "### Bodies",
-        f"In JSON, {NULLS}. `a…b` is the member `b` somewhere below `a`, at the places where the provider's API has it.",
+        f"In JSON, {NULLS}. {TWICE}",
         _table(("members (of provider)", "what", "why"), _bodies()),
     ]
     return "\n\n".join(parts) + "\n"
@@ -55,9 +64,9 @@ WHAT: dict[Do, str] = {
     Do.STREAM: "counts as the stream flag",
     Do.SPARE: "`[]` and `{}` count as absent",
     Do.DECLARE: "an id inside the request: its links count, its text does not",
-    Do.OWN: "an id inside the request if the item has its content, else an id of the server",
-    Do.REFER: "an id of the server: counts as the recording that made the object; an unknown id counts literally",
-    Do.FILE_URI: "the URI of an uploaded file: an id of the server",
+    Do.OWN: "an id inside the request if the item has its content, else it refers to a server object",
+    Do.REFER: "refers to an id inside the request, or else to a server object: the recording that made the object counts; any other text counts literally",
+    Do.FILE_URI: "the URI of an uploaded file refers to a server object",
     Do.JSON: "the JSON value counts, its formatting does not",
     Do.SIGNATURE: "does not count if the thinking text is present",
     Do.SYSTEM: "counts without Claude Code's billing header",
