@@ -86,7 +86,7 @@ CACHE_MARKS = _ignore(
     ("prompt_cache_breakpoint", "prompt-cache marker: changes the cost, not the answer"),
 )
 DECLARE = Rule(Do.DECLARE, "ids of calls are random; frameworks generate them if the provider gives none")
-REFER = Rule(Do.REFER, "a random id; it refers to a call in this request, or to an object of an earlier answer")
+REFER = Rule(Do.REFER, "a random id of a call, or of an object of an earlier answer")
 EMPTY = Rule(Do.SPARE, "libraries send an empty value instead of none")
 ARGUMENTS = Rule(Do.JSON, "frameworks re-serialise this JSON (LangChain adds spaces)")
 

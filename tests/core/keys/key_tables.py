@@ -65,7 +65,7 @@ WHAT: dict[Do, str] = {
     Do.SPARE: "`[]` and `{}` count as absent",
     Do.DECLARE: "an id inside the request: its links count, its text does not",
     Do.OWN: "an id inside the request if the item has its content, else it refers to a server object",
-    Do.REFER: "refers to an id inside the request, or else to a server object: the recording that made the object counts; any other text counts literally",
+    Do.REFER: "refers to an id inside the request, or to a server object (counts as the recording that made it); any other text counts literally",
     Do.FILE_URI: "the URI of an uploaded file refers to a server object",
     Do.JSON: "the JSON value counts, its formatting does not",
     Do.SIGNATURE: "does not count if the thinking text is present",
