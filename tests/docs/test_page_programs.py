@@ -81,6 +81,19 @@ def test_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
     space, _ = asked("scenario.md", [*attack, *reversed(LAMP.values())], monkeypatch)
     assert space["result"].success
     assert space["result"].labels == ("attack crescendo: 10 of 10 turns, best score 1 of 10",)
+    script = [scenario.user("How warm is it in Rome?"), scenario.agent(), space["check"], scenario.succeed()]
+    found = scenario.run_sync("search", "User asks about Rome", [Searcher()], script=script)
+    assert (found.success, len(found.messages)) == (True, 1)
+
+
+class Searcher(scenario.AgentAdapter):
+    """Calls a tool, as its messages report."""
+
+    async def call(self, input: scenario.AgentInput) -> scenario.AgentReturnTypes:  # noqa: A002 - its name
+        """Return the call and its result."""
+        call = {"id": "c", "type": "function", "function": {"name": "search", "arguments": '{"city": "Rome"}'}}
+        result = {"role": "tool", "tool_call_id": "c", "content": "31 degrees"}
+        return [{"role": "assistant", "content": None, "tool_calls": [call]}, result]
 
 
 def test_judges(monkeypatch: pytest.MonkeyPatch) -> None:
