@@ -108,7 +108,7 @@ MODE = """\
 
 
 RUN_OPTION = """\
-    label: str | None = _run_option(
+    label: str | None = _declare_run_option(
         "--label", metavar="TEXT", again=True, run="A word about this run.", replay="A word about this replay."
     )
 """
@@ -432,7 +432,9 @@ def test_an_option_of_run_is_a_row(grown: Grown) -> None:
         "replay": True,
         "mcp serve": False,
     }
-    typed = "from llmproxy.cli.parts.run_options import *; print(RunArguments({}, (), RunOptions(label='a b')).typed)"
+    typed = (
+        "from llmproxy.cli.parts.run_options import *; print(RunArguments({}, (), RunOptions(label='a b')).run_line)"
+    )
     assert grown.python(typed) == "llmproxy run --label 'a b'\n"
 
 

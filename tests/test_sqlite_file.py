@@ -20,7 +20,7 @@ import llmproxy
 from llmproxy import sqlite_file
 from llmproxy.cli import main
 from llmproxy.cli.commands import COMMANDS
-from llmproxy.cli.ui import make_answerer
+from llmproxy.cli.ui import make_question_answerer
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.scrub import Rules
@@ -272,7 +272,7 @@ OPENERS: dict[str, Callable[[Path], object]] = {
     "journal of": lambda path: Journal.open(path.with_name("other.state.db"), time.time).close(),
     "cache": lambda path: CacheStore(path.with_name("cache.db")).get("key"),
     "cassettes": cassettes,
-    "viewer": lambda path: make_answerer(path)("steps", {"cassette": "default"}),
+    "viewer": lambda path: make_question_answerer(path)("steps", {"cassette": "default"}),
     **{mode.value: partial(engine, mode) for mode in Mode},
 }
 

@@ -20,8 +20,8 @@ import typer
 from typer.main import get_command
 
 import llmproxy
-from llmproxy.cli.commands import Commands, new_app
-from llmproxy.cli.parts.completion import called_by_bash
+from llmproxy.cli.commands import CommandGroup, make_typer_app
+from llmproxy.cli.parts.completion import adapt_to_bash
 from llmproxy.errors import Exit, end_with, without_passwords
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -29,15 +29,15 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def build_app() -> typer.Typer:
-    app = new_app(
+    app = make_typer_app(
         name="llmproxy",
         help="Record any agent's LLM traffic once, replay it for ever: byte for byte, offline, free.",
-        cls=Commands,
+        cls=CommandGroup,
         context_settings={"help_option_names": ["-h", "--help"]},
         no_args_is_help=True,
         add_completion=True,
     )
-    app.callback()(_on_root_call)
+    app.callback()(_root_callback)
     return app
 
 
@@ -66,7 +66,7 @@ def _mitmproxy_version() -> str | None:
         return None
 
 
-def _on_root_call(
+def _root_callback(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
     version_json: bool = typer.Option(
         False, "--version-json", callback=_print_version_json, is_eager=True, hidden=True
@@ -95,13 +95,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with contextlib.suppress(OSError):  # what lies beneath was exchanged meanwhile
                 stream.reconfigure(errors="llmproxy")
     try:
-        with called_by_bash(os.environ):
+        with adapt_to_bash(os.environ):
             code = get_command(build_app())(args=arguments, prog_name="llmproxy", standalone_mode=False)
         return code if isinstance(code, int) else Exit.OK
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else Exit.FAILED
     except _UsageError as error:
-        return _explain_misuse(error)
+        return _print_usage_error(error)
     except KeyboardInterrupt:  # typer makes an exit code of it where it can
         return Exit.INTERRUPTED
     except BrokenPipeError:  # whoever read our output has enough; nor may the interpreter flush into it at its end
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return end_with(explain_missing(error) or error, debug=bool(os.environ.get("LLMPROXY_DEBUG")))
 
 
-def _explain_misuse(error: Any) -> Exit:  # noqa: ANN401 (see _UsageError)
+def _print_usage_error(error: Any) -> Exit:  # noqa: ANN401 (see _UsageError)
     """Print what is wrong with a command line, with the nearest option where there is one."""
     possible = getattr(error, "possibilities", None)
     if possible:

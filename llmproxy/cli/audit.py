@@ -8,9 +8,9 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.cli.parts.bindings import list_merges, plain_merges, print_merges
-from llmproxy.cli.parts.options import gather
-from llmproxy.cli.parts.printing import dump, line, print_line
+from llmproxy.cli.parts.bindings import list_merges, merges_to_json, print_merges
+from llmproxy.cli.parts.options import load_settings
+from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.sessions.journal import read_questions
@@ -31,7 +31,7 @@ def audit(
     as_json: bool = typer.Option(False, "--json", help="Print every pair and every difference, as JSON."),
 ) -> None:
     """List recordings that count as one request, and how served requests differed from recorded ones, with reasons."""
-    settings = gather({"store": store}).settings
+    settings = load_settings({"store": store}).settings
     rules = Rules.from_config(settings.normalize.as_config())
     with open_given(store) as database:
         path, total = database.path, len(database.summaries())
@@ -43,24 +43,24 @@ def audit(
     if as_json:
         found = {"merged": [_to_json(p) for p in pairs], "served": [_to_json(p) for p in answers]}
         others = [{"service": each.provider, "fields": dict(each.fields), "alike": each.alike} for each in services]
-        dump({"recordings": total, **found, "services": others, "volatile": plain_merges(merges)})
+        print_json({"recordings": total, **found, "services": others, "volatile": merges_to_json(merges)})
     else:
         print_line(f"{show_store(path)}: {total} live recordings.")
         print_line(f"{len(pairs)} of them have the key of an earlier one and differ from it{':' if pairs else '.'}")
-        _print_reasons(pairs)
+        _print_difference_reasons(pairs)
         differed = [pair for pair in answers if pair.differences]
         print_line(
             f"{len(answers)} questions that the journal kept were served; {len(differed)} differed from what was "
             f"recorded."
         )
-        _print_reasons(differed)
+        _print_difference_reasons(differed)
         for pair in unexplained[:_SHOWN]:
             other = "a question that was served" if pair.other is None else f"recording {pair.other}"
-            print_line(f"  unexplained: recording {pair.recording} ({line(pair.operation)}) and {other}:")
+            print_line(f"  unexplained: recording {pair.recording} ({to_line(pair.operation)}) and {other}:")
             for each in pair.unexplained[:_SHOWN]:
-                print_line(f"    {line(each.place)}: {line(each.old)} -> {line(each.new)}")
+                print_line(f"    {to_line(each.place)}: {to_line(each.old)} -> {to_line(each.new)}")
         for service in services:
-            _print_uncounted(service)
+            _print_ignored_fields(service)
         print_merges(merges)
         print_line(
             f"{len(unexplained)} unexplained." if unexplained else "0 unexplained: each difference has its reason."
@@ -69,25 +69,25 @@ def audit(
         raise typer.Exit(int(Exit.FAILED))
 
 
-def _print_uncounted(service: UncountedCall) -> None:
+def _print_ignored_fields(service: UncountedCall) -> None:
     """Say what of another service's requests did not count, and which recordings differ in nothing else."""
     if service.fields:
-        print_line(f"{line(service.provider)}: these fields of its requests did not count:")
+        print_line(f"{to_line(service.provider)}: these fields of its requests did not count:")
         for name, why in service.fields.items():
-            print_line(f"  {line(name)}: {line(why)}")
+            print_line(f"  {to_line(name)}: {to_line(why)}")
     for one, other in service.alike[:_SHOWN]:
         print_line(
             f"  recordings {one} and {other} have other answers, and their requests differ in nothing that counts"
         )
 
 
-def _print_reasons(pairs: list[AuditedPair]) -> None:
+def _print_difference_reasons(pairs: list[AuditedPair]) -> None:
     """Say each reason once, with how often it was given and an example."""
     count: Counter[tuple[str, str]] = Counter()
     for pair in pairs:
         count.update({(re.sub(r"\[\d+\]", "[*]", each.place), each.why): 1 for each in pair.differences if each.why})
     for (place, why), times in count.most_common():
-        print_line(f"  {times:>5} x  {line(place)}: {line(why)}")
+        print_line(f"  {times:>5} x  {to_line(place)}: {to_line(why)}")
 
 
 def _to_json(pair: AuditedPair) -> dict[str, object]:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import typer
 
 from llmproxy.amounts import format_count
-from llmproxy.cli.parts.printing import dump, line, print_line, size, table
+from llmproxy.cli.parts.printing import format_size, print_json, print_line, print_table, to_line
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.cache_store import CacheEntry, CacheStore
 
@@ -41,15 +41,15 @@ def stats(as_json: bool = _JSON) -> None:
     names = dict(sorted(Counter(each.name for each in found).items()))
     sums = {"entries": len(found), "size": sum(each.size for each in found), "hits": sum(each.hits for each in found)}
     if as_json:
-        dump({"path": str(store.path), **sums, "by_name": names, "mode": str(store.mode)})
+        print_json({"path": str(store.path), **sums, "by_name": names, "mode": str(store.mode)})
         return
     there = "" if store.path.exists() else " (not made yet)"
-    kept = f"{format_count(sums['entries'], 'value')}, {size(sums['size'])}, {format_count(sums['hits'], 'hit')}"
+    kept = f"{format_count(sums['entries'], 'value')}, {format_size(sums['size'])}, {format_count(sums['hits'], 'hit')}"
     print_line(f"{store.path}{there}: {kept}")
     if store.mode != "auto":
         print_line(f"mode: {store.mode} (SCENARIO_CACHE_MODE)")
     for name, count in names.items():
-        print_line(f"  {count:>6}  {line(name)}")
+        print_line(f"  {count:>6}  {to_line(name)}")
 
 
 def entries(
@@ -63,18 +63,18 @@ def entries(
     found = store.list(name, limit)
     if as_json:
         rows = [asdict(each) for each in found]
-        dump([{name: each for name, each in row.items() if values or name != "value"} for row in rows])
+        print_json([{name: each for name, each in row.items() if values or name != "value"} for row in rows])
         return
     if not found:
-        print_line(f"{store.path}: nothing is kept" + (f" of {line(name)}." if name else "."))
+        print_line(f"{store.path}: nothing is kept" + (f" of {to_line(name)}." if name else "."))
         return
     head = ["KEY", "MADE", "HITS", "SIZE", "CACHE KEY", "SAMPLE", "NAME"]
-    table(head, [_format_row(each) for each in found])
+    print_table(head, [_format_entry_row(each) for each in found])
     for each in found if values else ():
-        print_line(f"\n{each.key}\n{line(_decode_for_people(each.value))}")
+        print_line(f"\n{each.key}\n{to_line(_decode_unicode(each.value))}")
 
 
-def _decode_for_people(kept: str) -> str:
+def _decode_unicode(kept: str) -> str:
     """Return a value for people: kept as ASCII, shown as it was said."""
     try:
         return json.dumps(json.loads(kept), ensure_ascii=False)
@@ -82,9 +82,9 @@ def _decode_for_people(kept: str) -> str:
         return kept
 
 
-def _format_row(each: CacheEntry) -> list[str]:
+def _format_entry_row(each: CacheEntry) -> list[str]:
     made = f"{datetime.fromtimestamp(each.created_at, UTC):%Y-%m-%d %H:%M}"
-    return [each.key[:17], made, str(each.hits), size(each.size), each.cache_key, str(each.sample), each.name]
+    return [each.key[:17], made, str(each.hits), format_size(each.size), each.cache_key, str(each.sample), each.name]
 
 
 def clear(

@@ -17,8 +17,8 @@ from typing import Any
 import typer
 
 from llmproxy.amounts import name_some
-from llmproxy.cli.parts.options import LAST_REPORT, OnRecordings, flags_of, gather, options_of, record_command
-from llmproxy.cli.parts.printing import line, print_line
+from llmproxy.cli.parts.options import LAST_REPORT, StoreCommand, advise_record, get_flags, get_options, load_settings
+from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.store_arguments import open_given
 from llmproxy.client.process import attach_running
@@ -35,7 +35,7 @@ from llmproxy.settings import Loaded
 from llmproxy.store_server import find_store_server, is_there
 
 
-class _ChangesCommand(OnRecordings):
+class _ChangesCommand(StoreCommand):
     """Takes options behind `list` and `drop`, which are not of a command to run."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer has a click of its own
@@ -59,30 +59,30 @@ def changes(
     """List, offline, what has changed since a command was recorded, what it affects and what new recordings cost; or
     list accepted changes, and drop them.
     """
-    flags = {**flags_of(ctx), "mode": "replay"}
-    loaded = gather(flags)
+    flags = {**get_flags(ctx), "mode": "replay"}
+    loaded = load_settings(flags)
     if words[0] in ("list", "drop"):
         _load_cassette_files(loaded)
     if words == ["list"]:
-        _print_accepted(loaded)
+        _print_accepted_changes(loaded)
     elif words[0] == "drop" and len(words) > 1:
-        _drop_accepted(loaded, words[1:])
+        _drop_accepted_changes(loaded, words[1:])
     else:
-        raise typer.Exit(_trial_changes(loaded, RunArguments(flags, tuple(words), options_of(ctx)), markdown))
+        raise typer.Exit(_run_trial(loaded, RunArguments(flags, tuple(words), get_options(ctx)), markdown))
 
 
-def _trial_changes(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> int:
+def _run_trial(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> int:
     since, file, store = time.time(), asked.options.json, loaded.settings.store
     typer.echo("llmproxy: changes: offline, with recorded answers; the command's own tools run", err=True)
     plain = replace(asked, options=replace(asked.options, json=None))
-    code = execute_on_recordings(plain, loaded, {UPDATE_VARIABLE: Update.TRIAL.value})
+    code = run_in_replay(plain, loaded, {UPDATE_VARIABLE: Update.TRIAL.value})
     if code not in (Exit.OK, Exit.MISS):
         clear_served(store, since)
     folder, found = loaded.settings.cassette_dir, read_changes(store, since)
     return print_changes(store, found, code, folder=folder, json_file=file, markdown=markdown)
 
 
-def execute_on_recordings(asked: RunArguments, loaded: Loaded, more: Mapping[str, str]) -> int:
+def run_in_replay(asked: RunArguments, loaded: Loaded, more: Mapping[str, str]) -> int:
     """Run a command in replay with `more` variables for its proxy. Raises LLMProxyError: nothing was run."""
     from llmproxy.cli.run import run_command
 
@@ -91,11 +91,11 @@ def execute_on_recordings(asked: RunArguments, loaded: Loaded, more: Mapping[str
         raise SettingsError("LLMPROXY_URL is set: this needs a proxy of its own.", hint="Unset LLMPROXY_URL.")
     if not is_there(settings.store) and settings.cassette_dir is None:
         msg = f"There is no store {settings.store}, so nothing can have changed."
-        raise CassetteNotFound(msg, hint=f"Record first: {record_command(loaded)}")
+        raise CassetteNotFound(msg, hint=f"Record first: {advise_record(loaded)}")
     return run_command(asked, {**os.environ, **more})
 
 
-def count_tests(since: float) -> dict[str, int]:
+def count_outcomes(since: float) -> dict[str, int]:
     """Return how the runs of the last report ended; their sessions do not know what was asserted afterwards."""
     counts = dict.fromkeys(("as_before", "carried", "failed"), 0)
     written = LAST_REPORT.exists() and LAST_REPORT.stat().st_mtime >= since
@@ -125,7 +125,7 @@ def print_changes(
     return final
 
 
-def list_accepted(loaded: Loaded) -> dict[str, tuple[AcceptedChange, ...]]:
+def list_accepted_changes(loaded: Loaded) -> dict[str, tuple[AcceptedChange, ...]]:
     if not is_there(loaded.settings.store):
         return {}
     with open_given(loaded.settings.store) as store:
@@ -134,7 +134,7 @@ def list_accepted(loaded: Loaded) -> dict[str, tuple[AcceptedChange, ...]]:
     return {name: each for name, each in found.items() if each}
 
 
-def check_folder(loaded: Loaded, cassettes: Iterable[str]) -> None:
+def check_cassette_dir(loaded: Loaded, cassettes: Iterable[str]) -> None:
     """Raise SettingsError if a cassette has a file in an unknown folder: a fresh clone would not know it."""
     settings = loaded.settings
     if settings.cassette_dir is None and find_store_server(settings.store) is None:
@@ -142,12 +142,12 @@ def check_folder(loaded: Loaded, cassettes: Iterable[str]) -> None:
             filed = next(filter(store.file_of, cassettes), "")
         if filed:
             raise SettingsError(
-                f"cassette {line(filed)} is kept in a file, which has to say it too: in which folder?",
+                f"cassette {to_line(filed)} is kept in a file, which has to say it too: in which folder?",
                 hint="Add --cassette-dir DIR, as in your tests. Nothing was written.",
             )
 
 
-def write_accepted(loaded: Loaded, made: Mapping[str, Sequence[AcceptedChange]]) -> None:
+def write_accepted_changes(loaded: Loaded, made: Mapping[str, Sequence[AcceptedChange]]) -> None:
     """Write the accepted changes of cassettes, in place of those that they had, and their files."""
     settings = loaded.settings
     with open_store(settings.store, writable=True, now=time.time) as store:
@@ -160,17 +160,19 @@ def write_accepted(loaded: Loaded, made: Mapping[str, Sequence[AcceptedChange]])
 
 def _load_cassette_files(loaded: Loaded) -> None:
     """Bring into the store what cassettes' files say: of a fresh clone it knows nothing."""
-    from llmproxy.cli.import_export import scrub_rules
+    from llmproxy.cli.import_export import read_key_rules
 
     folder = loaded.settings.cassette_dir
     if folder is not None and folder.is_dir():
         with open_store(loaded.settings.store, writable=True, now=time.time) as store:
             files = CassetteDir(folder, now=time.time)
-            files.load_into(store, rules=scrub_rules(loaded), upstreams=dict(loaded.settings.upstream), wait=time.sleep)
+            files.load_into(
+                store, rules=read_key_rules(loaded), upstreams=dict(loaded.settings.upstream), wait=time.sleep
+            )
 
 
-def _print_accepted(loaded: Loaded) -> None:
-    found = list_accepted(loaded)
+def _print_accepted_changes(loaded: Loaded) -> None:
+    found = list_accepted_changes(loaded)
     rows: dict[AcceptedChange, list[str]] = {}
     for cassette, accepted in found.items():
         for each in accepted:
@@ -180,14 +182,14 @@ def _print_accepted(loaded: Loaded) -> None:
     for each, cassettes in rows.items():
         until = f", until {each.until}" if each.until else ""
         when = f", for {each.when.client} {each.when.since}".rstrip() if each.when else ""
-        where = line(name_some(cassettes, " "))
-        print_line(f"{each.name}  {line(each.segment)}  accepted {each.accepted}{until}{when}  {where}")
+        where = to_line(name_some(cassettes, " "))
+        print_line(f"{each.name}  {to_line(each.segment)}  accepted {each.accepted}{until}{when}  {where}")
         for text in each.difference.splitlines():
             print_line(f"    {printable(text)}")
 
 
-def _drop_accepted(loaded: Loaded, names: Sequence[str]) -> None:
-    found = list_accepted(loaded)
+def _drop_accepted_changes(loaded: Loaded, names: Sequence[str]) -> None:
+    found = list_accepted_changes(loaded)
     known = {each.name for accepted in found.values() for each in accepted}
     if unknown := [name for name in names if name not in known]:
         raise SettingsError(
@@ -199,6 +201,6 @@ def _drop_accepted(loaded: Loaded, names: Sequence[str]) -> None:
         for cassette, accepted in found.items()
         if any(each.name in names for each in accepted)
     }
-    check_folder(loaded, left)
-    write_accepted(loaded, left)
-    print_line(f"dropped: {', '.join(names)}, in {line(name_some(left, ' '))}; what it covered is a miss again.")
+    check_cassette_dir(loaded, left)
+    write_accepted_changes(loaded, left)
+    print_line(f"dropped: {', '.join(names)}, in {to_line(name_some(left, ' '))}; what it covered is a miss again.")

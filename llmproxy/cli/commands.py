@@ -17,8 +17,6 @@ from typer.main import get_command
 
 
 class LazyCommand(NamedTuple):
-    """A command that is not imported yet."""
-
     module: str
     """Of this package."""
     help: str
@@ -133,7 +131,7 @@ EXAMPLES = {
 COMMANDS = {name: each for group in GROUPS.values() for name, each in group.items()}
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     """The group of all commands. Each is imported when it is asked for; the help asks for none."""
 
     def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 (as the group that it is takes them)
@@ -153,7 +151,7 @@ class Commands(TyperGroup):
                 formatter.write_dl([(name.ljust(widest), each.help) for name, each in commands.items()])
 
 
-def new_app(**more: Any) -> typer.Typer:  # noqa: ANN401 (as Typer takes them)
+def make_typer_app(**more: Any) -> typer.Typer:  # noqa: ANN401 (as Typer takes them)
     """Return an application with the properties that all of ours have."""
     return typer.Typer(
         rich_markup_mode=None,  # rich's help and tracebacks double the start-up time
@@ -163,7 +161,7 @@ def new_app(**more: Any) -> typer.Typer:  # noqa: ANN401 (as Typer takes them)
 
 
 def load_command(name: str) -> Any:  # noqa: ANN401 (as above)
-    app = new_app()
+    app = make_typer_app()
     app.callback()(lambda: None)  # with one, an application of a single command stays a group
     register: Callable[[typer.Typer], None] = importlib.import_module(f"{__package__}.{COMMANDS[name].module}").register
     register(app)

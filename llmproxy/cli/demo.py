@@ -22,7 +22,7 @@ from pathlib import Path
 import typer
 
 from llmproxy.amounts import dollars, seconds
-from llmproxy.cli.parts.demo_talk import Asker, Create, run_conversation
+from llmproxy.cli.parts.demo_talk import Create, DemoClient, run_conversation
 from llmproxy.cli.ui import open_browser
 from llmproxy.client.process import Command, find_command, spawn_proxy
 from llmproxy.core.cassettes.adopt import adopt
@@ -51,13 +51,13 @@ def demo(
 ) -> None:
     """Replay a recording to a real SDK client: no key, no network. Its files are in a temporary folder."""
     if tools:
-        from llmproxy.cli.parts.demo_tools import show_tools
+        from llmproxy.cli.parts.demo_tools import run_tools_demo
 
         if ui:
             raise SettingsError("--tools and --ui are two demos: one at a time.")
-        show_tools(_make_demo_folder(), typer.echo)
+        run_tools_demo(_make_demo_folder(), typer.echo)
         return
-    found, asker = find_command(os.environ), Asker.best()
+    found, asker = find_command(os.environ), DemoClient.find_installed()
     folder = _make_demo_folder()
     store = folder / "demo.db"
     recorded = _import_demo_recording(store)
@@ -68,7 +68,7 @@ def demo(
     with _run_proxies(found, store, "1", "0") as (slow, fast):
         asked_slowly, asked_quickly = asker.made_for(slow), asker.made_for(fast)
         started = time.perf_counter()
-        run_conversation(asked_slowly, _print_line)
+        run_conversation(asked_slowly, _print_flushed)
         paced = time.perf_counter() - started
         started = time.perf_counter()
         run_conversation(asked_quickly, lambda _text: None)
@@ -79,7 +79,7 @@ def demo(
             f"{seconds(quick)}.\n0 calls went to the provider, where they would cost {_format_cost(recorded)} "
             f"and {recorded.tokens} tokens, every time."
         )
-        _show_miss(asker, asked_quickly)
+        _demonstrate_miss(asker, asked_quickly)
         if ui:
             url = f"{fast}{UI_PREFIX}"
             typer.echo(
@@ -103,17 +103,17 @@ def _make_demo_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="llmproxy-demo-"))
 
 
-def _print_line(text: str) -> None:
+def _print_flushed(text: str) -> None:
     typer.echo(text, nl=False)
     sys.stdout.flush()
 
 
-def _show_miss(asker: Asker, create: Create) -> None:
+def _demonstrate_miss(asker: DemoClient, create: Create) -> None:
     typer.echo(f'\nAnd a request that was never recorded, say after a changed prompt ("{CHANGED}"):\n')
     try:
         run_conversation(create, lambda _text: None, plain=CHANGED)
     except asker.refused as error:
-        typer.echo("\n".join(f"  {line}" for line in asker.describe(error).splitlines()))
+        typer.echo("\n".join(f"  {line}" for line in asker.describe_error(error).splitlines()))
 
 
 @dataclass(frozen=True, slots=True)

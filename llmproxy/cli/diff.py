@@ -17,18 +17,18 @@ from typing import Any, cast
 
 import typer
 
-from llmproxy.cli.import_export import scrub_rules
+from llmproxy.cli.import_export import read_key_rules
 from llmproxy.cli.parts.bindings import (
+    bindings_to_json,
     format_run_variables,
     format_runs,
     format_volatile_fields,
-    plain_bindings,
-    plain_run_variables,
+    run_variables_to_json,
 )
-from llmproxy.cli.parts.importing import cassette_of
-from llmproxy.cli.parts.options import gather
-from llmproxy.cli.parts.printing import dump, line, print_line
-from llmproxy.cli.parts.store_arguments import STORE, is_number, open_given
+from llmproxy.cli.parts.importing import load_cassette
+from llmproxy.cli.parts.options import load_settings
+from llmproxy.cli.parts.printing import print_json, print_line, to_line
+from llmproxy.cli.parts.store_arguments import STORE, is_id, open_given
 from llmproxy.core.bindings import Fit, Mismatch, VolatileField
 from llmproxy.core.bindings.volatile_fields import list_builtin
 from llmproxy.core.dialects.conversation import answer_of, compare
@@ -70,17 +70,17 @@ def diff(
     for value, known, flag in ((form, _FORMS, "--format"), (fail_on, ("contract", "any", None), "--fail-on")):
         if value not in known:
             raise SettingsError(f"{flag} {value}: it can be {', '.join(filter(None, known))}.")
-    if is_number(old) and is_number(new):
+    if is_id(old) and is_id(new):
         with open_given(store) as database:
             pair = database.load(int(old)), database.load(int(new))
-            changed = _compare_interactions(*pair, _format_replay_check(database, *pair), as_json=form == "json")
+            changed = _print_interaction_diff(*pair, _check_replayable(database, *pair), as_json=form == "json")
         failed = changed and fail_on is not None
     else:
         files = Path(old).is_file() and Path(new).is_file()  # two files need no store, and in a clone there may be none
         with nullcontext() if files else open_given(store) as looked_into:
             found = compare_cassettes(looked_into, old, new)
             if form == "json":
-                dump(_to_json(found))
+                print_json(_to_json(found))
             elif form == "markdown":
                 print_line("\n".join(_format_markdown(found)))
             else:
@@ -108,7 +108,7 @@ class ComparedCassettes:
     """Of both: run variables of its runs, and volatile fields."""
 
     @property
-    def why(self) -> list[str]:
+    def reasons(self) -> list[str]:
         """Why they differ, as far as it was noted."""
         alike = len(set(self.names)) > 1 and self.bound[0] == self.bound[1]
         told = [("both", self.bound[0])] if alike else list(zip(self.names, self.bound, strict=True))
@@ -130,9 +130,9 @@ class ComparedCassettes:
 
 def compare_cassettes(database: Store | None, old: str, new: str) -> ComparedCassettes:
     """Compare two cassettes of a store, or files, which need none. Raises CassetteError."""
-    loaded = gather({})
-    rules, upstreams = scrub_rules(loaded), loaded.settings.upstream
-    sides = [cassette_of(name, database, rules, upstreams) for name in (old, new)]
+    loaded = load_settings({})
+    rules, upstreams = read_key_rules(loaded), loaded.settings.upstream
+    sides = [load_cassette(name, database, rules, upstreams) for name in (old, new)]
     kept = {name: database for name in (old, new) if database is not None and not Path(name).is_file()}
     fields = [volatile_fields_of(kept[name], split_name(name)[0]) if name in kept else () for name in (old, new)]
     said = [list(dict.fromkeys(filter(None, (each.run_variables for each in side)))) for side in sides]
@@ -149,7 +149,7 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> ComparedCas
 
 def _to_json(found: ComparedCassettes) -> dict[str, Any]:
     plain: dict[str, Any] = found.diff.requests.to_dict()
-    bound = [plain_bindings(*each) for each in found.bound]
+    bound = [bindings_to_json(*each) for each in found.bound]
     told = {"forks": [each.to_json() for each in found.forks], "bindings": bound, "exchanged": list(found.exchanged)}
     return {**plain, "trace": build_tree(found.diff.trace), **told}
 
@@ -157,12 +157,12 @@ def _to_json(found: ComparedCassettes) -> dict[str, Any]:
 def _format_lines(found: ComparedCassettes) -> Iterator[str]:
     """Yield the lines of a terminal. What was recorded is escaped where it is put in; the colours are ours."""
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    yield from (line(text) if not text.startswith("  ") else f"  {line(text)}" for text in found.why)
+    yield from (to_line(text) if not text.startswith("  ") else f"  {to_line(text)}" for text in found.reasons)
     if found.diff.trace.has_changes or not found.diff.others:
         yield render(found.diff.trace, color=color, width=shutil.get_terminal_size().columns)
     for pair in found.diff.others:
         number = " -> ".join(dict.fromkeys(str(n) for n in (pair.old, pair.new) if n is not None))
-        yield f"Request {number} {pair.what}: {line(pair.title)}  {pair.asked}"
+        yield f"Request {number} {pair.what}: {to_line(pair.title)}  {pair.asked}"
         for each in find_unexplained(pair):
             yield f"  {each.what}"
             yield from (f"    {mark} {value}" for mark, value in (("-", each.old), ("+", each.new)) if value)
@@ -170,61 +170,60 @@ def _format_lines(found: ComparedCassettes) -> Iterator[str]:
 
 
 def _format_markdown(found: ComparedCassettes) -> Iterator[str]:
-    yield f"### `{line(found.names[0])}` → `{line(found.names[1])}`\n"
-    yield from (f"> {line(text)}  " for text in found.why)
-    if found.why:
+    yield f"### `{to_line(found.names[0])}` → `{to_line(found.names[1])}`\n"
+    yield from (f"> {to_line(text)}  " for text in found.reasons)
+    if found.reasons:
         yield ""
     yield render(found.diff.trace, "markdown")
     for pair in found.diff.others:
         changes = ", ".join(each.what for each in find_unexplained(pair))
-        yield f"\n- request {pair.new or pair.old} {pair.what}: {line(pair.title)} ({line(changes)})"
+        yield f"\n- request {pair.new or pair.old} {pair.what}: {to_line(pair.title)} ({to_line(changes)})"
     yield f"\nRequests: {found.diff.requests.summarize()}"
 
 
 # --- interactions ----------------------------------------------------------------------------------------------------
 
 
-def _format_replay_check(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
+def _check_replayable(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
     """Return whether the first would answer the second, in its run; None where nothing was declared or may vary."""
     own = {field: None for one in (a, b) for field in volatile_fields_of(database, one.cassette)}
     if a.key == b.key or not (own or (a.run_variables and b.run_variables)):
         return None
-    loaded = gather({})
-    return compare_requests(a, b, (*own, *list_builtin()), scrub_rules(loaded), loaded.settings.upstream)
+    loaded = load_settings({})
+    return compare_requests(a, b, (*own, *list_builtin()), read_key_rules(loaded), loaded.settings.upstream)
 
 
-def _compare_interactions(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *, as_json: bool) -> bool:
-    """Show two interactions; tells whether they differ."""
-    found = {"requests": _compare_requests(a, b), "answers": differences(*_compare_answer_trees(a, b), _PLACES)}
+def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *, as_json: bool) -> bool:
+    found = {"requests": _compare_requests(a, b), "answers": differences(*_parse_answer_pair(a, b), _PLACES)}
     changed = any(found.values())
     if as_json:
         plain = {part: [each.to_dict() for each in places] for part, places in found.items()}
-        said = [plain_run_variables(each.run_variables) for each in (a, b)]
-        told = {"run_variables": said, "bound": None if fit is None else _format_fit(fit)}
-        dump({"same_key": a.key == b.key, **told, **plain})
+        said = [run_variables_to_json(each.run_variables) for each in (a, b)]
+        told = {"run_variables": said, "bound": None if fit is None else _describe_replay_check(fit)}
+        print_json({"same_key": a.key == b.key, **told, **plain})
         return changed
     print_line(f"keys: {'the same' if a.key == b.key else 'different'}")
     for mark, one in (("-", a), ("+", b)):
         if one.run_variables:
             print_line(f"declared {mark} {format_run_variables(one.run_variables)}")
     if fit is not None:
-        print_line(f"bound: {line(_format_fit(fit))}")
+        print_line(f"bound: {to_line(_describe_replay_check(fit))}")
     for part, places in found.items():
         print_line(f"{part}: {'equal' if not places else f'{len(places)} differences'}")
         for each in places:
             at = f" at {each.path}" if each.where else ""
-            print_line(f"  {line(each.place + at)}" + (f"   (looks like {each.looks})" if each.looks else ""))
-            print_line(f"    - {line(each.old)}\n    + {line(each.new)}")
+            print_line(f"  {to_line(each.place + at)}" + (f"   (looks like {each.looks})" if each.looks else ""))
+            print_line(f"    - {to_line(each.old)}\n    + {to_line(each.new)}")
     return changed
 
 
-def _format_fit(fit: Fit | Mismatch) -> str:
+def _describe_replay_check(fit: Fit | Mismatch) -> str:
     if isinstance(fit, Mismatch):
         return f"the first would not answer the second: {fit}"
     return f"the first would answer the second ({', '.join(fit.names) or 'nothing differs'})"
 
 
-def _parse_tree(body: bytes) -> object:
+def _parse_body(body: bytes) -> object:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
@@ -235,14 +234,14 @@ def _compare_requests(a: Interaction, b: Interaction) -> list[Difference]:
     outside = [
         {"provider": each.provider, "method": each.request.method, "target": each.request.target} for each in (a, b)
     ]
-    places = compare(b.operation, _parse_tree(a.request.body), _parse_tree(b.request.body), _PLACES)
+    places = compare(b.operation, _parse_body(a.request.body), _parse_body(b.request.body), _PLACES)
     found = [build_difference(f"$.body{path[1:]}", old, new, where) for where, path, old, new in places]
     return [*differences(outside[0], outside[1], _PLACES), *found]
 
 
-def _compare_answer_trees(a: Interaction, b: Interaction) -> tuple[object, object]:
+def _parse_answer_pair(a: Interaction, b: Interaction) -> tuple[object, object]:
     """Return the answers as trees: JSON as it is; where one of them is a stream, what both say."""
-    bodies = [_parse_tree(one.response.body) for one in (a, b)]
+    bodies = [_parse_body(one.response.body) for one in (a, b)]
     if any(isinstance(body, str) for body in bodies):
         said = [answer_of(one) for one in (a, b)]
         if None not in said:

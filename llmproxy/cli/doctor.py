@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import typer
 
 from llmproxy.advice import StartCommand
-from llmproxy.cli.env import proxy_address
-from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather, options_of
-from llmproxy.cli.parts.printing import line, print_line
+from llmproxy.cli.env import find_proxy_url
+from llmproxy.cli.parts.options import FreePortCommand, get_flags, get_options, load_settings
+from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments
-from llmproxy.cli.parts.session_setup import open_session, plan_for, start_options
+from llmproxy.cli.parts.session_setup import open_session, plan_environment, start_options
 from llmproxy.client.control import Control, ControlError
 from llmproxy.client.doctor import (
     BAD,
@@ -49,7 +49,7 @@ WATCHED = 3.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("doctor", cls=OnAFreePort, context_settings={"allow_interspersed_args": False})(doctor)
+    app.command("doctor", cls=FreePortCommand, context_settings={"allow_interspersed_args": False})(doctor)
 
 
 def doctor(
@@ -60,7 +60,7 @@ def doctor(
     """Find out why an agent does not use the proxy, and what to do about it."""
     if command and pid:
         raise SettingsError("--pid watches an agent that runs already; it takes no command")
-    asked = RunArguments(flags_of(ctx), tuple(command or ()), options_of(ctx))
+    asked = RunArguments(get_flags(ctx), tuple(command or ()), get_options(ctx))
     findings = _examine_command(asked, os.environ) if command else _examine_environment(os.environ, pid)
     _print_findings(findings)
     raise typer.Exit(Exit.FAILED if any(each.verdict == "BAD" for each in findings) else Exit.OK)
@@ -69,9 +69,9 @@ def doctor(
 def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     """Examine this shell, or the process `pid`."""
     monitor = ProcessMonitor()
-    seen = _watch_process(monitor, pid) if pid else {}
+    seen = _read_process_env(monitor, pid) if pid else {}
     env = seen if pid else env
-    url = proxy_address(env)
+    url = find_proxy_url(env)
     found = []
     control = Control(url, token=os.environ.get("LLMPROXY_TOKEN", ""))
     arrived = False
@@ -85,7 +85,7 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
         found.append(heard if arrived else Diagnosis(NOTE, heard.text))
     except ControlError as error:
         found.append(
-            Diagnosis(BAD, error.message, (_start_at(url), "or say where it is: export LLMPROXY_URL=http://..."))
+            Diagnosis(BAD, error.message, (_suggest_start(url), "or say where it is: export LLMPROXY_URL=http://..."))
         )
     found += [*variables(env, url), *no_proxy(env, url)]
     if pid:
@@ -93,7 +93,7 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     return found
 
 
-def _watch_process(monitor: ProcessMonitor, pid: int) -> dict[str, str]:
+def _read_process_env(monitor: ProcessMonitor, pid: int) -> dict[str, str]:
     if not monitor.able:
         raise MachineError(
             "--pid needs Linux's /proc", hint="Run the agent under the doctor instead: llmproxy doctor -- COMMAND"
@@ -109,16 +109,16 @@ def _watch_process(monitor: ProcessMonitor, pid: int) -> dict[str, str]:
 
 
 def _examine_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
-    loaded = gather(asked.flags)
+    loaded = load_settings(asked.flags)
     find_program(asked.command, env)
     monitor = ProcessMonitor()
     found = [] if monitor.able else [Diagnosis(NOTE, "connections can only be watched on Linux")]
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-doctor-") as folder,
-        attach(start_options(asked.flags, forward=asked.options.intercept), env, started_by=asked.typed) as proxy,
+        attach(start_options(asked.flags, forward=asked.options.intercept), env, started_by=asked.run_line) as proxy,
     ):
         opened = open_session(proxy, loaded, env)
-        given = plan_for(proxy, opened, env, asked, Path(folder)).applied_to(env)
+        given = plan_environment(proxy, opened, env, asked, Path(folder)).applied_to(env)
         found += [
             Diagnosis(OK, f"the proxy runs at {proxy.url}, mode {opened.mode}"),
             *variables(given, proxy.url, intercepted=asked.options.intercept),
@@ -142,8 +142,7 @@ def _examine_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagno
     return [*found, *processes(monitor.seen, past, proxy.url, intercepted=asked.options.intercept, arrived=arrived)]
 
 
-def _start_at(url: str) -> str:
-    """Return the command after which a proxy answers at `url`."""
+def _suggest_start(url: str) -> str:
     _, port = _address_of(url)
     return StartCommand(options=() if port == DEFAULT_PORT else (("port", str(port)),)).command("replay")
 
@@ -155,6 +154,6 @@ def _address_of(url: str) -> Address:
 
 def _print_findings(findings: Sequence[Diagnosis]) -> None:
     for each in findings:
-        print_line(f"{each.verdict:<4}  {line(each.text)}")
+        print_line(f"{each.verdict:<4}  {to_line(each.text)}")
         for advice in each.advice:
-            print_line(f"        {line(advice)}")
+            print_line(f"        {to_line(advice)}")

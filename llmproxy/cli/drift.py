@@ -26,10 +26,10 @@ import typer
 
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import dollars
-from llmproxy.cli.parts.options import gather, record_command
-from llmproxy.cli.parts.printing import dump, line, print_line
+from llmproxy.cli.parts.options import advise_record, load_settings
+from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
-from llmproxy.cli.rerecord import estimate_most_cost, live_headers, live_upstream
+from llmproxy.cli.rerecord import build_live_headers, estimate_max_cost, find_live_upstream
 from llmproxy.client.process import attach
 from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.dialects.usage import cost_of, usage_of
@@ -99,7 +99,7 @@ def drift(
 
     Ends with 0 (no drift seen), 8 (drift) or 9 (could not tell).
     """  # fmt: skip
-    loaded = gather({"store": store, "upstream": upstream or None, "max_cost": max_cost or None})
+    loaded = load_settings({"store": store, "upstream": upstream or None, "max_cost": max_cost or None})
     kept = Path(f"{loaded.settings.store}{BESIDE}")
     if accept:
         _accept_last_answers(kept, suggest_command("drift", loaded.settings.store))
@@ -108,22 +108,22 @@ def drift(
     plan = _DriftPlan(runs, 0)
     if is_there(loaded.settings.store):
         with open_given(store) as database:
-            plan = _draw_calls(database, loaded, cassettes, calls, runs, limit)
-    old = _read_earlier(kept, plan)
-    sizes = [(len(old.get(_question_key(each.recorded), ())) or 1, runs) for each in plan.chosen]
+            plan = _sample_calls(database, loaded, cassettes, calls, runs, limit)
+    old = _read_earlier_answers(kept, plan)
+    sizes = [(len(old.get(_request_key(each.recorded), ())) or 1, runs) for each in plan.chosen]
     if not as_json:
         for text in plan.describe(sizes, limit):
             print_line(text)
     if not plan.chosen:
         if as_json:
-            dump({"verdict": "could not tell", "left_out": dict(plan.left_out)})
+            print_json({"verdict": "could not tell", "left_out": dict(plan.left_out)})
         elif not plan.recorded:
-            print_line(f"Record first: {record_command(loaded)}")
+            print_line(f"Record first: {advise_record(loaded)}")
         raise typer.Exit(int(Exit.UNTOLD))
     night = f"{_ASKED}{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
     spending = _CostLimit(limit)
     try:
-        _ask_all(plan, spending, kept, night, quiet=as_json)
+        _send_all_calls(plan, spending, kept, night, quiet=as_json)
     except KeyboardInterrupt:
         print_line(f"Interrupted: {spending.asked} answers came and are kept in {kept}; at most {spending.format()}.")
         raise
@@ -132,8 +132,8 @@ def drift(
             for each in kept.parent.iterdir():
                 if each.name.startswith(kept.name):
                     each.unlink()
-    new = _read_earlier_runs(kept, night)
-    found = [_Compared.of(each, old.get(_question_key(each.recorded), ()), new.get(_question_key(each.recorded), ()))
+    new = _read_nightly_answers(kept, night)
+    found = [_Comparison.build(each, old.get(_request_key(each.recorded), ()), new.get(_request_key(each.recorded), ()))
              for each in plan.chosen]  # fmt: skip
     verdicts = _judge_models(found)
     code = _choose_exit_code(verdicts)
@@ -141,7 +141,7 @@ def drift(
         with open_given(kept, writable=True) as database:
             database.rename(night, night.replace(_ASKED, _BEFORE))
     if as_json:
-        dump(_to_json(verdicts, plan, spending, code))
+        print_json(_to_json(verdicts, plan, spending, code))
     else:
         for text in _format_report(verdicts, spending, code, kept):
             print_line(text)
@@ -190,7 +190,7 @@ class _DriftPlan:
     def describe(self, sizes: Sequence[tuple[int, int]], limit: Decimal | None) -> Iterator[str]:
         """Yield what will be asked, what it costs and what could be seen, before anything is sent."""
         for reason, count in self.left_out.most_common():
-            yield f"left out: {count} of {self.recorded}: {line(reason)}"
+            yield f"left out: {count} of {self.recorded}: {to_line(reason)}"
         if not self.chosen:
             why = "there is no call that can be asked again" if self.recorded else "nothing is recorded there"
             yield f"Could not tell: {why}. Nothing was sent."
@@ -216,7 +216,7 @@ class _DriftPlan:
         )
 
 
-def _draw_calls(
+def _sample_calls(
     database: Store, loaded: Loaded, cassettes: Sequence[str], calls: int, runs: int, limit: Decimal | None
 ) -> _DriftPlan:
     """Draw calls over models, cassettes and kinds of calls; the same ones as long as the recordings are the same."""
@@ -229,7 +229,7 @@ def _draw_calls(
             )
     plan, groups = _DriftPlan(runs, len(rows)), defaultdict(list)
     for row in rows:
-        if reason := _exclusion_reason(row):
+        if reason := _explain_exclusion(row):
             plan.left_out[reason] += 1
         else:
             groups[row.model, row.cassette, row.operation, row.stream].append(row)
@@ -244,7 +244,7 @@ def _draw_calls(
     return plan
 
 
-def _exclusion_reason(row: RowSummary) -> str:
+def _explain_exclusion(row: RowSummary) -> str:
     """Return why a recording is not asked again, as far as its row tells; empty if it may be."""
     if row.superseded:
         return "replaced by a newer recording"
@@ -278,13 +278,13 @@ def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) 
         raise SettingsError("names what a server kept")
     if any(_is_provider_tool(tool) for tool in body.get("tools") or ()):
         raise SettingsError("runs tools of the provider")
-    headers = live_headers(recorded, os.environ, record_command(loaded, recorded.cassette))
-    most = estimate_most_cost(recorded)
+    headers = build_live_headers(recorded, os.environ, advise_record(loaded, recorded.cassette))
+    most = estimate_max_cost(recorded)
     if limit is not None and most is None:
         raise SettingsError("nothing says what an answer costs at the most, which --max-cost needs")
     if limit is not None and most is not None and most > limit:
         raise SettingsError(f"one answer may cost {dollars(most)}, more than --max-cost")
-    return _SampledCall(recorded, headers, live_upstream(recorded, dict(loaded.settings.upstream)), most)
+    return _SampledCall(recorded, headers, find_live_upstream(recorded, dict(loaded.settings.upstream)), most)
 
 
 def _is_provider_tool(tool: object) -> bool:
@@ -346,7 +346,7 @@ class _CostLimit:
         return f"{dollars(self.spent)} spent{more}"
 
 
-def _ask_all(plan: _DriftPlan, spending: _CostLimit, kept: Path, night: str, *, quiet: bool) -> None:
+def _send_all_calls(plan: _DriftPlan, spending: _CostLimit, kept: Path, night: str, *, quiet: bool) -> None:
     """Send every call as often as planned, through a proxy of our own that records the answers."""
     import httpx
 
@@ -361,14 +361,14 @@ def _ask_all(plan: _DriftPlan, spending: _CostLimit, kept: Path, night: str, *, 
         httpx.Client(base_url=proxy.url, trust_env=False, timeout=_PATIENCE) as client,
     ):
         try:
-            for done, _ in enumerate(pool.map(lambda each: _ask_once(client, each, spending), work), 1):
+            for done, _ in enumerate(pool.map(lambda each: _send_call(client, each, spending), work), 1):
                 if not quiet and (done % 10 == 0 or done == len(work)):
                     typer.echo(f"{done} of {len(work)}, {spending.format()}", err=True)
         finally:
             spending.ended = True
 
 
-def _ask_once(client: httpx.Client, sampled: _SampledCall, spending: _CostLimit) -> None:
+def _send_call(client: httpx.Client, sampled: _SampledCall, spending: _CostLimit) -> None:
     from urllib.parse import quote
 
     import httpx
@@ -403,11 +403,11 @@ def _read_miss_reason(body: bytes) -> str:
 # -- what came ---------------------------------------------------------------------------------------------------------
 
 
-def _question_key(each: Interaction) -> tuple[str, str, bytes]:
+def _request_key(each: Interaction) -> tuple[str, str, bytes]:
     return each.provider, each.request.target, sha256(each.request.body).digest()
 
 
-def _read_earlier_runs(
+def _read_nightly_answers(
     kept: Path, begins: str, since: Mapping[tuple[str, str, bytes], float] | None = None
 ) -> dict[tuple[str, str, bytes], list[Contract]]:
     """Return the answers of nights by their questions, those that are older than `since` left out."""
@@ -416,21 +416,21 @@ def _read_earlier_runs(
         with open_given(kept) as database:
             for name in {each.name for each in database.cassettes() if each.name.startswith(begins)}:
                 for each in database.interactions(name):
-                    if since is None or each.started_at >= since.get(_question_key(each), 0):
-                        found[_question_key(each)].append(read_contract(each))
+                    if since is None or each.started_at >= since.get(_request_key(each), 0):
+                        found[_request_key(each)].append(read_contract(each))
     return found
 
 
-def _read_earlier(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str, bytes], list[Contract]]:
+def _read_earlier_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str, bytes], list[Contract]]:
     """Return the earlier answers; what was recorded anew since then is what counts from then on."""
     asked = (each.recorded for each in plan.chosen)
-    since = {_question_key(each): recorded_at(each.started_at, each.response.headers) for each in asked}
-    every = _read_earlier_runs(kept, _BEFORE, since)
+    since = {_request_key(each): recorded_at(each.started_at, each.response.headers) for each in asked}
+    every = _read_nightly_answers(kept, _BEFORE, since)
     return {name: [each for each in found if each.usable] for name, found in every.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class _Compared:
+class _Comparison:
     sampled: _SampledCall
     recorded: Contract
     earlier: Sequence[Contract]
@@ -440,14 +440,14 @@ class _Compared:
     shape: Sequence[str]
 
     @classmethod
-    def of(cls, sampled: _SampledCall, earlier: Sequence[Contract], new: Sequence[Contract]) -> _Compared:
+    def build(cls, sampled: _SampledCall, earlier: Sequence[Contract], new: Sequence[Contract]) -> _Comparison:
         recorded = read_contract(sampled.recorded)
         return cls(
             sampled, recorded, earlier, new, find_refusals(new), compare_shapes(list(earlier) or [recorded], new)
         )
 
     @property
-    def before(self) -> Sequence[Contract]:
+    def baseline(self) -> Sequence[Contract]:
         return self.earlier or [self.recorded]
 
     @property
@@ -455,47 +455,45 @@ class _Compared:
         return [each for each in self.new if each.usable]
 
     @property
-    def otherwise(self) -> bool:
+    def behaves_differently(self) -> bool:
         """Whether no new answer did what an earlier one did."""
-        before = {(each.tools, each.finish) for each in self.before}
+        before = {(each.tools, each.finish) for each in self.baseline}
         return bool(self.usable) and before.isdisjoint((each.tools, each.finish) for each in self.usable)
 
     @property
-    def reworded(self) -> bool:
-        return bool(self.usable) and {each.text for each in self.before}.isdisjoint(each.text for each in self.usable)
+    def is_reworded(self) -> bool:
+        return bool(self.usable) and {each.text for each in self.baseline}.isdisjoint(each.text for each in self.usable)
 
 
 @dataclass(frozen=True, slots=True)
 class _ModelVerdict:
-    """Of one model."""
-
     model: str
-    calls: Sequence[_Compared]
+    calls: Sequence[_Comparison]
     p: float | None
     """Corrected for the number of models; None where so few answers came that no p could be small."""
 
     @property
-    def answered(self) -> list[_Compared]:
+    def answered_calls(self) -> list[_Comparison]:
         return [each for each in self.calls if each.usable]
 
     @property
-    def certain(self) -> list[_Compared]:
+    def certain_drifts(self) -> list[_Comparison]:
         return [each for each in self.calls if each.gone or each.shape]
 
     @property
-    def drifted(self) -> bool:
-        return bool(self.certain) or (self.p is not None and self.p <= ALPHA)
+    def has_drifted(self) -> bool:
+        return bool(self.certain_drifts) or (self.p is not None and self.p <= ALPHA)
 
 
-def _judge_models(found: Sequence[_Compared]) -> list[_ModelVerdict]:
-    models: dict[str, list[_Compared]] = defaultdict(list)
+def _judge_models(found: Sequence[_Comparison]) -> list[_ModelVerdict]:
+    models: dict[str, list[_Comparison]] = defaultdict(list)
     for each in found:
         models[each.sampled.recorded.model or each.sampled.recorded.operation].append(each)
     ps: list[float | None] = []
     for calls in models.values():
         told = [each for each in calls if len(each.usable) > 1]
-        least = least_p_value([(len(each.before), len(each.usable)) for each in told])
-        statistics = [measure_call(each.before, each.usable, measure_distance) for each in told]
+        least = least_p_value([(len(each.baseline), len(each.usable)) for each in told])
+        statistics = [measure_call(each.baseline, each.usable, measure_distance) for each in told]
         both = all(each.earlier for each in told)
         ps.append(find_p_value(statistics, both=both) if told and least * len(models) <= ALPHA else None)
     corrected = iter(correct_p_values([p for p in ps if p is not None]))
@@ -506,7 +504,7 @@ def _judge_models(found: Sequence[_Compared]) -> list[_ModelVerdict]:
 
 
 def _choose_exit_code(verdicts: Sequence[_ModelVerdict]) -> Exit:
-    if any(each.drifted for each in verdicts):
+    if any(each.has_drifted for each in verdicts):
         return Exit.DRIFTED
     return Exit.UNTOLD if any(each.p is None for each in verdicts) else Exit.OK
 
@@ -517,30 +515,32 @@ def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code
         models = sorted({new.model for call in each.calls for new in call.usable if new.model})
         was = sorted({call.recorded.model for call in each.calls if call.recorded.model})
         yield ""
-        yield line(f"{each.model}: recorded from {', '.join(was) or 'nobody knows'}, now {', '.join(models) or 'none'}")
+        yield to_line(
+            f"{each.model}: recorded from {', '.join(was) or 'nobody knows'}, now {', '.join(models) or 'none'}"
+        )
         for name in ("gone", "shape"):
             for call in each.calls:
-                yield from (f"  {name:10}{line(f'{call.sampled.label}: {text}')}" for text in getattr(call, name))
-        yield f"  behavior  {_format_p(each)}"
+                yield from (f"  {name:10}{to_line(f'{call.sampled.label}: {text}')}" for text in getattr(call, name))
+        yield f"  behavior  {_format_p_value(each)}"
         for call in each.calls:
-            if call.otherwise:
+            if call.behaves_differently:
                 did = Counter(describe_behavior(new) for new in call.usable).most_common(1)[0][0]
-                yield line(f"  answered otherwise: {call.sampled.label}: {did}") + (
-                    line(f" (before: {describe_behavior(call.before[0])})")
+                yield to_line(f"  answered otherwise: {call.sampled.label}: {did}") + (
+                    to_line(f" (before: {describe_behavior(call.baseline[0])})")
                 )
-        words = sum(call.reworded for call in each.calls)
-        yield f"  words     {words} of {len(each.answered)} calls answered in other words"
-        for text, count in Counter(_describe_trouble(new) for call in each.calls for new in call.new).items():
+        words = sum(call.is_reworded for call in each.calls)
+        yield f"  words     {words} of {len(each.answered_calls)} calls answered in other words"
+        for text, count in Counter(_describe_failure(new) for call in each.calls for new in call.new).items():
             if text:
-                yield f"  no answer {count} times: {line(text)}"
+                yield f"  no answer {count} times: {to_line(text)}"
     yield ""
-    yield from (f"no answer {count} times: {line(text)}" for text, count in spending.lost.items())
+    yield from (f"no answer {count} times: {to_line(text)}" for text, count in spending.lost.items())
     if spending.refused:
         yield f"{spending.refused} answers were not asked for: they might have cost more than --max-cost leaves."
     said = {Exit.OK: "No drift was seen", Exit.DRIFTED: "Drift", Exit.UNTOLD: "Could not tell"}[code]
     yield f"{said}; {spending.asked} answers, {spending.format()}."
     if code is Exit.DRIFTED:
-        if again := _list_drifted(verdicts):
+        if again := _list_drifted_recordings(verdicts):
             anew = f"{suggest_command(f'rerecord {" ".join(map(str, again))}', store)} -- COMMAND"
             yield f"To record these anew, and what follows from them: {anew}"
         yield f"To take the new answers as usual: {suggest_command('drift --accept', store)}"
@@ -548,20 +548,20 @@ def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code
         yield "More calls or runs tell more: --calls, --runs." + (f" What came is in {kept}." if spending.asked else "")
 
 
-def _list_drifted(verdicts: Sequence[_ModelVerdict]) -> list[int]:
+def _list_drifted_recordings(verdicts: Sequence[_ModelVerdict]) -> list[int]:
     """Return the sampled recordings of models that drifted and still answer: what `rerecord` takes."""
-    calls = [call for each in verdicts if each.drifted for call in each.calls if call.usable and not call.gone]
+    calls = [call for each in verdicts if each.has_drifted for call in each.calls if call.usable and not call.gone]
     return sorted(call.sampled.recorded.id or 0 for call in calls)
 
 
-def _describe_trouble(new: Contract) -> str:
+def _describe_failure(new: Contract) -> str:
     return "" if new.usable or new.refusal else f"status {new.status}"
 
 
-def _format_p(verdict: _ModelVerdict) -> str:
+def _format_p_value(verdict: _ModelVerdict) -> str:
     if verdict.p is None:
         return "could not tell: too few answers"
-    test = f"p {verdict.p:.3f}, permutation test within {len(verdict.answered)} calls"
+    test = f"p {verdict.p:.3f}, permutation test within {len(verdict.answered_calls)} calls"
     return f"drift ({test})" if verdict.p <= ALPHA else f"no drift seen ({test})"
 
 
@@ -570,15 +570,15 @@ def _to_json(verdicts: Sequence[_ModelVerdict], plan: _DriftPlan, spending: _Cos
     return {
         "verdict": said, "asked": spending.asked, "spent_usd": str(spending.spent), "unknown_price": spending.unknown,
         "not_sent": spending.refused, "no_answer": dict(spending.lost), "left_out": dict(plan.left_out),
-        "rerecord": _list_drifted(verdicts),
+        "rerecord": _list_drifted_recordings(verdicts),
         "models": [
             {
-                "model": each.model, "p": each.p, "drifted": each.drifted,
+                "model": each.model, "p": each.p, "drifted": each.has_drifted,
                 "calls": [
                     {
                         "interaction": call.sampled.recorded.id, "cassette": call.sampled.recorded.cassette,
                         "answers": len(call.usable), "earlier": len(call.earlier), "gone": list(call.gone),
-                        "shape": list(call.shape), "otherwise": call.otherwise, "reworded": call.reworded,
+                        "shape": list(call.shape), "otherwise": call.behaves_differently, "reworded": call.is_reworded,
                     }
                     for call in each.calls
                 ],

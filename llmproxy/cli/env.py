@@ -49,12 +49,12 @@ def env(
     if unset:
         if form == "dotenv":
             raise SettingsError("--unset: a dotenv file cannot take a variable away; remove the lines.")
-        typer.echo(render_unset(list_proxy_variables(os.environ), form))
+        typer.echo(render_unset_commands(list_proxy_variables(os.environ), form))
         return
-    url = url.rstrip("/") or proxy_address(os.environ)
+    url = url.rstrip("/") or find_proxy_url(os.environ)
     control = Control(url, token=os.environ.get("LLMPROXY_TOKEN", ""))
     health = control.health()
-    interception = _write_bundle(url, health) if intercept else None
+    interception = _write_ca_bundle(url, health) if intercept else None
     aws = (Path.home() / ".aws").is_dir()
     made = plan(
         url, session or None, os.environ, replay=health.mode in OFFLINE, interception=interception, aws_files=aws
@@ -66,7 +66,7 @@ def env(
         typer.echo('# to set them in this shell: eval "$(llmproxy env)"', err=True)
 
 
-def proxy_address(environ: Mapping[str, str]) -> str:
+def find_proxy_url(environ: Mapping[str, str]) -> str:
     """Return where a running proxy is looked for: LLMPROXY_URL, else the settings. Raises SettingsError: any port."""
     from llmproxy.client.process import attach_running, reachable
     from llmproxy.settings import load
@@ -89,7 +89,7 @@ def list_proxy_variables(environ: Mapping[str, str]) -> list[str]:
     from llmproxy.client.environment import BASE_URLS, NODE_OPTIONS, NODE_PRELOAD, URL_VARIABLE, is_proxy_url
 
     try:
-        url = proxy_address(environ)
+        url = find_proxy_url(environ)
     except (
         SettingsError
     ):  # which address was ours is not known any more: what is marked as ours is taken back all the same
@@ -107,7 +107,7 @@ def list_proxy_variables(environ: Mapping[str, str]) -> list[str]:
     return [*names, *([URL_VARIABLE] if URL_VARIABLE in environ else [])]
 
 
-def _write_bundle(url: str, health: Health) -> Interception:
+def _write_ca_bundle(url: str, health: Health) -> Interception:
     """Write the bundle beside the proxy's certificate, where it lives as long as that."""
     from llmproxy.client.environment import Interception, combine, java_truststore, preset_bundles
 
@@ -154,19 +154,19 @@ def render_assignments(values: Mapping[str, str], form: str) -> str:
     """Return assignments, one a line. ValueError for a form that nobody knows."""
     if form == "json":
         return json.dumps(dict(values), indent=2)
-    write = _detect_shell(_SET, form)
+    write = _get_for_shell(_SET, form)
     return "\n".join(write(name, value) for name, value in values.items())
 
 
-def render_unset(names: Iterable[str], form: str) -> str:
+def render_unset_commands(names: Iterable[str], form: str) -> str:
     """Return what takes variables away again; ValueError for dotenv and for a form that nobody knows."""
     if form == "json":
         return json.dumps(dict.fromkeys(names), indent=2)
-    write = _detect_shell(_UNSET, form)
+    write = _get_for_shell(_UNSET, form)
     return "\n".join(write(name) for name in names)
 
 
-def _detect_shell[T](table: Mapping[str, T], form: str) -> T:
+def _get_for_shell[T](table: Mapping[str, T], form: str) -> T:
     if form not in table:
         raise ValueError(f"{form!r} is not one of {', '.join([*table, 'json'])}")
     return table[form]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from llmproxy.cli.parts.printing import dump, print_line
+from llmproxy.cli.parts.printing import print_json, print_line
 from llmproxy.core.faults import KINDS, PRESETS, FaultKind, preset_text
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
@@ -28,7 +28,7 @@ def faults(
     kinds: list[FaultKind] = [KINDS[name]] if name else list(KINDS.values())
     if as_json:
         rows = [{"kind": each.name, "about": each.about, "sound": each.sound, "takes": each.defaults} for each in kinds]
-        dump({"kinds": rows, "presets": {} if name else dict(PRESETS)})
+        print_json({"kinds": rows, "presets": {} if name else dict(PRESETS)})
         return
     if not name:
         print_line(

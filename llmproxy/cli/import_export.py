@@ -12,10 +12,10 @@ import typer
 from llmproxy.advice import quote_word, store_words
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.importing import Importer, by_cassette, show_progress
-from llmproxy.cli.parts.options import gather
-from llmproxy.cli.parts.printing import ProgressLine, size
-from llmproxy.cli.parts.store_arguments import STORE, no_cassette, refuse_url, session_name
+from llmproxy.cli.parts.importing import Importer, group_files, show_progress
+from llmproxy.cli.parts.options import load_settings
+from llmproxy.cli.parts.printing import ProgressLine, format_size
+from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, name_session, refuse_url
 from llmproxy.core.bindings import read_run_variables
 from llmproxy.core.cassettes.folder import CassetteDir, slug
 from llmproxy.core.cassettes.formats import FORMATS, Format, get_format, open_source, review, vcr, write_text
@@ -52,7 +52,7 @@ def register(app: typer.Typer) -> None:
     app.command("textconv")(textconv)
 
 
-def scrub_rules(loaded: Loaded) -> Rules:
+def read_key_rules(loaded: Loaded) -> Rules:
     return Rules.from_config(loaded.settings.normalize.as_config())
 
 
@@ -83,19 +83,19 @@ def import_(
     """
     for file in files:
         refuse_url(file)
-    loaded = gather({"store": store, "upstream": upstream, "cassette": cassette})
-    work = by_cassette(files, loaded.settings.cassette if cassette else None, get_format(form) if form else None)
-    importer = Importer(scrub_rules(loaded), loaded.settings.upstream, model)
+    loaded = load_settings({"store": store, "upstream": upstream, "cassette": cassette})
+    work = group_files(files, loaded.settings.cassette if cassette else None, get_format(form) if form else None)
+    importer = Importer(read_key_rules(loaded), loaded.settings.upstream, model)
     path = loaded.settings.store
     new = not path.exists()
     with open_store(path, writable=True, now=time.time) as database:
         for name, pieces in show_progress(work):
-            importer.take(database, name, pieces)
+            importer.import_cassette(database, name, pieces)
     if importer.cassettes:
-        typer.echo(importer.report(path, " ".join(quote_word(str(file)) for file in files)))
-    if new and (importer.nothing_of_it or not importer.cassettes):  # an empty store would only hide that there is none
+        typer.echo(importer.format_report(path, " ".join(quote_word(str(file)) for file in files)))
+    if new and (importer.imported_nothing or not importer.cassettes):  # an empty store would hide that there is none
         path.unlink(missing_ok=True)
-    if importer.nothing_of_it and not importer.failed:
+    if importer.imported_nothing and not importer.failed:
         raise typer.Exit(int(Exit.USAGE))
     if importer.failed:
         for error in importer.failed:
@@ -126,7 +126,7 @@ def export(
     """Export a cassette to YAML for review, JSON lines, HAR, YAML that vcrpy plays, spans (a trace file), OTLP, or a
     page for a browser.
     """
-    settings = gather({"store": store, "cassette": cassette}).settings
+    settings = load_settings({"store": store, "cassette": cassette}).settings
     if form in TRACES:
         _export_trace(file, settings.store, settings.cassette, sample or 1, form)
         return
@@ -149,7 +149,7 @@ def export(
     with open_store(settings.store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
         found = list(database.interactions(settings.cassette, sample))
         if not found:
-            raise no_cassette(database, session_name(settings.cassette, sample or 1))
+            raise build_no_cassette_error(database, name_session(settings.cassette, sample or 1))
         fork, fields = _find_fork(database, settings.cassette, written), notes_of(database, settings.cassette)
     if file == "-":
         sys.stdout.write(_format_export((found, fields), settings.cassette, written, fork))
@@ -170,13 +170,13 @@ def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str)
         with Path(file).open("w", encoding="utf-8") as out:
             write(out, store, cassette=cassette, sample=sample)
         typer.echo(f"Wrote the {form} of cassette {cassette} to {file}.")
-    if left := _describe_left_out(store, cassette, sample):
+    if left := _describe_lost_bindings(store, cassette, sample):
         typer.echo(
             f"Left out: {left}. Spans do not replay: what is imported again is a file of another --format.", err=True
         )
 
 
-def _describe_left_out(store: Path, cassette: str, sample: int) -> str:
+def _describe_lost_bindings(store: Path, cassette: str, sample: int) -> str:
     """Name what a cassette holds for bindings, and spans do not; empty for nothing."""
     with open_store(store, writable=False, now=time.time) as database:
         runs = [read_run_variables(said) for said in list_declared(database, cassette, sample)]
@@ -197,7 +197,7 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
     with open_store(store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
         wanted = list(choose_cassettes(database, cassette, sample))
         if not wanted:
-            raise no_cassette(database, session_name(cassette or "any name", sample or 1))
+            raise build_no_cassette_error(database, name_session(cassette or "any name", sample or 1))
         made = recording(database, wanted, cassette or store.name) | {"store_words": store_words(shared_path(store))}
         text = page_html(made, title=cassette or store.name)
     if file == "-":
@@ -206,8 +206,8 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
     write_text(path, text)
     many = format_count(sum(info.live for info in wanted), "interaction")
     typer.echo(
-        f"Wrote {many} of {cassette or store} to {file} ({size(len(text.encode()))}): open it in a browser; it asks "
-        f"nobody."
+        f"Wrote {many} of {cassette or store} to {file} ({format_size(len(text.encode()))}): open it in a browser; it "
+        f"asks nobody."
     )
 
 

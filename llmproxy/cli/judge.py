@@ -13,7 +13,7 @@ import typer
 
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completion import models
-from llmproxy.cli.parts.printing import dump, line, print_line
+from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.files import read_text
 from llmproxy.scenario.config import UNSET_ZERO
@@ -32,12 +32,12 @@ def register(app: typer.Typer) -> None:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    group.callback()(_group)  # keeps `calibrate` a command of its own while it is the only one
+    group.callback()(_group_callback)  # keeps `calibrate` a command of its own while it is the only one
     group.command("calibrate")(calibrate)
     app.add_typer(group, name="judge")
 
 
-def _group() -> None:
+def _group_callback() -> None:
     """Compare a judge's verdicts with human labels."""
 
 
@@ -66,9 +66,8 @@ def calibrate(
     make = _make_judge(model, judges, vote, temperature, _read_prompt(system_prompt))
     if not as_json:
         asked = count_judge_calls(labelled, repeats, order=order)
-        print_line(
-            f"{labels}: {format_count(len(labelled), 'conversation')}, {format_count(asked, 'look')} of {line(model)}"
-        )
+        count = format_count(len(labelled), "conversation")
+        print_line(f"{labels}: {count}, {format_count(asked, 'look')} of {to_line(model)}")
     found = asyncio.run(
         measured(
             labelled,
@@ -115,16 +114,15 @@ def _read_prompt(path: Path | None) -> str | None:
 
 def _print_calibration(found: JudgeCalibration, *, as_json: bool) -> None:
     if as_json:
-        dump({**asdict(found), "agreement": found.agreement})
+        print_json({**asdict(found), "agreement": found.agreement})
         return
     for text in found.summary_lines():
-        print_line(text if text.startswith(" ") else line(text))
+        print_line(text if text.startswith(" ") else to_line(text))
     if found.missed:
         print_line("  to record what is missing, type the same with --mode auto")
     for each in found.disagreements[:_SHOWN]:
-        print_line(
-            f"  {line(each.id)}: {line(each.criterion)}: human {each.human}, judge {each.judge}. {line(each.reason)}"
-        )
+        about = f"{to_line(each.id)}: {to_line(each.criterion)}"
+        print_line(f"  {about}: human {each.human}, judge {each.judge}. {to_line(each.reason)}")
     if len(found.disagreements) > _SHOWN:
         print_line(f"  ... and {len(found.disagreements) - _SHOWN} more disagreements (--json lists all)")
 

@@ -18,11 +18,11 @@ import typer
 
 from llmproxy.amounts import align_rows, format_count
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, refuse_live
-from llmproxy.cli.parts.printing import write_whole_lines
+from llmproxy.cli.parts.options import StoreCommand, get_flags, load_settings, refuse_live
+from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.run_options import RunArguments
-from llmproxy.cli.parts.session_setup import open_session, plan_for, start_options
-from llmproxy.cli.parts.store_arguments import TrialResult, build_nothing_recorded, compare, open_given
+from llmproxy.cli.parts.session_setup import open_session, plan_environment, start_options
+from llmproxy.cli.parts.store_arguments import TrialResult, build_not_recorded_error, compare_runs, open_given
 from llmproxy.client.process import attach, attach_running, find_program, run_child
 from llmproxy.client.reports import Miss, first_lines
 from llmproxy.client.run_variables import gather_run_variables, zone_of_another_day
@@ -47,7 +47,7 @@ _SHOWN = 5
 
 
 def register(app: typer.Typer) -> None:
-    app.command("learn", cls=OnRecordings, context_settings={"allow_interspersed_args": True})(learn)
+    app.command("learn", cls=StoreCommand, context_settings={"allow_interspersed_args": True})(learn)
 
 
 def learn(
@@ -73,21 +73,22 @@ def learn(
             f"learn asks a person what may vary, and this is CI ({found} is set).",
             hint="Learn on your machine; the volatile fields are part of the cassette.",
         )
-    flags = {**flags_of(ctx), "cassette": recording, "mode": "replay"}
-    loaded = gather(flags)
+    flags = {**get_flags(ctx), "cassette": recording, "mode": "replay"}
+    loaded = load_settings(flags)
     refuse_live(loaded, "llmproxy learn")
     if not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
-        raise build_nothing_recorded(loaded)
+        raise build_not_recorded_error(loaded)
     if drop:
-        before = _list_fields_of(loaded)
+        before = _read_volatile_fields(loaded)
         if unknown := sorted(set(drop) - {field.name for field in before}):
             had = ", ".join(field.name for field in before) or "none"
             msg = f"--drop {unknown[0]}: cassette {loaded.settings.cassette} has no such volatile field."
             raise SettingsError(msg, hint=f"It has: {had}.")
         _write_volatile_fields(loaded, [field for field in before if field.name not in drop])
-        write_whole_lines(f"llmproxy: dropped: {', '.join(drop)}.")
-    tried = _run_learn_trial(loaded, flags, tuple(command), keep_timezone=keep_timezone) if command else compare(loaded)
-    raise typer.Exit(_choose_and_write(loaded, tried, accept=accept, take=take))
+        write_stderr_lines(f"llmproxy: dropped: {', '.join(drop)}.")
+    words = tuple(command or ())
+    tried = _run_learn_trial(loaded, flags, words, keep_timezone=keep_timezone) if words else compare_runs(loaded)
+    raise typer.Exit(_accept_fields(loaded, tried, accept=accept, take=take))
 
 
 def _run_learn_trial(
@@ -105,12 +106,12 @@ def _run_learn_trial(
         tempfile.TemporaryDirectory(prefix="llmproxy-learn-") as folder,
         attach(start_options(asked.flags), env, log=Path(folder) / "proxy.log", started_by="llmproxy run") as proxy,
     ):
-        opened = open_session(proxy, gather(asked.flags), env, asked.run_variables(env))
+        opened = open_session(proxy, load_settings(asked.flags), env, asked.list_run_variables(env))
         if not opened.unused:
             proxy.control.close(opened.name)
-            raise build_nothing_recorded(loaded)
+            raise build_not_recorded_error(loaded)
         proxy.control.try_out(opened.name)
-        code = run_child(command, plan_for(proxy, opened, env, asked, Path(folder)).applied_to(env))
+        code = run_child(command, plan_environment(proxy, opened, env, asked, Path(folder)).applied_to(env))
         lessons = proxy.control.lessons(opened.name)
         report = proxy.control.close(opened.name)
         misses = tuple(miss for miss in proxy.control.misses() if miss.at >= since)
@@ -120,7 +121,7 @@ def _run_learn_trial(
         )
 
     ended = f"{format_count(report.hits, 'hit')}, {format_count(report.misses, 'miss', 'misses')}"
-    write_whole_lines(f"llmproxy: trial: {ended}; the command ended with {code}")
+    write_stderr_lines(f"llmproxy: trial: {ended}; the command ended with {code}")
     return TrialResult(lessons, code, misses)
 
 
@@ -134,14 +135,14 @@ def _choose_time_zone(loaded: Loaded) -> str:
     here = next(each["value"] for each in gather_run_variables(os.environ, Path.cwd()) if each["name"] == "date")
     zone = zone_of_another_day(recorded) if recorded == here else ""
     if zone:
-        write_whole_lines(
+        write_stderr_lines(
             f"llmproxy: it was recorded today: tried in the time zone {zone}, where days and hours are others "
             f"(--keep-timezone: in yours)"
         )
     return zone
 
 
-def _choose_and_write(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Sequence[str]) -> int:
+def _accept_fields(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Sequence[str]) -> int:
     """Show what varies, ask, and write what was accepted."""
     name = loaded.settings.cassette
     lessons = generalize_fields(tried.lessons)
@@ -153,13 +154,13 @@ def _choose_and_write(loaded: Loaded, tried: TrialResult, *, accept: bool, take:
         raise SettingsError(f"--take {unknown[0]}: nothing of that name varied.", hint=hint)
     if lessons:
         many = format_count(len(lessons), "value varies", "values vary")
-        write_whole_lines(f"llmproxy: {many} from run to run in cassette {name}:", *_format_table(lessons))
+        write_stderr_lines(f"llmproxy: {many} from run to run in cassette {name}:", *_format_field_rows(lessons))
     else:
-        write_whole_lines(f"llmproxy: nothing varies in cassette {name} that a volatile field could hold.")
+        write_stderr_lines(f"llmproxy: nothing varies in cassette {name} that a volatile field could hold.")
     merges = _find_new_merges(loaded, lessons)
     refused = {field for merge in merges for field in merge.slots}
     for merge in merges[:5]:
-        write_whole_lines(
+        write_stderr_lines(
             f"  refused: {', '.join(merge.slots)}: with it recording #{merge.first} would answer what #{merge.second} "
             f"asked, "
             "and they answered differently."
@@ -167,38 +168,38 @@ def _choose_and_write(loaded: Loaded, tried: TrialResult, *, accept: bool, take:
     free = [lesson for lesson in lessons if lesson.slot.name not in refused]
     if wrong := sorted(refused & set(take)):
         raise SettingsError(f"--take {wrong[0]}: it would merge two answers.", hint="Nothing was written.")
-    taken = _choose_lessons(free, accept=accept, take=take)
+    taken = _choose_fields(free, accept=accept, take=take)
     if taken:
         _add_volatile_fields(loaded, [lesson.slot for lesson in taken])
         named = ", ".join(lesson.slot.name for lesson in taken)
-        write_whole_lines(f"llmproxy: {format_count(len(taken), 'volatile field')} written: {named}.")
+        write_stderr_lines(f"llmproxy: {format_count(len(taken), 'volatile field')} written: {named}.")
     left = [lesson.slot.name for lesson in free if lesson not in taken]
     if left:
         words = " ".join(f"--take {each}" for each in left)
         plain = "" if accept or not any(each.accepted for each in free) else "--accept "
         kinds = ", ".join(name for name, kind in KINDS.items() if kind.accepted)
-        write_whole_lines(
+        write_stderr_lines(
             f"llmproxy: not taken: {', '.join(left)}. If they may be anything of their kind: {plain}{words}",
             f"  --accept takes {kinds} that a tool of this machine answered; all else is taken by name.",
         )
     if tried.misses:
         _print_misses(tried.misses)
     elif left:
-        write_whole_lines("llmproxy: a replay in which they differ again will miss: exit code 4.")
+        write_stderr_lines("llmproxy: a replay in which they differ again will miss: exit code 4.")
     return Exit.MISS if tried.misses or left else tried.code
 
 
 def _print_misses(misses: Sequence[Miss]) -> None:
     """Show what a trial could not serve, and why no volatile field would help."""
-    write_whole_lines(
+    write_stderr_lines(
         "llmproxy: these could not be served, even on trial:",
         *first_lines([miss.text for miss in misses], prefix="  miss: "),
     )
     told = dict.fromkeys(miss.unbound for miss in misses if miss.unbound)
-    write_whole_lines(*(f"  {_shorten_text(line, _WIDE)}" for line in [*told][:_SHOWN]))
+    write_stderr_lines(*(f"  {_shorten_text(line, _WIDE)}" for line in [*told][:_SHOWN]))
 
 
-def _choose_lessons(lessons: Sequence[LearnedField], *, accept: bool, take: Sequence[str]) -> list[LearnedField]:
+def _choose_fields(lessons: Sequence[LearnedField], *, accept: bool, take: Sequence[str]) -> list[LearnedField]:
     if not accept and not take and lessons and sys.stdin.isatty() and sys.stderr.isatty():
         return [
             lesson
@@ -208,7 +209,7 @@ def _choose_lessons(lessons: Sequence[LearnedField], *, accept: bool, take: Sequ
     return [lesson for lesson in lessons if (accept and lesson.accepted) or lesson.slot.name in take]
 
 
-def _format_table(lessons: Sequence[LearnedField]) -> list[str]:
+def _format_field_rows(lessons: Sequence[LearnedField]) -> list[str]:
     rows: list[tuple[str, ...]] = [("name", "kind", "where", "recorded", "now")]
     for lesson in sorted(lessons, key=lambda each: (each.foreign, not each.accepted)):
         field = lesson.slot
@@ -240,7 +241,7 @@ def _find_new_merges(loaded: Loaded, lessons: Sequence[LearnedField]) -> list[Me
 
 def _add_volatile_fields(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
     """Add volatile fields to the cassette, each under a name of its own."""
-    kept = list(_list_fields_of(loaded))
+    kept = list(_read_volatile_fields(loaded))
     names = {field.name for field in kept}
     for field in fields:
         name, n = field.name, 1
@@ -252,7 +253,7 @@ def _add_volatile_fields(loaded: Loaded, fields: Sequence[VolatileField]) -> Non
     _write_volatile_fields(loaded, kept)
 
 
-def _list_fields_of(loaded: Loaded) -> tuple[VolatileField, ...]:
+def _read_volatile_fields(loaded: Loaded) -> tuple[VolatileField, ...]:
     with open_given(loaded.settings.store) as store:
         return volatile_fields_of(store, loaded.settings.cassette)
 

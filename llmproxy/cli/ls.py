@@ -10,10 +10,10 @@ from pathlib import Path
 import typer
 
 from llmproxy.amounts import number, when
-from llmproxy.cli.parts.bindings import format_volatile_fields, plain_bindings
+from llmproxy.cli.parts.bindings import bindings_to_json, format_volatile_fields
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.printing import dump, line, print_line, table, to_paragraphs
-from llmproxy.cli.parts.store_arguments import STORE, list_names, open_given, session_name, store_path
+from llmproxy.cli.parts.printing import print_json, print_line, print_table, to_line, to_paragraphs
+from llmproxy.cli.parts.store_arguments import STORE, describe_cassettes, name_session, open_given, resolve_store_path
 from llmproxy.core.forks.table import Fork, forks
 from llmproxy.core.sessions.journal import read_faulted_calls, read_misses
 from llmproxy.core.store.file.connect import advise_missing
@@ -54,7 +54,7 @@ def ls(
 ) -> None:
     """List cassettes and the interactions recorded in them."""
     if what is not None and cassette not in (None, what):
-        raise SettingsError(f"one cassette at a time: {line(what)} or {line(cassette or '')}.")
+        raise SettingsError(f"one cassette at a time: {to_line(what)} or {to_line(cassette or '')}.")
     cassette = what if what is not None else cassette
     with open_given(store) as database:
         few = limit if limit and cassette is None and not as_json else None
@@ -68,7 +68,7 @@ def ls(
             )
             for info in infos
         }
-        there = "" if infos else list_names(database)
+        there = "" if infos else describe_cassettes(database)
         failed = Counter(
             (each.cassette, each.sample)
             for info in infos
@@ -79,19 +79,21 @@ def ls(
         children = {(each.cassette, each.sample): each for each in forks(database)}
     if as_json:
         plain = {
-            "cassettes": [asdict(info) | plain_bindings(*bound[info.name, info.sample]) for info in infos],
+            "cassettes": [asdict(info) | bindings_to_json(*bound[info.name, info.sample]) for info in infos],
             "interactions": [asdict(row) | {"channel": row.channel} for row in rows],
         }
-        dump(plain | {"forks": [each.to_json() for each in children.values() if cassette in (None, each.cassette)]})
+        print_json(
+            plain | {"forks": [each.to_json() for each in children.values() if cassette in (None, each.cassette)]}
+        )
         return
     if not infos:
-        print_line(f"Nothing is recorded in cassette {line(cassette)}." if cassette else "Nothing is recorded.")
+        print_line(f"Nothing is recorded in cassette {to_line(cassette)}." if cassette else "Nothing is recorded.")
         if there:
             print_line(there)
         return
     _print_cassettes(infos, children, failed)
     for (name, sample), (_, fields) in bound.items():
-        for text in format_volatile_fields(line(name), fields if sample == 1 else ()):
+        for text in format_volatile_fields(to_line(name), fields if sample == 1 else ()):
             print_line(text)
     print_line()
     _print_columns(INTERACTION_COLUMNS, rows)
@@ -121,7 +123,7 @@ class Column[T]:
 
 def _print_columns[T](columns: Sequence[Column[T]], rows: Sequence[T]) -> None:
     shown = [each for each in columns if not rows or any(map(each.if_any, rows))]
-    table(
+    print_table(
         [each.head for each in shown],
         [[each.cell(row) for each in shown] for row in rows],
         alike=[each.head for each in shown if each.alike],
@@ -144,7 +146,7 @@ def _print_cassettes(
 
 
 CASSETTE_COLUMNS: Sequence[Column[CassetteInfo]] = (
-    Column("cassette", lambda info: session_name(info.name, info.sample)),
+    Column("cassette", lambda info: name_session(info.name, info.sample)),
     Column("live", lambda info: number(info.live)),
     Column("replaced", lambda info: number(info.stored - info.live), measure=True),
     Column("tokens in", lambda info: number(info.tokens_in), measure=True),
@@ -177,7 +179,7 @@ def _format_optional(value: int | None) -> str:
 INTERACTION_COLUMNS: Sequence[Column[RowSummary]] = (
     Column("id", lambda row: str(row.id)),
     Column("recorded", lambda row: when(row.recorded_at), narrowest=len("2027-01-15 ")),
-    Column("cassette", lambda row: session_name(row.cassette, row.sample)),
+    Column("cassette", lambda row: name_session(row.cassette, row.sample)),
     Column("party", lambda row: row.party, alike=True),
     Column("channel", lambda row: row.channel.value, alike=True, if_any=lambda row: row.channel is not Channel.LLM),
     Column("model", lambda row: row.model or "", alike=True),
@@ -202,10 +204,10 @@ def why(
     as_json: bool = _JSON,
 ) -> None:
     """Explain why the last requests were refused: the nearest recording, the differences, and what to type."""
-    path = Path(f"{store_path(store)}.state.db")
+    path = Path(f"{resolve_store_path(store)}.state.db")
     found, injected = read_misses(path, number), read_faulted_calls(path, SHOWN_FAULTS)
     if as_json:
-        dump(
+        print_json(
             [{"at": missed.at, **missed.data} for missed in found]
             + [{"fault": each.note, **each._asdict()} for each in injected]
         )
@@ -221,7 +223,7 @@ def why(
             print_line(f"No request was refused, as far as {path} knows.")
         else:
             print_line(f"Nothing is known: there is no {path}, so nothing has run with this store.")
-            print_line(advise_missing(store_path(store)))
+            print_line(advise_missing(resolve_store_path(store)))
     for n, missed in enumerate(found):
         print_line(("\n" if n else "") + f"--- {when(missed.at)}")
         print_line(to_paragraphs(missed.text))

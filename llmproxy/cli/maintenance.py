@@ -13,17 +13,17 @@ import typer
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.options import gather
-from llmproxy.cli.parts.printing import line, print_line, size
+from llmproxy.cli.parts.options import load_settings
+from llmproxy.cli.parts.printing import format_size, print_line, to_line
 from llmproxy.cli.parts.store_arguments import (
     STORE,
     check_new_name,
-    find,
-    is_number,
-    list_recordings,
+    find_cassette,
+    is_id,
+    list_recording_files,
     open_given,
     read_current_copy,
-    store_path,
+    resolve_store_path,
     suggest_cassette,
 )
 from llmproxy.cli.parts.verifying import Verifier
@@ -57,14 +57,14 @@ def verify(
     """Check every recording: the file, each body's hash, and each key under the current rules."""
     if rekey and cassette is not None:
         raise SettingsError("--rekey derives the keys of a whole store: leave --cassette out.")
-    settings = gather({"store": store}).settings
+    settings = load_settings({"store": store}).settings
     verifier = Verifier(Rules.from_config(settings.normalize.as_config()), settings.upstream, cassette, rekey)
     wrong, failed, looked = 0, False, False
-    for path, is_store in list_recordings(paths or [settings.store]):
+    for path, is_store in list_recording_files(paths or [settings.store]):
         looked = True
         try:
             with read_current_copy(path) as here:
-                wrong += verifier.store(here) if is_store else verifier.file(here)
+                wrong += verifier.verify_store(here) if is_store else verifier.verify_file(here)
         except CassetteError as error:
             if len(paths or ()) <= 1:
                 raise
@@ -97,8 +97,8 @@ def prune(
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
 ) -> None:
     """Delete replaced, unused or old recordings, after showing them and asking."""
-    asked = ToKeep(superseded, unused, cassette, older_than, yes)
-    places = paths or [store_path(store)]
+    asked = PruneOptions(superseded, unused, cassette, older_than, yes)
+    places = paths or [resolve_store_path(store)]
     if cassette is not None:
         _require_cassette(places, cassette)
     done = [_prune_store(path, asked) for path in places]
@@ -106,7 +106,7 @@ def prune(
         raise typer.Exit(int(Exit.FAILED))
 
 
-class ToKeep(NamedTuple):
+class PruneOptions(NamedTuple):
     superseded: bool
     unused: bool
     cassette: str | None
@@ -114,7 +114,7 @@ class ToKeep(NamedTuple):
     yes: bool
 
     @property
-    def everything(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether a cassette, or what is old, goes as a whole."""
         return not self.superseded and not self.unused and (self.cassette is not None or self.older_than is not None)
 
@@ -125,18 +125,18 @@ def _require_cassette(places: Collection[Path], cassette: str) -> None:
     for path in places:
         with open_given(path) as database:
             try:
-                named = find(database, cassette)
+                named = find_cassette(database, cassette)
             except CassetteNotFound as error:
                 lacking.append(error)
                 continue
         if named.sample is not None:
             again = suggest_command(f"rm {shlex.quote(cassette)}", path)
-            raise SettingsError(f"{line(cassette)} is a sample, and prune takes cassettes. To delete it: {again}")
+            raise SettingsError(f"{to_line(cassette)} is a sample, and prune takes cassettes. To delete it: {again}")
     if len(lacking) == len(places):
         raise lacking[0]
 
 
-def _prune_store(path: Path, asked: ToKeep) -> bool:
+def _prune_store(path: Path, asked: PruneOptions) -> bool:
     """Delete of one store what was asked for; returns False if somebody said no."""
     with open_given(path, writable=True) as database:
         rows = database.summaries(asked.cassette, superseded=True)
@@ -144,25 +144,24 @@ def _prune_store(path: Path, asked: ToKeep) -> bool:
             until = time.time() - asked.older_than * _DAY
             rows = [row for row in rows if row.started_at < until]
         superseded = asked.superseded or not asked.unused
-        chosen = rows if asked.everything else _choose_rows(database, rows, superseded=superseded, unused=asked.unused)
+        chosen = rows if asked.is_whole else _pick_rows(database, rows, superseded=superseded, unused=asked.unused)
         return _confirm_and_delete(database, chosen, yes=asked.yes)
 
 
 def _confirm_and_delete(database: Store, chosen: Collection[RowSummary], *, yes: bool) -> bool:
-    """Say what goes, ask, and delete it; returns False if somebody said no."""
     if not chosen:
         print_line(f"There is nothing to delete in {show_store(database.path)}.")
         return True
     ids = [row.id for row in chosen]
     live = sum(not row.superseded for row in chosen)
-    what = f"{format_count(len(ids), 'interaction')} of {_format_names(chosen)}"
+    what = f"{format_count(len(ids), 'interaction')} of {_format_cassette_names(chosen)}"
     print_line(f"{what}: {live:,} live, {len(ids) - live:,} replaced by newer ones;")
-    print_line(f"about {size(stored_bytes(database, ids))} of {show_store(database.path)}.")
-    if not yes and not _is_confirmed():
+    print_line(f"about {format_size(stored_bytes(database, ids))} of {show_store(database.path)}.")
+    if not yes and not _ask_confirmation():
         print_line("Nothing was deleted.")
         return False
     done = database.delete(ids)
-    freed = "" if not done.freed else f"; the file is {size(done.freed)} smaller"
+    freed = "" if not done.freed else f"; the file is {format_size(done.freed)} smaller"
     print_line(f"Deleted {format_count(done.interactions, 'interaction')}{freed}.")
     return True
 
@@ -180,19 +179,19 @@ def rm(
 ) -> None:
     """Delete cassettes or single interactions, after showing them and asking."""
     with open_given(store, writable=True) as database:
-        numbers = [] if cassette else [typed for typed in what if is_number(typed)]
+        numbers = [] if cassette else [typed for typed in what if is_id(typed)]
         rows = database.summaries(None, superseded=True) if numbers else []
         wanted = {row.id: row for row in (_find_row(rows, typed, database) for typed in numbers)}
         whole = []
         for typed in what:
             if typed in numbers:
                 continue
-            named = find(database, typed)
+            named = find_cassette(database, typed)
             whole += [named.cassette] if named.sample is None else []
             wanted |= {row.id: row for row in database.summaries(named.cassette, named.sample, superseded=True)}
         done = _confirm_and_delete(database, list(wanted.values()), yes=yes)
         if done:
-            _print_files(store, whole)
+            _print_remaining_files(store, whole)
     if not done:
         raise typer.Exit(int(Exit.FAILED))
 
@@ -216,17 +215,17 @@ def rename(
 ) -> None:
     """Give a cassette another name."""
     with open_given(store, writable=True) as database:
-        named = find(database, old)
+        named = find_cassette(database, old)
         if named.sample is not None:
-            raise SettingsError(f"{line(old)} is a sample; a cassette is renamed with all of them.")
+            raise SettingsError(f"{to_line(old)} is a sample; a cassette is renamed with all of them.")
         database.rename(old, check_new_name(new))
-        print_line(f"{line(old)} is now {line(new)}.")
-        _print_files(store, [old])
+        print_line(f"{to_line(old)} is now {to_line(new)}.")
+        _print_remaining_files(store, [old])
 
 
-def _print_files(store: Path | None, cassettes: Collection[str]) -> None:
+def _print_remaining_files(store: Path | None, cassettes: Collection[str]) -> None:
     """Say which files still hold what the store lost under its name: at the next start they are read again."""
-    folder = gather({"store": store}).settings.cassette_dir
+    folder = load_settings({"store": store}).settings.cassette_dir
     if folder is None or not folder.is_dir():
         return
     files = CassetteDir(folder, now=time.time).files()
@@ -235,7 +234,7 @@ def _print_files(store: Path | None, cassettes: Collection[str]) -> None:
             print_line(f"{files[name]} still holds it, and is read again where it changes: remove it, too.")
 
 
-def _is_confirmed() -> bool:
+def _ask_confirmation() -> bool:
     """Ask; the end of the input, or Ctrl-C, is a no."""
     try:
         return typer.confirm("Delete them?")
@@ -244,7 +243,7 @@ def _is_confirmed() -> bool:
         return False
 
 
-def _choose_rows(database: Store, rows: Collection[RowSummary], *, superseded: bool, unused: bool) -> list[RowSummary]:
+def _pick_rows(database: Store, rows: Collection[RowSummary], *, superseded: bool, unused: bool) -> list[RowSummary]:
     """Return what was asked for. Raises MachineError if nothing is known about use."""
     chosen = [row for row in rows if row.superseded] if superseded else []
     if unused:
@@ -262,9 +261,9 @@ def _choose_rows(database: Store, rows: Collection[RowSummary], *, superseded: b
     return chosen
 
 
-def _format_names(rows: Collection[RowSummary]) -> str:
+def _format_cassette_names(rows: Collection[RowSummary]) -> str:
     names = sorted({row.cassette for row in rows})
-    shown = ", ".join(line(name) for name in names[:5])
+    shown = ", ".join(to_line(name) for name in names[:5])
     return (
         f"cassette {shown}"
         if len(names) == 1

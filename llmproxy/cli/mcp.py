@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from llmproxy.cli.parts.options import STORE as SUITES, SettingsCommand, gather, options_of
+from llmproxy.cli.parts.options import STORE as SUITES, SettingsCommand, get_options, load_settings
 from llmproxy.cli.parts.store_arguments import STORE
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.protocol import DEFAULT_STORE, RUN_VARIABLE, URL_VARIABLE
@@ -102,16 +102,16 @@ def serve(
     named = what if is_store else str(store or "")
     other = ""
     if not named:
-        named, other = find_stores(Path.cwd())
+        named, other = find_served_store(Path.cwd())
     behind = ctx.meta[_BEHIND]
-    options = tuple(options_of(ctx).words())
+    options = tuple(get_options(ctx).list_flags())
     if options and not behind:
         flag, value = options[0]
         raise SettingsError(f"{flag} {value}: it is the agent's, and none stands behind --.")
     serve_tools(ServerOptions(named, "" if is_store else what, write, behind, other, options))
 
 
-def find_stores(folder: Path) -> tuple[str, str]:
+def find_served_store(folder: Path) -> tuple[str, str]:
     """Return the store that is served where none was named, empty for the settings' own, and one that is to be told of,
     or nothing.
 
@@ -119,7 +119,7 @@ def find_stores(folder: Path) -> tuple[str, str]:
     is alone, it is meant.
     """
     try:
-        settings = gather({})
+        settings = load_settings({})
     except LLMProxyError:  # each tool says it
         return "", ""
     if not settings.is_default("store") or not (folder / SUITES).is_file():

@@ -58,7 +58,7 @@ def merge(
         )
     for each in (*inputs, store, cassette_dir):
         refuse_url(each or "", _OF_SERVERS)
-    found = sort_inputs(inputs)
+    found = classify_inputs(inputs)
     if cassette_dir is not None:
         _merge_folders(found.folders, cassette_dir)
     if store is not None:
@@ -68,7 +68,7 @@ def merge(
 
 
 @dataclass(slots=True)
-class Inputs:
+class MergeInputs:
     reports: dict[Path, str] = field(default_factory=dict)
     """With the kind of each, ``json`` or ``jsonl``."""
     stores: list[Path] = field(default_factory=list)
@@ -76,33 +76,33 @@ class Inputs:
     """The topmost ones that hold cassette files of ours."""
 
 
-def sort_inputs(given: Sequence[Path]) -> Inputs:
+def classify_inputs(given: Sequence[Path]) -> MergeInputs:
     """Return what given files, and those in given folders, are. Raises SettingsError, MachineError: unreadable."""
-    found = Inputs()
+    found = MergeInputs()
     try:
-        _sort_paths(given, found)
+        _classify_paths(given, found)
     except OSError as error:
         raise MachineError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
     return found
 
 
-def _sort_paths(given: Sequence[Path], found: Inputs) -> None:
+def _classify_paths(given: Sequence[Path], found: MergeInputs) -> None:
     for path in given:
         if not path.exists():
             raise SettingsError(f"There is no file or folder {path}.")
         if path.is_dir():
             for each in (each for each in sorted(path.rglob("*")) if each.is_file() and ".git" not in each.parts):
-                _sort_file(each, found)
+                _classify_file(each, found)
             if path not in found.folders and any(map(_is_cassette, path.rglob("*"))):
                 found.folders.append(path)
-        elif not _sort_file(path, found):
+        elif not _classify_file(path, found):
             raise SettingsError(
                 f"{path} is nothing that can be merged.",
                 hint=f"JSON reports (json, jsonl), stores and folders of cassettes are. {_OF_REPORTS}",
             )
 
 
-def _sort_file(path: Path, found: Inputs) -> bool:
+def _classify_file(path: Path, found: MergeInputs) -> bool:
     """Put a file where it belongs; tells whether it belongs anywhere."""
     if path.name.endswith(JOURNAL):
         return False

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.cli.parts.printing import ProgressLine, line
-from llmproxy.cli.parts.store_arguments import STORE, refuse_url, store_path
+from llmproxy.cli.parts.printing import ProgressLine, to_line
+from llmproxy.cli.parts.store_arguments import STORE, refuse_url, resolve_store_path
 from llmproxy.core.cassettes.uniting import copy_cassette
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import SettingsError
@@ -44,7 +44,7 @@ def _copy_cassettes(
     names: list[str], store: Path | None, file: Path, new: str | None, *, instead: bool, there: bool
 ) -> None:
     refuse_url(file)
-    path = store_path(store)
+    path = resolve_store_path(store)
     if find_store_server(path) is None:
         raise SettingsError(
             f"{show_store(path)} is a file; this command brings cassettes to a server, or from one.",
@@ -62,7 +62,7 @@ def _copy_cassettes(
         for name in names:
             one.refresh(name)
             other.refresh(new or name)
-            with ProgressLine(f"bringing {line(name)} to {show_store(target)}"):
+            with ProgressLine(f"bringing {to_line(name)} to {show_store(target)}"):
                 done = copy_cassette(one, other, name, new or name, instead=instead, holder=holder)
             many = f"{done.interactions} interaction{'s' * (done.interactions != 1)}"
             said = f"there already, the same {many}" if done.same else f"{many} brought to {show_store(target)}"

@@ -25,12 +25,12 @@ from llmproxy.advice import StartCommand, suggest_command
 from llmproxy.amounts import duration, format_count
 from llmproxy.calls import Call
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, record_command, refuse_live
-from llmproxy.cli.parts.printing import line, print_line, write_whole_lines
-from llmproxy.cli.parts.run_ending import never_used
+from llmproxy.cli.parts.options import StoreCommand, advise_record, get_flags, get_options, load_settings, refuse_live
+from llmproxy.cli.parts.printing import print_line, to_line, write_stderr_lines
+from llmproxy.cli.parts.run_ending import explain_unused
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
-from llmproxy.cli.parts.session_setup import plan_for, read_tools, redirect_tools, start_options
-from llmproxy.cli.parts.store_arguments import STORE, build_nothing_recorded, check_new_name, open_given
+from llmproxy.cli.parts.session_setup import find_agent_tools, plan_environment, redirect_tools, start_options
+from llmproxy.cli.parts.store_arguments import STORE, build_not_recorded_error, check_new_name, open_given
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.process import Attached, attach, attach_running, find_program, run_child
 from llmproxy.client.reports import Report, one_line
@@ -48,7 +48,7 @@ from llmproxy.trace.export import cassette
 
 def register(app: typer.Typer) -> None:
     settings = {"allow_interspersed_args": False}
-    app.command("replay", cls=OnRecordings, context_settings=settings)(replay)
+    app.command("replay", cls=StoreCommand, context_settings=settings)(replay)
     app.command("fork")(fork)
 
 
@@ -82,15 +82,15 @@ def replay(
         raise SettingsError(
             f"{'--from' if from_ is not None else '--as'} needs --live: without it nothing new is recorded."
         )
-    flags = dict(flags_of(ctx))
+    flags = dict(get_flags(ctx))
     mode = flags.get("mode")
     if mode is not None and VCR_MODES.get(str(mode), mode) != Mode.REPLAY:
         raise SettingsError(
             f"--mode {mode}: `llmproxy replay` replays.",
-            hint=f"Record with {record_command(gather({**flags, 'mode': None}))}",
+            hint=f"Record with {advise_record(load_settings({**flags, 'mode': None}))}",
         )
     asked = ReplayOptions(
-        flags, tuple(command), parse_overrides(override_tool, override_llm), live, from_, as_, options_of(ctx)
+        flags, tuple(command), parse_overrides(override_tool, override_llm), live, from_, as_, get_options(ctx)
     )
     raise typer.Exit(run_replay(asked, os.environ))
 
@@ -106,7 +106,7 @@ class ReplayOptions:
     options: RunOptions
 
     @property
-    def fork(self) -> dict[str, Any]:
+    def fork_options(self) -> dict[str, Any]:
         return {"live": self.live, "from": self.at, "as": self.child}
 
 
@@ -115,38 +115,40 @@ def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
     flags: dict[str, object] = {**asked.flags, "mode": str(Mode.REPLAY)}
     if asked.live and not attach_running(env):
         flags["allow_live"] = True
-    loaded = gather(flags)
+    loaded = load_settings(flags)
     refuse_live(loaded, "llmproxy replay")
     find_program(asked.command, env)
     if asked.live and not attach_running(env):
         refuse_server("--live", loaded.settings.store)
     if not attach_running(env) and not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
-        raise build_nothing_recorded(loaded)  # before anything is made
+        raise build_not_recorded_error(loaded)  # before anything is made
     run = RunArguments(flags, asked.command, asked.options)
-    tools = read_tools(run, env)
+    tools = find_agent_tools(run, env)
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"
         options = start_options(flags, forward=asked.options.intercept, tools=tools)
-        with attach(options, env, log=log, started_by=run.typed) as proxy:  # `replay` itself records nothing
-            session = _open(proxy, loaded, asked, tools.config.upstreams if tools and proxy.process is None else {})
+        with attach(options, env, log=log, started_by=run.run_line) as proxy:  # `replay` itself records nothing
+            session = _open_session(
+                proxy, loaded, asked, tools.config.upstreams if tools and proxy.process is None else {}
+            )
             if tools is not None:
                 run, told = redirect_tools(run, tools, proxy.url, session.name, Path(folder))
-                write_whole_lines(*(f"llmproxy: mcp: {each}" for each in told))
-            plan = plan_for(proxy, session, env, run, Path(folder))
-            write_whole_lines(*(f"llmproxy: {note}" for note in plan.notes))
+                write_stderr_lines(*(f"llmproxy: mcp: {each}" for each in told))
+            plan = plan_environment(proxy, session, env, run, Path(folder))
+            write_stderr_lines(*(f"llmproxy: {note}" for note in plan.notes))
             began = time.time()
             code = run_child(run.command, plan.applied_to(env))
-            start = run.spell("llmproxy replay")
+            start = run.format_command("llmproxy replay")
             end = ReplayEnding(proxy, session.name, loaded, asked.command, live=asked.live, start=start)
-            end.close()
+            end.close_session()
         if loaded.settings.verbose and proxy.process is not None:
-            write_whole_lines(proxy.process.said.rstrip())
+            write_stderr_lines(proxy.process.said.rstrip())
         if end.report is not None and not end.report.calls:
-            write_whole_lines(*never_used(plan, proxy.url))
+            write_stderr_lines(*explain_unused(plan, proxy.url))
         return end.print_end(code, time.time() - began)
 
 
-def _open(proxy: Attached, loaded: Loaded, asked: ReplayOptions, upstreams: Mapping[str, str]) -> Report:
+def _open_session(proxy: Attached, loaded: Loaded, asked: ReplayOptions, upstreams: Mapping[str, str]) -> Report:
     """Open the session of a cassette that holds something; `upstreams` are those that the proxy does not have yet."""
     settings = loaded.settings
     try:
@@ -156,7 +158,7 @@ def _open(proxy: Attached, loaded: Loaded, asked: ReplayOptions, upstreams: Mapp
             speed=settings.speed,
             exhausted=str(settings.exhausted),
             overrides=asked.overrides.to_json(),
-            fork=asked.fork,
+            fork=asked.fork_options,
             upstreams=upstreams or None,
             run_variables=gather_run_variables(os.environ, Path.cwd(), git=True),
         )
@@ -166,7 +168,7 @@ def _open(proxy: Attached, loaded: Loaded, asked: ReplayOptions, upstreams: Mapp
         raise
     if not session.unused:
         proxy.control.close(session.name)
-        raise build_nothing_recorded(loaded)
+        raise build_not_recorded_error(loaded)
     return session
 
 
@@ -196,7 +198,7 @@ def fork(
     with open_given(store, writable=True) as database:
         holder = f"llmproxy fork {os.getpid()} on {platform.node()}"
         made = fork_by_hand(database, split_name(parent), at, as_, holder, time.time())
-    print_line(f"{line(made.cassette)}: {format_count(made.shared, 'interaction')} of {line(parent)}")
+    print_line(f"{to_line(made.cassette)}: {format_count(made.shared, 'interaction')} of {to_line(parent)}")
     again = StartCommand("llmproxy run", " -- COMMAND")
     print_line(f"Go on with it: {again.command('auto', made.cassette, store=shown_path(database.path))}")
 
@@ -220,7 +222,7 @@ class ReplayEnding:
     start: str = "llmproxy replay"
     """How the command began that is to be typed again."""
 
-    def close(self) -> None:
+    def close_session(self) -> None:
         """Ask for everything, close the session and end the proxy, if it is ours; what goes wrong is told later."""
         try:
             self.calls = self.proxy.control.calls(self.session)
@@ -232,24 +234,24 @@ class ReplayEnding:
     def print_end(self, code: int, seconds: float) -> int:
         report = self.report
         if report is None or report.overrides is None:
-            write_whole_lines(f"llmproxy: the proxy did not end the session: {self.trouble}")
+            write_stderr_lines(f"llmproxy: the proxy did not end the session: {self.trouble}")
             return code or Exit.ENVIRONMENT
         said = report.overrides
-        write_whole_lines(f"llmproxy: {one_line(report)}  (replay of {said['parent']}, {duration(seconds * 1000)})")
-        write_whole_lines(*(f"  {line(text)}" for text in self.describe_overrides(said)))
-        write_whole_lines(*(f"  {line(text)}" for text in self.describe_fork(said, report)))
+        write_stderr_lines(f"llmproxy: {one_line(report)}  (replay of {said['parent']}, {duration(seconds * 1000)})")
+        write_stderr_lines(*(f"  {to_line(text)}" for text in self.describe_overrides(said)))
+        write_stderr_lines(*(f"  {to_line(text)}" for text in self.describe_fork(said, report)))
         unmatched = [] if code in ENDED_BY_USER else list(self.describe_unmatched(said))
-        write_whole_lines(*unmatched)
+        write_stderr_lines(*unmatched)
         if report.failed or self.proxy.exit_code == Exit.ENVIRONMENT:
-            write_whole_lines("llmproxy: an answer could not be recorded: this recording is incomplete.")
+            write_stderr_lines("llmproxy: an answer could not be recorded: this recording is incomplete.")
             return code or Exit.ENVIRONMENT
         if report.misses:
-            write_whole_lines(*(f"{text}" for text in report.miss_texts[:1]))
+            write_stderr_lines(*(f"{text}" for text in report.miss_texts[:1]))
             return Exit.MISS
         if report.refused and not report.recorded:
             return Exit.USAGE if unmatched else code
         if said["fork"] is not None or any(each["used"] for each in (*said["tools"], *said["answers"])):
-            write_whole_lines(*self.describe_changes())
+            write_stderr_lines(*self.describe_changes())
         return Exit.USAGE if unmatched else code
 
     def describe_overrides(self, said: Mapping[str, Any]) -> list[str]:
@@ -259,7 +261,7 @@ class ReplayEnding:
                 name = each["tool"] if each["nth"] is None else f"{each['tool']}#{each['nth']}"
                 of = f" (recorded with {said['parent']})" if each["inherited"] else ""
                 lines.append(
-                    f"{name}: returned {each['result'][:SHOWN_RESULT]}, swapped {_format_times(each['used'])}{of}"
+                    f"{name}: returned {each['result'][:SHOWN_RESULT]}, swapped {_format_occurrences(each['used'])}{of}"
                 )
         return lines + [f"LLM call {each['call']}: answer overridden" for each in said["answers"] if each["used"]]
 
@@ -295,7 +297,7 @@ class ReplayEnding:
         ]
         calls = said["llm_calls"]
         return lines + [
-            f"llmproxy: --override-llm {each['call']}: the agent called the model {_format_times(calls)}"
+            f"llmproxy: --override-llm {each['call']}: the agent called the model {_format_occurrences(calls)}"
             + (f" (0 to {calls - 1})." if calls else ".")
             for each in said["answers"]
             if not each["used"]
@@ -316,7 +318,7 @@ class ReplayEnding:
             return []
         diff = ReplayDiff.compute(parent, run)
         if not diff.has_changes:
-            return [f"  nothing is different from {line(parent.name)}"]
+            return [f"  nothing is different from {to_line(parent.name)}"]
         return [
             "What is different:",
             *(f"  {row}" for row in render(diff, color=False, width=_terminal_width()).splitlines()),
@@ -327,5 +329,5 @@ def _terminal_width() -> int:
     return min(shutil.get_terminal_size().columns - 2, 160)
 
 
-def _format_times(number: int) -> str:
+def _format_occurrences(number: int) -> str:
     return "once" if number == 1 else f"{number} times"

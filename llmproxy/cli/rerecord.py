@@ -27,11 +27,11 @@ import typer
 
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import dollars
-from llmproxy.cli.changes import execute_on_recordings
-from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, record_command
-from llmproxy.cli.parts.printing import line, print_line
+from llmproxy.cli.changes import run_in_replay
+from llmproxy.cli.parts.options import StoreCommand, advise_record, get_flags, get_options, load_settings
+from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
-from llmproxy.cli.parts.store_arguments import is_number, open_given, require_number
+from llmproxy.cli.parts.store_arguments import is_id, open_given, require_id
 from llmproxy.client.process import attach
 from llmproxy.core.dialects.usage import MARGIN, cost_at_most, cost_of
 from llmproxy.core.providers.table import PROVIDERS, KeyVariable
@@ -51,7 +51,7 @@ _PATIENCE = 600.0
 
 
 def register(app: typer.Typer) -> None:
-    app.command("rerecord", cls=OnRecordings)(rerecord)
+    app.command("rerecord", cls=StoreCommand)(rerecord)
 
 
 def rerecord(
@@ -69,22 +69,22 @@ def rerecord(
     """Record requests again, with the environment's credentials: single interactions, or all that has changed since a
     command was recorded.
     """
-    numbers = list(takewhile(is_number, words))
+    numbers = list(takewhile(is_id, words))
     command = tuple(words[len(numbers) :])
     if changed and numbers:
         raise SettingsError("either interactions or --changed.")
     if changed:
-        raise typer.Exit(_rerecord_changed(flags_of(ctx), options_of(ctx), tuple(words), change))
+        raise typer.Exit(_rerecord_changed(get_flags(ctx), get_options(ctx), tuple(words), change))
     if change:
         raise SettingsError("--change goes with --changed.")
-    flags = flags_of(ctx)
-    loaded, store = gather(flags), Path(str(flags["store"])) if flags.get("store") else None
-    found = [_load_live_recording(require_number(word, "rerecord"), store) for word in dict.fromkeys(numbers or words)]
+    flags = get_flags(ctx)
+    loaded, store = load_settings(flags), Path(str(flags["store"])) if flags.get("store") else None
+    found = [_load_live_recording(require_id(word, "rerecord"), store) for word in dict.fromkeys(numbers or words)]
     if command:
         names = [f"{CHOSEN_RECORDING}{each.id}" for each in found]
-        raise typer.Exit(_rerecord_changed(flags, options_of(ctx), command, names))
-    questions = [_prepare_question(each, loaded) for each in found]
-    if not _ask_all(questions, store, loaded.settings.max_cost):
+        raise typer.Exit(_rerecord_changed(flags, get_options(ctx), command, names))
+    questions = [_prepare_request(each, loaded) for each in found]
+    if not _rerecord_all(questions, store, loaded.settings.max_cost):
         raise typer.Exit(int(Exit.FAILED))
 
 
@@ -94,7 +94,7 @@ def _rerecord_changed(
     """Run a command in replay, ask live what has changed, and put that in its place when all of it is here."""
     flags = {**flags, "mode": "replay", "allow_live": True}
     more = {UPDATE_VARIABLE: Update.CHANGED.value, "LLMPROXY_CHANGE": ",".join(change)}
-    return execute_on_recordings(RunArguments(flags, command, options), gather(flags), more)
+    return run_in_replay(RunArguments(flags, command, options), load_settings(flags), more)
 
 
 class _RerecordRequest(NamedTuple):
@@ -120,14 +120,14 @@ def _load_live_recording(id_: int, store: Path | None) -> Interaction:
     return found
 
 
-def _prepare_question(found: Interaction, loaded: Loaded) -> _RerecordRequest:
+def _prepare_request(found: Interaction, loaded: Loaded) -> _RerecordRequest:
     """Return a question as it will be sent. Raises SettingsError."""
-    headers = live_headers(found, os.environ, record_command(loaded, found.cassette))
-    target = live_upstream(found, dict(loaded.settings.upstream))
-    return _RerecordRequest(found, headers, target, estimate_most_cost(found))
+    headers = build_live_headers(found, os.environ, advise_record(loaded, found.cassette))
+    target = find_live_upstream(found, dict(loaded.settings.upstream))
+    return _RerecordRequest(found, headers, target, estimate_max_cost(found))
 
 
-def estimate_most_cost(recorded: Interaction) -> Decimal | None:
+def estimate_max_cost(recorded: Interaction) -> Decimal | None:
     """Return what another answer to a recorded request costs at the most, US dollars; None: nobody knows."""
     tokens, body = recorded.usage.input, parse_json(recorded.request.body)
     if tokens is None or not isinstance(body, dict):
@@ -135,7 +135,7 @@ def estimate_most_cost(recorded: Interaction) -> Decimal | None:
     return cost_at_most(recorded.provider, recorded.model, int(tokens * MARGIN) + 1, body)
 
 
-def _ask_all(questions: Sequence[_RerecordRequest], store: Path | None, limit: Decimal | None) -> bool:
+def _rerecord_all(questions: Sequence[_RerecordRequest], store: Path | None, limit: Decimal | None) -> bool:
     """Ask one after the other by a proxy of our own; return whether all were asked, and answered well."""
     env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
     upstreams = sorted({f"--upstream={each.upstream}" for each in questions if each.upstream})
@@ -152,18 +152,18 @@ def _ask_all(questions: Sequence[_RerecordRequest], store: Path | None, limit: D
                     return False
                 named = each.recorded.model or each.recorded.operation
                 typer.echo(f"asking {named} at {each.upstream or each.recorded.upstream} again ...", err=True)
-                cost = _keep_good_answer(each, _send_question(each, proxy.url, path), store)
+                cost = _store_good_answer(each, _send_request(each, proxy.url, path), store)
                 good, spent = good and cost is not None, spent + (cost or 0)
     return good
 
 
-def _keep_good_answer(question: _RerecordRequest, made: Interaction, store: Path | None) -> Decimal | None:
+def _store_good_answer(question: _RerecordRequest, made: Interaction, store: Path | None) -> Decimal | None:
     """Put a good answer in the recording's place; returns what was spent, None if the recording stays."""
     found, answer = question.recorded, made.response
     if answer.status >= 400 or answer.ending.value != "complete":
-        said = f"{answer.status} {line(answer.reason)} ({answer.ending.value})"
+        said = f"{answer.status} {to_line(answer.reason)} ({answer.ending.value})"
         print_line(f"The answer was {said}; the recording stays as it is.")
-        print_line(line(answer.body[:600].decode("utf-8", "replace")))
+        print_line(to_line(answer.body[:600].decode("utf-8", "replace")))
         return None
     with open_given(store, writable=True) as database:
         new = _replace_recording(database, found, made)
@@ -177,7 +177,7 @@ def _keep_good_answer(question: _RerecordRequest, made: Interaction, store: Path
     return (question.most or Decimal(0)) if cost is None else cost
 
 
-def live_headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers:
+def build_live_headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers:
     """Return headers with a key of the environment where one was recorded; `record` is advice. Raises SettingsError."""
     request = found.request
     if is_frames(found.response.headers):
@@ -205,7 +205,7 @@ def live_headers(found: Interaction, env: Mapping[str, str], record: str) -> Hea
     return (*plain, (fields[name], env[name]) if fields[name] else ("authorization", f"Bearer {env[name]}"))
 
 
-def live_upstream(found: Interaction, configured: Mapping[str, str]) -> str:
+def find_live_upstream(found: Interaction, configured: Mapping[str, str]) -> str:
     """Return where to ask, as ``NAME=URL``; empty for the provider's own host.
 
     A recording may come from somebody else: where it says that it was made decides nothing about where our key goes.
@@ -216,13 +216,14 @@ def live_upstream(found: Interaction, configured: Mapping[str, str]) -> str:
     known = PROVIDERS.get(found.provider)
     if known is not None and known.upstream and known.upstream.startswith(found.upstream):
         return ""
+    origin = to_line(found.upstream)
     raise SettingsError(
-        f"interaction {found.id} was recorded from {line(found.upstream)}, which is not {found.provider}'s own host.",
-        hint=f"To send it there, with your credentials: --upstream {found.provider}={line(found.upstream)}/v1",
+        f"interaction {found.id} was recorded from {origin}, which is not {found.provider}'s own host.",
+        hint=f"To send it there, with your credentials: --upstream {found.provider}={origin}/v1",
     )
 
 
-def _send_question(question: _RerecordRequest, proxy: str, path: Path) -> Interaction:
+def _send_request(question: _RerecordRequest, proxy: str, path: Path) -> Interaction:
     """Return the question with the answer of now, which a proxy stored at `path`. Raises MachineError."""
     found = question.recorded
     url = f"{proxy}/{quote(found.provider)}{found.request.target}"
@@ -244,7 +245,6 @@ def _send_question(question: _RerecordRequest, proxy: str, path: Path) -> Intera
 
 
 def _find_newest_id(path: Path) -> int:
-    """Return the number of the recording that was made last; 0 for none."""
     if not path.exists():
         return 0
     with open_given(path) as database:

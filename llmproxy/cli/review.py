@@ -16,9 +16,9 @@ import typer
 
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import format_count, name_some
-from llmproxy.cli.changes import check_folder, list_accepted, write_accepted
-from llmproxy.cli.parts.options import gather
-from llmproxy.cli.parts.printing import line, print_line
+from llmproxy.cli.changes import check_cassette_dir, list_accepted_changes, write_accepted_changes
+from llmproxy.cli.parts.options import load_settings
+from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE
 from llmproxy.core.changes.accepted import AcceptedChange, Condition, accept_changes, client_slug, unite_accepted
 from llmproxy.core.changes.values import Author
@@ -43,7 +43,7 @@ def review(
     store: Path | None = STORE, cassette_dir: Path | None = _CASSETTES, until: str = _UNTIL, when: str = _WHEN
 ) -> None:
     """Decide on each pending change at the terminal: keep the answers, record again, skip, or show the difference."""
-    loaded, pending = _load_trials(store, cassette_dir)
+    loaded, pending = _load_pending_changes(store, cassette_dir)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         typed = suggest_command(f"accept {pending[0].name}", loaded.settings.store)
         raise SettingsError("review asks at a terminal, and this is none.", hint=f"Without questions: {typed}")
@@ -51,15 +51,15 @@ def review(
     for group in pending:
         if group.origin != origin:
             origin = group.origin
-            print_line(f"\n{line(origin)}")
-        print_line(f"{group.name}  {line(group.text)}\n    {_describe_places(group)}")
+            print_line(f"\n{to_line(origin)}")
+        print_line(f"{group.name}  {to_line(group.text)}\n    {_describe_affected_calls(group)}")
         key = _ask_decision(group)
         if key == "q":
             break
         kept += [group] if key == "k" else []
         anew += [group.name] if key == "r" else []
     if kept:
-        _write_accepted_changes(loaded, kept, _read_day(until), _read_condition(when))
+        _write_accepted_changes(loaded, kept, _parse_date(until), _parse_condition(when))
     if anew:
         which = "".join(f" --change {name}" for name in anew)
         print_line(f"next: {suggest_command(f'rerecord --changed{which} -- COMMAND', loaded.settings.store)}")
@@ -75,25 +75,25 @@ def accept(
     whole: bool = typer.Option(False, "--all", help="With --client: print each change, not only their groups."),
 ) -> None:
     """Accept changes: keep the recorded answers. llmproxy writes the acceptance into the affected cassettes."""
-    loaded, pending = _load_trials(store, cassette_dir)
+    loaded, pending = _load_pending_changes(store, cassette_dir)
     if bool(names) == bool(client):
         raise SettingsError("say which changes: NAME..., or --client NAME for all that a client itself changed.")
     known = {group.name: group for group in pending}
     if unknown := [name for name in names or () if name not in known]:
         raise SettingsError(
-            f"no change {line(unknown[0])} is pending.", hint=f"Pending: {', '.join(known)}. Nothing was written."
+            f"no change {to_line(unknown[0])} is pending.", hint=f"Pending: {', '.join(known)}. Nothing was written."
         )
     chosen = [known[name] for name in names or ()] or _select_client_changes(pending, client)
     if client:
-        for text in _count_kinds(chosen) if not whole else (f"{each.name}  {each.text}" for each in chosen):
-            print_line(f"  {line(text)}")
-    _write_accepted_changes(loaded, chosen, _read_day(until), _read_condition(when))
+        for text in _count_by_kind(chosen) if not whole else (f"{each.name}  {each.text}" for each in chosen):
+            print_line(f"  {to_line(text)}")
+    _write_accepted_changes(loaded, chosen, _parse_date(until), _parse_condition(when))
 
 
-def _load_trials(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded, list[ChangeGroup]]:
+def _load_pending_changes(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded, list[ChangeGroup]]:
     """Return the settings and what the last trials saw and nobody accepted since. Raises SettingsError."""
-    loaded = gather({"store": store, "cassette_dir": cassette_dir})
-    done = {name: {each.name: each.exactly for each in some} for name, some in list_accepted(loaded).items()}
+    loaded = load_settings({"store": store, "cassette_dir": cassette_dir})
+    done = {name: {each.name: each.exactly for each in some} for name, some in list_accepted_changes(loaded).items()}
     pending = [
         group
         for group in read_changes(loaded.settings.store).groups
@@ -102,12 +102,12 @@ def _load_trials(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded,
     if not pending:
         typed = suggest_command("changes -- COMMAND", loaded.settings.store)
         raise SettingsError("nothing is pending: no trial saw a change that is not decided.", hint=f"First: {typed}")
-    check_folder(loaded, (name for group in pending for name in group.cassettes))
+    check_cassette_dir(loaded, (name for group in pending for name in group.cassettes))
     return loaded, pending
 
 
-def _describe_places(group: ChangeGroup) -> str:
-    return f"{format_count(group.calls, 'call')} in {line(name_some(group.cassettes, ' '))}"
+def _describe_affected_calls(group: ChangeGroup) -> str:
+    return f"{format_count(group.calls, 'call')} in {to_line(name_some(group.cassettes, ' '))}"
 
 
 def _ask_decision(group: ChangeGroup) -> str:
@@ -127,11 +127,11 @@ def _select_client_changes(pending: Sequence[ChangeGroup], client: str) -> list[
     found = [group for group in ours if client_slug(group.change.origin.name) == client_slug(client)]
     if not found:
         names = ", ".join(dict.fromkeys(client_slug(group.change.origin.name) for group in ours)) or "none"
-        raise SettingsError(f"nothing is pending that {line(client)} itself changed.", hint=f"Clients: {names}.")
+        raise SettingsError(f"nothing is pending that {to_line(client)} itself changed.", hint=f"Clients: {names}.")
     return found
 
 
-def _count_kinds(groups: Iterable[ChangeGroup]) -> list[str]:
+def _count_by_kind(groups: Iterable[ChangeGroup]) -> list[str]:
     """Return how many changes there are of each kind: ``tool: 16 gone, 3 new, 7 reworded``."""
     counts: dict[str, dict[str, int]] = {}
     for group in groups:
@@ -146,25 +146,25 @@ def _write_accepted_changes(
     loaded: Loaded, chosen: Sequence[ChangeGroup], until: date | None, when: Condition | None
 ) -> None:
     today = date.today()  # noqa: DTZ011 - the day of who accepts
-    before, made = list_accepted(loaded), dict[str, Sequence["AcceptedChange"]]()
+    before, made = list_accepted_changes(loaded), dict[str, Sequence["AcceptedChange"]]()
     for group in chosen:
         for cassette, seen in group.cassettes.items():
             (taken,) = accept_changes([group.change], today, until=until, when=when)
             known = made.get(cassette, before.get(cassette, ()))
             made[cassette] = unite_accepted(known, [taken._replace(exactly=frozenset(seen))])
-    write_accepted(loaded, made)
-    print_line(f"accepted: {name_some(group.name for group in chosen)}, in {line(name_some(made, ' '))}")
+    write_accepted_changes(loaded, made)
+    print_line(f"accepted: {name_some(group.name for group in chosen)}, in {to_line(name_some(made, ' '))}")
     print_line("Answers are carried from now on, and every run says so; under --strict it ends with 4.")
 
 
-def _read_day(text: str) -> date | None:
+def _parse_date(text: str) -> date | None:
     try:
         return date.fromisoformat(text) if text else None
     except ValueError as error:
         raise SettingsError(f"--until {text!r} is no day: 2027-01-31 is one.") from error
 
 
-def _read_condition(text: str) -> Condition | None:
+def _parse_condition(text: str) -> Condition | None:
     if not text:
         return None
     if not (found := re.fullmatch(r"([A-Za-z][\w./-]*)(?:>=([\w.+-]+))?", text)):

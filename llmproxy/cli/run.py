@@ -17,18 +17,18 @@ from urllib.parse import urlsplit
 
 import typer
 
-from llmproxy.cli.parts.live_comparison import LiveRuns, check_recorded
-from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather, options_of
-from llmproxy.cli.parts.printing import write_whole_lines
-from llmproxy.cli.parts.run_ending import RunEnding, write_result
+from llmproxy.cli.parts.live_comparison import LiveRuns, require_recordings
+from llmproxy.cli.parts.options import FreePortCommand, get_flags, get_options, load_settings
+from llmproxy.cli.parts.printing import write_stderr_lines
+from llmproxy.cli.parts.run_ending import RunEnding, write_json_result
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.session_setup import (
+    find_agent_tools,
     open_session,
-    plan_for,
+    plan_environment,
     read_faults,
-    read_tools,
     redirect_tools,
-    refuse_options_of_start,
+    refuse_start_options,
     start_options,
 )
 from llmproxy.client.known_clients import warn_of_bypass
@@ -38,7 +38,7 @@ from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
 
 def register(app: typer.Typer) -> None:
     settings = {"allow_interspersed_args": False}
-    app.command("run", cls=OnAFreePort, context_settings=settings)(run)
+    app.command("run", cls=FreePortCommand, context_settings=settings)(run)
 
 
 def run(
@@ -46,24 +46,24 @@ def run(
     command: list[str] = typer.Argument(..., metavar="-- COMMAND", help="The command to run, with its options."),
 ) -> None:
     """Run a command with the proxy: its LLM calls are replayed, or recorded."""
-    options = options_of(ctx)
+    options = get_options(ctx)
     if not options.base_urls and not options.intercept:
         raise SettingsError("--no-base-urls leaves nothing to do without --intercept")
-    raise typer.Exit(run_command(RunArguments(flags_of(ctx), tuple(command), options), os.environ))
+    raise typer.Exit(run_command(RunArguments(get_flags(ctx), tuple(command), options), os.environ))
 
 
 def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
     """Do everything and return the exit code. Raises LLMProxyError: nothing was run."""
-    loaded = gather(asked.flags)
+    loaded = load_settings(asked.flags)
     hosts = loaded.settings.record_host
     how = replace(asked.options, intercept=asked.options.intercept or bool(hosts))
     asked = replace(asked, options=how, recorded=hosts)
     if loaded.settings.faults.partition(":")[0] == "sweep":
-        from llmproxy.cli.parts.fault_sweep import sweep_command
+        from llmproxy.cli.parts.fault_sweep import run_sweep
 
         if how.only:
             raise SettingsError("--only makes no network for a sweep.", hint="Leave one of the two out.")
-        return sweep_command(asked, loaded, env)
+        return run_sweep(asked, loaded, env)
     reach = _read_allowed_places(how)
     read_faults(loaded.settings)  # what cannot be meant is said before anything starts
     if how.runs is not None and not loaded.settings.live:
@@ -72,40 +72,40 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
             hint="`llmproxy run --live llm --runs 5 -- ...` tries another model on recorded tools.",
         )
     if loaded.settings.live:
-        check_recorded(loaded)
+        require_recordings(loaded)
     find_program(asked.command, env)
     if how.json is not None:
-        write_result(how.json, {})  # a file of an earlier run says nothing of this one
+        write_json_result(how.json, {})  # a file of an earlier run says nothing of this one
     if attach_running(env):
-        refuse_options_of_start(asked.flags)
-    tools = read_tools(asked, env)
-    declared = asked.run_variables(env)
+        refuse_start_options(asked.flags)
+    tools = find_agent_tools(asked, env)
+    declared = asked.list_run_variables(env)
     since = time.time()
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
         log = Path(folder) / "proxy.log"
         options = start_options(asked.flags, forward=how.intercept, tools=tools)
-        with attach(options, env, log=log, started_by=asked.typed) as proxy:
+        with attach(options, env, log=log, started_by=asked.run_line) as proxy:
             opened = open_session(proxy, loaded, env, declared, tools)
             if tools is not None:
                 asked, told = redirect_tools(asked, tools, proxy.url, opened.name, Path(folder))
-                write_whole_lines(*(f"llmproxy: mcp: {each}" for each in told))
-            plan = plan_for(proxy, opened, env, asked, Path(folder))
-            write_whole_lines(
+                write_stderr_lines(*(f"llmproxy: mcp: {each}" for each in told))
+            plan = plan_environment(proxy, opened, env, asked, Path(folder))
+            write_stderr_lines(
                 *(f"llmproxy: {note}" for note in plan.notes), *(() if how.intercept else warn_of_bypass(asked.command))
             )
             end, runs = RunEnding(proxy, opened.name, since, loaded, asked.command), LiveRuns(loaded)
             run_once = partial(_run_once, asked, plan.applied_to(env), reach, end)
-            code = _run_all(asked, run_once, end, runs, lambda: open_session(proxy, loaded, env, declared, tools))
+            code = _run_repeats(asked, run_once, end, runs, lambda: open_session(proxy, loaded, env, declared, tools))
         if loaded.settings.verbose and proxy.process is not None:
-            write_whole_lines(proxy.process.said.rstrip())
-        final = end.print_past(end.print_end(code, plan), only=how.only)
-        write_whole_lines(*runs.describe())
+            write_stderr_lines(proxy.process.said.rstrip())
+        final = end.print_bypassed(end.print_end(code, plan), only=how.only)
+        write_stderr_lines(*runs.describe())
         if how.json is not None:
-            write_result(how.json, end.to_json(code, final) | runs.to_json())
+            write_json_result(how.json, end.to_json(code, final) | runs.to_json())
         return final
 
 
-def _run_all(
+def _run_repeats(
     asked: RunArguments,
     run_once: Callable[[Callable[[int], object]], int],
     end: RunEnding,
@@ -121,7 +121,7 @@ def _run_all(
         ended = run_once(heard.append)
         code, last = ended or code, left == 1 or bool(heard)
         interrupted = bool(heard) or ended in ENDED_BY_USER
-        end.close(failed=ended != Exit.OK, interrupted=interrupted, last=last)
+        end.close_session(failed=ended != Exit.OK, interrupted=interrupted, last=last)
         runs.add(end.report, ended)
         if last or end.trouble:
             break

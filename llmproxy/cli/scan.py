@@ -13,8 +13,8 @@ import typer
 from llmproxy import sqlite_file
 from llmproxy.advice import store_words
 from llmproxy.amounts import format_count
-from llmproxy.cli.parts.printing import ProgressLine, line, print_line
-from llmproxy.cli.parts.store_arguments import STORE, is_database, is_store, refuse_url, store_path
+from llmproxy.cli.parts.printing import ProgressLine, print_line, to_line
+from llmproxy.cli.parts.store_arguments import STORE, is_database, is_store, refuse_url, resolve_store_path
 from llmproxy.core.bindings.shell_listings import list_git_users
 from llmproxy.core.secrets.redact import SHAPED, Redactor, names_in, names_of
 from llmproxy.core.store.file.store import open_store
@@ -55,22 +55,22 @@ def scan(
 
     It also lists people's names in recorded git output.
     """
-    given = list(paths or [store_path(store)])
+    given = list(paths or [resolve_store_path(store)])
     redactor, looked = Redactor(), 0
     found: list[str] = []
     named: dict[str, list[str]] = {}
     failed: list[str] = []
     stores: list[Path] = []
     with ProgressLine("looking for secrets", "file") as working:
-        for path in working.through(_list_files(given)):
+        for path in working.iterate(_list_files(given)):
             looked += 1
             try:
                 if path.is_file() and is_store(path):
                     stores.append(path)
                 for where, what in _find_secrets(path, redactor):
-                    found.append(line(f"{path}: {where}: {what}"))
+                    found.append(to_line(f"{path}: {where}: {what}"))
                 for where, who in _find_git_names(path):
-                    named.setdefault(who, []).append(line(f"{path}: {where}: git names {who}"))
+                    named.setdefault(who, []).append(to_line(f"{path}: {where}: git names {who}"))
             except LLMProxyError as error:
                 failed.append(f"{path}: {error.message}")
             except OSError as error:
@@ -78,7 +78,7 @@ def scan(
     for each in (*found, *(each for lines in named.values() for each in lines)):
         print_line(each)
     for each in failed:
-        typer.echo(f"error: {line(each)}", err=True)
+        typer.echo(f"error: {to_line(each)}", err=True)
     if failed:  # what was not read is not clean
         raise typer.Exit(int(Exit.ENVIRONMENT))
     if not found:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import typer
 
 from llmproxy.amounts import align_rows
-from llmproxy.cli.parts.options import gather
+from llmproxy.cli.parts.options import load_settings
 from llmproxy.settings import HIDDEN, list_options, write_value
 
 
@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 def settings(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
     """Show every option: its value, the value's source, its environment variable."""
-    loaded = gather({})
+    loaded = load_settings({})
     if as_json:
         values, sources = asdict(loaded.settings), loaded.sources
         values |= {o.name: HIDDEN for o in list_options() if o.secret and values[o.name]}

@@ -14,11 +14,11 @@ import typer
 
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.amounts import dollars, duration, format_count, number, when
-from llmproxy.cli.parts.bindings import format_run_variables, format_runs, plain_run_variables, values_of
+from llmproxy.cli.parts.bindings import format_run_variables, format_runs, read_volatile, run_variables_to_json
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.options import gather
-from llmproxy.cli.parts.printing import body_text, dump, line, print_line, room, to_paragraphs, wrap_text
-from llmproxy.cli.parts.store_arguments import STORE, find, is_number, open_given, session_name, suggest_cassette
+from llmproxy.cli.parts.options import load_settings
+from llmproxy.cli.parts.printing import body_text, get_width, print_json, print_line, to_line, to_paragraphs, wrap_text
+from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, name_session, open_given, suggest_cassette
 from llmproxy.core.dialects.conversation import read_answer, read_conversation
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage import answered_by, cost_of
@@ -59,16 +59,13 @@ def show(
     request: bool = typer.Option(False, "--request", help="With --raw: write the request body instead."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     descriptor: Path | None = typer.Option(
-        None,
-        "--descriptor",
-        metavar="FILE",
-        help="Decode gRPC messages with this file (protoc --descriptor_set_out).",
+        None, "--descriptor", metavar="FILE", help="Decode gRPC messages with this file (protoc --descriptor_set_out)."
     ),
 ) -> None:
     """Show an interaction (the conversation, the answer, tool calls, tokens, timing), or a whole cassette as a
     conversation.
     """
-    if cassette or not is_number(what):
+    if cassette or not is_id(what):
         show_cassette(what, store, single="--raw" if raw else "--request" if request else "", as_json=as_json)
         return
     _show_interaction(what, store, raw=raw, request=request, as_json=as_json, descriptor=descriptor)
@@ -84,9 +81,9 @@ def _show_interaction(
         except CassetteNotFound as error:
             raise CassetteNotFound(error.message, hint=other or error.hint) from None
         fork = fork_of(database, found.cassette, found.sample)
-        settings = gather({"store": store}).settings
+        settings = load_settings({"store": store}).settings
         rules = Rules.from_config(settings.normalize.as_config())
-        values = [] if raw else values_of(database, found, rules, settings.upstream)
+        values = [] if raw else read_volatile(database, found, rules, settings.upstream)
     if raw:
         sys.stdout.flush()
         sys.stdout.buffer.write(found.request.body if request else found.response.body)
@@ -102,15 +99,15 @@ def _show_interaction(
         read_answer(family, found.operation, kind, found.response.body),
     )
     if as_json:
-        dump(_to_json(found, asked, answer) | {"volatile": values})
+        print_json(_to_json(found, asked, answer) | {"volatile": values})
         return
     for text in [
         *_format_head(found),
-        *_describe_bound(found, values),
+        *_describe_bindings(found, values),
         *([f"cassette    {fork.describe()}"] if fork else []),
     ]:
         head, value = text[:_HEAD], printable(text[_HEAD:])
-        print_line(head + f"\n{' ' * _HEAD}".join(wrap_text(value, room(), _HEAD)))
+        print_line(head + f"\n{' ' * _HEAD}".join(wrap_text(value, get_width(), _HEAD)))
     if is_grpc(found.response.headers):
         _print_grpc(found, descriptor)
     elif request:
@@ -131,7 +128,7 @@ def _print_grpc(found: Interaction, descriptor: Path | None) -> None:
     print_line("\n=== end")
     for name, value in found.response.headers:
         if value and name.startswith((TRAILER, "grpc-status", "grpc-message")):
-            print_line(line(f"{name.removeprefix(TRAILER)}: {unquote(value)}"))
+            print_line(to_line(f"{name.removeprefix(TRAILER)}: {unquote(value)}"))
 
 
 def _print_conversation(found: Interaction, asked: Sequence[Message], answer: Message | None) -> None:
@@ -140,10 +137,10 @@ def _print_conversation(found: Interaction, asked: Sequence[Message], answer: Me
     if is_frames(found.response.headers):
         print_line(f"\n=== messages{ending}")
         for text in transcript(found.response.body):
-            print_line(line(text))
+            print_line(to_line(text))
         return
     if (call := read_call(found.request.body, content_type(found.response.headers), found.response.body)) is not None:
-        print_line(f"\n--- call of {line(call.tool)}\n{body_text(call.arguments.encode())}")
+        print_line(f"\n--- call of {to_line(call.tool)}\n{body_text(call.arguments.encode())}")
         print_line("\n=== result" + (" (an error)" if call.failed else "") + "\n" + to_paragraphs(call.result))
         return
     for message in asked:
@@ -170,7 +167,7 @@ def _format_head(found: Interaction) -> list[str]:
     size = sum(len(chunk.data) for chunk in answer.chunks)
     return [
         (
-            f"interaction {found.id}  cassette {session_name(found.cassette, found.sample)}  party {found.party}"
+            f"interaction {found.id}  cassette {name_session(found.cassette, found.sample)}  party {found.party}"
             f"  occurrence {found.occurrence}"
         ),
         f"key         {found.key}" + (f"  rules {found.rules}" if found.rules else ""),
@@ -192,7 +189,7 @@ def _format_head(found: Interaction) -> list[str]:
     ]
 
 
-def _describe_bound(found: Interaction, values: list[dict[str, str]]) -> list[str]:
+def _describe_bindings(found: Interaction, values: list[dict[str, str]]) -> list[str]:
     told = list(dict.fromkeys(f"{each['name']} {each['value']}" for each in values))
     return [
         *([f"declared    {format_run_variables(found.run_variables)}"] if found.run_variables else []),
@@ -202,24 +199,23 @@ def _describe_bound(found: Interaction, values: list[dict[str, str]]) -> list[st
 
 def _print_message(message: Message, *, title: bool = True) -> None:
     if title:
-        of = f"  (of {line(message.tool_call_id)})" if message.tool_call_id else ""
-        print_line(f"\n--- {line(message.role)}{of}")
+        of = f"  (of {to_line(message.tool_call_id)})" if message.tool_call_id else ""
+        print_line(f"\n--- {to_line(message.role)}{of}")
     if message.reasoning:
-        _print_prose(f"(reasoning) {message.reasoning}")
+        _print_wrapped(f"(reasoning) {message.reasoning}")
     if message.text:
-        _print_prose(message.text)
+        _print_wrapped(message.text)
     for call in message.tool_calls:
-        print_line(f"-> {line(call.name)}" + (f"  ({line(call.id)})" if call.id else ""))
+        print_line(f"-> {to_line(call.name)}" + (f"  ({to_line(call.id)})" if call.id else ""))
         print_line("   " + body_text(call.arguments.encode("utf-8", "surrogatepass")).replace("\n", "\n   "))
 
 
-def _print_prose(text: str) -> None:
-    """Print a text that somebody wrote, on a terminal broken between words."""
-    for row in wrap_text(to_paragraphs(text), room()):
+def _print_wrapped(text: str) -> None:
+    for row in wrap_text(to_paragraphs(text), get_width()):
         print_line(row)
 
 
-def _body_text(body: bytes) -> object:
+def _body_to_json(body: bytes) -> object:
     try:
         return body.decode()
     except UnicodeDecodeError:
@@ -229,9 +225,9 @@ def _body_text(body: bytes) -> object:
 def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:
     """Return an interaction as plain values; bodies that are no text as base64."""
     plain: dict[str, Any] = asdict(found) | {"channel": channel_of(found.provider, found.operation)}
-    plain["run_variables"] = plain_run_variables(found.run_variables)
-    plain["request"]["body"] = _body_text(found.request.body)
-    plain["response"]["body"] = _body_text(found.response.body)
+    plain["run_variables"] = run_variables_to_json(found.run_variables)
+    plain["request"]["body"] = _body_to_json(found.request.body)
+    plain["response"]["body"] = _body_to_json(found.response.body)
     plain["response"]["chunks"] = [[chunk.offset, len(chunk.data)] for chunk in found.response.chunks]
     plain["conversation"] = [asdict(message) for message in asked]
     plain["answer"] = None if answer is None else asdict(answer)
@@ -252,24 +248,24 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
     SettingsError.
     """
     with open_given(store) as database:
-        named = find(database, typed)
+        named = find_cassette(database, typed)
         if single:
             raise SettingsError(
-                f"{single} is for one interaction, by its number; {line(typed)} is a cassette.",
+                f"{single} is for one interaction, by its number; {to_line(typed)} is a cassette.",
                 hint=f"Its numbers: {suggest_command(f'ls --cassette {quote_word(named.cassette)}', database.path)}",
             )
         samples = [info.sample for info in database.cassettes(named.cassette) if named.sample in (None, info.sample)]
         if as_json:
-            dump([_cassette_to_json(database, named.cassette, sample) for sample in samples])
+            print_json([_cassette_to_json(database, named.cassette, sample) for sample in samples])
             return
-        cells = room()
+        cells = get_width()
         for n, sample in enumerate(samples):
             told = _cassette_to_json(database, named.cassette, sample)
-            print_line(("\n" if n else "") + "\n".join(wrap_text(_format_sums(told), cells)))
+            print_line(("\n" if n else "") + "\n".join(wrap_text(_format_totals(told), cells)))
             if (fork := fork_of(database, named.cassette, sample)) is not None:
-                print_line(line(fork.describe()))
+                print_line(to_line(fork.describe()))
             for text in format_runs(
-                session_name(line(named.cassette), sample), list_declared(database, named.cassette, sample)
+                name_session(to_line(named.cassette), sample), list_declared(database, named.cassette, sample)
             ):
                 print_line("\n".join(wrap_text(text, cells)))
             for text in format_conversation(told["steps"], cells):
@@ -295,7 +291,7 @@ def _cassette_to_json(store: Reading, cassette: str, sample: int) -> dict[str, A
     return told | {"differences": find_kept_differences(read_interactions()) if of_tools else []}
 
 
-def _format_sums(told: Mapping[str, Any]) -> str:
+def _format_totals(told: Mapping[str, Any]) -> str:
     name = told["cassette"] if told["sample"] == 1 else f"{told['cassette']}~{told['sample']}"
     unpriced = f" ({format_count(told['unpriced'], 'call')} without price or tokens)" if told["unpriced"] else ""
     cost = f"{dollars(told['cost'])}{unpriced}" if told["cost"] is not None else "cost unknown"
@@ -307,7 +303,7 @@ def _format_sums(told: Mapping[str, Any]) -> str:
         duration(max(told["to"] - told["from"], 0) * 1000) if told["from"] else "",
         when(told["from"] or 0),
     ]
-    return f"{line(name)}: {', '.join(filter(None, parts))}"
+    return f"{to_line(name)}: {', '.join(filter(None, parts))}"
 
 
 def format_conversation(steps: list[dict[str, Any]], room: int | None) -> Iterator[str]:

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 import typer
 
-from llmproxy.cli.parts.options import SettingsCommand, flags_of, gather
+from llmproxy.cli.parts.options import SettingsCommand, get_flags, load_settings
 
 
 def register(app: typer.Typer) -> None:
@@ -27,9 +27,9 @@ def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announc
 
     gc.disable()  # what is imported stays; `serve` enables it when it serves
     try:
-        loaded = gather(flags_of(ctx))
+        loaded = load_settings(get_flags(ctx))
         if not find_spec("mitmproxy"):
-            raise typer.Exit(_describe_running_proxy())
+            raise typer.Exit(_delegate_to_other_install())
         from llmproxy.mitm import serve
 
         handler = logging.StreamHandler(sys.stderr)
@@ -55,7 +55,7 @@ def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announc
     raise typer.Exit(int(code))
 
 
-def _describe_running_proxy() -> int:
+def _delegate_to_other_install() -> int:
     """Give the typed words to an llmproxy that can run the proxy, as `run` finds it. Raises MachineError: none."""
     from llmproxy.client.process import COMMAND_VARIABLE, find_command
 

@@ -47,13 +47,12 @@ def stop(url: str = _URL) -> None:
 
 
 def _open_control(url: str) -> Control:
-    from llmproxy.cli.env import proxy_address
+    from llmproxy.cli.env import find_proxy_url
 
-    return Control(url.rstrip("/") or proxy_address(os.environ), token=os.environ.get("LLMPROXY_TOKEN", ""))
+    return Control(url.rstrip("/") or find_proxy_url(os.environ), token=os.environ.get("LLMPROXY_TOKEN", ""))
 
 
 def _wait_until_gone(control: Control) -> None:
-    """Wait until nobody answers any more. Raises MachineError: it still does."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 import typer
 
 from llmproxy.amounts import align_rows, format_count
-from llmproxy.cli.parts.options import CASSETTES, STORE, OwnFirst, flags_of, gather
+from llmproxy.cli.parts.options import CASSETTES, STORE, OwnOptions, get_flags, load_settings
 from llmproxy.core.cassettes.folder import slug
 from llmproxy.core.cassettes.formats import review, write_text
 from llmproxy.core.cassettes.stand_ins import release_all
@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
     group.command("validate")(validate)
     group.command("schema")(schema)
     group.command("list")(list_cases)
-    group.command("from-session", cls=OwnFirst)(from_session)
+    group.command("from-session", cls=OwnOptions)(from_session)
     app.add_typer(group, name="suite")
 
 
@@ -111,7 +111,7 @@ def from_session(
     force: bool = typer.Option(False, "--force", help="Overwrite an existing file."),
 ) -> None:
     """Make a suite from a recorded conversation. It passes in replay at once."""
-    loaded = gather(flags_of(ctx))
+    loaded = load_settings(get_flags(ctx))
     store = _choose_store(loaded.settings.store, given=not loaded.is_default("store"))
     folder = Path(output).parent if output else Path("tests")
     reached = rebase_agent_paths(read_description(agent, "--agent"), Path.cwd(), folder) if agent else None

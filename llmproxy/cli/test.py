@@ -23,20 +23,20 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.cli.parts.live_comparison import LiveTests
-from llmproxy.cli.parts.options import CASSETTES, LAST_REPORT, STORE, OwnFirst, flags_of, gather, store_of
-from llmproxy.cli.parts.run_ending import write_result
+from llmproxy.cli.parts.live_comparison import LiveTestDiff
+from llmproxy.cli.parts.options import CASSETTES, LAST_REPORT, STORE, OwnOptions, get_flags, load_settings, store_of
+from llmproxy.cli.parts.run_ending import write_json_result
 from llmproxy.cli.parts.session_setup import start_options
 from llmproxy.cli.parts.suite_runs import (
-    CutPart,
-    TestEnded,
-    cut_part,
-    emit_empty_part,
-    last_report,
+    CompletionTracker,
+    ShardCases,
+    cut_shard,
+    emit_empty_shard,
+    find_state_path,
+    make_last_report_writer,
+    make_suite_console,
     make_trend_recorder,
     signals_as_interrupt,
-    state_path,
-    suite_console,
     wait_for_signal,
 )
 from llmproxy.client.process import Attached, attach, attach_running
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("test", cls=OwnFirst)(run_tests)
+    app.command("test", cls=OwnOptions)(run_tests)
 
 
 def run_tests(
@@ -108,10 +108,7 @@ def run_tests(
         help="Run only this part of the scenarios, such as 3/10; `llmproxy merge` merges the parts.",
     ),
     shard_times: Path = typer.Option(
-        None,
-        "--shard-times",
-        metavar="REPORT",
-        help="Balance parts by the times in this JSON report.",
+        None, "--shard-times", metavar="REPORT", help="Balance parts by the times in this JSON report."
     ),
     baseline: Path = typer.Option(
         None,
@@ -144,33 +141,32 @@ def run_tests(
         from llmproxy.cli.suite import write_starter_suite
 
         raise typer.Exit(write_starter_suite(paths or [], agent))
-    limit = gather({"max_cost": max_cost or None}).settings.max_cost
+    limit = load_settings({"max_cost": max_cost or None}).settings.max_cost
     asked = TestOptions(
-        flags=flags_of(ctx), paths=tuple(paths or ["."]), tags=tags, tag=tuple(tag), ids=tuple(ids), grep=grep,
+        flags=get_flags(ctx), paths=tuple(paths or ["."]), tags=tags, tag=tuple(tag), ids=tuple(ids), grep=grep,
         step=step, runs=runs, parallel=parallel or 1, last_failed=last_failed, update=update, keep_going=keep_going,
         fast_waits=fast_waits, max_cost=limit, reports=tuple(report), baseline=baseline,
         rejudge=LAST_REPORT if rejudge == Path("last") else rejudge, agent=agent, store=entity_store, as_json=as_json,
         shard=shard, shard_times=shard_times, on=on, side_by_side=parallel, send=tuple(send), send_env=tuple(send_env),
     )  # fmt: skip
     if trend:
-        raise typer.Exit(asked.trend())
+        raise typer.Exit(asked.print_trend())
     with signals_as_interrupt():
         if changes:
-            raise typer.Exit(_trial_changes(asked))
+            raise typer.Exit(_run_changes_trial(asked))
         raise typer.Exit(asked.watch(os.environ) if watch else asked.execute(os.environ))
 
 
-def _trial_changes(asked: TestOptions) -> int:
-    """Run the suites on trial, and say what has changed."""
-    from llmproxy.cli.changes import count_tests, print_changes  # a sixth of a second, which no other test needs
+def _run_changes_trial(asked: TestOptions) -> int:
+    from llmproxy.cli.changes import count_outcomes, print_changes  # a sixth of a second, which no other test needs
     from llmproxy.report.changes import read_changes
 
     since, flags = time.time(), {**asked.flags, "mode": "replay"}
     code = replace(asked, flags=flags).execute({**os.environ, UPDATE_VARIABLE: Update.TRIAL.value})
-    loaded = gather(flags)
+    loaded = load_settings(flags)
     store, folder = store_of(loaded), loaded.settings.cassette_dir or (CASSETTES if CASSETTES.is_dir() else None)
     found = read_changes(store, since)
-    return print_changes(store, replace(found, counts={**found.counts, **count_tests(since)}), code, folder=folder)
+    return print_changes(store, replace(found, counts={**found.counts, **count_outcomes(since)}), code, folder=folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,8 +205,8 @@ class TestOptions:
 
         if self.update:
             refuse_in_ci(env)
-        reports = [report_handler(text, lambda: self.recordings(env)) for text in self.reports]
-        ended = TestEnded()
+        reports = [report_handler(text, lambda: self.find_store(env)) for text in self.reports]
+        ended = CompletionTracker()
         try:
             code = self._run_cases([*reports, ended], env)
         except (LLMProxyError, KeyboardInterrupt) as error:
@@ -222,10 +218,10 @@ class TestOptions:
             raise MachineError("\n".join(lost_ones))
         return code
 
-    def recordings(self, env: Mapping[str, str]) -> Path | None:
+    def find_store(self, env: Mapping[str, str]) -> Path | None:
         """Return the store of what is tested; None: a running proxy's is another, or settings do not say which."""
         try:
-            return None if attach_running(env) else store_of(gather(self.flags))
+            return None if attach_running(env) else store_of(load_settings(self.flags))
         except LLMProxyError:
             return None
 
@@ -243,7 +239,7 @@ class TestOptions:
         from llmproxy.suite.reading.load import load_suites
         from llmproxy.suite.selection import record_failed
 
-        settings, loaded = gather(self.flags), load_suites(self.paths)
+        settings, loaded = load_settings(self.flags), load_suites(self.paths)
         cases = self.select_cases(loaded)
         for doubt in loaded.warnings:
             typer.echo(f"llmproxy: {doubt}", err=True)
@@ -253,10 +249,10 @@ class TestOptions:
             for report in reports:
                 report.handle(Completed(exit_code=Exit.NOTHING, seconds=0.0, notes=(nothing,)))
             return Exit.NOTHING
-        part = cut_part(self.shard, self.shard_times, cases, self.runs, self.command, partly=self.partly)
+        part = cut_shard(self.shard, self.shard_times, cases, self.runs, self.base_command, partly=self.is_partial)
         if part is not None and not part.cases:
             typer.echo(
-                f"llmproxy: {emit_empty_part(part, reports, str(settings.settings.mode), time.time())}", err=True
+                f"llmproxy: {emit_empty_shard(part, reports, str(settings.settings.mode), time.time())}", err=True
             )
             return Exit.OK
         cases = cases if part is None else part.cases
@@ -264,22 +260,24 @@ class TestOptions:
         if self.rejudge is not None and settings.settings.faults:
             raise SettingsError("--rejudge runs no agent, so no call of one can meet --faults.")
         if settings.settings.live:
-            self._is_live_possible(settings, env)
+            self._check_live_options(settings, env)
         if settings.settings.faults.partition(":")[0] == "sweep":
-            return self.sweep(cases, settings, env)
-        against = self.against([case.id for case in cases])
-        shown = suite_console(verbose=settings.settings.verbose)
+            return self.run_sweep(cases, settings, env)
+        against = self.make_baseline_handlers([case.id for case in cases])
+        shown = make_suite_console(verbose=settings.settings.verbose)
         kept = [] if self.rejudge is not None or self.step else [make_trend_recorder(settings)]
-        last = None if self.rejudge is not None else last_report()
+        last = None if self.rejudge is not None else make_last_report_writer()
         lived = (
-            [LiveTests(settings, store_of(settings), self.baseline, self._print_live)] if settings.settings.live else []
+            [LiveTestDiff(settings, store_of(settings), self.baseline, self._print_live_diff)]
+            if settings.settings.live
+            else []
         )
         try:
             heard = [*against, *lived, *kept, *([last] if last else []), *reports]
             if self.on:
-                tested = self.run_on(cases, settings, shown, heard, env, part)
+                tested = self.run_on_cluster(cases, settings, shown, heard, env, part)
             else:
-                tested = self.run(cases, settings, [shown, *heard], env, part)
+                tested = self.run_locally(cases, settings, [shown, *heard], env, part)
         finally:
             shown.close()
             if last is not None:
@@ -288,8 +286,7 @@ class TestOptions:
             record_failed(Path.cwd(), tested.runs, tested.failed)
         return tested.exit_code
 
-    def _is_live_possible(self, settings: LoadedSettings, env: Mapping[str, str]) -> None:
-        """Refuse what makes no sense with live channels. Raises SettingsError."""
+    def _check_live_options(self, settings: LoadedSettings, env: Mapping[str, str]) -> None:
         if self.rejudge is not None:
             raise SettingsError("--rejudge runs no agent, so nothing can be --live.")
         if settings.settings.faults:
@@ -300,17 +297,17 @@ class TestOptions:
                 "--live: LLMPROXY_URL is set, and the proxy that runs there has options of its own.", hint=hint
             )
 
-    def _print_live(self, lines: Sequence[str], told: Mapping[str, object]) -> None:
+    def _print_live_diff(self, lines: Sequence[str], told: Mapping[str, object]) -> None:
         for text in lines:
             typer.echo(text)
         if self.as_json is not None:
-            write_result(self.as_json, told)
+            write_json_result(self.as_json, told)
 
-    def trend(self) -> int:
+    def print_trend(self) -> int:
         """Show the last tests; of some suites, or of the scenarios that --id names. Raises LLMProxyError."""
         from llmproxy.report.trend import read_tests, trend_lines
 
-        path = state_path(gather(self.flags))
+        path = find_state_path(load_settings(self.flags))
         tests = read_tests(path)
         known = set(self.ids)
         if self.paths != (".",):
@@ -329,7 +326,7 @@ class TestOptions:
             )
         return Exit.OK if lines else Exit.NOTHING
 
-    def against(self, cases: Sequence[str]) -> list[Handler]:
+    def make_baseline_handlers(self, cases: Sequence[str]) -> list[Handler]:
         """Return who compares with the baseline, if there is one. Raises SettingsError."""
         if self.baseline is None:
             return []
@@ -337,7 +334,6 @@ class TestOptions:
         return [BaselineReport(read_baseline(self.baseline, cases), sys.stdout.write, cases)]
 
     def select_cases(self, loaded: LoadedSuites) -> list[SuiteCase]:
-        """Return the cases that were asked for. Raises SuiteError."""
         from llmproxy.suite.selection import SelectionOptions, read_last_failed, select_cases
 
         only = None
@@ -350,13 +346,13 @@ class TestOptions:
         )
         return select_cases(loaded.scenarios, wanted)
 
-    def run(
+    def run_locally(
         self,
         cases: Sequence[SuiteCase],
         settings: LoadedSettings,
         handlers: Sequence[Handler],
         env: Mapping[str, str],
-        part: CutPart | None = None,
+        part: ShardCases | None = None,
     ) -> SuiteResult:
         mode = str(settings.settings.mode) if not settings.is_default("mode") else None
         options = [] if attach_running(env) else proxy_options(self.flags, settings)
@@ -367,10 +363,9 @@ class TestOptions:
             attach(options, env, log=Path(folder) / "proxy.log") as proxy,
         ):
             mode = mode or proxy.control.health().mode
-            return self.at(proxy, cases, handlers, mode, settings, part)
+            return self.run_at_proxy(proxy, cases, handlers, mode, settings, part)
 
     def _check_cluster_options(self, settings: LoadedSettings) -> None:
-        """Refuse what does not go together with a cluster. Raises SettingsError."""
         if not self.on:
             if self.send or self.send_env:
                 raise SettingsError(
@@ -386,14 +381,14 @@ class TestOptions:
             if given:
                 raise SettingsError(f"{flag} runs here: leave --on {self.on} out.")
 
-    def run_on(
+    def run_on_cluster(
         self,
         cases: Sequence[SuiteCase],
         settings: LoadedSettings,
         shown: Handler,
         handlers: Sequence[Handler],
         env: Mapping[str, str],
-        part: CutPart | None = None,
+        part: ShardCases | None = None,
     ) -> SuiteResult:
         """Run cases on a cluster: `shown` hears of each run when it ends, `handlers` in the order of the suites."""
         from llmproxy.scenario.cluster.run_files import describe_parcel, merge_back, number_calls, renumber_events
@@ -403,7 +398,7 @@ class TestOptions:
 
         order = [(case.id, n) for case in cases for n in range(1, (self.runs or case.scenario.runs) + 1)]
         mode = str(settings.settings.mode)
-        run_context = replace(self, parallel=self.side_by_side or max(len(order), 1))._run_context(  # noqa: SLF001 - our own
+        run_context = replace(self, parallel=self.side_by_side or max(len(order), 1))._make_run_context(  # noqa: SLF001 - our own
             None, [shown, OrderedEvents(handlers, order)], mode
         )
         if part is not None:
@@ -430,7 +425,7 @@ class TestOptions:
                 if home := merge_back(suites.runner.recorded, common_folder(settings)):
                     typer.echo(f"llmproxy: {home}", err=True)
 
-    def sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
+    def run_sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
         """Run each case in replay with one injected fault each time; returns 1 if one breaks the agent."""
         from llmproxy.cli.parts.fault_sweep import make_progress_printer, print_findings, write_findings
         from llmproxy.client.sweep import select_kinds, sweep_to_json as as_plain
@@ -444,7 +439,7 @@ class TestOptions:
         with (
             tempfile.TemporaryDirectory(prefix="llmproxy-test-") as folder,
             attach(options, env, log=Path(folder) / "proxy.log") as proxy,
-            closing(replace(self, runs=1, update=False)._run_context(proxy, [], Mode.REPLAY)) as run_context,  # noqa: SLF001 - our own
+            closing(replace(self, runs=1, update=False)._make_run_context(proxy, [], Mode.REPLAY)) as run_context,  # noqa: SLF001 - our own
         ):
             for case in cases:
                 if has_faults(case):
@@ -452,7 +447,7 @@ class TestOptions:
                     continue
                 found: list[SweepFinding] = []
                 typed = (
-                    f"{replace(self, flags={**self.flags, 'faults': None}).command} --faults FAULT --id "
+                    f"{replace(self, flags={**self.flags, 'faults': None}).base_command} --faults FAULT --id "
                     f"{shlex.quote(case.id)}"
                 )
                 try:
@@ -464,20 +459,20 @@ class TestOptions:
             write_findings(self.as_json, every)
         return code
 
-    def at(
+    def run_at_proxy(
         self,
         proxy: Attached,
         cases: Sequence[SuiteCase],
         handlers: Sequence[Handler],
         mode: str,
         settings: LoadedSettings,
-        part: CutPart | None = None,
+        part: ShardCases | None = None,
     ) -> SuiteResult:
         from llmproxy.suite.run.remote import common_folder
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import refuse_costs
 
-        run_context = self._run_context(proxy, handlers, mode)
+        run_context = self._make_run_context(proxy, handlers, mode)
         said = settings.settings
         run_context.options = replace(
             run_context.options, fail_on_carried=said.fail_on_carried, fail_on_stale=said.fail_on_stale
@@ -499,7 +494,7 @@ class TestOptions:
                 typer.echo(f"llmproxy: wrote {path}", err=True)
             run_context.close()
 
-    def _run_context(self, proxy: Attached | None, handlers: Sequence[Handler], mode: str) -> RunContext:
+    def _make_run_context(self, proxy: Attached | None, handlers: Sequence[Handler], mode: str) -> RunContext:
         """Return what all runs share; whoever gets it closes it."""
         from llmproxy.suite.project import SuiteOptions, read_description, read_project_table
         from llmproxy.suite.run.run_context import RunContext
@@ -507,8 +502,8 @@ class TestOptions:
         defaults, folder = read_project_table(Path.cwd())
         options = SuiteOptions(
             mode=mode, runs=self.runs, parallel=self.parallel, keep_going=self.keep_going, label=self.step,
-            fast_waits=self.fast_waits, update=self.update, max_cost=self.max_cost, command=self.command,
-            partly=self.partly,
+            fast_waits=self.fast_waits, update=self.update, max_cost=self.max_cost, command=self.base_command,
+            partly=self.is_partial,
         )  # fmt: skip
         return RunContext(
             options=options,
@@ -522,12 +517,12 @@ class TestOptions:
         )
 
     @property
-    def partly(self) -> bool:
+    def is_partial(self) -> bool:
         """Whether only some scenarios were asked for."""
         return bool(self.tags or self.tag or self.ids or self.grep or self.step or self.last_failed)
 
     @property
-    def command(self) -> str:
+    def base_command(self) -> str:
         """The command without what selects scenarios."""
         given = {"--agent": self.agent, "--entity-store": self.store, "--rejudge": str(self.rejudge or "")}
         words = [word for name, value in given.items() if value for word in (name, value)]

@@ -17,10 +17,10 @@ from urllib.parse import quote
 import typer
 
 from llmproxy.advice import store_words, suggest_command
-from llmproxy.cli.import_export import scrub_rules
+from llmproxy.cli.import_export import read_key_rules
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.importing import Importer, by_cassette
-from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, gather, store_of
+from llmproxy.cli.parts.importing import Importer, group_files
+from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, load_settings, store_of
 from llmproxy.cli.parts.store_arguments import STORE, refuse_url
 from llmproxy.core.sessions.session import split_name
 from llmproxy.core.store.file.store import open_store
@@ -62,7 +62,7 @@ def ui(
     with open_view_target(what, store) as shown_here:
         path, start = shown_here.store, shown_here.start
         token = secrets.token_urlsafe(18)
-        ask = make_answerer(path, shown_here.report)
+        ask = make_question_answerer(path, shown_here.report)
         put = None if shown_here.report is None else make_label_writer(shown_here.report, labels)
         try:
             made = make_server(port, token, ask, start, put)
@@ -104,10 +104,12 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
     if path is not None and is_report(path):
         yield _build_report_target(path, store)
     elif path is not None and path.suffix in _DATABASES:
-        yield ViewTarget(_require_store(path), {**_name_store(path), **tests}, last)
+        yield ViewTarget(_require_store(path), {**_describe_store(path), **tests}, last)
     elif path is not None and path.exists():
         with tempfile.TemporaryDirectory(prefix="llmproxy-ui-") as folder:
-            yield ViewTarget(_import_file(path, Path(folder) / "file.db"), {"store": path.name, "file": str(path)})
+            yield ViewTarget(
+                _import_recordings(path, Path(folder) / "file.db"), {"store": path.name, "file": str(path)}
+            )
     elif (
         what is None
         and last.is_file()
@@ -117,10 +119,10 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
     else:
         found = _require_store(_choose_store(store), what or "")
         named = {"start": f"#/c/{_quote_cassette(found, what)}"} if what else {}
-        yield ViewTarget(found, {**_name_store(found), **tests, **named}, last)
+        yield ViewTarget(found, {**_describe_store(found), **tests, **named}, last)
 
 
-def make_answerer(path: Path, report: Path | None = None) -> Ask:
+def make_question_answerer(path: Path, report: Path | None = None) -> Ask:
     """Return what answers the page's questions: out of a store, which is opened for each, and of a report of tests."""
     told = None if report is None else report_reader(report, path.with_name(f"{path.name}.state.db"))
 
@@ -151,10 +153,10 @@ def _build_report_target(path: Path, store: Path | None) -> ViewTarget:
     """Return a report, with the store that holds what it stands on if that is here."""
     found = _choose_store(store, of_tests=True)
     start = {"start": "#/report", "report": True, "labels": True, "recordings": _is_store_there(found)}
-    return ViewTarget(found, {**_name_store(found), **start, "store": shown_path(path)}, path)
+    return ViewTarget(found, {**_describe_store(found), **start, "store": shown_path(path)}, path)
 
 
-def _name_store(store: Path) -> dict[str, str]:
+def _describe_store(store: Path) -> dict[str, str]:
     """Return what a store is called, and how commands that the page shows name it."""
     said = shown_path(store)
     return {"store": said, "store_words": store_words(said)}
@@ -162,7 +164,7 @@ def _name_store(store: Path) -> dict[str, str]:
 
 def _choose_store(given: Path | None, *, of_tests: bool = False) -> Path:
     """Return the store that options or settings name, else that of calls or that of tests, whichever is there."""
-    loaded = gather({"store": given})
+    loaded = load_settings({"store": given})
     if not loaded.is_default("store"):
         return Path(loaded.settings.store)
     both = [Path(loaded.settings.store), store_of(loaded)]
@@ -213,12 +215,12 @@ def _quote_cassette(path: Path, name: str) -> str:
     return quote(name, safe="")
 
 
-def _import_file(file: Path, store: Path) -> Path:
-    loaded = gather({})
-    importer = Importer(scrub_rules(loaded), loaded.settings.upstream)
+def _import_recordings(file: Path, store: Path) -> Path:
+    loaded = load_settings({})
+    importer = Importer(read_key_rules(loaded), loaded.settings.upstream)
     with open_store(store, writable=True, now=time.time) as database:
-        for name, pieces in by_cassette([file], None).items():
-            importer.take(database, name, pieces)
+        for name, pieces in group_files([file], None).items():
+            importer.import_cassette(database, name, pieces)
     if importer.failed:
         raise importer.failed[0]
     return store

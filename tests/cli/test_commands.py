@@ -72,13 +72,13 @@ def test_every_command_of_a_module_is_listed() -> None:
     import typer
 
     import llmproxy.cli
-    from llmproxy.cli.commands import new_app
+    from llmproxy.cli.commands import make_typer_app
 
     registered = set()
     for path in Path(llmproxy.cli.__file__).parent.glob("*.py"):
         module = importlib.import_module(f"llmproxy.cli.{path.stem}")
         if hasattr(module, "register"):
-            app: typer.Typer = new_app()
+            app: typer.Typer = make_typer_app()
             module.register(app)
             registered |= {each.name for each in app.registered_commands}
             registered |= {each.name for each in app.registered_groups}

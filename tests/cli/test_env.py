@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.env import render_assignments, render_unset
+from llmproxy.cli.env import render_assignments, render_unset_commands
 from tests.support.forked import program
 from tests.support.process import clean_env, free_port
 from tests.support.proxy import Proxy, proxy
@@ -91,7 +91,7 @@ def test_a_shell_reads_back_what_was_written() -> None:
 
 def test_a_shell_forgets_what_was_unset() -> None:
     """`eval "$(llmproxy env --unset)"` takes them away."""
-    script = render_assignments(ODD, "sh") + "\n" + render_unset(ODD, "sh") + '\necho "[${A-none}]"'
+    script = render_assignments(ODD, "sh") + "\n" + render_unset_commands(ODD, "sh") + '\necho "[${A-none}]"'
     assert subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout == "[none]\n"
 
 
@@ -112,7 +112,7 @@ def test_each_form_quotes_in_its_own_way(form: str, value: str, text: str) -> No
 def test_json_is_an_object() -> None:
     """Programs read it."""
     assert json.loads(render_assignments(ODD, "json")) == ODD
-    assert json.loads(render_unset(ODD, "json")) == {"A": None, "B": None}
+    assert json.loads(render_unset_commands(ODD, "json")) == {"A": None, "B": None}
 
 
 def test_an_unknown_form_is_refused_with_those_there_are() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.cli.parts.options import gather
+from llmproxy.cli.parts.options import load_settings
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.cluster.run_files import describe_parcel, merge_back
 from llmproxy.suite.project import SuiteOptions
@@ -42,7 +42,9 @@ def packed(mode: str, files: tuple[str, ...] = (), variables: tuple[str, ...] = 
     """Pack scenario a."""
     cases = [case for case in load_suites(["."]).scenarios if case.id == "a"]
     world = RunContext(options=SuiteOptions(mode=mode), proxy=None)
-    return pack_suites(world, cases, ["."], gather({"mode": mode}), [], files=files, variables=variables, env=env)
+    return pack_suites(
+        world, cases, ["."], load_settings({"mode": mode}), [], files=files, variables=variables, env=env
+    )
 
 
 def test_only_what_is_named_travels(project: Path) -> None:
@@ -63,7 +65,7 @@ def test_only_what_is_named_travels(project: Path) -> None:
 
 def test_recordings_are_brought_into_the_folder(project: Path) -> None:
     """What nobody recorded is said to nobody."""
-    folder = common_folder(gather({}))
+    folder = common_folder(load_settings({}))
     assert merge_back([], folder) == ""
     assert "0 cassette files came home to tests/cassettes" in merge_back(
         [{"t/a.yaml": (project / "tests/cassettes/t/a.yaml").read_bytes()}], folder

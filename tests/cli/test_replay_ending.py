@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.cli.parts.options import gather
+from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.replay import ReplayEnding
 from llmproxy.client.control import Control
@@ -25,7 +25,7 @@ def ending(tmp_path: Path, **members: Any) -> ReplayEnding:  # noqa: ANN401 - as
     }  # fmt: skip
     said |= members.pop("overrides", {})
     report = Report(name="c", cassette="c", overrides=said, **members)
-    loaded = gather({"store": tmp_path / "x.db"})
+    loaded = load_settings({"store": tmp_path / "x.db"})
     url = "http://127.0.0.1:1"
     return ReplayEnding(Attached(url, Control(url), None), "c", loaded, ("agent", "a b"), live=True, report=report)
 
@@ -59,7 +59,7 @@ def test_the_exit_code_is_the_worst_that_happened(
 def test_a_fork_says_how_it_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the command as a shell takes it, and with its servers of tools, which would run for real without."""
     end = ending(tmp_path, recorded=2, overrides={"fork": FORK})
-    end.start = RunArguments({}, (), RunOptions(mcp_config="a b.json")).spell("llmproxy replay")
+    end.start = RunArguments({}, (), RunOptions(mcp_config="a b.json")).format_command("llmproxy replay")
     assert end.print_end(0, 1.0) == 0
     said = capsys.readouterr().err
     assert "forked from c at request 2: because" in said
@@ -71,6 +71,6 @@ def test_a_proxy_that_is_gone_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
     """Nothing answers any more: that is no success."""
     end = ending(tmp_path)
     end.report = None
-    end.close()
+    end.close_session()
     assert end.print_end(0, 1.0) == 3
     assert "the proxy did not end the session" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
-from llmproxy.cli.parts.importing import by_cassette, read_pieces
+from llmproxy.cli.parts.importing import group_files, read_exchanges
 from llmproxy.core.cassettes.adopt import AdoptedExchange, adopt
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.keys.scrub import Rules
@@ -42,8 +42,8 @@ class Row:
 
 def exchanges(folder: Path) -> Iterator[tuple[str, list[AdoptedExchange]]]:
     """Read every cassette as `llmproxy import` does: (session name, its exchanges)."""
-    for name, pieces in by_cassette([folder], None).items():
-        yield name, adopt(read_pieces(pieces), name, rules=Rules(), redactor=Redactor())
+    for name, pieces in group_files([folder], None).items():
+        yield name, adopt(read_exchanges(pieces), name, rules=Rules(), redactor=Redactor())
 
 
 def strangers(cassettes: Iterable[tuple[str, list[AdoptedExchange]]]) -> dict[str, str]:

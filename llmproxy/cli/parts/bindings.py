@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from llmproxy.cli.parts.printing import line, print_line
+from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.core.bindings import VolatileField, list_volatile_values
 from llmproxy.core.bindings.volatile_fields import list_builtin
 from llmproxy.core.engine.volatile_field_learning import Merge, find_field_merges
@@ -23,25 +23,24 @@ _RUNS = 3
 _LONGEST = 60
 
 
-def plain_run_variables(said: str) -> list[dict[str, str]]:
-    """Return run variables, as a recording keeps them, as plain values."""
+def run_variables_to_json(said: str) -> list[dict[str, str]]:
     return list(json.loads(said)) if said else []
 
 
 def format_run_variables(said: str) -> str:
     """Return run variables as one line: ``cwd /tmp/a, home /home/kim``; of longer ones the beginning."""
-    return ", ".join(f"{each['name']} {_shorten_value(each['value'])}" for each in plain_run_variables(said))
+    return ", ".join(f"{each['name']} {_shorten_value(each['value'])}" for each in run_variables_to_json(said))
 
 
 def _shorten_value(text: str) -> str:
-    flat = line(text)
+    flat = to_line(text)
     return flat if len(flat) <= _LONGEST else f"{flat[: _LONGEST - 3]}..."
 
 
-def print_volatile_field(field: VolatileField) -> str:
+def format_volatile_field(field: VolatileField) -> str:
     """Return a volatile field as words: ``chunk_id (hex, exec_command "Chunk ID: ")``."""
     where = f' "{_shorten_value(field.before)}"' if field.before else f" {field.at}"
-    return f"{field.name} ({field.kind}, {line(field.tool) or 'anywhere'}{where})"
+    return f"{field.name} ({field.kind}, {to_line(field.tool) or 'anywhere'}{where})"
 
 
 def format_runs(name: str, said: Sequence[str]) -> Iterator[str]:
@@ -54,17 +53,19 @@ def format_runs(name: str, said: Sequence[str]) -> Iterator[str]:
 
 def format_volatile_fields(name: str, fields: Sequence[VolatileField]) -> Iterator[str]:
     if fields:
-        yield f"{name}: volatile fields {', '.join(map(print_volatile_field, fields))}"
+        yield f"{name}: volatile fields {', '.join(map(format_volatile_field, fields))}"
 
 
-def plain_bindings(said: Sequence[str], fields: Sequence[VolatileField]) -> dict[str, Any]:
+def bindings_to_json(said: Sequence[str], fields: Sequence[VolatileField]) -> dict[str, Any]:
     return {
-        "run_variables": [plain_run_variables(each) for each in said],
+        "run_variables": [run_variables_to_json(each) for each in said],
         "volatile": [field.to_dict() for field in fields],
     }
 
 
-def values_of(database: Store, found: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> list[dict[str, str]]:
+def read_volatile(
+    database: Store, found: Interaction, rules: Rules, upstreams: Mapping[str, str]
+) -> list[dict[str, str]]:
     """Return what stands in volatile fields of a recorded request: name, kind, value and path."""
     try:
         tree = canonical_of(database, found, rules, upstreams).tree
@@ -91,7 +92,7 @@ def print_merges(found: Mapping[str, Sequence[Merge]]) -> None:
     if not found:
         return
     count = sum(map(len, found.values()))
-    named = ", ".join(map(line, found))
+    named = ", ".join(map(to_line, found))
     print_line(
         f"volatile fields ({named}): {count or 'no'} {'pair' if count == 1 else 'pairs'} of recordings "
         f"merged{':' if count else '.'}"
@@ -103,12 +104,12 @@ def print_merges(found: Mapping[str, Sequence[Merge]]) -> None:
             if each.alike
             else "answered differently: the order of a run says which is meant, or it is a miss"
         )
-        print_line(f"  {line(name)}: #{each.first} and #{each.second} are one by {', '.join(each.slots)}; {alike}")
+        print_line(f"  {to_line(name)}: #{each.first} and #{each.second} are one by {', '.join(each.slots)}; {alike}")
     if count > _SHOWN:
         print_line(f"  ... and {count - _SHOWN} more")
 
 
-def plain_merges(found: Mapping[str, Iterable[Merge]]) -> dict[str, list[dict[str, Any]]]:
+def merges_to_json(found: Mapping[str, Iterable[Merge]]) -> dict[str, list[dict[str, Any]]]:
     return {
         name: [
             {"volatile" if name == "slots" else name: value for name, value in each._asdict().items()}

@@ -2,7 +2,7 @@
 
 Asked at each tab: a store that cannot be read completes nothing, and never says so into somebody's command line. Bash
 takes a colon for the end of a word and inserts what it gets as it is, and names of pytest have colons, brackets and
-spaces: :func:`called_by_bash` sees to both. Zsh runs what it gets, and typer does not quote for it whatever a name may
+spaces: :func:`adapt_to_bash` sees to both. Zsh runs what it gets, and typer does not quote for it whatever a name may
 hold: such a name is not offered there.
 """
 
@@ -32,7 +32,7 @@ _NOT_FOR_ZSH = re.compile(r"[\\\"']|\s\s")
 
 
 @contextmanager
-def called_by_bash(env: MutableMapping[str, str]) -> Iterator[None]:
+def adapt_to_bash(env: MutableMapping[str, str]) -> Iterator[None]:
     """Answer bash as it asks: words parted at colons are one, and it gets only what is missing of what is printed."""
     if env.get("_LLMPROXY_COMPLETE") != "complete_bash":
         yield
@@ -52,12 +52,12 @@ def called_by_bash(env: MutableMapping[str, str]) -> Iterator[None]:
 
 
 def complete_cassettes(ctx: typer.Context, incomplete: str) -> list[str]:
-    return _complete_known(ctx, incomplete, _list_cassette_names)
+    return _complete_from_store(ctx, incomplete, _list_cassette_names)
 
 
 def models(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete a model that was recorded, as litellm names it: ``openai/gpt-4o-mini``."""
-    return _complete_known(ctx, incomplete, _list_model_names)
+    return _complete_from_store(ctx, incomplete, _list_model_names)
 
 
 def complete_words(words: Iterable[str]) -> Callable[[str], list[str]]:
@@ -65,7 +65,7 @@ def complete_words(words: Iterable[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: [word for word in known if word.startswith(incomplete)]
 
 
-def _complete_known(ctx: typer.Context, incomplete: str, read: Callable[[Store], Iterator[str]]) -> list[str]:
+def _complete_from_store(ctx: typer.Context, incomplete: str, read: Callable[[Store], Iterator[str]]) -> list[str]:
     from llmproxy.core.store.file.store import open_store
     from llmproxy.settings import load
 

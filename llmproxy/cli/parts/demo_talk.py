@@ -47,7 +47,7 @@ def run_conversation(create: Create, say: Say, *, plain: str = PLAIN) -> None:
     say(f"assistant  {answer}\n")
     history += [{"role": "assistant", "content": answer}, {"role": "user", "content": WEATHER}]
     say(f"\nuser       {WEATHER}\n")
-    _with_tool(create, history, say)
+    _ask_with_tool(create, history, say)
     history.append({"role": "user", "content": STREAMED})
     say(f"\nuser       {STREAMED}\nassistant  ")
     stream = create(model=MODEL, messages=history, stream=True, stream_options={"include_usage": True})
@@ -57,8 +57,7 @@ def run_conversation(create: Create, say: Say, *, plain: str = PLAIN) -> None:
     say("\n")
 
 
-def _with_tool(create: Create, history: list[ChatCompletionMessageParam], say: Say) -> None:
-    """Let the model call the tool, run it, and let the model answer."""
+def _ask_with_tool(create: Create, history: list[ChatCompletionMessageParam], say: Say) -> None:
     asked = create(model=MODEL, messages=history, tools=TOOLS).choices[0].message
     for call in asked.tool_calls or ():
         if call.type != "function":
@@ -87,7 +86,7 @@ KEY = "no-key-needed"
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class DemoClient:
     """A client, made for a base URL; `refused` is what it raises where it gets an error."""
 
     name: str
@@ -95,7 +94,7 @@ class Asker:
     refused: type[Exception]
 
     @classmethod
-    def best(cls) -> Self:
+    def find_installed(cls) -> Self:
         """Return the real client if it is installed, else the plain one."""
         try:
             import openai
@@ -107,7 +106,7 @@ class Asker:
             openai.APIStatusError,
         )
 
-    def describe(self, error: Any) -> str:  # noqa: ANN401 - a Refusal, of either client
+    def describe_error(self, error: Any) -> str:  # noqa: ANN401 - a Refusal, of either client
         """Return what a developer reads, the class of the exception first."""
         message = error.body.get("message", "") if isinstance(error.body, dict) else str(error)
         name = (

@@ -27,7 +27,7 @@ _PROGRAMS = ("demo_tools_agent.py", "demo_tickets.py")
 _TITLE = "Printer on floor 3 is broken"
 
 
-def demo_model_answer(messages: list[dict[str, Any]]) -> dict[str, Any]:
+def answer_as_model(messages: list[dict[str, Any]]) -> dict[str, Any]:
     last = messages[-1]
     if last["role"] == "tool":
         return {"role": "assistant", "content": f"Done: {last['content']}."}
@@ -44,7 +44,7 @@ class _DemoModelHandler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        said = demo_model_answer(asked["messages"])
+        said = answer_as_model(asked["messages"])
         why = "tool_calls" if said["content"] is None else "stop"
         used = {"prompt_tokens": 60, "completion_tokens": 20, "total_tokens": 80}
         choice = {"index": 0, "message": said, "finish_reason": why}
@@ -71,7 +71,7 @@ def _serve_model() -> Iterator[str]:
         server.server_close()
 
 
-def show_tools(folder: Path, print_line: Callable[[str], None]) -> None:
+def run_tools_demo(folder: Path, print_line: Callable[[str], None]) -> None:
     """Do it all in an empty folder, and say what happens. Raises MachineError."""
     for name in _PROGRAMS:
         with as_file(files("llmproxy") / "data" / name) as path:

@@ -14,10 +14,10 @@ from typing import Any
 
 import typer
 
-from llmproxy.cli.parts.options import record_command, refuse_live
-from llmproxy.cli.parts.run_ending import write_result
+from llmproxy.cli.parts.options import advise_record, refuse_live
+from llmproxy.cli.parts.run_ending import write_json_result
 from llmproxy.cli.parts.run_options import RunArguments
-from llmproxy.cli.parts.session_setup import plan_for, read_tools, redirect_tools, start_options
+from llmproxy.cli.parts.session_setup import find_agent_tools, plan_environment, redirect_tools, start_options
 from llmproxy.client.process import Attached, find_program
 from llmproxy.client.sweep import SweepFinding, select_kinds, sweep_lines, sweep_summary, sweep_to_json
 from llmproxy.client.sweep_command import OpenedRun, Sweep, SweepTarget
@@ -26,16 +26,16 @@ from llmproxy.settings import Loaded
 from llmproxy.store_server import show_store
 
 
-def sweep_command(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
+def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
     """Run the command in replay with one injected fault each time; returns 1 if one breaks it. Raises LLMProxyError."""
     refuse_live(loaded, "llmproxy run --faults sweep")
     kinds = select_kinds(loaded.settings.faults)
     if str(asked.flags.get("mode") or "replay") not in ("replay", "none"):
-        raise SettingsError("a sweep replays: leave --mode out.", hint=f"Record first: {record_command(loaded)}")
+        raise SettingsError("a sweep replays: leave --mode out.", hint=f"Record first: {advise_record(loaded)}")
     find_program(asked.command, env)
     if asked.options.json is not None:
-        write_result(asked.options.json, {})  # a file of an earlier run says nothing of this one
-    declared, tools = asked.run_variables(env), read_tools(asked, env)
+        write_json_result(asked.options.json, {})  # a file of an earlier run says nothing of this one
+    declared, tools = asked.list_run_variables(env), find_agent_tools(asked, env)
     flags = {**asked.flags, "faults": None, "faults_seed": None, "mode": "replay"}
     jobs = asked.options.jobs or os.cpu_count() or 1
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
@@ -54,7 +54,7 @@ def sweep_command(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -
             if tools is not None:
                 mine, _ = redirect_tools(asked, tools, proxy.url, report.name, own)
             return OpenedRun(
-                report.name, mine.command, plan_for(proxy, report, env, mine, Path(folder)).applied_to(env)
+                report.name, mine.command, plan_environment(proxy, report, env, mine, Path(folder)).applied_to(env)
             )
 
         run = Sweep(
@@ -65,13 +65,13 @@ def sweep_command(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -
                 kinds=kinds,
                 jobs=jobs,
                 patience=asked.options.patience,
-                stdin=given_input(),
+                stdin=read_stdin(),
                 tell=make_progress_printer(),
-                started_by=asked.typed,
-                record=record_command(loaded),
+                started_by=asked.run_line,
+                record=advise_record(loaded),
             )
         )
-        typed = " ".join([asked.typed, "--faults FAULT", *_format_choice(loaded), "--", shlex.join(asked.command)])
+        typed = " ".join([asked.run_line, "--faults FAULT", *_spell_cassette(loaded), "--", shlex.join(asked.command)])
         try:
             run.run()
         except KeyboardInterrupt:
@@ -80,7 +80,7 @@ def sweep_command(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -
     return print_findings(run.findings, typed, asked.options.json)
 
 
-def _format_choice(loaded: Loaded) -> list[str]:
+def _spell_cassette(loaded: Loaded) -> list[str]:
     """Return the options that say which recording is meant, as they were typed."""
     named = {"store": show_store(loaded.settings.store), "cassette": loaded.settings.cassette}
     return [
@@ -90,15 +90,15 @@ def _format_choice(loaded: Loaded) -> list[str]:
     ]
 
 
-def given_input() -> bytes | None:
+def read_stdin() -> bytes | None:
     """Return what came on stdin, for each of the runs; None from a terminal."""
     with suppress(OSError, ValueError):
-        if sys.stdin is not None and not sys.stdin.isatty() and _is_piped():
+        if sys.stdin is not None and not sys.stdin.isatty() and _is_stdin_piped():
             return sys.stdin.buffer.read()
     return None
 
 
-def _is_piped() -> bool:
+def _is_stdin_piped() -> bool:
     """Return whether stdin is a pipe or a file, not what a service manager or test runner leaves open for ever."""
     import stat
 
@@ -107,7 +107,6 @@ def _is_piped() -> bool:
 
 
 def make_progress_printer() -> Callable[[str], None]:
-    """Return what says how far a sweep is: lines, and on a terminal a counter."""
     live = sys.stderr.isatty()
 
     def print_progress(text: str) -> None:
@@ -132,7 +131,6 @@ def print_findings(findings: Sequence[SweepFinding], typed: str, file: Path | No
 
 
 def write_findings(file: Path, found: object) -> None:
-    """Write findings for a program. Raises MachineError."""
     try:
         file.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     except OSError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import align_rows, format_count, number, seconds
 from llmproxy.cli.parts.printing import ProgressLine
-from llmproxy.cli.parts.store_arguments import find
+from llmproxy.cli.parts.store_arguments import find_cassette
 from llmproxy.core.cassettes.adopt import AdoptedExchange, adopt
 from llmproxy.core.cassettes.folder import slug, without_row_numbers
 from llmproxy.core.cassettes.formats import FORMATS, SUFFIXES, Format, Source, open_source, recognise, review
@@ -33,22 +33,22 @@ _YAML = (".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
-class ImportedPiece:
+class ImportFile:
     path: Path
     form: Format | None
     """Known where it had to be looked at: in a folder, and where one was asked for. None: look when it is read."""
 
 
-def by_cassette(paths: Sequence[Path], name: str | None, form: Format | None = None) -> dict[str, list[ImportedPiece]]:
+def group_files(paths: Sequence[Path], name: str | None, form: Format | None = None) -> dict[str, list[ImportFile]]:
     """Return each cassette's files, in order; `form` is forced. Raises CassetteNotFound, SettingsError: two names."""
-    found: dict[str, list[ImportedPiece]] = {}
+    found: dict[str, list[ImportFile]] = {}
     for path in paths:
         for piece, own in _expand_path(path, form):
             found.setdefault(name or own, []).append(piece)
     for own, pieces in found.items():
         apart = all(piece.form is not None and piece.form.apart for piece in pieces)
         if name is None and len(pieces) > 1 and not apart:
-            named = any(_read_own_name(piece.path) for piece in pieces)
+            named = any(_read_cassette_name(piece.path) for piece in pieces)
             way = "Change the line `cassette:` of one" if named else "Import the folder that holds both"
             raise SettingsError(
                 f"{pieces[0].path} and {pieces[1].path} would both become cassette {own}.",
@@ -57,15 +57,15 @@ def by_cassette(paths: Sequence[Path], name: str | None, form: Format | None = N
     return found
 
 
-def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportedPiece, str]]:
+def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportFile, str]]:
     """Yield files with their cassettes' names: what ours say, else the file's below its folders."""
     if not path.is_dir():
         if not path.exists():
             raise CassetteNotFound(f"There is no file {path}.")
-        yield ImportedPiece(path, form), _read_own_name(path) or slug(path.stem)
+        yield ImportFile(path, form), _read_cassette_name(path) or slug(path.stem)
         return
     files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
-    pieces = [piece for file in files if (piece := _read_piece(file, form)) is not None]
+    pieces = [piece for file in files if (piece := _recognise_file(file, form)) is not None]
     if not pieces:
         raise CassetteNotFound(f"The folder {path} holds no file of recordings.")
     for piece in pieces:
@@ -73,18 +73,18 @@ def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportedPiec
             yield piece, slug(path.resolve().name)
         else:
             own = ".".join(piece.path.relative_to(path).with_suffix("").parts)
-            yield piece, _read_own_name(piece.path) or slug(own)
+            yield piece, _read_cassette_name(piece.path) or slug(own)
 
 
-def _read_piece(path: Path, form: Format | None) -> ImportedPiece | None:
+def _recognise_file(path: Path, form: Format | None) -> ImportFile | None:
     """Return a file that lies in a folder; None for what is there for other reasons (package.json)."""
     if form is not None or path.suffix in _YAML:
-        return ImportedPiece(path, form)
+        return ImportFile(path, form)
     found = recognise(open_source(path))
-    return None if found is None else ImportedPiece(path, found)
+    return None if found is None else ImportFile(path, found)
 
 
-def _read_own_name(path: Path) -> str:
+def _read_cassette_name(path: Path) -> str:
     """Return the name that a file of ours says itself; empty for all others."""
     if path.suffix not in _YAML:
         return ""
@@ -93,7 +93,7 @@ def _read_own_name(path: Path) -> str:
     return review.name_of(head) if review.recognises(head) else ""
 
 
-def read_pieces(pieces: Sequence[ImportedPiece], models: Sequence[str] = ()) -> list[Recorded]:
+def read_exchanges(pieces: Sequence[ImportFile], models: Sequence[str] = ()) -> list[Recorded]:
     """Return the exchanges of one cassette's files; `models` are for files that name none. Raises CassetteError."""
     sources: dict[str, list[Source]] = {}
     forms: dict[str, Format] = {}
@@ -105,7 +105,7 @@ def read_pieces(pieces: Sequence[ImportedPiece], models: Sequence[str] = ()) -> 
     return [each for name, form in forms.items() for each in form.read_all(sources[name])]
 
 
-def _read_fork(pieces: Sequence[ImportedPiece]) -> Fork | None:
+def _read_fork(pieces: Sequence[ImportFile]) -> Fork | None:
     """Return whose child the cassette of a file is; several files put together are nobody's. Raises CassetteError."""
     source = open_source(pieces[0].path)
     return review.fork_in(source) if len(pieces) == 1 and review.recognises(source) else None
@@ -121,20 +121,20 @@ def _recognise_format(source: Source) -> Format:
     return found
 
 
-def cassette_of(what: str, database: Store | None, rules: Rules, upstreams: Mapping[str, str]) -> list[Interaction]:
+def load_cassette(what: str, database: Store | None, rules: Rules, upstreams: Mapping[str, str]) -> list[Interaction]:
     """Return a cassette named like a file or one in the store. Raises CassetteNotFound: neither; CassetteError."""
     if Path(what).is_file():
-        recorded = read_pieces([ImportedPiece(Path(what), None)])
+        recorded = read_exchanges([ImportFile(Path(what), None)])
         adopted = adopt(recorded, "diff", rules=rules, redactor=Redactor(), upstreams=upstreams)
         return [each.interaction for each in adopted if each.interaction is not None]
     if database is None:
         raise CassetteNotFound(f"there is no file {what}.")
-    return list(database.interactions(*find(database, what)))
+    return list(database.interactions(*find_cassette(database, what)))
 
 
-def show_progress(work: Mapping[str, list[ImportedPiece]]) -> Iterator[tuple[str, list[ImportedPiece]]]:
+def show_progress(work: Mapping[str, list[ImportFile]]) -> Iterator[tuple[str, list[ImportFile]]]:
     with ProgressLine("importing", "cassette") as working:
-        yield from working.through(work.items(), len(work))
+        yield from working.iterate(work.items(), len(work))
 
 
 # -- import
@@ -166,15 +166,15 @@ class Importer:
     seconds: float = 0.0
 
     @property
-    def nothing_of_it(self) -> bool:
+    def imported_nothing(self) -> bool:
         """Whether exchanges were read, and none of them came in."""
         return bool(self.hosts) and not any(host.imported or host.unchanged for host in self.hosts.values())
 
-    def take(self, database: Store, name: str, pieces: Sequence[ImportedPiece]) -> None:
+    def import_cassette(self, database: Store, name: str, pieces: Sequence[ImportFile]) -> None:
         """Import the files of one cassette; a damaged one is noted, and nothing of the cassette is taken."""
         started = time.perf_counter()
         try:
-            recorded, fork = read_pieces(pieces, self.models), _read_fork(pieces)
+            recorded, fork = read_exchanges(pieces, self.models), _read_fork(pieces)
             notes = notes_in(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
         except CassetteError as error:
             self.failed.append(error)
@@ -212,13 +212,13 @@ class Importer:
                 if one and _position_key(one) in same:
                     self._count_exchange(each, one).unchanged += 1
                 else:
-                    self._import_one(database, name, each)
+                    self._import_exchange(database, name, each)
             clean = True
         finally:
             for sample in samples:
                 database.end(name, sample, holder, clean=clean)
 
-    def _import_one(self, database: Store, name: str, each: AdoptedExchange) -> None:
+    def _import_exchange(self, database: Store, name: str, each: AdoptedExchange) -> None:
         host = self._count_exchange(each, each.interaction)
         if each.interaction is None:
             self.skipped.append(f"{name}, interaction {each.recorded.number}: {each.why}")
@@ -236,7 +236,7 @@ class Importer:
             host.provider = interaction.provider
         return host
 
-    def report(self, store: Path, typed: str) -> str:
+    def format_report(self, store: Path, typed: str) -> str:
         """Return the table by host, and what to know about it; `typed` are the files as they were named."""
         hosts = sorted(self.hosts.items(), key=lambda item: -item[1].exchanges)
         counted = ("exchanges", "imported", "replaced")

@@ -28,16 +28,16 @@ class LiveRun:
     """Whether anything came, so that there is a cassette of it."""
 
 
-def check_recorded(loaded: Loaded) -> None:
+def require_recordings(loaded: Loaded) -> None:
     """See that something is recorded of the channels that are served. Raises CassetteNotFound."""
-    from llmproxy.cli.parts.options import record_command
+    from llmproxy.cli.parts.options import advise_record
     from llmproxy.settings import shown_path
     from llmproxy.store_server import is_there
 
     store, channels = loaded.settings.store, ",".join(loaded.settings.live)
     if not is_there(store) and loaded.settings.cassette_dir is None:
         msg = f"there is no store {shown_path(store)}, so there is nothing to serve beside --live {channels}."
-        raise CassetteNotFound(msg, hint=f"Record it first, with its tools: {record_command(loaded)}")
+        raise CassetteNotFound(msg, hint=f"Record it first, with its tools: {advise_record(loaded)}")
 
 
 @dataclass(slots=True)
@@ -49,12 +49,12 @@ class LiveRuns:
         if report is not None and report.live is not None:
             self.runs.append(LiveRun(report.live, f"exit {code}", report.calls > 0))
 
-    def compare_runs(self) -> ModelComparison | None:
+    def compare_with_recorded(self) -> ModelComparison | None:
         """Return how the runs differ from the recorded one; None if no model was asked, or our store lacks it."""
-        return compare_runs(self.loaded, self.runs)
+        return compare_live_runs(self.loaded, self.runs)
 
     def to_json(self) -> dict[str, object]:
-        found = self.compare_runs()
+        found = self.compare_with_recorded()
         told = [{**each.live, "verdict": each.verdict} for each in self.runs]
         return {} if not told else {"live_runs": told, "comparison": None if found is None else found.to_json()}
 
@@ -63,7 +63,7 @@ class LiveRuns:
         if not kept_runs:
             return []
         from llmproxy.advice import quote_word, suggest_command
-        from llmproxy.cli.parts.printing import line
+        from llmproxy.cli.parts.printing import to_line
         from llmproxy.settings import shown_path
 
         store, last = shown_path(self.loaded.settings.store), kept_runs[-1].live
@@ -71,18 +71,18 @@ class LiveRuns:
         kept = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         served = " and ".join(word for each, word in _SERVED.items() if each not in last["channels"])
         lines = [
-            f"llmproxy: live {', '.join(last['channels'])}; kept in {line(kept)}"
-            + (f", {served} served from {line(str(last['parent']))}" if served else "")
+            f"llmproxy: live {', '.join(last['channels'])}; kept in {to_line(kept)}"
+            + (f", {served} served from {to_line(str(last['parent']))}" if served else "")
         ]
-        found = self.compare_runs()
+        found = self.compare_with_recorded()
         if found is not None:
             first, *rest = found.summary_lines()
-            lines += [f"  {line(first)}", *(f"    {line(text.strip())}" for text in rest)]
+            lines += [f"  {to_line(first)}", *(f"    {to_line(text.strip())}" for text in rest)]
         compared = suggest_command(f"diff {quote_word(str(last['parent']))} {quote_word(names[-1])}", store)
         return [*lines, f"  request by request: {compared}"]
 
 
-class LiveTests:
+class LiveTestDiff:
     """Hears how runs with live channels ended, and says at the end how their models differ from the recorded ones."""
 
     def __init__(
@@ -108,21 +108,21 @@ class LiveTests:
         """Nothing is kept back."""
 
     def _compare_tests(self) -> tuple[list[str], dict[str, object]]:
-        from llmproxy.cli.parts.printing import line
+        from llmproxy.cli.parts.printing import to_line
 
-        before = self._read_verdicts()
+        before = self._read_baseline_verdicts()
         lines, told = [], dict[str, object]()
         for name, runs in self._runs.items():
-            found = compare_runs(self._loaded, runs, before.get(name, ""), self._store)
+            found = compare_live_runs(self._loaded, runs, before.get(name, ""), self._store)
             if found is None:
-                lines.append(f"{line(name)}: live {', '.join(runs[0].live['channels'])}")
+                lines.append(f"{to_line(name)}: live {', '.join(runs[0].live['channels'])}")
                 continue
             first, *rest = found.summary_lines()
-            lines += [f"{line(name)}: {line(first)}", *(f"  {line(text.strip())}" for text in rest)]
+            lines += [f"{to_line(name)}: {to_line(first)}", *(f"  {to_line(text.strip())}" for text in rest)]
             told[name] = found.to_json()
         return lines, told
 
-    def _read_verdicts(self) -> dict[str, str]:
+    def _read_baseline_verdicts(self) -> dict[str, str]:
         if self._baseline is None:
             return {}
         from llmproxy.report.baseline import read_baseline
@@ -134,7 +134,7 @@ class LiveTests:
         return {name: str(row.get("status")) for name, row in rows.items()}
 
 
-def compare_runs(
+def compare_live_runs(
     loaded: Loaded, runs: Sequence[LiveRun], verdict: str = "", path: Path | None = None
 ) -> ModelComparison | None:
     """Return how runs with a live model differ from the recorded one, which was judged `verdict`; None where there is
@@ -142,7 +142,7 @@ def compare_runs(
 
     `path` is the store, the settings' unless it is given.
     """
-    from llmproxy.cli.import_export import scrub_rules
+    from llmproxy.cli.import_export import read_key_rules
     from llmproxy.core.bindings.volatile_fields import list_builtin
     from llmproxy.core.engine.volatile_field_learning import align_runs
     from llmproxy.core.store.file.store import open_store
@@ -161,7 +161,7 @@ def compare_runs(
             made = []
             for each in with_model:
                 mine = list(store.interactions(str(each.live["cassette"])))
-                told, _ = align_runs(recorded, mine, volatile, scrub_rules(loaded), loaded.settings.upstream)
+                told, _ = align_runs(recorded, mine, volatile, read_key_rules(loaded), loaded.settings.upstream)
                 made.append(
                     ModelRun(
                         str(each.live["cassette"]),

@@ -1,7 +1,7 @@
 """Options of the command line that are not written down here: they are derived from the fields of `Settings`.
 
-A command of class :class:`SettingsCommand` has a flag for each option; :func:`gather` makes settings of them. Deriving
-takes time; it happens when such a command is parsed or its help is shown, not when it is listed.
+A command of class :class:`SettingsCommand` has a flag for each option; :func:`load_settings` makes settings of them.
+Deriving takes time; it happens when such a command is parsed or its help is shown, not when it is listed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typer.main import get_command
 
 from llmproxy import protocol
 from llmproxy.cli.parts.completion import complete_cassettes, complete_words
-from llmproxy.cli.parts.run_options import RUN_DEFAULTS, RunOptions, run_options
+from llmproxy.cli.parts.run_options import RUN_DEFAULTS, RunOptions, list_run_options
 from llmproxy.errors import SettingsError
 from llmproxy.settings import Loaded, Loaded as LoadedSettings, Option, list_options, load, shown_path, write_value
 
@@ -27,7 +27,7 @@ _FLAGS, _OPTIONS, _ALL = "llmproxy.flags", "llmproxy.options", "llmproxy.help_al
 
 
 class SettingsCommand(TyperCommand):
-    """A command with the flags of `Settings` and `RunOptions` that have help; see `flags_of`, `options_of`."""
+    """A command with the flags of `Settings` and `RunOptions` that have help; see `get_flags`, `get_options`."""
 
     with_settings = True
 
@@ -51,14 +51,15 @@ class SettingsCommand(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 (typer 0.29 carries its own click: no name fits both)
         if self._derived is None:
-            settings = _settings(free_port=self.free_port, live=not self.without_live) if self.with_settings else []
+            made = _make_settings_parameters(free_port=self.free_port, live=not self.without_live)
+            settings = made if self.with_settings else []
             own_names = {each.name for each in self.params}
             self._derived = _make_parameters([each for each in settings if each.name not in own_names])
-            self._shared = _make_parameters(_run_options(self.run_options or self.name or "-"))
+            self._shared = _make_parameters(_make_run_parameters(self.run_options or self.name or "-"))
         own = super().get_params(ctx)
         at = len(self.params)  # behind them stands --help
         own = [*own[:at], *self._shared, *own[at:]]
-        own.insert(len(own) - 1, _help_all())
+        own.insert(len(own) - 1, _make_help_all_option())
         return [*own, *self._derived] if self.own_first else [*self._derived, *own]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 (as above)
@@ -80,7 +81,7 @@ class SettingsCommand(TyperCommand):
         return super().invoke(ctx)
 
 
-def _help_all() -> Any:  # noqa: ANN401 (as above)
+def _make_help_all_option() -> Any:  # noqa: ANN401 (as above)
     def show(ctx: typer.Context, _parameter: object, asked: bool) -> None:
         if asked:
             ctx.meta[_ALL] = True
@@ -104,31 +105,31 @@ def _shorten_help(text: str) -> str:
     return text[: max([end for end in ends if end <= _SHORT], default=ends[0])]
 
 
-class OwnFirst(SettingsCommand):
+class OwnOptions(SettingsCommand):
     """The same for a command whose own options matter most."""
 
     free_port, own_first, shown = True, True, ("mode", "store", "cassette_dir")
 
 
-class OnAFreePort(SettingsCommand):
+class FreePortCommand(SettingsCommand):
     """The same for a command that starts a proxy for another command."""
 
     free_port = True
 
 
-class OnRecordings(OnAFreePort):
+class StoreCommand(FreePortCommand):
     """The same for a command that works on what is recorded of all channels."""
 
     without_live = True
 
 
-def flags_of(ctx: typer.Context) -> Mapping[str, object]:
+def get_flags(ctx: typer.Context) -> Mapping[str, object]:
     """Return what was typed behind the derived flags, by option; None where a flag was not given."""
     flags: Mapping[str, object] = ctx.meta[_FLAGS]
     return flags
 
 
-def options_of(ctx: typer.Context) -> RunOptions:
+def get_options(ctx: typer.Context) -> RunOptions:
     """Return what was typed of the options that commands which run an agent share."""
     typed: Mapping[str, object] = ctx.meta[_OPTIONS]
     given: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in typed.items()}
@@ -148,18 +149,18 @@ def _make_parameters(parameters: Sequence[inspect.Parameter]) -> list[Any]:
     return list(get_command(app).params)
 
 
-def _settings(*, free_port: bool, live: bool) -> list[inspect.Parameter]:
+def _make_settings_parameters(*, free_port: bool, live: bool) -> list[inspect.Parameter]:
     facts = {"port": "[any free one unless given; for agents at a `url` 8080]"} if free_port else {}
     return [
-        _option_parameter(option, facts.get(option.name))
+        _make_option_parameter(option, facts.get(option.name))
         for option in list_options()
         if option.has_flag and (live or not option.of_live)
     ]
 
 
-def _run_options(command: str) -> list[inspect.Parameter]:
+def _make_run_parameters(command: str) -> list[inspect.Parameter]:
     made, kinds = [], get_type_hints(RunOptions)
-    for name, row in run_options(command).items():
+    for name, row in list_run_options(command).items():
         default = RUN_DEFAULTS[name]
         limits: dict[str, Any] = dict(row.limits)
         declared = typer.Option(
@@ -176,7 +177,7 @@ def _run_options(command: str) -> list[inspect.Parameter]:
     return made
 
 
-def _option_parameter(option: Option, facts: str | None) -> inspect.Parameter:
+def _make_option_parameter(option: Option, facts: str | None) -> inspect.Parameter:
     """Return an option as text, which `settings.load` reads; `facts` stand where else variable and default are."""
     kind = bool | None if option.boolean else list[str] | None if option.repeat else str | None
     names = [f"{option.flag}/--no-{option.key}"] if option.boolean else [option.flag]
@@ -201,7 +202,7 @@ def refuse_live(loaded: Loaded, command: str) -> None:
         raise SettingsError(f"live channels make no sense in `{command}`.", hint=hint)
 
 
-def gather(flags: Mapping[str, object]) -> Loaded:
+def load_settings(flags: Mapping[str, object]) -> Loaded:
     """Load the settings of this process: its flags, its environment, its folder.
 
     A provider's base-URL variable that is set, and is not our own address, becomes that provider's upstream: a
@@ -214,7 +215,7 @@ def gather(flags: Mapping[str, object]) -> Loaded:
     return from_environment(load(flags, os.environ, Path.cwd()), os.environ)
 
 
-def record_command(loaded: Loaded, cassette: str = "") -> str:
+def advise_record(loaded: Loaded, cassette: str = "") -> str:
     """Return the command line for a cassette, by default the settings'; COMMAND stands for the user's own."""
     from llmproxy.advice import StartCommand
 

@@ -29,7 +29,7 @@ _NARROWEST = 8
 _NOWHERE: Mapping[str, int] = {}
 
 
-def line(text: str) -> str:
+def to_line(text: str) -> str:
     """Return `text` as one line that does nothing but stand there."""
     return printable(" ".join(text.split()))
 
@@ -57,7 +57,7 @@ def print_line(text: str = "") -> None:
     typer.echo(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
-def room() -> int | None:
+def get_width() -> int | None:
     """Return how many cells the terminal is wide; None for a pipe or a file, where nothing is cut or broken."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
@@ -71,12 +71,12 @@ def wrap_text(text: str, room: int | None, indent: int = 0) -> Iterator[str]:
             yield from (each.rstrip() for each in fold_text(row, room - indent, " "))
 
 
-def dump(value: object) -> None:
+def print_json(value: object) -> None:
     """Print JSON in plain ASCII: safe for any terminal and any reader."""
     typer.echo(json.dumps(value, indent=2, default=str))
 
 
-def table(
+def print_table(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
     *,
@@ -85,7 +85,7 @@ def table(
     breaks: Mapping[str, int] = _NOWHERE,
 ) -> None:
     """Print columns, in a pipe all of them; a terminal gets those that :func:`fit_columns` finds room for."""
-    for text in fit_columns(head, rows, room(), alike, measures, breaks):
+    for text in fit_columns(head, rows, get_width(), alike, measures, breaks):
         print_line(text)
 
 
@@ -104,7 +104,7 @@ def fit_columns(
     others go on below themselves (a long name of a cassette); before that those of `breaks` become as narrow as it
     says, where a space stands in them. What tells rows apart is always there and whole; only the last column is cut.
     """
-    cells = [[line(cell) or "-" for cell in row] for row in rows]
+    cells = [[to_line(cell) or "-" for cell in row] for row in rows]
     widths = [max(map(cell_width, column)) for column in zip(head, *cells, strict=True)]
     last = len(head) - 1
     kept = list(range(last))
@@ -149,8 +149,7 @@ def _shrink_columns(widths: list[int], kept: Collection[int], room: int, narrow:
         widths[widest] -= 1
 
 
-def size(count: int) -> str:
-    """Return a number of bytes as people say it."""
+def format_size(count: int) -> str:
     value = float(count)
     for unit in ("bytes", "KB", "MB"):
         if abs(value) < 1000:
@@ -159,7 +158,7 @@ def size(count: int) -> str:
     return f"{value:.1f} GB"
 
 
-def write_whole_lines(*lines: str) -> None:
+def write_stderr_lines(*lines: str) -> None:
     text = "".join(f"{line}\n" for line in lines if line)
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
     typer.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=False, err=True)
@@ -182,7 +181,7 @@ class ProgressLine:
     def __init__(
         self, what: str, unit: str = "", *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Say `what`; `unit` is what :meth:`through` counts."""
+        """Say `what`; `unit` is what :meth:`iterate` counts."""
         self._what, self._unit, self._clock = what, unit, clock
         self._stream = stream or sys.stderr
         self._began = clock()
@@ -193,7 +192,7 @@ class ProgressLine:
 
     def __enter__(self) -> Self:
         if self._stream.isatty():
-            self._thread = threading.Thread(target=self._refresh_often, name="llmproxy-progress", daemon=True)
+            self._thread = threading.Thread(target=self._refresh_periodically, name="llmproxy-progress", daemon=True)
             self._thread.start()
         return self
 
@@ -205,13 +204,13 @@ class ProgressLine:
             self._thread.join()
             self._overwrite_line("")
 
-    def through[Thing](self, things: Iterable[Thing], total: int = 0) -> Iterator[Thing]:
+    def iterate[Thing](self, things: Iterable[Thing], total: int = 0) -> Iterator[Thing]:
         self._done, self._total = 0, total
         for each in things:
             yield each
             self._done += 1
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """Return what is to be said now; nothing in the first second."""
         since = self._clock() - self._began
         if since < _PATIENCE:
@@ -227,9 +226,9 @@ class ProgressLine:
         long = f"{since:.0f} s" if since < _MINUTE else duration(since * 1000)
         return f"{self._what}{far}, {long}"
 
-    def _refresh_often(self) -> None:
+    def _refresh_periodically(self) -> None:
         while not self._over.wait(_OFTEN):
-            self._overwrite_line(self.line())
+            self._overwrite_line(self.format_line())
 
     def _overwrite_line(self, text: str) -> None:
         text = cut(text, shutil.get_terminal_size().columns - 1)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from llmproxy.advice import StartCommand, suggest_command
 from llmproxy.calls import Totals, describe_hits, find_doubts, find_forbidden
-from llmproxy.cli.parts.printing import write_whole_lines
-from llmproxy.cli.parts.store_arguments import compare, open_given
+from llmproxy.cli.parts.printing import write_stderr_lines
+from llmproxy.cli.parts.store_arguments import compare_runs, open_given
 from llmproxy.client.control import ControlError, ProxyGone
 from llmproxy.client.environment import EnvironmentPlan, in_ci
 from llmproxy.client.known_clients import PROJECTS, find_clients, is_configured, list_client_advice
@@ -27,8 +27,7 @@ from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownTool
 from llmproxy.settings import Loaded, shown_path
 
 
-def write_result(path: Path, told: Mapping[str, object]) -> None:
-    """Write a run's result. Raises MachineError."""
+def write_json_result(path: Path, told: Mapping[str, object]) -> None:
     try:
         path.write_text(json.dumps(told, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
@@ -68,7 +67,7 @@ class RunEnding:
     """What the command tried to reach past the proxy under --only, in words."""
     trouble: str = ""
 
-    def close(self, *, failed: bool = False, interrupted: bool = False, last: bool = True) -> None:
+    def close_session(self, *, failed: bool = False, interrupted: bool = False, last: bool = True) -> None:
         """Close the session and, after the last run, end the proxy, if it is ours; what goes wrong is told later, it
         must not hide the child's code.
 
@@ -135,87 +134,89 @@ class RunEnding:
     def print_end(self, code: int, plan: EnvironmentPlan) -> int:
         if self.trouble or self.report is None:
             log = self.proxy.process.said if self.proxy.process is not None else ""
-            write_whole_lines(f"llmproxy: the proxy did not end the session: {self.trouble}", log[-2000:].rstrip())
+            write_stderr_lines(f"llmproxy: the proxy did not end the session: {self.trouble}", log[-2000:].rstrip())
             return code or Exit.ENVIRONMENT
         store = self.loaded.settings.store
         where = f", store {shown_path(store)}" if self.report.recorded else ""
-        write_whole_lines(f"llmproxy: {self.line}  ({self.report.mode}, cassette {self.report.cassette}{where})")
+        write_stderr_lines(
+            f"llmproxy: {self.summary_line}  ({self.report.mode}, cassette {self.report.cassette}{where})"
+        )
         if self.report.carried:
             from llmproxy.report.changes import describe_accepted
 
             told = describe_accepted(store, self.report.carried_names, datetime.now().date())  # noqa: DTZ005 - here
-            write_whole_lines(*(f"  carried: {text}" for text in told))
-        write_whole_lines(*first_lines(self.misses, prefix="  miss: "))
-        write_whole_lines(*first_lines(self.refused, prefix="  refused: "))
-        write_whole_lines(*(f"  {text}" for text in (self.report.faults or {}).get("idle", ())))
+            write_stderr_lines(*(f"  carried: {text}" for text in told))
+        write_stderr_lines(*first_lines(self.misses, prefix="  miss: "))
+        write_stderr_lines(*first_lines(self.refused, prefix="  refused: "))
+        write_stderr_lines(*(f"  {text}" for text in (self.report.faults or {}).get("idle", ())))
         if self.misses:
-            write_whole_lines(self._next_step(shown_path(store)))
+            write_stderr_lines(self._suggest_next_step(shown_path(store)))
         certified = self.report.calls - self.report.refused  # what was refused alone is no use of the proxy
         came = self.totals.calls - self.totals.refused if self.totals is not None else 0
         used = certified or came or code in ENDED_BY_USER or self.report.replacement
-        fewer = [] if code else self._recorded_fewer(self.report)
-        write_whole_lines(*fewer)
+        fewer = [] if code else self._warn_of_fewer_calls(self.report)
+        write_stderr_lines(*fewer)
         if not used and not fewer:
             refused = ["what was refused"] * bool(self.report.refused or self.refused) + ["stubs"] * bool(
                 self.report.stubs
             )
             recorded = 0 if refused else len(self.report.unused or ())
-            write_whole_lines(
+            write_stderr_lines(
                 *(describe_no_requests(recorded, self.report.cassette, code, plan) if recorded else ()),
-                *(() if recorded else never_used(plan, self.proxy.url, self.command, refused=refused, code=code)),
+                *(() if recorded else explain_unused(plan, self.proxy.url, self.command, refused=refused, code=code)),
             )
         if self.report.recorded:
-            write_whole_lines(*self._count_varying())
+            write_stderr_lines(*self._describe_varying())
         lost = self.report.failed or self.proxy.exit_code == Exit.ENVIRONMENT
         if self.report.failed:
-            write_whole_lines("llmproxy: an answer could not be recorded: this recording is incomplete.")
+            write_stderr_lines("llmproxy: an answer could not be recorded: this recording is incomplete.")
         elif lost and self.proxy.process is not None:
-            write_whole_lines(*self.proxy.process.said.splitlines()[-3:])
+            write_stderr_lines(*self.proxy.process.said.splitlines()[-3:])
         if self.unfiled:
-            write_whole_lines(f"llmproxy: {self.unfiled}")
+            write_stderr_lines(f"llmproxy: {self.unfiled}")
             if in_ci(os.environ):
-                write_whole_lines(
+                write_stderr_lines(
                     f"llmproxy: CI is set, and what is not committed proves nothing: exit code {Exit.MISS}."
                 )
                 return Exit.MISS
-        if doubts := self._explain_no_proof(self.report, used=bool(used)):
+        if doubts := self._list_doubts(self.report, used=bool(used)):
             failing = self.loaded.settings.unknown_tool is UnknownTool.FAIL and not self.loaded.settings.fail_on_miss
             named = (
                 "--unknown-tool fail" if failing else "--strict" if self.loaded.settings.strict else "--fail-on-miss"
             )
-            write_whole_lines(f"llmproxy: {named}: {', '.join(doubts)}: exit code {Exit.MISS}.")
+            write_stderr_lines(f"llmproxy: {named}: {', '.join(doubts)}: exit code {Exit.MISS}.")
             return Exit.MISS
         if self.report.left_as_it_was:
-            write_whole_lines(f"llmproxy: {self.report.left_as_it_was}")
+            write_stderr_lines(f"llmproxy: {self.report.left_as_it_was}")
             return code or Exit.FAILED
         counted = self.totals or self.report
         settings = self.loaded.settings
         forbidden = find_forbidden(counted, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
         if forbidden is not None and not (code or lost):
-            write_whole_lines(f"llmproxy: {forbidden[0]}: {describe_hits(counted)}: exit code {forbidden[1]}.")
+            write_stderr_lines(f"llmproxy: {forbidden[0]}: {describe_hits(counted)}: exit code {forbidden[1]}.")
             return forbidden[1]
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
 
-    def print_past(self, code: int, *, only: bool) -> int:
+    def print_bypassed(self, code: int, *, only: bool) -> int:
         """Say what the command tried past the proxy, as far as that is known, and return the exit code."""
         if self.tries:
-            write_whole_lines(
+            write_stderr_lines(
                 f"llmproxy: --only: exit code {Exit.MISS}: the command tried to bypass the proxy, and was blocked:",
                 *first_lines(sorted(self.tries.elements()), prefix="  tried: "),
             )
             return Exit.MISS
         if self.loaded.settings.strict and not only:
-            write_whole_lines("llmproxy: --strict does not see traffic that bypasses the proxy; --only blocks it.")
+            write_stderr_lines("llmproxy: --strict does not see traffic that bypasses the proxy; --only blocks it.")
         return code
 
-    def _next_step(self, store: str) -> str:
+    def _suggest_next_step(self, store: str) -> str:
         """Describe what to type after misses: where nothing is recorded, `why` knows no more than that."""
         if len(self.records) == 1 and (command := next(iter(self.records))):
             return f"  Record what is missing: {command}"
         return f"  `{suggest_command('why', store)}` shows each request and its nearest recording."
 
     @property
-    def line(self) -> str:
+    def summary_line(self) -> str:
         """What it came to, in a line: our proxy's own sum, else the session's."""
         if self.totals is not None:
             from llmproxy.report.console import summary_lines
@@ -238,14 +239,14 @@ class RunEnding:
             "misses": self._count_misses(),
             "miss_texts": list(self.misses),
             "refused_texts": list(self.refused),
-            "summary": "" if self.totals is None else self.line,
+            "summary": "" if self.totals is None else self.summary_line,
             "tried": dict(self.tries),
             "trouble": self.trouble,
             "command_exit_code": code,
             "exit_code": int(final),
         }
 
-    def _recorded_fewer(self, report: Report) -> list[str]:
+    def _warn_of_fewer_calls(self, report: Report) -> list[str]:
         """Return what to say of a recording that has fewer calls than the one before; nothing of any other."""
         from llmproxy.core.store.queries import count_before
 
@@ -257,10 +258,10 @@ class RunEnding:
         return [
             f"llmproxy: FEWER CALLS THAN THE LAST TIME: {told}.",
             "  A command with its own cache of answers does not ask again, so no recording has them.",
-            *_list_caches(os.environ),
+            *_list_client_caches(os.environ),
         ] if report.recorded < before else []  # fmt: skip
 
-    def _count_varying(self) -> list[str]:
+    def _describe_varying(self) -> list[str]:
         """Say how many values vary between this run and earlier ones; an error there is no matter of this run."""
         settings = self.loaded.settings
         learn = StartCommand(
@@ -268,13 +269,13 @@ class RunEnding:
         )
         typed = learn.command("", store=shown_path(settings.store))
         try:
-            number = len(compare(self.loaded).lessons)
+            number = len(compare_runs(self.loaded).lessons)
         except LLMProxyError:
             return []
         vary = "values vary" if number > 1 else "value varies"
         return [f"llmproxy: {number} {vary} from run to run: {typed}"] if number else []
 
-    def _explain_no_proof(self, report: Report, *, used: bool) -> tuple[str, ...]:
+    def _list_doubts(self, report: Report, *, used: bool) -> tuple[str, ...]:
         settings = self.loaded.settings
         unused = None if report.unused is None else len(report.unused)
         counted = replace(report, misses=self._count_misses(), refused=report.refused or len(self.refused))
@@ -312,19 +313,19 @@ def describe_no_requests(recorded: int, cassette: str, code: int, plan: Environm
     return [
         f"llmproxy: THE COMMAND ASKED FOR NONE of the {calls}, and ended with 0: nothing was replayed.",
         "  The recorded run used this base URL: this command may keep answers in its own cache.",
-        *_list_caches(os.environ),
+        *_list_client_caches(os.environ),
         "  If it is another command, name its cassette: llmproxy run --cassette NAME -- ...",
     ]
 
 
-def _list_caches(env: Mapping[str, str]) -> list[str]:
+def _list_client_caches(env: Mapping[str, str]) -> list[str]:
     places = {name: Path(env.get(row[0]) or row[1]).expanduser() for name, row in _CACHES.items()}
     there = {name: place for name, place in places.items() if str(place) != "." and place.exists()}
     found = [f"    {name}: {place} exists; without it: {_CACHES[name][2]}" for name, place in there.items()]
     return found or ["    Empty its cache, or turn it off, in the recording and in the replay."]
 
 
-def never_used(
+def explain_unused(
     plan: EnvironmentPlan, url: str, command: tuple[str, ...] = (), *, refused: Sequence[str] = (), code: int = 0
 ) -> list[str]:
     """Return what to say when no request arrived, or only `refused` ones, and the command ended with `code`."""

@@ -27,7 +27,7 @@ class RunOption:
     limits: Mapping[str, float]
 
 
-def _run_option(
+def _declare_run_option(
     flag: str,
     *,
     default: Any = None,  # noqa: ANN401 (as dataclasses.field)
@@ -47,7 +47,7 @@ _SERVERS = "The agent's MCP configuration"
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    intercept: bool = _run_option(
+    intercept: bool = _declare_run_option(
         "--intercept",
         default=False,
         again=True,
@@ -56,13 +56,13 @@ class RunOptions:
         changes=_INTERCEPT,
         doctor="Also intercept HTTPS.",
     )
-    base_urls: bool = _run_option(
+    base_urls: bool = _declare_run_option(
         "--base-urls/--no-base-urls",
         default=True,
         again=True,
         run="Set base-URL variables; without them only --intercept is used.",
     )
-    run_variable: tuple[str, ...] = _run_option(
+    run_variable: tuple[str, ...] = _declare_run_option(
         "--var",
         default=(),
         metavar="NAME=VALUE",
@@ -70,20 +70,20 @@ class RunOptions:
         changes="Run variable, as in `run`.",
         rerecord="Run variable, as in `run`.",
     )
-    only: bool = _run_option(
+    only: bool = _declare_run_option(
         "--only",
         default=False,
         again=True,
         run="Let the command reach only the proxy (Linux). Other connections are blocked and listed; exit code 4.",
     )
-    only_allow: tuple[str, ...] = _run_option(
+    only_allow: tuple[str, ...] = _declare_run_option(
         "--only-allow",
         default=(),
         metavar="HOST:PORT",
         again=True,
         run="With --only: allow this address, too, or a Unix socket's path.",
     )
-    mcp_config: str | None = _run_option(
+    mcp_config: str | None = _declare_run_option(
         "--mcp-config",
         metavar="FILE",
         again=True,
@@ -94,22 +94,22 @@ class RunOptions:
         rerecord=f"{_SERVERS}, as `run` takes it.",
         mcp_serve=f"{_SERVERS}: `replay` starts none of its servers.",
     )
-    json: Path | None = _run_option(  # noqa: RUF009 (as above)
+    json: Path | None = _declare_run_option(  # noqa: RUF009 (as above)
         "--json",
         metavar="FILE",
         run="Write a JSON summary: counts, costs, misses, exit code.",
         changes="Write the changes as JSON.",
     )
-    jobs: int | None = _run_option(
+    jobs: int | None = _declare_run_option(
         "--jobs", metavar="N", limits={"min": 1, "max": 64}, run="With --faults sweep: number of parallel runs."
     )
-    runs: int | None = _run_option(
+    runs: int | None = _declare_run_option(
         "--runs",
         metavar="N",
         limits={"min": 1, "max": 1000},
         run="With --live: number of runs, each with its own recording.",
     )
-    patience: float = _run_option(
+    patience: float = _declare_run_option(
         "--patience",
         default=0,
         metavar="SECONDS",
@@ -117,9 +117,9 @@ class RunOptions:
         run="With --faults sweep: time limit of a run. [20, or 5 times a run without faults]",
     )
 
-    def words(self) -> Iterator[tuple[str, str | None]]:
+    def list_flags(self) -> Iterator[tuple[str, str | None]]:
         """Yield what is to be typed again: a flag, and its value, None for a switch."""
-        for name, row in run_options().items():
+        for name, row in list_run_options().items():
             value = getattr(self, name)
             if not row.again or value in (None, RUN_DEFAULTS[name]):
                 continue
@@ -130,7 +130,7 @@ class RunOptions:
                 yield from ((on, str(each)) for each in (value if isinstance(value, tuple) else (value,)))
 
 
-def run_options(command: str = "") -> dict[str, RunOption]:
+def list_run_options(command: str = "") -> dict[str, RunOption]:
     rows: dict[str, RunOption] = {each.name: each.metadata["option"] for each in fields(RunOptions)}
     return {name: row for name, row in rows.items() if not command or command in row.help}
 
@@ -148,7 +148,7 @@ class RunArguments:
     recorded: tuple[str, ...] = ()
     """Hosts of other services that are recorded too."""
 
-    def run_variables(self, env: Mapping[str, str]) -> list[dict[str, str]]:
+    def list_run_variables(self, env: Mapping[str, str]) -> list[dict[str, str]]:
         """Return what is true of this run only; what was typed goes before what was found. Raises SettingsError."""
         found = gather_run_variables(env, Path.cwd(), git=True)
         typed = read_run_variables(list(self.options.run_variable))
@@ -156,11 +156,11 @@ class RunArguments:
         return [*(each for each in found if each["name"] not in names), *typed]
 
     @property
-    def typed(self) -> str:
+    def run_line(self) -> str:
         """Return how it begins, for what a miss advises; the command itself may hold what nobody else should read."""
-        return self.spell("llmproxy run")
+        return self.format_command("llmproxy run")
 
-    def spell(self, command: str) -> str:
+    def format_command(self, command: str) -> str:
         """Return how one of our commands begins that runs the agent in the same way."""
-        words = [flag if value is None else f"{flag} {quote_word(value)}" for flag, value in self.options.words()]
+        words = [flag if value is None else f"{flag} {quote_word(value)}" for flag, value in self.options.list_flags()]
         return " ".join([command, *words])

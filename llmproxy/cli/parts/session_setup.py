@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmproxy.cli.parts.printing import line
+from llmproxy.cli.parts.printing import to_line
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.environment import (
@@ -90,7 +90,7 @@ def read_live_channels(loaded: Loaded) -> Mapping[str, Any] | None:
     }
 
 
-def read_tools(asked: RunArguments, env: Mapping[str, str]) -> FoundTools | None:
+def find_agent_tools(asked: RunArguments, env: Mapping[str, str]) -> FoundTools | None:
     """Return the servers of the agent that is to run, as far as they are known. Raises SettingsError."""
     from llmproxy.client.tools.agents import find_tools
 
@@ -105,7 +105,7 @@ def redirect_tools(
 
     made, told = rewrite(tools.config, url, session, [sys.executable, "-m", "llmproxy"])
     said = [*told, *tools.notes] or ["the configuration names no server"]
-    return replace(asked, command=tools.place(made, folder)), [line(each) for each in said]
+    return replace(asked, command=tools.place(made, folder)), [to_line(each) for each in said]
 
 
 def read_faults(settings: Settings) -> Mapping[str, Any] | None:
@@ -117,10 +117,10 @@ def read_faults(settings: Settings) -> Mapping[str, Any] | None:
     return load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed).to_json()
 
 
-def plan_for(
+def plan_environment(
     proxy: Attached, opened: Report, env: Mapping[str, str], asked: RunArguments, folder: Path
 ) -> EnvironmentPlan:
-    interception = intercept_files(proxy, env, folder) if asked.options.intercept else None
+    interception = write_intercept_files(proxy, env, folder) if asked.options.intercept else None
     aws = (Path.home() / ".aws").is_dir()
     return plan(
         proxy.url,
@@ -135,7 +135,7 @@ def plan_for(
     )
 
 
-def intercept_files(proxy: Attached, env: Mapping[str, str], folder: Path) -> Interception:
+def write_intercept_files(proxy: Attached, env: Mapping[str, str], folder: Path) -> Interception:
     """Write the bundle that an intercepted child trusts. Raises MachineError: no interception, or no certificate."""
     ca = proxy.control.health().ca
     if ca is None:
@@ -147,7 +147,7 @@ def intercept_files(proxy: Attached, env: Mapping[str, str], folder: Path) -> In
     return Interception(ca, str(bundle), java_truststore(Path(ca), folder))
 
 
-def refuse_options_of_start(flags: Mapping[str, object]) -> None:
+def refuse_start_options(flags: Mapping[str, object]) -> None:
     """Refuse what only a proxy that is started can be told. Raises SettingsError."""
     typed = [
         each.flag

@@ -13,8 +13,8 @@ import typer
 
 from llmproxy import sqlite_file
 from llmproxy.advice import suggest_command
-from llmproxy.cli.parts.options import gather, record_command
-from llmproxy.cli.parts.printing import ProgressLine, line
+from llmproxy.cli.parts.options import advise_record, load_settings
+from llmproxy.cli.parts.printing import ProgressLine, to_line
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, unsign_text
 from llmproxy.store_server import find_store_server, is_server, is_there, place, show_store
@@ -64,7 +64,7 @@ def refuse_url(
         raise SettingsError(f"{error}.", hint=hint) from error
 
 
-def list_recordings(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+def list_recording_files(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
     """Yield stores (True) and cassette files (False): those that are given, and those in folders that are given."""
     for path in given:
         refuse_url(path)
@@ -74,11 +74,11 @@ def list_recordings(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
         for each in sorted(each for each in path.rglob("*") if each.is_file() and ".git" not in each.parts):
             if is_store(each):
                 yield each, True
-            elif each.suffix in _CASSETTES and _is_recordings(each):
+            elif each.suffix in _CASSETTES and _holds_recordings(each):
                 yield each, False
 
 
-def _is_recordings(path: Path) -> bool:
+def _holds_recordings(path: Path) -> bool:
     """Return whether a file of a folder holds recordings: settings and the like lie there too."""
     from llmproxy.core.cassettes.formats import open_source, recognise
 
@@ -96,39 +96,39 @@ def read_current_copy(path: Path) -> Iterator[Path]:
         yield place(server.url, {"XDG_CACHE_HOME": folder})
 
 
-def store_path(given: Path | None) -> Path:
+def resolve_store_path(given: Path | None) -> Path:
     """Return the store that was asked for, here, in the environment or in pyproject.toml."""
-    return Path(gather({"store": given}).settings.store)
+    return Path(load_settings({"store": given}).settings.store)
 
 
 def open_given(given: Path | None, *, writable: bool = False) -> Store:
     """Open the store; looking never changes it, and one that is not there is not made. Raises CassetteError."""
     from llmproxy.core.store.file.store import open_store
 
-    path = store_path(given)
+    path = resolve_store_path(given)
     return open_store(path, writable=writable and is_there(path), now=time.time)
 
 
-def build_nothing_recorded(loaded: Loaded) -> CassetteNotFound:
+def build_not_recorded_error(loaded: Loaded) -> CassetteNotFound:
     """Return the error for a cassette that is to be replayed and holds nothing."""
     store, there = loaded.settings.store, ""
     if is_there(store):
         with open_given(store) as database:
-            there = f" {list_names(database)}".rstrip()
+            there = f" {describe_cassettes(database)}".rstrip()
     said = f"nothing is recorded in cassette {loaded.settings.cassette!r} of {show_store(store)}.{there}"
-    return CassetteNotFound(said, hint=f"Record it first: {record_command(loaded)}")
+    return CassetteNotFound(said, hint=f"Record it first: {advise_record(loaded)}")
 
 
 LONGEST_NUMBER = 19
 """Digits that an id can have."""
 
 
-def session_name(name: str, sample: int) -> str:
+def name_session(name: str, sample: int) -> str:
     """Return how a sample of a cassette is typed: ``weather``, ``weather~2``."""
     return name if sample == 1 else f"{name}~{sample}"
 
 
-class NamedInteraction(NamedTuple):
+class CassetteSample(NamedTuple):
     cassette: str
     sample: int | None
     """None: all of them."""
@@ -137,31 +137,30 @@ class NamedInteraction(NamedTuple):
         return self.cassette if self.sample is None else f"{self.cassette}~{self.sample}"
 
 
-def is_number(typed: str) -> bool:
+def is_id(typed: str) -> bool:
     """Return whether a word is an interaction's id."""
     return typed.isascii() and typed.isdecimal() and len(typed) <= LONGEST_NUMBER
 
 
-def find(store: Reading, typed: str) -> NamedInteraction:
+def find_cassette(store: Reading, typed: str) -> CassetteSample:
     """Return the cassette of a name, without ``~N`` all samples. Raises CassetteNotFound: what it could be."""
     from llmproxy.core.sessions.session import split_name
 
     if store.cassettes(typed):
-        return NamedInteraction(typed, None)
+        return CassetteSample(typed, None)
     known = {(info.name, info.sample) for info in store.cassettes()}
     name, sample = split_name(typed)
     if (name, sample) in known:
-        return NamedInteraction(name, sample)
-    raise no_cassette(store, typed)
+        return CassetteSample(name, sample)
+    raise build_no_cassette_error(store, typed)
 
 
-def no_cassette(store: Reading, typed: str) -> CassetteNotFound:
-    """Return the error for a cassette, or a sample of one, that is not there."""
+def build_no_cassette_error(store: Reading, typed: str) -> CassetteNotFound:
     known = {(info.name, info.sample) for info in store.cassettes()}
     names = sorted({name for name, _ in known})
-    near = did_you_mean(typed, [*names, *(session_name(name, sample) for name, sample in known if sample > 1)])
-    hint = _describe_present(names, store) + (" A number is an interaction's." if names else "")
-    return CassetteNotFound(f"there is no cassette {line(typed)} in {show_store(store.path)}{near}", hint=hint)
+    near = did_you_mean(typed, [*names, *(name_session(name, sample) for name, sample in known if sample > 1)])
+    hint = _describe_names(names, store) + (" A number is an interaction's." if names else "")
+    return CassetteNotFound(f"there is no cassette {to_line(typed)} in {show_store(store.path)}{near}", hint=hint)
 
 
 def suggest_cassette(store: Reading, typed: str, command: str) -> str:
@@ -173,13 +172,13 @@ def suggest_cassette(store: Reading, typed: str, command: str) -> str:
     )
 
 
-def require_number(typed: str, wanted: str) -> int:
+def require_id(typed: str, wanted: str) -> int:
     """Return an interaction's id. Raises SettingsError: it is none; `wanted` says for what one is needed."""
-    if is_number(typed):
+    if is_id(typed):
         return int(typed)
     raise SettingsError(
         f"{wanted} takes the number of an interaction, and {typed!r} is none.",
-        hint=f"It is in the column id of `ls --cassette {line(typed)}`.",
+        hint=f"It is in the column id of `ls --cassette {to_line(typed)}`.",
     )
 
 
@@ -193,20 +192,20 @@ def check_new_name(name: str) -> str:
         raise SettingsError(unsign_text(error.message)) from error
     except ValueError as error:
         raise SettingsError(f"{error}.") from error
-    if cassette != name or is_number(name):
-        why = "a number is an interaction's" if is_number(name) else "~ and a number name a sample of one"
+    if cassette != name or is_id(name):
+        why = "a number is an interaction's" if is_id(name) else "~ and a number name a sample of one"
         raise SettingsError(f"{name!r} cannot be the name of a cassette: {why}.")
     return name
 
 
-def list_names(store: Reading) -> str:
+def describe_cassettes(store: Reading) -> str:
     """Say in a line which cassettes there are; nothing where there is none."""
     names = sorted({info.name for info in store.cassettes()})
-    return _describe_present(names, store) if names else ""
+    return _describe_names(names, store) if names else ""
 
 
-def _describe_present(names: Sequence[str], store: Reading) -> str:
-    shown = ", ".join(line(name) for name in names[:8])
+def _describe_names(names: Sequence[str], store: Reading) -> str:
+    shown = ", ".join(to_line(name) for name in names[:8])
     more = f", and {len(names) - 8} more: {suggest_command('ls', store.path)}" if len(names) > 8 else ""
     return f"There is {shown}{more}." if names else "Nothing is recorded in it."
 
@@ -221,7 +220,7 @@ class TrialResult(NamedTuple):
     """What could not be served, even on trial."""
 
 
-def compare(loaded: Loaded) -> TrialResult:
+def compare_runs(loaded: Loaded) -> TrialResult:
     """Hold the runs that were recorded against each other. Raises CassetteError."""
     from llmproxy.core.engine.volatile_field_learning import learn_fields
     from llmproxy.core.keys.scrub import Rules
@@ -229,5 +228,5 @@ def compare(loaded: Loaded) -> TrialResult:
     settings = loaded.settings
     rules = Rules.from_config(settings.normalize.as_config())
     with open_given(settings.store) as store, ProgressLine(f"comparing the runs of {settings.cassette}"):
-        find(store, settings.cassette)
+        find_cassette(store, settings.cassette)
         return TrialResult(learn_fields(store, settings.cassette, rules, settings.upstream))

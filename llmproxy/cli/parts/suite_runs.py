@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class CutPart:
+class ShardCases:
     cases: list[SuiteCase]
     title: str
     """Of the whole test."""
     told: Mapping[str, Any]
 
 
-def cut_part(
+def cut_shard(
     text: str, times: Path | None, cases: Sequence[SuiteCase], runs: int | None, command: str, *, partly: bool
-) -> CutPart | None:
+) -> ShardCases | None:
     """Return a part of the cases; None if none was asked for. Raises SettingsError: no such part, or no times."""
     if not text:
         if times is not None:
@@ -57,10 +57,10 @@ def cut_part(
     title = ", ".join(dict.fromkeys(case.suite.name for case in cases))
     mine = [case for case in cases if parts[case.id] == shard.number]
     told = describe_cut(shard, parts, "test", command=add_runs(command, runs), partly=partly)
-    return CutPart(mine, title, told)
+    return ShardCases(mine, title, told)
 
 
-def emit_empty_part(part: CutPart, handlers: Sequence[Handler], mode: str, at: float) -> str:
+def emit_empty_shard(part: ShardCases, handlers: Sequence[Handler], mode: str, at: float) -> str:
     """Tell reports that a part had nothing to run, which is no failure of it; return it in words."""
     for handler in handlers:
         handler.handle(Selected(title=part.title, scenarios=0, runs=0, mode=mode, at=at, shard=part.told))
@@ -94,7 +94,7 @@ def signals_as_interrupt() -> Iterator[None]:
 
     before: dict[signal.Signals, Any] = {}
     try:
-        for number in _ending_signals():
+        for number in _list_ending_signals():
             with suppress(ValueError):  # not the main thread
                 before[number] = signal.signal(number, interrupt)
         yield
@@ -103,7 +103,7 @@ def signals_as_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _ending_signals() -> list[signal.Signals]:
+def _list_ending_signals() -> list[signal.Signals]:
     return [getattr(signal, name) for name in _ENDS if hasattr(signal, name)]
 
 
@@ -118,7 +118,7 @@ async def wait_for_signal[T](pending: Coroutine[Any, Any, T]) -> T:
         typer.echo("llmproxy: interrupted; " + ("cleaning up" if heard == 1 else "still cleaning up"), err=True)
         task.cancel()
 
-    before = {number: signal.getsignal(number) for number in _ending_signals()}
+    before = {number: signal.getsignal(number) for number in _list_ending_signals()}
     try:
         for number in before:
             loop.add_signal_handler(number, interrupt)
@@ -136,7 +136,7 @@ async def wait_for_signal[T](pending: Coroutine[Any, Any, T]) -> T:
             signal.signal(number, handler)
 
 
-class TestEnded:
+class CompletionTracker:
     """Knows whether reports were told how the test ended, and tells them where an error came before that."""
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class TestEnded:
             report.handle(Completed(exit_code=code, seconds=time.monotonic() - self._since, notes=(note,)))
 
 
-def last_report() -> Handler | None:
+def make_last_report_writer() -> Handler | None:
     """Return who keeps what this test tells, for `label` and `--rejudge last`; None where nothing can be written."""
     try:
         make_ignored(Path.cwd() / LAST_REPORT.parent)
@@ -166,19 +166,17 @@ def last_report() -> Handler | None:
         return None
 
 
-def state_path(settings: LoadedSettings) -> Path:
+def find_state_path(settings: LoadedSettings) -> Path:
     """Return the database of what is known beside the recordings."""
     store = store_of(settings)
     return store.with_name(f"{store.name}.state.db")
 
 
 def make_trend_recorder(settings: LoadedSettings) -> Handler:
-    return Trend(state_path(settings), lambda text: typer.echo(f"llmproxy: {text}", err=True))
+    return Trend(find_state_path(settings), lambda text: typer.echo(f"llmproxy: {text}", err=True))
 
 
-def suite_console(*, verbose: bool) -> Handler:
-    """Return what shows a suite at this terminal."""
-
+def make_suite_console(*, verbose: bool) -> Handler:
     def write(text: str) -> None:
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))

@@ -9,9 +9,9 @@ from pathlib import Path
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import format_count, name_some
 from llmproxy.cli.parts.bindings import list_merges, print_merges
-from llmproxy.cli.parts.importing import ImportedPiece, read_pieces
-from llmproxy.cli.parts.printing import ProgressLine, line, print_line
-from llmproxy.cli.parts.store_arguments import find, open_given
+from llmproxy.cli.parts.importing import ImportFile, read_exchanges
+from llmproxy.cli.parts.printing import ProgressLine, print_line, to_line
+from llmproxy.cli.parts.store_arguments import find_cassette, open_given
 from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.stand_ins import notes_in
 from llmproxy.core.engine.carried_answers import find_conflicting_answers
@@ -40,16 +40,16 @@ class Verifier:
     lacking: list[CassetteNotFound] = field(default_factory=list)
     """What is said of those that do not."""
 
-    def store(self, path: Path) -> int:
+    def verify_store(self, path: Path) -> int:
         """Check a store, and say what is wrong; returns how much. Raises CassetteError."""
         with open_given(path) as database, ProgressLine(f"verifying {show_store(path)}", "interaction") as working:
-            if self.cassette is not None and not self._is_stored(database, path):
+            if self.cassette is not None and not self._is_cassette_stored(database, path):
                 return 0
-            damaged = list(find_damages(database, working.through, self.cassette))
+            damaged = list(find_damages(database, working.iterate, self.cassette))
             readable = not any(each.interaction is None for each in damaged)
             live = database.count(self.cassette) if readable else 0
             found = (
-                list(working.through(rekey_store(database, self.rules, self.upstreams, self.cassette), live))
+                list(working.iterate(rekey_store(database, self.rules, self.upstreams, self.cassette), live))
                 if readable
                 else []
             )
@@ -57,14 +57,14 @@ class Verifier:
             told = [] if damaged else list(self._list_merged(database))
         for each in damaged:
             where = "" if each.interaction is None else f"interaction {each.interaction}: "
-            print_line(f"damaged: {where}{line(each.what)}")
+            print_line(f"damaged: {where}{to_line(each.what)}")
         for key in (each for each in found if each.damaged):
             print_line(
                 f"damaged: interaction {key.id}: its key is {key.old[:15]}..., its request gives {key.new[:15]}..."
             )
         self._print_rekeyed(path, found)
         if self.rekey and not damaged:
-            self._make_last(path)
+            self._rekey_store(path)
         print_merges(merged)
         for text in told:
             print_line(text)
@@ -73,14 +73,14 @@ class Verifier:
         print_line(f"{show_store(path)}: {format_count(len(found), 'live interaction')}, {state}")
         return wrong
 
-    def file(self, path: Path) -> int:
+    def verify_file(self, path: Path) -> int:
         """Check that each exchange of a file would be a recording; returns how many are not. Raises CassetteError."""
-        recorded = read_pieces([ImportedPiece(path, None)])
+        recorded = read_exchanges([ImportFile(path, None)])
         adopted = adopt(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
         notes_in(recorded, path)
         skipped = [each for each in adopted if each.interaction is None]
         for each in skipped:
-            print_line(f"{path}: exchange {each.recorded.number} is no recording: {line(each.why)}")
+            print_line(f"{path}: exchange {each.recorded.number} is no recording: {to_line(each.why)}")
         state = "nothing is wrong." if not skipped else f"{len(skipped)} are not as they should be."
         print_line(f"{path}: {len(adopted)} exchanges, {state}")
         return len(skipped)
@@ -92,15 +92,17 @@ class Verifier:
             for one, other in find_conflicting_answers(database, name, accepted, self.rules, self.upstreams):
                 names = sorted({each.name for each in accepted})
                 yield (
-                    f"cassette {line(name)}: recordings #{one} and #{other} answer differently, and would be one "
-                    f"request under its accepted changes ({line(name_some(names))}); take one back: "
-                    f"{suggest_command(f'changes drop {line(names[0])}', database.path)}"
+                    f"cassette {to_line(name)}: recordings #{one} and #{other} answer differently, and would be one "
+                    f"request under its accepted changes ({to_line(name_some(names))}); take one back: "
+                    f"{suggest_command(f'changes drop {to_line(names[0])}', database.path)}"
                 )
 
-    def _is_stored(self, database: Store, path: Path) -> bool:
+    def _is_cassette_stored(self, database: Store, path: Path) -> bool:
         try:
-            if find(database, str(self.cassette)).sample is not None:
-                raise SettingsError(f"{line(str(self.cassette))} is a sample; a cassette is verified with all of them.")
+            if find_cassette(database, str(self.cassette)).sample is not None:
+                raise SettingsError(
+                    f"{to_line(str(self.cassette))} is a sample; a cassette is verified with all of them."
+                )
         except CassetteNotFound as error:
             self.lacking.append(error)
             return False
@@ -114,19 +116,19 @@ class Verifier:
             print_line(
                 f"{len(changed)} interactions were recorded under other rules and have another key under today's:"
             )
-            _format_groups("one key now (they would answer each other's requests)", find_merged_keys(found))
-            _format_groups("different keys now (they were one request before)", find_split_keys(found))
+            _print_groups("one key now (they would answer each other's requests)", find_merged_keys(found))
+            _print_groups("different keys now (they were one request before)", find_split_keys(found))
             if not self.rekey:
                 print_line("Replay derives today's keys whenever it opens their cassette.")
                 print_line(f"To make them last: {suggest_command('verify --rekey', path)}")
 
-    def _make_last(self, path: Path) -> None:
+    def _rekey_store(self, path: Path) -> None:
         with open_given(path, writable=True) as database:
             count = rekey(database, self.rules, self.upstreams)
         print_line(f"{format_count(count, 'key')} derived anew." if count else "Every key is as it should be.")
 
 
-def _format_groups(what: str, groups: list[list[Rekeyed]]) -> None:
+def _print_groups(what: str, groups: list[list[Rekeyed]]) -> None:
     for group in groups[:_SHOWN]:
         print_line(f"  {', '.join(str(each.id) for each in group)}: {what}")
     if len(groups) > _SHOWN:

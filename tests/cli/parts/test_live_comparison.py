@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from llmproxy.cli.parts.live_comparison import LiveTests
+from llmproxy.cli.parts.live_comparison import LiveTestDiff
 from llmproxy.report.events import Completed, Finished, Status
 from llmproxy.settings import load
 from tests.support.live import Bench, Turn, Wish, World, scripted
@@ -20,7 +20,7 @@ def test_scenarios_are_compared_with_their_recordings(tmp_path: Path) -> None:
         bench.run("look", "suite/one")
     told: list[tuple[list[str], dict[str, object]]] = []
     baseline.write_text(json.dumps({"summary": [{"scenario": "one", "status": "passed", "runs": 1}]}))
-    handler = LiveTests(
+    handler = LiveTestDiff(
         load({"store": str(store)}, {}, tmp_path),
         store,
         baseline,
@@ -47,6 +47,6 @@ def test_scenarios_are_compared_with_their_recordings(tmp_path: Path) -> None:
 def test_without_live_runs_nothing_is_said(tmp_path: Path) -> None:
     """Nothing was run, or every scenario was skipped."""
     told: list[object] = []
-    handler = LiveTests(load({}, {}, tmp_path), tmp_path / "x.db", None, lambda *what: told.append(what))
+    handler = LiveTestDiff(load({}, {}, tmp_path), tmp_path / "x.db", None, lambda *what: told.append(what))
     handler.handle(Completed(exit_code=5, seconds=0.0))
     assert told == []

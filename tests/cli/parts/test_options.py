@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from llmproxy.cli.parts.options import OnAFreePort, SettingsCommand, flags_of
+from llmproxy.cli.parts.options import FreePortCommand, SettingsCommand, get_flags
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def run(seen: dict[str, object], *typed: str) -> None:
 
     def command(ctx: typer.Context, own: str = "") -> None:
         """Take everything."""
-        seen.update(flags_of(ctx), own=own)
+        seen.update(get_flags(ctx), own=own)
 
     app.command(cls=SettingsCommand)(command)
     get_command(app)(args=list(typed), standalone_mode=False)
@@ -47,7 +47,7 @@ def test_a_boolean_can_be_switched_off(seen: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "says"),
-    [(SettingsCommand, "default 8080]"), (OnAFreePort, "[any free one unless given; for agents at a `url` 8080]")],
+    [(SettingsCommand, "default 8080]"), (FreePortCommand, "[any free one unless given; for agents at a `url` 8080]")],
 )
 def test_help_says_where_the_command_listens(
     kind: type[SettingsCommand], says: str, capsys: pytest.CaptureFixture[str]

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.cli.parts.printing import body_text, fit_columns, line, size, table, to_paragraphs, wrap_text
+from llmproxy.cli.parts.printing import (
+    body_text,
+    fit_columns,
+    format_size,
+    print_table,
+    to_line,
+    to_paragraphs,
+    wrap_text,
+)
 from llmproxy.report.live_line import cell_width
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\x07b", "\u202ereversed", "\udc80", "\x9b2J", "a\rb"])
 def test_nothing_recorded_drives_the_terminal(text: str) -> None:
     """Escape sequences, direction marks and lone surrogates come out as escapes."""
-    assert line(text).isprintable()
+    assert to_line(text).isprintable()
     assert to_paragraphs(f"{text}\n{text}").replace("\n", "").isprintable()
     assert body_text(text.encode("utf-8", "surrogatepass")).replace("\n", "").isprintable()
 
 
 def test_a_line_stays_one_line() -> None:
     """Line breaks and runs of space become one space; paragraphs keep their breaks."""
-    assert line(" a\n\t b ") == "a b"
+    assert to_line(" a\n\t b ") == "a b"
     assert to_paragraphs("a\r\n\tb") == "a\n    b"
 
 
@@ -32,7 +40,7 @@ def test_bodies_read_as_what_they_are() -> None:
 
 def test_a_table_in_a_pipe_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """Columns are aligned, what is empty is a dash, nothing is cut off."""
-    table(("id", "text"), [("1", "x" * 300), ("12", "")])
+    print_table(("id", "text"), [("1", "x" * 300), ("12", "")])
     assert capsys.readouterr().out == f"id  text\n1   {'x' * 300}\n12  -\n"
 
 
@@ -41,7 +49,7 @@ def test_a_table_in_a_pipe_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_sizes_are_said_as_people_do(count: int, text: str) -> None:
     """Bytes, KB, MB, GB, by thousands."""
-    assert size(count) == text
+    assert format_size(count) == text
 
 
 HEAD = ("id", "cassette", "party", "model", "ms", "text")

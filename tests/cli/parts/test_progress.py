@@ -18,12 +18,12 @@ def test_nothing_is_said_of_what_is_done_in_a_second() -> None:
     """Nor anything in a pipe, however long it takes."""
     now = [0.0]
     working = ProgressLine("verifying x.db", "interaction", stream=io.StringIO(), clock=lambda: now[0])
-    assert working.line() == ""
+    assert working.format_line() == ""
     now[0] = 0.9
-    assert working.line() == ""
+    assert working.format_line() == ""
     pipe = io.StringIO()
     with ProgressLine("verifying", stream=pipe) as silent:
-        assert list(silent.through("ab")) == ["a", "b"]
+        assert list(silent.iterate("ab")) == ["a", "b"]
     assert pipe.getvalue() == ""
 
 
@@ -31,13 +31,13 @@ def test_it_says_how_far_it_is_and_since_when() -> None:
     """With the total where that is known."""
     now = [0.0]
     working = ProgressLine("verifying x.db", "interaction", clock=lambda: now[0])
-    for n, _ in enumerate(working.through(range(3), 1200)):
+    for n, _ in enumerate(working.iterate(range(3), 1200)):
         now[0] = 12.0
         if n == 2:
-            assert working.line() == "verifying x.db: 2 of 1,200 interactions, 12 s"
-    for _ in working.through(["a"]):
+            assert working.format_line() == "verifying x.db: 2 of 1,200 interactions, 12 s"
+    for _ in working.iterate(["a"]):
         now[0] = 75.0
-    assert working.line() == "verifying x.db: 1 interaction, 1 min 15 s"
+    assert working.format_line() == "verifying x.db: 1 interaction, 1 min 15 s"
 
 
 def test_the_line_goes_away_when_the_work_is_done() -> None:
@@ -46,6 +46,6 @@ def test_the_line_goes_away_when_the_work_is_done() -> None:
     now = [0.0]
     with ProgressLine("exporting", stream=screen, clock=lambda: now[0]) as working:
         now[0] = 2.0
-        working._overwrite_line(working.line())
+        working._overwrite_line(working.format_line())
     assert screen.getvalue().startswith("\rexporting, 2 s")
     assert screen.getvalue().endswith(" \r")

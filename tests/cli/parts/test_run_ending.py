@@ -32,7 +32,7 @@ def test_refusals_that_cannot_be_told_any_more_are_no_trouble(tmp_path: Path) ->
 
     url = "http://127.0.0.1:9"
     ending = RunEnding(Attached(url, Forgetful(url), None), "s", 0.0, load({}, {}, tmp_path))
-    ending.close()
+    ending.close_session()
     assert asked == [30_000 - LOOKED_AT]
     assert (ending.trouble, ending.refused) == ("", ())
     assert ending.report == Report("s", "s", hits=29_999, refused=1)

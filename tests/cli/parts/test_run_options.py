@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.cli.commands import load_command
-from llmproxy.cli.parts.run_options import RunArguments, RunOptions, run_options
+from llmproxy.cli.parts.run_options import RunArguments, RunOptions, list_run_options
 
 GIVEN = RunOptions(intercept=True, base_urls=False, run_variable=("a=b",), mcp_config="a b.json", runs=2)
 
@@ -26,12 +26,12 @@ def flags(command: str) -> dict[str, Any]:
 def test_a_command_has_the_options_that_have_a_help_for_it(command: str) -> None:
     """And no others: `learn` runs an agent as it is."""
     here = flags(command)
-    for name, row in run_options().items():
+    for name, row in list_run_options().items():
         assert here.get(row.flag.partition("/")[0]) == row.help.get(command), name
 
 
 def test_what_is_typed_again_has_each_option_that_says_so() -> None:
     """A switch that is off by default, one that is on, and values that a shell must not part; nothing that was not typed."""
-    typed = shlex.split(RunArguments({}, ("x",), GIVEN).typed)
+    typed = shlex.split(RunArguments({}, ("x",), GIVEN).run_line)
     assert typed == ["llmproxy", "run", "--intercept", "--no-base-urls", "--mcp-config", "a b.json"]
-    assert RunArguments({}, ("x",)).typed == "llmproxy run"
+    assert RunArguments({}, ("x",)).run_line == "llmproxy run"

@@ -15,7 +15,7 @@ import pytest
 from mcp import ClientSession, StdioServerParameters, types
 from mcp.client.stdio import stdio_client
 
-from llmproxy.cli.mcp import find_stores
+from llmproxy.cli.mcp import find_served_store
 from llmproxy.client.tools.mcp_server import LONGEST, shorten_output
 from llmproxy.client.tools.mcp_tools import TOOLS, McpTool, ServerOptions, command_of, list_tools_of
 from llmproxy.core.store.file.connect import advise_missing
@@ -137,7 +137,7 @@ def test_a_suite_s_recordings_are_found_where_they_are_alone(
     for name in there:
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text('[tool.llmproxy]\nstore = "mine.db"\n' if name.endswith(".toml") else "")
-    assert find_stores(tmp_path) == found
+    assert find_served_store(tmp_path) == found
     advised = advise_missing(tmp_path / "llmproxy.db")
     assert advised.endswith(" --store .llmproxy/llmproxy.db") == (".llmproxy/llmproxy.db" in there), advised
 
