@@ -205,7 +205,7 @@ BLOCK = Shape(
         ),
     },
 )  # fmt: skip
-SYSTEM_BLOCKS = Rule(Do.SYSTEM, "Claude Code's billing header has a checksum that differs in every request", BLOCK)
+SYSTEM_BLOCKS = Rule(Do.SYSTEM, "in this line, Claude Code puts a checksum that differs in every request", BLOCK)
 MESSAGES = Shape(
     {
         **STREAM,

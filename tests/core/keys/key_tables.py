@@ -23,7 +23,7 @@ ORDER = (
 )
 TWICE = (
     "`a…b` is the member `b` somewhere below `a`, at the places where the provider's API has it. A name can be in two rows, for two kinds "
-    "of objects: `input…call_id` is an id inside the request in a tool call, and refers to that id in a tool's result."
+    "of objects: in a tool call, `input…call_id` defines an id; in a tool's result, it refers to that id."
 )
 
 
@@ -69,7 +69,7 @@ WHAT: dict[Do, str] = {
     Do.FILE_URI: "the URI of an uploaded file refers to a server object",
     Do.JSON: "the JSON value counts, its formatting does not",
     Do.SIGNATURE: "does not count if the thinking text is present",
-    Do.SYSTEM: "counts without Claude Code's billing header",
+    Do.SYSTEM: "counts, except the first block's line `x-anthropic-billing-header: ...`",
 }
 """What each kind of rule does, but for those that only lead to others."""
 _TYPE = re.compile(r"\(type=[^)]*\)")
