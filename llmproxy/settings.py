@@ -310,7 +310,7 @@ class Settings:
         values.read_names,
         "NAME",
         default=(),
-        description="With update changed: record only requests with this change, by its name in `llmproxy changes`.",
+        description="If update is `changed`: record only requests with this change, by its name in `llmproxy changes`.",
         repeat=True,
         has_flag=False,
         again=False,
@@ -403,8 +403,8 @@ class Settings:
         values.read_unknown_tool,
         "error|fail|live",
         default=UnknownTool.ERROR,
-        description="With --live, for a tool call that was never recorded after the same state-changing calls: the "
-        "model reads an error, the run fails, or the real tool is called.",
+        description="With --live, for a tool call without a recording, or with other state-changing calls before it "
+        "than recorded: the model reads an error, the run fails, or the real tool is called.",
         again=False,
         of_session=True,
         of_live=True,

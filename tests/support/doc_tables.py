@@ -11,7 +11,7 @@ def options_table() -> str:
     lines = ["| flag | environment | default | meaning |", "|---|---|---|---|"]
     for option in list_options():
         pattern = " ".join(filter(None, [option.flag, option.metavar])).replace("|", "\\|")
-        flag = f"`{pattern}`" if option.has_flag else f"(`[tool.llmproxy.{option.key}]`)"
+        flag = f"`{pattern}`" if option.has_flag else f"(key `{option.key}`)"
         default = f"`{write_value(option.default)}`" if write_value(option.default) else ""
         lines.append(f"| {flag} | `{option.env}` | {default} | {option.help} |")
     return "\n".join(lines) + "\n"
